@@ -1,0 +1,40 @@
+// Package secret holds the type of values that must never be printed.
+package secret
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+)
+
+const redacted = "REDACTED"
+
+// String is a secret text. Every way of printing it (all format verbs, slog, JSON, YAML, text) gives REDACTED;
+// only Reveal gives the value, so that a search for Reveal finds each place where a secret is used.
+type String struct{ value string }
+
+// New wraps a secret value.
+func New(value string) String { return String{value} }
+
+// Reveal returns the value itself.
+func (s String) Reveal() string { return s.value }
+
+// Empty reports whether there is no secret at all.
+func (s String) Empty() bool { return s.value == "" }
+
+func (s String) String() string { return redacted }
+
+// GoString makes %#v safe.
+func (s String) GoString() string { return redacted }
+
+// Format makes every format verb safe, also those that would print the struct's fields.
+func (s String) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
+
+// LogValue implements slog.LogValuer.
+func (s String) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON implements json.Marshaler.
+func (s String) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s String) MarshalText() ([]byte, error) { return []byte(redacted), nil }
