@@ -66,6 +66,8 @@ const (
 	ReasonGatewayForbidden Reason = "GatewayForbidden"
 	// ReasonNoSpace means: the data directory has no space, no inodes left, or is read-only.
 	ReasonNoSpace Reason = "NoSpace"
+	// ReasonWriteFailed means: the data directory could not be read or written.
+	ReasonWriteFailed Reason = "WriteFailed"
 	// ReasonVerificationFailed means: files were written, but the gateway does not show them.
 	ReasonVerificationFailed Reason = "VerificationFailed"
 )
@@ -181,6 +183,7 @@ var Reasons = []ReasonInfo{
 	{ReasonGatewayUnreachable, ClassRetry, "the gateway's web server could not be reached"},
 	{ReasonGatewayForbidden, ClassRetry, "the gateway refused the API token"},
 	{ReasonNoSpace, ClassRetry, "the data directory has no space, no inodes left, or is read-only"},
+	{ReasonWriteFailed, ClassRetry, "the data directory could not be read or written"},
 	{ReasonVerificationFailed, ClassRetry, "files were written, but the gateway does not show them"},
 	{ReasonDesignerSessionActive, ClassHeld, "a Designer session is open on what would change"},
 	{ReasonConflictDetected, ClassHeld, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
