@@ -1,0 +1,57 @@
+package v1alpha1
+
+// GatewaySpec says how the agent reaches the gateway. With neither api nor apiKeySecretRef files are synced, but nothing
+// is scanned, and the status says so.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.api) && has(self.apiKeySecretRef))",message="api and apiKeySecretRef say the same thing: keep one of them"
+type GatewaySpec struct {
+	// Port of the gateway's web server.
+	// +optional
+	// +kubebuilder:default=8088
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+	// True: the port speaks https.
+	// +optional
+	TLS bool `json:"tls,omitempty"`
+	// How the gateway's certificate is checked. Unused without tls.
+	// +optional
+	TLSConfig *GatewayTLSConfig `json:"tlsConfig,omitempty"`
+	// The gateway's API token. Its text is name:key, as Ignition shows it.
+	// +optional
+	API *GatewayAPI `json:"api,omitempty"`
+	// Older form of api.
+	// +optional
+	APIKeySecretRef *SecretKeyRef `json:"apiKeySecretRef,omitempty"`
+}
+
+// GatewayTLSConfig says how the gateway's certificate is checked.
+type GatewayTLSConfig struct {
+	// Certificates, as PEM, that the gateway's certificate is checked with, in place of those of the system.
+	// +optional
+	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
+	// Name that the certificate must carry. Left out: the host that is called.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
+	ServerName string `json:"serverName,omitempty"`
+	// True: the certificate is not checked.
+	// +optional
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
+}
+
+// GatewayAPI names the Secret with the gateway's API token.
+type GatewayAPI struct {
+	// Name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	SecretName string `json:"secretName"`
+	// Key within the Secret.
+	// +optional
+	// +kubebuilder:default="apiKey"
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	SecretKey string `json:"secretKey,omitempty"`
+}

@@ -1,0 +1,175 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// GatewaySync keeps the Ignition gateways that name it at the commit that git, Argo CD or Kargo asks for.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=gatewaysyncs,singular=gatewaysync,shortName=gs;gsync,scope=Namespaced
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.lastSyncRef`,description="Ref that was synced last"
+// +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.lastSyncCommitShort`,description="Commit that was synced last"
+// +kubebuilder:printcolumn:name="Gateways",type=string,JSONPath=`.status.gatewaysReady`,description="Synced of discovered gateways"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Profiles",type=integer,JSONPath=`.status.profileCount`,priority=1
+// +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1
+// +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.git.repo`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must have at most 48 characters: objects that Stoker makes carry it in their names"
+type GatewaySync struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// What is wanted.
+	// +required
+	Spec GatewaySyncSpec `json:"spec"`
+	// What is. Written by Stoker; only in a cluster.
+	// +optional
+	Status GatewaySyncStatus `json:"status,omitempty"`
+}
+
+// GatewaySyncList is a list of GatewaySyncs.
+//
+// +kubebuilder:object:root=true
+type GatewaySyncList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []GatewaySync `json:"items"`
+}
+
+// GatewaySyncSpec says from which repository, at which ref, with which mappings the gateways are kept.
+type GatewaySyncSpec struct {
+	// The repository, the ref, and the credentials.
+	// +required
+	Git GitSpec `json:"git"`
+	// How often git is asked about a ref that can move.
+	// +optional
+	// +kubebuilder:default={}
+	Polling PollingSpec `json:"polling,omitempty"`
+	// Requests over HTTP: webhooks of git hosts, Argo CD, Kargo. Only in a cluster.
+	// +optional
+	// +kubebuilder:default={}
+	Webhook WebhookSpec `json:"webhook,omitempty"`
+	// How the agent reaches the gateway beside it.
+	// +optional
+	// +kubebuilder:default={}
+	Gateway GatewaySpec `json:"gateway,omitempty"`
+	// What is synced, and by which rules.
+	// +optional
+	// +kubebuilder:default={}
+	Sync SyncSpec `json:"sync,omitempty"`
+	// True: nothing is synced. Pods still get their agent and start from what is on disk; drift is still reported. The
+	// annotation stoker.io/paused does the same without a change of the spec.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+	// How long a sync may be under way before the GatewaySync counts as stalled (ProgressDeadlineExceeded); work goes on
+	// behind it. A duration such as 90s or 10m, from 1s to 24h.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be from 1s to 24h"
+	ProgressDeadline string `json:"progressDeadline,omitempty"`
+	// The agent that is put into gateway pods. Only in a cluster.
+	// +optional
+	Agent AgentSpec `json:"agent,omitempty"`
+}
+
+// PollingSpec says how often git is asked.
+type PollingSpec struct {
+	// False: git is asked only when somebody requests it, or the agent starts.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// How often git is asked about a ref that can move, for all gateways of this GatewaySync together. Jittered. A commit
+	// id is never polled. A duration such as 60s or 5m, from 1s to 24h.
+	// +optional
+	// +kubebuilder:default="60s"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be from 1s to 24h"
+	Interval string `json:"interval,omitempty"`
+}
+
+// WebhookSpec says who may ask for a sync over HTTP. Only in a cluster.
+type WebhookSpec struct {
+	// False: the receiver knows nothing of this GatewaySync.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// The secret that senders sign with or present. With it a sender may ask for a ref; without it, only hints that are
+	// signed with the receiver's own secret are taken.
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
+	// Patterns of tag names that are followed: a pushed tag or a published release that matches becomes the requested ref.
+	// None by default.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	FollowTags []string `json:"followTags,omitempty"`
+	// True: a followed tag may also be a lower version than the current one.
+	// +optional
+	AllowDowngrade bool `json:"allowDowngrade,omitempty"`
+}
+
+// AgentSpec is about the agent's container. Only in a cluster.
+type AgentSpec struct {
+	// The agent's image. What is left out comes from the injector's own default.
+	// +optional
+	Image AgentImage `json:"image,omitempty"`
+	// Resource requests and limits of the agent's container. The injector's default counts where this is left out.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// AgentImage names an image.
+type AgentImage struct {
+	// Registry and repository, without tag or digest.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	Repository string `json:"repository,omitempty"`
+	// Tag. Unused where a digest is given.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._-]*$`
+	Tag string `json:"tag,omitempty"`
+	// Digest, such as sha256:… with 64 hex digits. It wins over the tag.
+	// +optional
+	// +kubebuilder:validation:MaxLength=71
+	// +kubebuilder:validation:Pattern=`^sha256:[a-f0-9]{64}$`
+	Digest string `json:"digest,omitempty"`
+	// When the image is pulled. Kubernetes' own rule counts where this is left out.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
+}
+
+// SecretKeyRef names one key of a Secret in the GatewaySync's own namespace. The standalone agent reads it from a file.
+type SecretKeyRef struct {
+	// Name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Key within the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key"`
+}
+
+// SecretSource wraps a SecretKeyRef.
+type SecretSource struct {
+	// The key of a Secret.
+	// +required
+	SecretRef SecretKeyRef `json:"secretRef"`
+}

@@ -1,0 +1,97 @@
+package v1alpha1
+
+// GitSpec names the repository and the ref.
+type GitSpec struct {
+	// URL of the repository: https://, ssh://, the form user@host:path, http:// (not encrypted: warned about), or file://
+	// (standalone agent).
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?[A-Za-z0-9\[][A-Za-z0-9.:\]-]*:(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	Repo string `json:"repo"`
+	// What to sync: a branch, a tag, a full name (refs/…), or a full commit id. 40 hex digits are a commit, never a branch.
+	// A name that is both a branch and a tag is refused as AmbiguousRef: write refs/heads/… or refs/tags/….
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
+	// +kubebuilder:validation:XValidation:rule="!self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end"
+	Ref string `json:"ref"`
+	// Credentials. At most one kind. Public repositories need none.
+	// +optional
+	Auth *GitAuth `json:"auth,omitempty"`
+	// Certificates, as PEM, that the git host's certificate is checked with, beside those of the system.
+	// +optional
+	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
+	// Patterns of refs that a request (webhook, annotation, command line) may name: with refs/ they match full names, else
+	// the names of branches and tags. A requested commit must be reachable from one of them, because git hosts also serve
+	// commits of forks. Left out: all branches and tags. Only in a cluster.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	AllowedRefs []string `json:"allowedRefs,omitempty"`
+}
+
+// GitAuth holds the credentials for the git host.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.sshKey), has(self.token), has(self.githubApp)].filter(x, x).size() <= 1",message="at most one of sshKey, token and githubApp"
+type GitAuth struct {
+	// An ssh key.
+	// +optional
+	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
+	// A token or password for https.
+	// +optional
+	Token *TokenAuth `json:"token,omitempty"`
+	// A GitHub App.
+	// +optional
+	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
+}
+
+// SSHKeyAuth is a private ssh key and what it may be shown to.
+type SSHKeyAuth struct {
+	// The private key, in PEM or OpenSSH form, without a passphrase.
+	// +required
+	SecretRef SecretKeyRef `json:"secretRef"`
+	// Host keys in the form of known_hosts. Left out: the built-in keys of the public git hosts. An unknown host is
+	// refused, with its fingerprint in the message.
+	// +optional
+	KnownHosts *SecretSource `json:"knownHosts,omitempty"`
+	// True: any host key is taken. Whoever sits between agent and git host can then read and change what is synced.
+	// +optional
+	InsecureIgnoreHostKey bool `json:"insecureIgnoreHostKey,omitempty"`
+}
+
+// TokenAuth is sent as basic authentication, to the repository's own host only.
+type TokenAuth struct {
+	// The token or password.
+	// +required
+	SecretRef SecretKeyRef `json:"secretRef"`
+	// User name that goes with the token.
+	// +optional
+	// +kubebuilder:default="git"
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[^:\x00-\x1f\x7f]+$`
+	Username string `json:"username,omitempty"`
+}
+
+// GitHubAppAuth is an installation of a GitHub App. Its tokens are narrowed to this repository and renewed before they end.
+type GitHubAppAuth struct {
+	// Number of the app.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	AppID int64 `json:"appId"`
+	// Number of the installation.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	InstallationID int64 `json:"installationId"`
+	// Private key of the app, as PEM.
+	// +required
+	PrivateKeySecretRef SecretKeyRef `json:"privateKeySecretRef"`
+	// Base URL of the API, for GitHub Enterprise. Left out: that of github.com.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
+	APIBaseURL string `json:"apiBaseURL,omitempty"`
+}

@@ -1,0 +1,230 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Types of the conditions of a GatewaySync. Reconciling and Stalled are there only while they are true.
+const (
+	ConditionReady                  = "Ready"
+	ConditionRefResolved            = "RefResolved"
+	ConditionProfilesValid          = "ProfilesValid"
+	ConditionAllGatewaysSynced      = "AllGatewaysSynced"
+	ConditionSidecarInjected        = "SidecarInjected"
+	ConditionSSHHostKeyVerification = "SSHHostKeyVerification"
+	ConditionReconciling            = "Reconciling"
+	ConditionStalled                = "Stalled"
+)
+
+// GatewaySyncStatus is what Stoker last saw. It is written when it changes, not because time passes.
+type GatewaySyncStatus struct {
+	// Generation of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// When a gateway was synced last.
+	// +optional
+	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
+	// Ref that was synced last.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	LastSyncRef string `json:"lastSyncRef,omitempty"`
+	// Commit that was synced last.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	LastSyncCommit string `json:"lastSyncCommit,omitempty"`
+	// The same, first seven digits.
+	// +optional
+	// +kubebuilder:validation:MaxLength=7
+	LastSyncCommitShort string `json:"lastSyncCommitShort,omitempty"`
+	// Whether the desired ref is resolved to a commit.
+	// +optional
+	RefResolutionStatus RefResolutionStatus `json:"refResolutionStatus,omitempty"`
+	// Number of profiles of the spec.
+	// +optional
+	ProfileCount int32 `json:"profileCount,omitempty"`
+	// Synced of discovered gateways, such as 3/3.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	GatewaysReady string `json:"gatewaysReady,omitempty"`
+	// What the gateways are to run.
+	// +optional
+	Target *TargetStatus `json:"target,omitempty"`
+	// What is known of the request in the annotations.
+	// +optional
+	Request *RequestStatus `json:"request,omitempty"`
+	// The newest value of the annotation stoker.io/requested-at that every gateway has dealt with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	LastHandledRequest string `json:"lastHandledRequest,omitempty"`
+	// What last ran on every gateway, verified.
+	// +optional
+	LastGood *CommitRecord `json:"lastGood,omitempty"`
+	// The last commits of the fleet, newest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	History []CommitRecord `json:"history,omitempty"`
+	// The gateways, one row each.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=2000
+	DiscoveredGateways []DiscoveredGateway `json:"discoveredGateways,omitempty"`
+	// Ready, RefResolved, ProfilesValid, AllGatewaysSynced, SidecarInjected, SSHHostKeyVerification; Reconciling and
+	// Stalled only while they are true.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// RefResolutionStatus is how far the desired ref is resolved.
+//
+// +kubebuilder:validation:Enum=NotResolved;Resolving;Resolved;Error
+type RefResolutionStatus string
+
+// The steps of resolving a ref.
+const (
+	RefNotResolved     RefResolutionStatus = "NotResolved"
+	RefResolving       RefResolutionStatus = "Resolving"
+	RefResolved        RefResolutionStatus = "Resolved"
+	RefResolutionError RefResolutionStatus = "Error"
+)
+
+// TargetStatus is what the gateways are to run.
+type TargetStatus struct {
+	// The desired ref.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// The commit it was resolved to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
+	// Who asked, where the ref is a request.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	RequestedBy string `json:"requestedBy,omitempty"`
+	// When it was asked for, RFC 3339 with nanoseconds.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	RequestedAt string `json:"requestedAt,omitempty"`
+}
+
+// RequestStatus is what the lead keeps of a request; see DesiredRef.
+type RequestStatus struct {
+	// The request and the ref of the spec that it was first seen beside: requested@spec.
+	// +optional
+	// +kubebuilder:validation:MaxLength=511
+	Over string `json:"over,omitempty"`
+	// The request that is dead, in the same form: it stays so even if the spec goes back.
+	// +optional
+	// +kubebuilder:validation:MaxLength=768
+	Lapsed string `json:"lapsed,omitempty"`
+}
+
+// CommitRecord is a commit that the fleet ran.
+type CommitRecord struct {
+	// Ref that it was resolved from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// The commit.
+	// +required
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit"`
+	// Since when.
+	// +required
+	At metav1.Time `json:"at"`
+}
+
+// GatewaySyncState is where one gateway stands.
+//
+// +kubebuilder:validation:Enum=Pending;Applied;Syncing;Synced;Standby;Held;Error;MissingSidecar
+type GatewaySyncState string
+
+// The states of a gateway. Synced and Standby count as synced.
+const (
+	// GatewayPending means that no agent has reported yet.
+	GatewayPending GatewaySyncState = "Pending"
+	// GatewayApplied means that files were written before the gateway's start, and are not verified yet.
+	GatewayApplied GatewaySyncState = "Applied"
+	// GatewaySyncing means that a sync is under way.
+	GatewaySyncing GatewaySyncState = "Syncing"
+	// GatewaySynced means that the gateway runs the target commit, verified.
+	GatewaySynced GatewaySyncState = "Synced"
+	// GatewayStandby means that a redundant backup holds the target commit as far as it may write it.
+	GatewayStandby GatewaySyncState = "Standby"
+	// GatewayHeld means that a person, a gate or a Designer has to move first.
+	GatewayHeld GatewaySyncState = "Held"
+	// GatewayError means that the last sync failed; message says why.
+	GatewayError GatewaySyncState = "Error"
+	// GatewayMissingSidecar means that the pod has no agent.
+	GatewayMissingSidecar GatewaySyncState = "MissingSidecar"
+)
+
+// DiscoveredGateway is one row of the status.
+type DiscoveredGateway struct {
+	// Name of the gateway; see the annotation stoker.io/gateway-name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Namespace of the pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the pod. Two live pods that claim one gateway are both named here, and are not synced.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	PodName string `json:"podName,omitempty"`
+	// ServiceAccount of the pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// Profile in force.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Profile string `json:"profile,omitempty"`
+	// Where the gateway stands.
+	// +optional
+	SyncStatus GatewaySyncState `json:"syncStatus,omitempty"`
+	// When it was synced last.
+	// +optional
+	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
+	// How long that took, such as 1.2s.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	LastSyncDuration string `json:"lastSyncDuration,omitempty"`
+	// Commit that is on the gateway.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	SyncedCommit string `json:"syncedCommit,omitempty"`
+	// Ref of that commit, as it was asked for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	SyncedRef string `json:"syncedRef,omitempty"`
+	// Version of the agent.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// What the gateway's last scan said.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	LastScanResult string `json:"lastScanResult,omitempty"`
+	// Number of files that the last sync changed.
+	// +optional
+	FilesChanged int32 `json:"filesChanged,omitempty"`
+	// Projects that are synced.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=255
+	ProjectsSynced []string `json:"projectsSynced,omitempty"`
+	// What is to be said about it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// Number of files that were changed on the gateway and not in git.
+	// +optional
+	Drift int32 `json:"drift,omitempty"`
+}
