@@ -1,0 +1,259 @@
+// Package ignition talks to the REST interface of an Ignition 8.3 gateway: its state, its scans and scan lock, its
+// projects, resources, Designer sessions and log.
+//
+// What the package knows of the gateway comes from different sources, and each docstring names them: [SPEC] the vendor's
+// OpenAPI document of 8.3.8, [IA] the vendor's documentation and staff, [LIVE x.y.z] a report of what was seen on a live
+// gateway of that version, [3P] a claim from one source. Times that a gateway reports are times of the gateway's clock:
+// compare them with one another only.
+package ignition
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Config says which gateway, and how to reach it. Zero durations mean the defaults.
+type Config struct {
+	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
+	URL string
+	// Key returns the API token, <name>:<key>. It is called for each request, so that a rotated key counts at once.
+	// Without it no token is sent, and only Ping and WaitRunning work.
+	Key func() (secret.String, error)
+	TLS TLS
+	Log *slog.Logger
+	// Timeout bounds one request with its answer. Default 10 s.
+	Timeout time.Duration
+	// PollInterval is the first pause between two looks at a scan or a starting gateway; it grows to eight times that.
+	// Default 250 ms.
+	PollInterval time.Duration
+	// ScanTimeout bounds one scan from its POST to its end. Default 2 min.
+	ScanTimeout time.Duration
+	// LockWait is how long the gateway may make us wait for a scan lock. Whole seconds; default 10 s, which is the
+	// gateway's own [SPEC].
+	LockWait time.Duration
+}
+
+// TLS says what to believe of an https gateway.
+type TLS struct {
+	// CA returns PEM certificates that are trusted instead of the system's. It is called for each new connection.
+	CA func() ([]byte, error)
+	// ServerName is the name in the gateway's certificate where it is not the host of the URL.
+	ServerName string
+	// InsecureSkipVerify accepts every certificate.
+	InsecureSkipVerify bool
+}
+
+// Client is a gateway's REST client. Its methods may be called from several goroutines.
+type Client struct {
+	cfg  Config
+	base *url.URL
+	http *http.Client
+	log  *slog.Logger
+}
+
+const (
+	// maxAnswer is far above any list that is asked for page by page.
+	maxAnswer = 8 << 20
+	// maxRefusal bounds how much of an error page is read.
+	maxRefusal = 64 << 10
+
+	tokenHeader = "X-Ignition-API-Token"
+)
+
+// New makes a client. It connects to nothing yet.
+func New(cfg Config) (*Client, error) {
+	base, err := parseBase(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Timeout = orDefault(cfg.Timeout, 10*time.Second)
+	cfg.PollInterval = orDefault(cfg.PollInterval, 250*time.Millisecond)
+	cfg.ScanTimeout = orDefault(cfg.ScanTimeout, 2*time.Minute)
+	cfg.LockWait = orDefault(cfg.LockWait, 10*time.Second)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Client{
+		cfg:  cfg,
+		base: base,
+		log:  cfg.Log,
+		http: &http.Client{
+			Transport: newTransport(cfg.TLS, base.Hostname()),
+			// A redirect is an answer to report, never one to follow: the token stays with its host.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+// Close drops idle connections. The client stays usable.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// URL returns the address of the gateway.
+func (c *Client) URL() string { return c.base.String() }
+
+// HasKey reports whether the client was given an API token to send; without it nothing can be scanned.
+func (c *Client) HasKey() bool { return c.cfg.Key != nil }
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d <= 0 {
+		return def
+	}
+	return d
+}
+
+func parseBase(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		// The text of a broken URL may hold a password: it is not repeated.
+		return nil, errors.New("the gateway's URL cannot be read: want http://host:port or https://host:port")
+	}
+	switch {
+	case u.User != nil:
+		return nil, errors.New("the gateway's URL holds a user name: Ignition's interface takes an API token only; remove it")
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+		return nil, fmt.Errorf("the gateway's URL %q is none: want http://host:port or https://host:port", u)
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("the gateway's URL holds a query or a fragment: want http://host:port or https://host:port")
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath = ""
+	return u, nil
+}
+
+// call is one request.
+type call struct {
+	method, path string // path is escaped
+	query        url.Values
+	body         any           // sent as JSON; nil sends no body
+	public       bool          // the route needs no token, and gets none
+	patience     time.Duration // added to Config.Timeout
+}
+
+// answer is a response that was read whole.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do sends one request and turns every answer that is no success into an error.
+func (c *Client) do(ctx context.Context, r call) (answer, error) {
+	timeout := c.cfg.Timeout + r.patience
+	inner, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	key, err := c.key(r)
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := c.request(inner, r, key)
+	if err != nil {
+		return answer{}, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer{}, c.unreachable(ctx, r, timeout, err)
+	}
+	defer resp.Body.Close()
+	got := answer{status: resp.StatusCode, header: resp.Header}
+	limit := int64(maxAnswer)
+	if !got.success() {
+		limit = maxRefusal
+	}
+	got.body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case !got.success():
+		// An error page that was cut off still tells its status.
+		return answer{}, c.refused(ctx, r, got, key)
+	case err != nil:
+		return answer{}, c.unreachable(ctx, r, timeout, err)
+	case int64(len(got.body)) > limit:
+		return answer{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"%s %s on %s answered with more than %d MiB: is this an Ignition gateway?", r.method, r.path, c.base, maxAnswer>>20)
+	}
+	return got, nil
+}
+
+func (a answer) success() bool { return a.status >= 200 && a.status < 300 }
+
+func (c *Client) request(ctx context.Context, r call, key secret.String) (*http.Request, error) {
+	var body io.Reader
+	if r.body != nil {
+		enc, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(enc)
+	}
+	target := c.base.String() + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", "application/json")
+	if !key.Empty() {
+		req.Header.Set(tokenHeader, key.Reveal())
+	}
+	return req, nil
+}
+
+// key returns the token for a request, empty where it needs none or there is none.
+func (c *Client) key(r call) (secret.String, error) {
+	if r.public || c.cfg.Key == nil {
+		return secret.String{}, nil
+	}
+	raw, err := c.cfg.Key()
+	if err != nil {
+		return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway's API token cannot be read: %w", err)
+	}
+	value := strings.TrimSpace(raw.Reveal())
+	for _, b := range []byte(value) {
+		if b < 0x20 || b > 0x7e {
+			return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden,
+				"the gateway's API token holds a character that a token never has: want one line, <name>:<key>")
+		}
+	}
+	return secret.New(value), nil
+}
+
+// get asks for a JSON document.
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
+	return ask[T](ctx, c, call{method: http.MethodGet, path: path, query: query})
+}
+
+func ask[T any](ctx context.Context, c *Client, r call) (T, error) {
+	var doc T
+	got, err := c.do(ctx, r)
+	if err != nil {
+		return doc, err
+	}
+	return decode[T](c, r, got)
+}
+
+func decode[T any](c *Client, r call, got answer) (T, error) {
+	var doc T
+	if err := json.Unmarshal(got.body, &doc); err != nil {
+		return doc, failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"%s %s on %s did not answer with the JSON of an Ignition gateway: is another server on this port? %w",
+			r.method, r.path, c.base, err)
+	}
+	return doc, nil
+}

@@ -1,0 +1,203 @@
+package ignition
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Sentinels for errors.Is.
+var (
+	// ErrLockHeld means that another actor holds the scan lock (409 [SPEC]).
+	ErrLockHeld = errors.New("another actor holds the scan lock")
+	// ErrLockTimeout means that the gateway could not give the scan lock in time (408 [SPEC]).
+	ErrLockTimeout = errors.New("the scan lock was not given in time")
+	// ErrNotFound means that the gateway knows no such route, project or resource type (404).
+	ErrNotFound = errors.New("not found on the gateway")
+)
+
+// StatusError is an answer of the gateway that is no success. It is in the chain of every error that comes from one.
+type StatusError struct {
+	Method, Path string
+	Status       int
+	// Message is what the gateway says of it: bounded, on one line, without markup; often empty.
+	Message string
+}
+
+func (e *StatusError) Error() string {
+	text := fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, http.StatusText(e.Status))
+	if e.Message != "" {
+		text += " (" + e.Message + ")"
+	}
+	return strings.TrimSpace(text)
+}
+
+// Is makes errors.Is(err, ErrNotFound) true for a 404.
+func (e *StatusError) Is(target error) bool {
+	return target == ErrNotFound && e.Status == http.StatusNotFound
+}
+
+// refused turns an answer that is no success into an error with advice. It goes by the status alone: bodies are HTML for
+// some routes and JSON for others [LIVE 8.3.6], and only decorate.
+func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
+	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
+	if !key.Empty() {
+		cause.Message = strings.ReplaceAll(cause.Message, key.Reveal(), key.String())
+	}
+	switch {
+	case got.status >= 300 && got.status < 400:
+		return c.redirected(cause, got.header.Get("Location"))
+	case got.status == http.StatusUnauthorized:
+		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", adviceUnauthorized(key), cause)
+	case got.status == http.StatusForbidden:
+		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", c.adviceForbidden(r), cause)
+	case got.status == http.StatusServiceUnavailable:
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is starting: %w", c.base, cause)
+	case got.status == http.StatusNotFound && !r.public:
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", c.adviceNotFound(ctx), cause)
+	case got.status == http.StatusBadRequest && c.base.Scheme == "http":
+		return failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"the gateway at %s does not take the request; if this port speaks https, set gateway.tls: %w", c.base, cause)
+	}
+	return failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway at %s answered with an error: %w", c.base, cause)
+}
+
+// redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome
+// [LIVE 8.3.6].
+func (c *Client) redirected(cause *StatusError, location string) error {
+	to, err := c.base.Parse(location)
+	switch {
+	case err != nil || location == "":
+		return failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"%s redirects, but says not where to: is this an Ignition gateway? %w", c.base, cause)
+	case strings.HasPrefix(to.Path, "/welcome"):
+		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
+			"the gateway at %s waits for its commissioning: open it in a browser and finish the steps there: %w", c.base, cause)
+	case c.base.Scheme == "http" && to.Scheme == "https":
+		return failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"the gateway at %s wants https: set gateway.tls and the port to that of %s: %w", c.base, to.Host, cause)
+	}
+	return failure.New(v1alpha1.ReasonGatewayUnreachable,
+		"%s redirects to %s, which is not followed, so that the API token stays with its host; point gateway.port (or the URL) at the gateway itself: %w",
+		c.base, to.Host, cause)
+}
+
+func adviceUnauthorized(key secret.String) string {
+	name, value, named := strings.Cut(key.Reveal(), ":")
+	switch {
+	case key.Empty():
+		return "the gateway wants an API token and none was given: set gateway.api.secretName"
+	case !named || name == "" || value == "":
+		return "the gateway does not know the API token: it lacks its name; want <name>:<key>, as the gateway showed it once"
+	}
+	return "the gateway does not know the API token: check that the secret holds <name>:<key> of a token of this gateway " +
+		"(a gateway's first token counts after a restart or a config scan)"
+}
+
+func (c *Client) adviceForbidden(r call) string {
+	level := "Read"
+	if r.method != http.MethodGet {
+		level = "Write"
+	}
+	advice := "the gateway knows the API token but does not let it: give its security level the gateway permission " + level
+	if c.base.Scheme == "http" {
+		advice += ", or, as this is http and new tokens require a secure connection: set gateway.tls (port 8043), " +
+			"or secureChannelRequired: false in the token"
+	}
+	return advice + "; after its first boot a gateway resets ignition/security-properties, which drops the grant until it is synced again"
+}
+
+// adviceNotFound asks the gateway for its version, because an older one has none of these routes.
+func (c *Client) adviceNotFound(ctx context.Context) string {
+	v, err := c.platformVersion(ctx)
+	switch {
+	case err != nil || v.IsZero():
+		return fmt.Sprintf("%s has no such route: is this an Ignition gateway of version 8.3 or later?", c.base)
+	case !v.AtLeast(8, 3):
+		return fmt.Sprintf("the gateway at %s is Ignition %s, which has no such interface: version 8.3 or later is needed", c.base, v)
+	}
+	return fmt.Sprintf("the gateway at %s (Ignition %s) does not know this", c.base, v)
+}
+
+// unreachable turns a failed exchange into an error with advice.
+func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration, err error) error {
+	// *url.Error repeats method and URL; its cause says what happened.
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if ctx.Err() != nil {
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was given up: %w", r.method, r.path, c.base, context.Cause(ctx))
+	}
+	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, c.base)
+	if advice := tlsAdvice(err, c.base.Hostname()); advice != "" {
+		what = fmt.Sprintf("the gateway at %s is not trusted: %s", c.base, advice)
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		what = fmt.Sprintf("%s %s on %s had no answer within %s", r.method, r.path, c.base, timeout)
+	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
+		what = fmt.Sprintf("the gateway's host %s has no address", c.base.Hostname())
+	} else if isDial(err) {
+		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is gateway.port right?", c.base)
+	}
+	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, err)
+}
+
+func isDial(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// isTrust reports whether the gateway was reached and its certificate not believed.
+func isTrust(err error) bool { return tlsAdvice(err, "") != "" }
+
+// tlsAdvice says what to set for a certificate that is not believed, and "" for every other error.
+func tlsAdvice(err error, host string) string {
+	if errors.Is(err, errBadCA) {
+		return "check the PEM file"
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "gateway.tls is set, but this port speaks no TLS: Ignition's https port is 8043 unless changed"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "its certificate is of an unknown authority: put that authority's certificate (or, of a self-signed one, itself) into gateway.tlsConfig.caSecretRef"
+	}
+	if e, ok := errors.AsType[x509.HostnameError](err); ok {
+		return fmt.Sprintf("its certificate is for %s and not for %s: set gateway.tlsConfig.serverName", certificateNames(e.Certificate), e.Host)
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		if e.Reason == x509.Expired {
+			return fmt.Sprintf("its certificate is valid from %s to %s only: renew it on the gateway, and check the clocks",
+				e.Cert.NotBefore.Format(time.RFC3339), e.Cert.NotAfter.Format(time.RFC3339))
+		}
+		return "its certificate is not valid for a server: replace it on the gateway, or set gateway.tlsConfig"
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "its certificate could not be verified for " + host + ": set gateway.tlsConfig"
+	}
+	return ""
+}
+
+func certificateNames(cert *x509.Certificate) string {
+	names := cert.DNSNames
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 {
+		names = []string{cert.Subject.CommonName}
+	}
+	const most = 5
+	if len(names) > most {
+		names = append(names[:most:most], "…")
+	}
+	return oneLine(strings.Join(names, ", "), 300)
+}

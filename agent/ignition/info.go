@@ -1,0 +1,171 @@
+package ignition
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Info is what a gateway says of itself: GET /data/api/v1/gateway-info [SPEC].
+type Info struct {
+	Name           string
+	Edition        string
+	RedundancyRole string
+	// IgnitionVersion is as the gateway writes it: "8.3.6 (b2026042713)".
+	IgnitionVersion string
+	Version         Version
+	// DeploymentMode is the active mode, empty where the gateway runs on core alone.
+	DeploymentMode string
+	TimeZone       string
+}
+
+// Info asks for the gateway's name, version and mode.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	doc, err := get[struct {
+		Name            text `json:"name"`
+		Edition         text `json:"edition"`
+		RedundancyRole  text `json:"redundancyRole"`
+		IgnitionVersion text `json:"ignitionVersion"`
+		DeploymentMode  text `json:"deploymentMode"`
+		TimeZoneID      text `json:"timeZoneId"`
+	}](ctx, c, "/data/api/v1/gateway-info", nil)
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{
+		Name: string(doc.Name), Edition: string(doc.Edition), RedundancyRole: string(doc.RedundancyRole),
+		IgnitionVersion: string(doc.IgnitionVersion), Version: ParseVersion(string(doc.IgnitionVersion)),
+		DeploymentMode: string(doc.DeploymentMode), TimeZone: string(doc.TimeZoneID),
+	}, nil
+}
+
+// Redundancy is a node's part in a redundant pair: GET /data/api/v1/redundancy [SPEC].
+type Redundancy struct {
+	Role          string
+	ActivityLevel string
+	ProjectState  string
+	PeerConnected bool
+	// HasConfigAccess says whether this node may change its configuration now.
+	HasConfigAccess bool
+	SyncPending     bool
+}
+
+// Redundancy asks for the node's part in a redundant pair.
+func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
+	doc, err := get[struct {
+		Role            text `json:"role"`
+		ActivityLevel   text `json:"activityLevel"`
+		ProjectState    text `json:"projectState"`
+		PeerConnected   bool `json:"peerConnected"`
+		HasConfigAccess bool `json:"hasConfigAccess"`
+		SyncPending     bool `json:"syncPending"`
+	}](ctx, c, "/data/api/v1/redundancy", nil)
+	return Redundancy{
+		Role: string(doc.Role), ActivityLevel: string(doc.ActivityLevel), ProjectState: string(doc.ProjectState),
+		PeerConnected: doc.PeerConnected, HasConfigAccess: doc.HasConfigAccess, SyncPending: doc.SyncPending,
+	}, err
+}
+
+// PendingRestarts lists what takes effect only with a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
+func (c *Client) PendingRestarts(ctx context.Context) ([]string, error) {
+	doc, err := get[struct {
+		Pending []text `json:"pending"`
+	}](ctx, c, "/data/api/v1/restart-tasks/pending", nil)
+	if err != nil {
+		return nil, err
+	}
+	var tasks []string
+	for _, p := range doc.Pending {
+		tasks = append(tasks, oneLine(string(p), maxMessage))
+	}
+	return tasks, nil
+}
+
+// Version is the version of an Ignition platform. The zero value is an unknown one.
+type Version struct{ Major, Minor, Patch int }
+
+// ParseVersion reads the version at the beginning of a text such as "8.3.6 (b2026042713)"; what it cannot read is zero.
+func ParseVersion(s string) Version {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), " ")
+	s, _, _ = strings.Cut(s, "-")
+	parts := strings.Split(s, ".")
+	var numbers [3]int
+	for i, p := range parts[:min(len(parts), 3)] {
+		n, err := strconv.ParseUint(p, 10, 15)
+		if err != nil {
+			return Version{}
+		}
+		numbers[i] = int(n)
+	}
+	return Version{numbers[0], numbers[1], numbers[2]}
+}
+
+// IsZero reports whether the version is unknown.
+func (v Version) IsZero() bool { return v == Version{} }
+
+// AtLeast reports whether v is major.minor or later.
+func (v Version) AtLeast(major, minor int) bool {
+	return v.Major > major || v.Major == major && v.Minor >= minor
+}
+
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+
+// platformVersion reads the version from GET /system/gwinfo, which needs no token and is there in older gateways too:
+// text of the form key=value;… [IA].
+func (c *Client) platformVersion(ctx context.Context) (Version, error) {
+	got, err := c.do(ctx, call{method: http.MethodGet, path: "/system/gwinfo", public: true})
+	if err != nil {
+		return Version{}, err
+	}
+	for pair := range strings.SplitSeq(string(got.body), ";") {
+		if key, value, ok := strings.Cut(pair, "="); ok && strings.TrimSpace(key) == "Version" {
+			return ParseVersion(value), nil
+		}
+	}
+	return Version{}, nil
+}
+
+// LogLine is a line of the gateway's log.
+type LogLine struct {
+	At      time.Time // in the gateway's clock
+	Logger  string
+	Level   string
+	Message string // one line, at most 300 characters
+}
+
+// maxLogLines bounds one look at the log: the newest matter to a report, and a busy gateway always logs.
+const maxLogLines = 200
+
+// ErrorsSince returns lines of level ERROR from since on, at most 200: GET /data/api/v1/logs [SPEC]. since is a time of
+// the gateway's clock, such as ScanStatus.Last or Ping.Date.
+func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, error) {
+	query := map[string][]string{
+		"startTime": {strconv.FormatInt(since.UnixMilli(), 10)},
+		"minLevel":  {"ERROR"},
+		"limit":     {strconv.Itoa(maxLogLines)},
+	}
+	doc, err := get[page[struct {
+		Timestamp  stamp `json:"timestamp"`
+		LoggerName text  `json:"loggerName"`
+		Level      text  `json:"level"`
+		Message    text  `json:"message"`
+	}]](ctx, c, "/data/api/v1/logs", query)
+	if err != nil {
+		return nil, err
+	}
+	var lines []LogLine
+	for _, item := range doc.Items[:min(len(doc.Items), maxLogLines)] {
+		// A gateway that does not know a parameter ignores it, so that the filter is applied here too.
+		if item.Level != "ERROR" || item.Timestamp.Before(since) {
+			continue
+		}
+		lines = append(lines, LogLine{
+			At: item.Timestamp.Time, Logger: oneLine(string(item.LoggerName), 200),
+			Level: string(item.Level), Message: oneLine(string(item.Message), maxMessage),
+		})
+	}
+	return lines, nil
+}

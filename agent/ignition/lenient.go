@@ -1,0 +1,54 @@
+package ignition
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// text is a JSON string, or a number or boolean as it is written; other values become "". The vendor's document does not
+// give every field's type, and a field that is for people must not make a whole answer unreadable.
+type text string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(raw []byte) error {
+	raw = bytes.TrimSpace(raw)
+	*t = ""
+	if len(raw) == 0 {
+		return nil
+	}
+	switch raw[0] {
+	case '"':
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return err
+		}
+		*t = text(s)
+	case '{', '[', 'n':
+	default:
+		*t = text(raw)
+	}
+	return nil
+}
+
+// stamp is a time of the gateway: milliseconds since 1970 as a number [SPEC], or as text in RFC 3339. Anything else is
+// the zero time.
+type stamp struct{ time.Time }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *stamp) UnmarshalJSON(raw []byte) error {
+	var t text
+	if err := t.UnmarshalJSON(raw); err != nil {
+		return err
+	}
+	s.Time = time.Time{}
+	if ms, err := strconv.ParseInt(string(t), 10, 64); err == nil {
+		if ms > 0 {
+			s.Time = time.UnixMilli(ms)
+		}
+	} else if at, err := time.Parse(time.RFC3339Nano, string(t)); err == nil {
+		s.Time = at
+	}
+	return nil
+}

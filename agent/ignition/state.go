@@ -1,0 +1,128 @@
+package ignition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// States that a gateway gives on its status page [LIVE 8.3.6]. Others may exist; they count as not running.
+const (
+	StateRunning  = "RUNNING"
+	StateStarting = "STARTING"
+	// DetailCommissioning stands beside RUNNING while the gateway waits for its commissioning and is not usable.
+	DetailCommissioning = "COMMISSIONING"
+)
+
+// Ping is what a gateway says of its own state.
+type Ping struct {
+	State, Details string
+	// Date is the gateway's clock in whole seconds, zero where it does not say.
+	Date time.Time
+}
+
+// Running reports whether the gateway can be worked with.
+func (p Ping) Running() bool { return p.State == StateRunning && p.Details != DetailCommissioning }
+
+// Commissioning reports whether a person has to finish the gateway's first steps.
+func (p Ping) Commissioning() bool { return p.Details == DetailCommissioning }
+
+func (p Ping) String() string {
+	if p.Details == "" {
+		return p.State
+	}
+	return p.State + "/" + p.Details
+}
+
+// Ping asks for the gateway's state, without the API token: GET /StatusPing [LIVE 8.3.6]. It fails where no state was
+// given: GatewayUnreachable, WaitingForGateway (503), WaitingForCommissioning (a redirect to the welcome page).
+func (c *Client) Ping(ctx context.Context) (Ping, error) {
+	r := call{method: http.MethodGet, path: "/StatusPing", public: true}
+	got, err := c.do(ctx, r)
+	if err != nil {
+		return Ping{}, err
+	}
+	doc, err := decode[struct {
+		State   text `json:"state"`
+		Details text `json:"details"`
+	}](c, r, got)
+	if err != nil {
+		return Ping{}, err
+	}
+	if doc.State == "" {
+		return Ping{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"%s gives no state on /StatusPing: is this an Ignition gateway?", c.base)
+	}
+	p := Ping{State: oneLine(string(doc.State), 40), Details: oneLine(string(doc.Details), 40)}
+	if date, err := http.ParseTime(got.header.Get("Date")); err == nil {
+		p.Date = date
+	}
+	return p, nil
+}
+
+// WaitRunning waits until the gateway is running and commissioned. It asks again, with backoff, whatever the gateway
+// says: a gateway that starts refuses connections, answers 503, or shows STARTING. Its bound is ctx; then the error says
+// what was seen last, with the reason WaitingForGateway, WaitingForCommissioning or GatewayUnreachable.
+func (c *Client) WaitRunning(ctx context.Context) error {
+	started := time.Now()
+	last := errors.New("it was not asked yet")
+	said := ""
+	for n := 0; ; n++ {
+		ping, err := c.Ping(ctx)
+		if err == nil && ping.Running() {
+			return nil
+		}
+		if err == nil {
+			err = c.notRunning(ping)
+		}
+		if ctx.Err() == nil { // else err is about ctx, not about the gateway
+			last = err
+			if reason := string(failure.Reason(err, v1alpha1.ReasonGatewayUnreachable)); reason != said {
+				said = reason
+				c.log.LogAttrs(ctx, slog.LevelInfo, "waiting for the gateway", slog.String("reason", reason), slog.Any("error", err))
+			}
+			if pause(ctx, c.backoff(n)) == nil {
+				continue
+			}
+		}
+		return failure.New(failure.Reason(last, v1alpha1.ReasonWaitingForGateway),
+			"the gateway was waited for for %s (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
+	}
+}
+
+func (c *Client) notRunning(p Ping) error {
+	if p.Commissioning() {
+		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
+			"the gateway at %s is in state %s: open it in a browser and finish its commissioning", c.base, p)
+	}
+	return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is in state %s", c.base, p)
+}
+
+// backoff is the pause before try n+1: PollInterval, half as much again each time, at most eight times that, with a
+// fifth of jitter.
+func (c *Client) backoff(n int) time.Duration {
+	d := c.cfg.PollInterval
+	for range min(n, 6) {
+		d += d / 2
+	}
+	d = min(d, 8*c.cfg.PollInterval)
+	return d - d/10 + rand.N(d/5+1)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("given up: %w", context.Cause(ctx))
+	}
+}

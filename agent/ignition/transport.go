@@ -1,0 +1,55 @@
+package ignition
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// errBadCA is a CA bundle that cannot be used.
+var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) cannot be used")
+
+// newTransport makes a transport that reads the CA for each new connection, so that a rotated bundle counts without a
+// restart. It uses no proxy: the token would pass through it, and a gateway is near.
+func newTransport(cfg TLS, host string) *http.Transport {
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext: dialer.DialContext,
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conf, err := cfg.config(host)
+			if err != nil {
+				return nil, err
+			}
+			d := tls.Dialer{NetDialer: dialer, Config: conf}
+			return d.DialContext(ctx, network, addr)
+		},
+		MaxIdleConns:           2,
+		MaxConnsPerHost:        4,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+func (t TLS) config(host string) (*tls.Config, error) {
+	conf := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify}
+	if t.ServerName != "" {
+		conf.ServerName = t.ServerName
+	}
+	if t.CA == nil {
+		return conf, nil
+	}
+	pem, err := t.CA()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCA, err)
+	}
+	conf.RootCAs = x509.NewCertPool()
+	if !conf.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%w: it holds no PEM certificate", errBadCA)
+	}
+	return conf, nil
+}
