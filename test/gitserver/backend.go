@@ -1,0 +1,178 @@
+package gitserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/textproto"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// findBackend returns the path of the CGI program that is part of git.
+func findBackend() (string, error) {
+	out, err := exec.Command("git", "--exec-path").Output()
+	if err != nil {
+		return "", fmt.Errorf("git server: it needs the git program: %w", err)
+	}
+	path := filepath.Join(strings.TrimSpace(string(out)), "git-http-backend")
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("git server: this git comes without http-backend: %w", err)
+	}
+	return path, nil
+}
+
+// silentLog drops what net/http says of connections that were cut on purpose.
+func silentLog() *log.Logger { return log.New(io.Discard, "", 0) }
+
+// answer lets git answer, bent by the faults and the refused features.
+func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse Feature) {
+	body := io.Reader(r.Body)
+	if rec.Service == UploadPack && refuse != 0 {
+		checked, complaint, err := s.checkRequest(r, refuse)
+		if err != nil {
+			http.Error(rec, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if complaint != "" {
+			rec.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+			_, _ = rec.Write(pktLine("ERR upload-pack: " + complaint))
+			return
+		}
+		body = checked
+	}
+	out := shape(r.Context(), rec, faults)
+	rewrites := rewritesOf(faults)
+	if rec.Service == Advertisement && refuse != 0 {
+		rewrites = append(rewrites, refuse.strip)
+	}
+	s.runBackend(rec, r, body, out, refuse, rewrites)
+}
+
+// runBackend runs git http-backend as a CGI program in a process group of its own. net/http/cgi would do the same but
+// keeps the process to itself, and a hung one could not be killed together with its children.
+func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out io.Writer, refuse Feature, rewrites []func([]byte) []byte) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, s.backend)
+	cmd.Env = s.environment(r, body, refuse)
+	cmd.Stdin = body
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		http.Error(rec, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer func() {
+		cancel() // where the client or a fault ended the answer early, git must end too
+		_ = cmd.Wait()
+		rec.Backend = strings.TrimSpace(stderr.String())
+	}()
+	reader := bufio.NewReaderSize(stdout, 64<<10)
+	header, err := textproto.NewReader(reader).ReadMIMEHeader()
+	if err != nil {
+		http.Error(rec, "git http-backend gave no answer", http.StatusBadGateway)
+		return
+	}
+	status := http.StatusOK
+	if s := header.Get("Status"); s != "" {
+		code, _, _ := strings.Cut(s, " ")
+		if status, err = strconv.Atoi(code); err != nil {
+			status = http.StatusBadGateway
+		}
+		header.Del("Status")
+	}
+	for key, values := range header {
+		rec.Header()[key] = values
+	}
+	if len(rewrites) == 0 {
+		rec.WriteHeader(status)
+		_ = copyFlushed(out, reader, rec)
+		return
+	}
+	whole, err := io.ReadAll(io.LimitReader(reader, maxRewrite))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	for _, rewrite := range rewrites {
+		whole = rewrite(whole)
+	}
+	rec.Header().Del("Content-Length")
+	rec.WriteHeader(status)
+	_, _ = out.Write(whole)
+}
+
+// maxRewrite bounds an answer that is held in memory to be rewritten.
+const maxRewrite = 256 << 20
+
+// environment is all that git sees: nothing of the machine's configuration, and our settings over the repository's own.
+func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []string {
+	settings := [][2]string{
+		{"uploadpack.allowFilter", strconv.FormatBool(refuse&Filter == 0)},
+		{"uploadpack.allowAnySHA1InWant", strconv.FormatBool(refuse&SHAWants == 0)},
+		{"http.getanyfile", "false"},
+		{"safe.directory", "*"},
+	}
+	env := append(Env(),
+		"GATEWAY_INTERFACE=CGI/1.1",
+		"SERVER_PROTOCOL="+r.Proto,
+		"REQUEST_METHOD="+r.Method,
+		"QUERY_STRING="+r.URL.RawQuery,
+		"CONTENT_TYPE="+r.Header.Get("Content-Type"),
+		"HTTP_CONTENT_ENCODING="+r.Header.Get("Content-Encoding"),
+		"REMOTE_ADDR="+r.RemoteAddr,
+		"GIT_PROJECT_ROOT="+s.root,
+		"PATH_INFO="+r.URL.Path,
+		"GIT_HTTP_EXPORT_ALL=1",
+		"GIT_CONFIG_COUNT="+strconv.Itoa(len(settings)),
+	)
+	for i, kv := range settings {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
+	}
+	if checked, ok := body.(*bytes.Reader); ok {
+		env = append(env, "CONTENT_LENGTH="+strconv.Itoa(checked.Len()), "HTTP_CONTENT_ENCODING=")
+	} else if r.ContentLength >= 0 {
+		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(r.ContentLength, 10))
+	}
+	// Protocol v2 has no words for a server that lacks thin packs or shallow fetches, so such a server speaks v0.
+	if protocol := r.Header.Get("Git-Protocol"); protocol != "" && refuse == 0 {
+		env = append(env, "HTTP_GIT_PROTOCOL="+protocol)
+	}
+	return env
+}
+
+// copyFlushed copies piece by piece, so that keep-alive packets reach the client while git is still counting.
+func copyFlushed(w io.Writer, r io.Reader, flusher http.Flusher) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return werr
+			}
+			flusher.Flush()
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

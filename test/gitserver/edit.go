@@ -1,0 +1,195 @@
+package gitserver
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Edit is one change of a commit. Edits are made in order.
+type Edit func(c *change)
+
+// change collects the commands of one commit for git fast-import.
+type change struct {
+	repo *Repo
+	out  bytes.Buffer
+}
+
+// Write makes or replaces a file.
+func Write(path, content string) Edit {
+	return func(c *change) { c.inline("100644", path, content) }
+}
+
+// Files makes or replaces files; the keys are paths.
+func Files(files map[string]string) Edit {
+	return func(c *change) {
+		for _, path := range slices.Sorted(maps.Keys(files)) {
+			c.inline("100644", path, files[path])
+		}
+	}
+}
+
+// Script makes or replaces a file with the executable bit.
+func Script(path, content string) Edit {
+	return func(c *change) { c.inline("100755", path, content) }
+}
+
+// Symlink makes a symbolic link; the target is taken as it is.
+func Symlink(path, target string) Edit {
+	return func(c *change) { c.inline("120000", path, target) }
+}
+
+// Submodule makes an entry that names a commit of another repository.
+func Submodule(path, commit string) Edit {
+	return func(c *change) { fmt.Fprintf(&c.out, "M 160000 %s %s\n", commit, quote(path)) }
+}
+
+// Delete removes a file or a whole directory.
+func Delete(path string) Edit {
+	return func(c *change) { fmt.Fprintf(&c.out, "D %s\n", quote(path)) }
+}
+
+// Rename moves a file or a whole directory.
+func Rename(from, to string) Edit {
+	return func(c *change) { fmt.Fprintf(&c.out, "R %s %s\n", quote(from), quote(to)) }
+}
+
+// Chmod sets or clears the executable bit of a file of the last commit.
+func Chmod(path string, exec bool) Edit {
+	return func(c *change) {
+		mode := "100644"
+		if exec {
+			mode = "100755"
+		}
+		blob := c.repo.Git("rev-parse", "refs/heads/"+c.repo.branch+":"+path)
+		fmt.Fprintf(&c.out, "M %s %s %s\n", mode, blob, quote(path))
+	}
+}
+
+// Graft puts a tree object (RawTree) at a path: the way to names that no git program would write.
+func Graft(path, tree string) Edit {
+	return func(c *change) { fmt.Fprintf(&c.out, "M 040000 %s %s\n", tree, quote(path)) }
+}
+
+func (c *change) inline(mode, path, content string) {
+	fmt.Fprintf(&c.out, "M %s inline %s\ndata %d\n%s\n", mode, quote(path), len(content), content)
+}
+
+// quote writes a path as fast-import reads it: any byte can stand in it.
+func quote(path string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range []byte(path) {
+		if c < ' ' || c == '"' || c == '\\' || c >= 0x7f {
+			fmt.Fprintf(&b, "\\%03o", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Commit adds a commit to the current branch and returns its id.
+func (r *Repo) Commit(message string, edits ...Edit) string {
+	r.t.Helper()
+	return r.commit(message, nil, edits)
+}
+
+// Merge adds a merge of another branch to the current one and returns its id. What the other branch changed since the
+// two parted is taken as it is there; there are no conflicts.
+func (r *Repo) Merge(message, branch string) string {
+	r.t.Helper()
+	head, other := r.Head(), r.Git("rev-parse", "refs/heads/"+branch)
+	base := r.Git("merge-base", head, other)
+	fields := strings.Split(r.Git("diff-tree", "-r", "-z", "--no-renames", base, other), "\x00")
+	var edits []Edit
+	for i := 0; i+1 < len(fields); i += 2 {
+		parts, path := strings.Fields(fields[i]), fields[i+1] // ":mode mode id id status"
+		if parts[4] == "D" {
+			edits = append(edits, Delete(path))
+			continue
+		}
+		edits = append(edits, func(c *change) { fmt.Fprintf(&c.out, "M %s %s %s\n", parts[1], parts[3], quote(path)) })
+	}
+	return r.commit(message, []string{other}, edits)
+}
+
+// Orphan makes a commit without a parent, points the current branch to it and returns its id: history that has nothing
+// to do with what was there.
+func (r *Repo) Orphan(message string, edits ...Edit) string {
+	r.t.Helper()
+	if r.Head() != "" {
+		r.DeleteBranch(r.branch)
+	}
+	return r.commit(message, nil, edits)
+}
+
+func (r *Repo) commit(message string, merges []string, edits []Edit) string {
+	r.t.Helper()
+	c := &change{repo: r}
+	fmt.Fprintf(&c.out, "commit refs/heads/%s\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
+		r.branch, r.stamp, r.stamp, len(message), message)
+	if head := r.Head(); head != "" {
+		fmt.Fprintf(&c.out, "from %s\n", head)
+	}
+	for _, m := range merges {
+		fmt.Fprintf(&c.out, "merge %s\n", m)
+	}
+	for _, edit := range edits {
+		edit(c)
+	}
+	c.out.WriteString("\ndone\n")
+	r.pipe(c.out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")
+	r.stamp += 60
+	return r.Head()
+}
+
+// RawEntry is one entry of a RawTree. Nothing about it is checked: the name may be "..", ".git", hold a newline or be no
+// UTF-8, and the mode may be one that git does not know.
+type RawEntry struct {
+	Mode string // "100644", "40000", "120000", "160000"
+	Name string
+	// Content is the content of a file or the target of a link; ID names an existing object instead.
+	Content, ID string
+}
+
+// RawTree writes a tree object with exactly these entries in this order and returns its id.
+func (r *Repo) RawTree(entries ...RawEntry) string {
+	r.t.Helper()
+	var tree bytes.Buffer
+	for _, e := range entries {
+		id := e.ID
+		if id == "" {
+			id = r.Blob(e.Content)
+		}
+		raw, err := hex.DecodeString(id)
+		if err != nil {
+			r.t.Fatalf("raw tree: entry %q: object id %q: %v", e.Name, id, err)
+		}
+		fmt.Fprintf(&tree, "%s %s\x00%s", e.Mode, e.Name, raw)
+	}
+	return strings.TrimSpace(string(r.pipe(tree.Bytes(), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")))
+}
+
+// Blob writes a blob and returns its id.
+func (r *Repo) Blob(content string) string {
+	r.t.Helper()
+	return strings.TrimSpace(string(r.pipe([]byte(content), "hash-object", "-w", "--stdin")))
+}
+
+// CommitTree adds a commit with this tree to the current branch and returns its id.
+func (r *Repo) CommitTree(message, tree string) string {
+	r.t.Helper()
+	args := []string{"commit-tree", "-m", message, tree}
+	if head := r.Head(); head != "" {
+		args = append(args, "-p", head)
+	}
+	commit := r.Git(args...)
+	r.stamp += 60
+	r.ForcePush(commit)
+	return commit
+}

@@ -1,0 +1,220 @@
+package gitserver
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Service is what a request asks a git host for.
+type Service string
+
+// The services.
+const (
+	// Advertisement is the list of refs: what a poll costs.
+	Advertisement Service = "advertisement"
+	// UploadPack is a fetch.
+	UploadPack Service = "upload-pack"
+	// Other is everything else; git answers it with an error.
+	Other Service = "other"
+)
+
+// Request is one line of the server's log.
+type Request struct {
+	Method, Path string
+	Repo         string // below the root
+	Service      Service
+	// Authorization says whether the request carried credentials, User under which name (basic auth).
+	Authorization bool
+	User          string
+	Status        int   // what was answered; 0 where the connection was cut before
+	In, Out       int64 // bytes of the two bodies, as sent
+	Pack          int64 // bytes of pack data in Out, without the framing
+	Duration      time.Duration
+	Backend       string // what git said on its standard error
+}
+
+// Stats sums up the log.
+type Stats struct {
+	Requests, Advertisements, UploadPacks int
+	// PackBytes is the size of the packs that went out.
+	PackBytes int64
+	// Out is the size of all answers.
+	Out int64
+}
+
+// Requests returns the log since the start or the last Forget, oldest first. A request is in it once it has ended.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
+}
+
+// Stats sums up the requests since the start or the last Forget.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sum Stats
+	for _, r := range s.log {
+		sum.Requests++
+		switch r.Service {
+		case Advertisement:
+			sum.Advertisements++
+		case UploadPack:
+			sum.UploadPacks++
+		}
+		sum.PackBytes += r.Pack
+		sum.Out += r.Out
+	}
+	return sum
+}
+
+// Forget empties the log.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = nil
+}
+
+// maxLog bounds the log: an agent that runs wild must not eat the memory of its test.
+const maxLog = 100_000
+
+// record ends a request: it goes to the log and is no more in flight.
+func (s *Server) record(r Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+	if len(s.log) < maxLog {
+		s.log = append(s.log, r)
+	}
+}
+
+// classify tells repository and service of a request.
+func classify(r *http.Request) (repo string, service Service) {
+	path := strings.TrimPrefix(r.URL.Path, "/")
+	if repo, ok := strings.CutSuffix(path, "/info/refs"); ok && r.URL.Query().Get("service") == "git-upload-pack" {
+		return repo, Advertisement
+	}
+	if repo, ok := strings.CutSuffix(path, "/git-upload-pack"); ok {
+		return repo, UploadPack
+	}
+	repo, _, _ = strings.Cut(path, "/")
+	return repo, Other
+}
+
+// recorder notes what goes through a request and its answer.
+type recorder struct {
+	http.ResponseWriter
+	Request
+	pack  packCounter
+	began time.Time
+}
+
+func newRecorder(w http.ResponseWriter, r *http.Request) *recorder {
+	rec := &recorder{ResponseWriter: w, began: time.Now()}
+	rec.Method, rec.Path = r.Method, r.URL.Path
+	rec.Repo, rec.Service = classify(r)
+	rec.Authorization = r.Header.Get("Authorization") != ""
+	rec.User, _, _ = r.BasicAuth()
+	r.Body = &countingBody{ReadCloser: r.Body, n: &rec.In}
+	return rec
+}
+
+func (rec *recorder) request() Request {
+	rec.Duration = time.Since(rec.began)
+	if rec.Service == UploadPack {
+		rec.Pack = rec.pack.bytes
+	}
+	return rec.Request
+}
+
+func (rec *recorder) WriteHeader(status int) {
+	rec.Status = status
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	if rec.Status == 0 {
+		rec.Status = http.StatusOK
+	}
+	n, err := rec.ResponseWriter.Write(p)
+	rec.Out += int64(n)
+	if rec.Service == UploadPack {
+		rec.pack.count(p[:n])
+	}
+	return n, err
+}
+
+func (rec *recorder) Flush() { _ = http.NewResponseController(rec.ResponseWriter).Flush() }
+
+type countingBody struct {
+	io.ReadCloser
+	n *int64
+}
+
+func (c *countingBody) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	*c.n += int64(n)
+	return n, err
+}
+
+// packCounter adds up the pack data in the answer of an upload-pack: the payload of side band 1, or what follows the
+// first "PACK" where the client asked for no side band.
+type packCounter struct {
+	bytes  int64
+	size   []byte // of the next packet: up to four hex digits
+	left   int    // bytes to come of this packet
+	fresh  bool   // the next byte is the first one of its packet
+	isPack bool   // this packet is of band 1
+	raw    bool   // all that follows is pack
+}
+
+func (c *packCounter) count(p []byte) {
+	for len(p) > 0 {
+		switch {
+		case c.raw:
+			c.bytes += int64(len(p))
+			return
+		case c.left > 0:
+			p = c.payload(p)
+		default:
+			n := min(4-len(c.size), len(p))
+			c.size, p = append(c.size, p[:n]...), p[n:]
+			if len(c.size) == 4 {
+				c.begin()
+			}
+		}
+	}
+}
+
+func (c *packCounter) begin() {
+	head := string(c.size)
+	c.size = c.size[:0]
+	if head == "PACK" {
+		c.raw, c.bytes = true, c.bytes+4
+		return
+	}
+	size, err := strconv.ParseUint(head, 16, 16)
+	if err != nil || size <= 4 {
+		return // flush and delimiter packets have no payload
+	}
+	c.left, c.fresh = int(size)-4, true
+}
+
+func (c *packCounter) payload(p []byte) []byte {
+	n := min(c.left, len(p))
+	if c.fresh {
+		c.fresh, c.isPack = false, p[0] == 1
+		if c.isPack {
+			c.bytes-- // the band itself
+		}
+	}
+	if c.isPack {
+		c.bytes += int64(n)
+	}
+	c.left -= n
+	return p[n:]
+}

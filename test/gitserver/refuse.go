@@ -1,0 +1,176 @@
+package gitserver
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Feature is an optional feature of a git host, one that clients have to live without here and there.
+type Feature uint8
+
+// What Refuse takes.
+const (
+	// Thin packs hold deltas against objects that the client has.
+	Thin Feature = 1 << iota
+	// Shallow is depth and shallow boundaries.
+	Shallow
+	// Filter is a partial clone (filter=blob:none).
+	Filter
+	// SHAWants is asking for a commit that is no tip of a branch or tag.
+	SHAWants
+)
+
+// Refuse makes the server one that lacks these features, from the next request on: it does not advertise them, speaks
+// protocol v0 only, and does not do them for a client that asks all the same. Without arguments it offers all again.
+func (s *Server) Refuse(features ...Feature) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse = 0
+	for _, f := range features {
+		s.refuse |= f
+	}
+}
+
+// capabilities are the words by which protocol v0 advertises the refused features.
+func (f Feature) capabilities() []string {
+	var words []string
+	for _, c := range []struct {
+		feature Feature
+		words   []string
+	}{
+		{Thin, []string{"thin-pack"}},
+		{Shallow, []string{"shallow", "deepen-since", "deepen-not", "deepen-relative"}},
+		{Filter, []string{"filter"}},
+		{SHAWants, []string{"allow-tip-sha1-in-want", "allow-reachable-sha1-in-want"}},
+	} {
+		if f&c.feature != 0 {
+			words = append(words, c.words...)
+		}
+	}
+	return words
+}
+
+// strip takes the refused capabilities out of a ref advertisement.
+func (f Feature) strip(advertisement []byte) []byte {
+	var out bytes.Buffer
+	for line := range pktLines(advertisement) {
+		if line == nil {
+			out.WriteString("0000")
+			continue
+		}
+		refPart, caps, found := bytes.Cut(line, []byte{0})
+		if !found {
+			out.Write(pktLine(string(line)))
+			continue
+		}
+		kept := slices.DeleteFunc(strings.Fields(string(caps)), func(c string) bool {
+			return slices.Contains(f.capabilities(), c)
+		})
+		out.Write(pktLine(string(refPart) + "\x00" + strings.Join(kept, " ") + "\n"))
+	}
+	return out.Bytes()
+}
+
+// maxRequest bounds the request of an upload-pack, which is wants and haves.
+const maxRequest = 16 << 20
+
+// checkRequest reads an upload-pack request and returns it without thin-pack where that is refused (clients of git ask
+// for it without looking), or the complaint of a server that cannot do what is asked.
+func (s *Server) checkRequest(r *http.Request, refuse Feature) (body *bytes.Reader, complaint string, err error) {
+	raw := io.Reader(r.Body)
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		if raw, err = gzip.NewReader(r.Body); err != nil {
+			return nil, "", fmt.Errorf("request body: %w", err)
+		}
+	}
+	whole, err := io.ReadAll(io.LimitReader(raw, maxRequest+1))
+	if err != nil {
+		return nil, "", fmt.Errorf("request body: %w", err)
+	}
+	if len(whole) > maxRequest {
+		return nil, "", errors.New("request body: too long")
+	}
+	var tips map[string]bool
+	if refuse&SHAWants != 0 {
+		if tips, err = s.tips(r); err != nil {
+			return nil, "", err
+		}
+	}
+	var out bytes.Buffer
+	for line := range pktLines(whole) {
+		if line == nil {
+			out.WriteString("0000")
+			continue
+		}
+		text := string(line)
+		word, rest, _ := strings.Cut(text, " ")
+		switch {
+		case refuse&Shallow != 0 && (word == "shallow" || strings.HasPrefix(word, "deepen")):
+			return nil, "shallow is not supported", nil
+		case word == "want":
+			id, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			if tips != nil && !tips[id] {
+				return nil, "not our ref " + id, nil
+			}
+			if refuse&Thin != 0 {
+				text = strings.Replace(text, " thin-pack", "", 1)
+			}
+		}
+		out.Write(pktLine(text))
+	}
+	return bytes.NewReader(out.Bytes()), "", nil
+}
+
+// tips returns the objects that the advertisement of a repository names.
+func (s *Server) tips(r *http.Request) (map[string]bool, error) {
+	repo, _ := classify(r)
+	cmd := exec.CommandContext(r.Context(), "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
+	cmd.Env = append(Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the refs of %s: %w", repo, err)
+	}
+	tips := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		id, _, _ := strings.Cut(line, " ")
+		tips[id] = true
+	}
+	return tips, nil
+}
+
+// pktLine frames a line of git's protocol.
+func pktLine(line string) []byte { return fmt.Appendf(nil, "%04x%s", len(line)+4, line) }
+
+// pktLines yields the lines of a protocol message; nil stands for a flush packet. It ends where the message does, or at
+// the first thing that is no packet.
+func pktLines(message []byte) func(yield func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for len(message) >= 4 {
+			size, err := strconv.ParseUint(string(message[:4]), 16, 16)
+			if err != nil || size != 0 && size < 4 || int(size) > len(message) {
+				return
+			}
+			if size == 0 {
+				message = message[4:]
+				if !yield(nil) {
+					return
+				}
+				continue
+			}
+			line := message[4:size]
+			message = message[size:]
+			if !yield(line) {
+				return
+			}
+		}
+	}
+}

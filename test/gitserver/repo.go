@@ -1,0 +1,131 @@
+package gitserver
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// TB is the part of testing.TB that a Repo needs: a program that is no test brings its own.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// Repo is a bare repository to write to, without a work tree. Every commit has the same author, and dates that start at
+// 2025-01-01 and advance by a minute, so the same calls give the same ids on every machine. What fails ends the test.
+type Repo struct {
+	// Dir is the repository's directory.
+	Dir string
+
+	t      TB
+	branch string
+	stamp  int64 // of the next commit, seconds since 1970
+}
+
+// firstStamp is 2025-01-01 00:00 UTC.
+const firstStamp = 1735689600
+
+// NewRepo makes an empty bare repository in dir; its branch is main. Further arguments go to git init
+// ("--object-format=sha256").
+func NewRepo(t TB, dir string, initArgs ...string) *Repo {
+	t.Helper()
+	r := &Repo{Dir: dir, t: t, branch: "main", stamp: firstStamp}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatalf("make the repository: %v", err)
+	}
+	args := append([]string{"-c", "init.defaultBranch=main", "init", "-q", "--bare"}, initArgs...)
+	r.Git(append(args, ".")...)
+	return r
+}
+
+// Env is the environment in which git runs alone: no configuration of the machine or the user, no prompt, no language.
+// Tests that run git as a client use it too.
+func Env() []string {
+	return []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=/nonexistent",
+		"LC_ALL=C",
+		"GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_GLOBAL=" + os.DevNull,
+		"GIT_TERMINAL_PROMPT=0",
+		"GIT_AUTHOR_NAME=Test", "GIT_AUTHOR_EMAIL=test@example.com",
+		"GIT_COMMITTER_NAME=Test", "GIT_COMMITTER_EMAIL=test@example.com",
+	}
+}
+
+// Git runs git in the repository and returns its output without the last newline.
+func (r *Repo) Git(args ...string) string {
+	r.t.Helper()
+	return strings.TrimSuffix(string(r.pipe(nil, args...)), "\n")
+}
+
+// pipe runs git with a standard input.
+func (r *Repo) pipe(stdin []byte, args ...string) []byte {
+	r.t.Helper()
+	cmd := exec.Command("git", args...)
+	date := fmt.Sprintf("%d +0000", r.stamp)
+	cmd.Dir = r.Dir
+	cmd.Env = append(Env(), "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		r.t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.Bytes()
+}
+
+// Head returns the commit at the tip of the current branch; "" before the first one.
+func (r *Repo) Head() string {
+	r.t.Helper()
+	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+r.branch)
+}
+
+// Checkout makes another branch the current one: commits go there. It need not exist yet.
+func (r *Repo) Checkout(branch string) { r.branch = branch }
+
+// Branch makes a branch at a commit, or moves it there, whatever it pointed to: a force push.
+func (r *Repo) Branch(name, commit string) {
+	r.t.Helper()
+	r.Git("update-ref", "refs/heads/"+name, commit)
+}
+
+// ForcePush moves the current branch to a commit, also to an older or an unrelated one.
+func (r *Repo) ForcePush(commit string) {
+	r.t.Helper()
+	r.Branch(r.branch, commit)
+}
+
+// DeleteBranch removes a branch.
+func (r *Repo) DeleteBranch(name string) {
+	r.t.Helper()
+	r.Git("update-ref", "-d", "refs/heads/"+name)
+}
+
+// Tag makes or moves a lightweight tag.
+func (r *Repo) Tag(name, commit string) {
+	r.t.Helper()
+	r.Git("update-ref", "refs/tags/"+name, commit)
+}
+
+// AnnotatedTag makes or moves a tag with an object of its own and returns that object's id.
+func (r *Repo) AnnotatedTag(name, commit string) string {
+	r.t.Helper()
+	r.Git("tag", "-f", "-a", "-m", name, name, commit)
+	return r.Git("rev-parse", "refs/tags/"+name)
+}
+
+// DeleteTag removes a tag.
+func (r *Repo) DeleteTag(name string) {
+	r.t.Helper()
+	r.Git("update-ref", "-d", "refs/tags/"+name)
+}
+
+// Repack puts all objects into one pack, with deltas, as a host does at night.
+func (r *Repo) Repack() {
+	r.t.Helper()
+	r.Git("repack", "-a", "-d", "-q")
+}

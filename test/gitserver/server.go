@@ -1,0 +1,162 @@
+// Package gitserver serves real bare repositories over smart HTTP on loopback for tests, benchmarks and the demo. Git
+// itself answers (git http-backend), so what a client meets is what it meets at a real host; around it the server can be
+// told, at run time, to fail in the ways in which hosts fail, and it keeps a log of what it was asked.
+//
+//	root := t.TempDir()
+//	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+//	first := repo.Commit("first", gitserver.Write("projects/a/project.json", "{}"))
+//	srv, err := gitserver.Start(root, gitserver.Options{})
+//	defer srv.Close()
+//	srv.Inject(gitserver.Truncate(4096).On(gitserver.UploadPack).Times(1))
+//
+// It needs the git program (2.31 or newer) on the PATH.
+package gitserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// Options say how a Server starts. The zero value is plain HTTP that lets everybody read.
+type Options struct {
+	// TLS makes the server speak HTTPS with a certificate of its own authority (Server.CA).
+	TLS bool
+	// NotAfter is when the certificate ends; zero means a day from now. A time in the past gives an expired one.
+	NotAfter time.Time
+	// Auth lets requests in; nil admits all. Server.SetAuth changes it later.
+	Auth Auth
+}
+
+// Server is a running git server.
+type Server struct {
+	root    string
+	backend string // path of git-http-backend
+	base    string // http://127.0.0.1:port
+	ca      []byte
+	http    *http.Server
+	stop    context.CancelFunc
+	running sync.WaitGroup // the accept loop and every request in flight
+
+	mu     sync.Mutex
+	auth   Auth
+	faults []*Fault
+	refuse Feature
+	log    []Request
+	open   int // requests in flight
+	closed bool
+}
+
+// Start serves the bare repositories below root on a free port of the loopback interface.
+func Start(root string, opts Options) (*Server, error) {
+	if info, err := os.Stat(root); err != nil {
+		return nil, fmt.Errorf("git server: root: %w", err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("git server: root %q is not a directory", root)
+	}
+	backend, err := findBackend()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("git server: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Server{root: root, backend: backend, auth: opts.Auth, stop: stop, base: "http://" + listener.Addr().String()}
+	if opts.TLS {
+		chain, ca, err := newCertificate(opts.NotAfter)
+		if err != nil {
+			stop()
+			return nil, errors.Join(err, listener.Close())
+		}
+		s.ca, s.base = ca, "https://"+listener.Addr().String()
+		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{chain}, MinVersion: tls.VersionTLS12})
+	}
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          silentLog(),
+	}
+	s.running.Go(func() { _ = s.http.Serve(listener) })
+	return s, nil
+}
+
+// URL returns the address of a repository, named by its path below the root ("site.git"). An empty name gives the
+// address of the server itself, as Redirect takes it.
+func (s *Server) URL(repo string) string {
+	if repo == "" {
+		return s.base
+	}
+	return s.base + "/" + repo
+}
+
+// CA returns the authority that signed the server's certificate, in PEM; nil without TLS.
+func (s *Server) CA() []byte { return s.ca }
+
+// SetAuth changes who is let in, from the next request on. Nil admits all.
+func (s *Server) SetAuth(auth Auth) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.auth = auth
+}
+
+// Close ends the server: open connections are cut, stalled answers end, git processes are killed. It returns when
+// nothing of the server runs any more, and may be called twice.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	err := s.http.Close()
+	s.running.Wait()
+	return err
+}
+
+// enter counts a request in, unless the server is closing: then nothing new may start.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Add(1)
+		s.open++
+	}
+	return !s.closed
+}
+
+// InFlight returns the number of requests that are being answered now, stalled ones among them.
+func (s *Server) InFlight() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if !s.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer s.running.Done()
+	rec := newRecorder(w, r)
+	defer func() { s.record(rec.request()) }()
+
+	s.mu.Lock()
+	faults, auth, refuse := s.takeFaults(rec.Repo, rec.Service), s.auth, s.refuse
+	s.mu.Unlock()
+
+	if answerInstead(rec, r, faults) {
+		return
+	}
+	if auth != nil && !auth(r) {
+		rec.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+		http.Error(rec, "not let in", http.StatusUnauthorized)
+		return
+	}
+	s.answer(rec, r, faults, refuse)
+}
