@@ -1,0 +1,142 @@
+package rules
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/assert"
+)
+
+var (
+	markdownLink = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|^\[[^\]]+\]:\s+(\S+)`)
+	codeSpan     = regexp.MustCompile("`[^`]*`")
+	heading      = regexp.MustCompile(`^#{1,6}\s+(.*?)\s*#*$`)
+	ownAnchor    = regexp.MustCompile(`<a\s+(?:id|name)="([^"]+)"`)
+	inlineLink   = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// prose yields the lines of a Markdown file that are not in a fenced code block, with their numbers.
+func prose(content []byte) func(yield func(int, string) bool) {
+	return func(yield func(int, string) bool) {
+		fence := ""
+		for i, line := range strings.Split(string(content), "\n") {
+			trimmed := strings.TrimSpace(line)
+			switch {
+			case fence == "" && (strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~")):
+				fence = trimmed[:3]
+			case fence != "" && strings.HasPrefix(trimmed, fence):
+				fence = ""
+			case fence == "":
+				if !yield(i+1, line) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// anchors returns the fragments that a Markdown file has, as git hosts make them from headings.
+func anchors(content []byte) map[string]bool {
+	found, seen := map[string]bool{}, map[string]int{}
+	for _, line := range prose(content) {
+		for _, m := range ownAnchor.FindAllStringSubmatch(line, -1) {
+			found[m[1]] = true
+		}
+		m := heading.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		slug := slugOf(m[1])
+		if n := seen[slug]; n > 0 {
+			found[fmt.Sprintf("%s-%d", slug, n)] = true
+		} else {
+			found[slug] = true
+		}
+		seen[slug]++
+	}
+	return found
+}
+
+func slugOf(heading string) string {
+	text := inlineLink.ReplaceAllString(heading, "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_':
+			return unicode.ToLower(r)
+		case r == ' ':
+			return '-'
+		}
+		return -1
+	}, text)
+}
+
+// brokenLinks returns the relative links of the Markdown files that lead nowhere.
+func brokenLinks(all []file) []string {
+	exists, docs := map[string]bool{".": true}, map[string]file{}
+	for _, f := range all {
+		for p := f.path; p != "."; p = path.Dir(p) {
+			exists[p] = true
+		}
+		if strings.HasSuffix(f.path, ".md") && !f.isSample() {
+			docs[f.path] = f
+		}
+	}
+	var broken []string
+	for _, f := range docs {
+		for number, line := range prose(f.content) {
+			for _, m := range markdownLink.FindAllStringSubmatch(codeSpan.ReplaceAllString(line, ""), -1) {
+				if why := follow(f.path, m[1]+m[2], exists, docs); why != "" {
+					broken = append(broken, fmt.Sprintf("%s:%d: link %q: %s", f.path, number, m[1]+m[2], why))
+				}
+			}
+		}
+	}
+	return broken
+}
+
+// follow says why a link leads nowhere, or "". Links to other hosts are not followed.
+func follow(from, link string, exists map[string]bool, docs map[string]file) string {
+	u, err := url.Parse(link)
+	if err != nil {
+		return err.Error()
+	}
+	if u.Scheme != "" || u.Host != "" {
+		return ""
+	}
+	target := from
+	if u.Path != "" {
+		target = path.Join(path.Dir(from), u.Path)
+	}
+	if !exists[target] {
+		return "there is no " + target
+	}
+	if doc, ok := docs[target]; ok && u.Fragment != "" && !anchors(doc.content)[u.Fragment] {
+		return target + " has no such heading"
+	}
+	return ""
+}
+
+func TestDocumentationLinksLeadSomewhere(t *testing.T) { report(t, brokenLinks(files(t))) }
+
+func TestLinkRulesCatchWhatTheyForbid(t *testing.T) {
+	target := file{"docs/b.md", []byte("# What `it` is, and why\n## Twice\n## Twice\n<a id=\"own\"></a>\n```\n# not a heading\n```\n")}
+	check := func(line string) []string {
+		return brokenLinks([]file{{"docs/a.md", []byte("# A\n" + line + "\n")}, target, {"examples/x/y.yaml", nil}})
+	}
+	for _, good := range []string{
+		"[x](b.md)", "[x](b.md#what-it-is-and-why)", "[x](b.md#twice-1)", "[x](b.md#own)", "[x](#a)", "[x](../examples/x)",
+		"[x](https://example.com/nowhere)", "`[x](nowhere.md)`", "[x]: b.md",
+	} {
+		assert.Empty(t, check(good), good)
+	}
+	for _, bad := range []string{
+		"[x](c.md)", "[x](b.md#nothing)", "[x](b.md#not-a-heading)", "[x](#b)", "[x](../examples/z)", "[x]: c.md", "[x](b.md) [y](c.md)",
+	} {
+		assert.NotEmpty(t, check(bad), bad)
+	}
+}

@@ -1,0 +1,193 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// floors are the rooms from the bottom up. A package imports only from floors below its own; a room that is missing here
+// has no place yet. Rooms on one floor do not know each other.
+var floors = [][]string{
+	{"api/v1alpha1"},
+	{"internal/failure", "internal/secret"},
+	{"agent/ignition/resource"},
+	{"agent/plan"},
+	{"agent/repo", "agent/disk", "agent/ignition"},
+	{"agent/sync"},
+	{"agent/standalone", "agent/follow", "agent/lead"},
+	{"agent"},
+}
+
+// ban forbids imports to some rooms.
+type ban struct {
+	rooms   []string // a room and all below it; "" is the whole module
+	except  []string
+	imports []string // an import path and all below it; with $ at its end, the path alone
+	deep    bool     // also through other packages
+	why     string
+}
+
+var bans = []ban{
+	{
+		rooms:   []string{"agent/plan", "agent/ignition/resource"},
+		imports: []string{"os", "net", "syscall", "io/ioutil", "golang.org/x/sys", "math/rand", "crypto/rand"},
+		why:     "it is pure: the same input gives the same plan, in the agent, in diff, in a dry run",
+	},
+	{
+		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync"},
+		imports: []string{"k8s.io/client-go"},
+		deep:    true,
+		why:     "a sync runs without Kubernetes; only follow and lead talk to the API server",
+	},
+	{
+		rooms:   []string{"injector"},
+		imports: []string{"github.com/go-git/go-git", module + "/agent/repo"},
+		deep:    true,
+		why:     "admission answers from the pod alone and never waits for git",
+	},
+	{
+		rooms:   []string{"api/v1alpha1"},
+		imports: []string{module},
+		why:     "the API knows nobody: others import it as a library",
+	},
+	{
+		rooms:   []string{""},
+		imports: []string{"sigs.k8s.io/controller-runtime"},
+		deep:    true,
+		why:     "the agents use plain client-go informers; there is no controller",
+	},
+	{
+		rooms:   []string{""},
+		except:  []string{"test"},
+		imports: []string{"os/exec", "plugin"},
+		why:     "the product starts no other program (trust F5 to F7)",
+	},
+	{
+		rooms:   []string{""},
+		except:  []string{"test"},
+		imports: []string{"github.com/go-git/go-git/v5/storage/filesystem/dotgit", "github.com/go-git/go-billy/v5/osfs", "github.com/go-git/go-git/v5/plumbing/transport/file"},
+		why:     "git objects are read and written by agent/repo; go-git's own file transport starts a process",
+	},
+	{
+		rooms:   []string{""},
+		except:  []string{"test"},
+		imports: []string{"log$", "github.com/prometheus/client_golang/prometheus/promauto"},
+		why:     "loggers and metrics are handed in: a *slog.Logger, a prometheus.Registerer",
+	},
+	{
+		rooms:   []string{""},
+		except:  []string{"test"},
+		imports: []string{module + "/test", "github.com/stretchr/testify", "testing"},
+		why:     "what is built for tests does not ship",
+	},
+}
+
+func within(path string, parents []string) bool {
+	return slices.ContainsFunc(parents, func(parent string) bool {
+		return parent == "" || path == strings.TrimSuffix(parent, "$") || strings.HasPrefix(path, parent+"/")
+	})
+}
+
+// brokenBans returns the imports that a ban forbids.
+func brokenBans(packages []pkg) []string {
+	var broken []string
+	for _, p := range packages {
+		for _, b := range bans {
+			if !within(room(p.ImportPath), b.rooms) || len(b.except) > 0 && within(room(p.ImportPath), b.except) {
+				continue
+			}
+			imports := p.Imports
+			if b.deep {
+				imports = p.Deps
+			}
+			for _, path := range imports {
+				if within(path, b.imports) {
+					broken = append(broken, fmt.Sprintf("%s imports %s: %s", room(p.ImportPath), path, b.why))
+				}
+			}
+		}
+	}
+	return broken
+}
+
+// brokenArrows returns the imports that go up or sideways.
+func brokenArrows(packages []pkg) []string {
+	floor := map[string]int{}
+	for i, rooms := range floors {
+		for _, r := range rooms {
+			floor[r] = i
+		}
+	}
+	var broken []string
+	for _, p := range packages {
+		from := room(p.ImportPath)
+		mine, placed := floor[from]
+		if !placed && within(from, []string{"agent"}) {
+			broken = append(broken, from+" has no place among the rooms: add it to floors, where its imports allow it")
+		}
+		if !placed {
+			continue
+		}
+		for _, path := range p.Imports {
+			to := room(path)
+			theirs, placed := floor[to]
+			switch {
+			case to == "" || within(to, []string{"internal"}) && !placed:
+			case !placed:
+				broken = append(broken, fmt.Sprintf("%s imports %s, which has no place among the rooms", from, to))
+			case theirs >= mine:
+				broken = append(broken, fmt.Sprintf("%s imports %s: arrows point down only (follow, lead → sync → {repo, disk, ignition} → plan → {ignition/resource, api})", from, to))
+			}
+		}
+	}
+	return broken
+}
+
+func TestImportsPointDown(t *testing.T) { report(t, brokenArrows(packages(t))) }
+
+func TestImportsKeepToTheirRoom(t *testing.T) { report(t, brokenBans(packages(t))) }
+
+func TestNoPackageHasANameThatSaysNothing(t *testing.T) {
+	for _, p := range packages(t) {
+		name := room(p.ImportPath)[strings.LastIndex(room(p.ImportPath), "/")+1:]
+		for _, empty := range []string{"util", "utils", "helper", "helpers", "common", "manager", "handler", "misc"} {
+			assert.NotEqual(t, empty, name, "%s: a package is named after what it knows", p.ImportPath)
+		}
+	}
+}
+
+func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
+	own := func(room string) string { return module + "/" + room }
+	for _, c := range []struct{ from, to string }{
+		{"agent/plan", "os"},
+		{"agent/plan", "net/http"},
+		{"agent/plan", own("agent/repo")},
+		{"agent/repo", own("agent/disk")},
+		{"agent/ignition", own("agent/repo")},
+		{"agent/ignition", own("agent/sync")},
+		{"agent/ignition/resource", own("agent/plan")},
+		{"agent/sync", "k8s.io/client-go/rest"},
+		{"agent/sync", own("agent/standalone")},
+		{"agent/sync", own("injector")},
+		{"agent/unheard", "fmt"},
+		{"api/v1alpha1", own("internal/failure")},
+		{"injector", "github.com/go-git/go-git/v5/plumbing"},
+		{"hooks", "os/exec"},
+		{"hooks", own("test/gateway")},
+		{"receiver", "sigs.k8s.io/controller-runtime/pkg/client"},
+		{"receiver", "log"},
+	} {
+		bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
+		assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)
+	}
+	good := []pkg{
+		{ImportPath: own("agent/sync"), Imports: []string{own("agent/repo"), own("agent/plan"), own("internal/failure"), "log/slog", "os"}},
+		{ImportPath: own("test/rules"), Imports: []string{"os/exec", "testing"}},
+		{ImportPath: own("agent/disk"), Imports: []string{"os", own("agent/ignition/resource"), own("internal/secret")}},
+	}
+	assert.Empty(t, append(brokenArrows(good), brokenBans(good)...))
+}

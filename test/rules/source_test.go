@@ -1,0 +1,213 @@
+package rules
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// banned are functions and variables of other packages that product code does not use.
+var banned = []struct {
+	path  string // of the package
+	names []string
+	rooms []string // where; nil is everywhere
+	why   string
+}{
+	{"os", []string{"CopyFS"}, nil, "it copies symbolic links as they are (trust F3)"},
+	{"time", []string{"Now", "Since", "Until", "After", "Sleep", "NewTimer", "Tick"}, []string{"agent/plan", "agent/ignition/resource"}, "a plan does not depend on the clock"},
+	{"time", []string{"Sleep", "Tick"}, nil, "a wait ends with its context: use a timer and select"},
+	{"net/http", []string{"DefaultClient", "Get", "Post", "PostForm", "Head", "DefaultServeMux", "Handle", "HandleFunc", "ListenAndServe"}, nil, "it has no timeout, or is shared by the whole process"},
+	{"log/slog", []string{"Debug", "Info", "Warn", "Error", "Log", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs", "With", "SetDefault", "Default"}, nil, "a logger is handed in"},
+	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "a prometheus.Registerer is handed in"},
+	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
+	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "go-git's plumbing only: its work tree is where the cost and the holes are"},
+	{"flag", []string{"Parse", "String", "Bool", "Int", "Duration", "CommandLine", "StringVar", "BoolVar"}, nil, "flags belong to a settings value, not to the process"},
+}
+
+// global are packages whose constructors (New…) must not fill a package-level variable.
+var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}
+
+// deciding are the functions by which code would look for something in an error's text.
+var deciding = []string{"Contains", "HasPrefix", "HasSuffix", "EqualFold", "Index", "Cut", "CutPrefix", "CutSuffix", "Count", "MatchString"}
+
+// brokenSource returns what a Go file of the product does against the rules.
+func brokenSource(f file) ([]string, error) {
+	fset := token.NewFileSet()
+	tree, err := parser.ParseFile(fset, f.path, f.content, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	imports := importNames(tree)
+	var broken []string
+	bad := func(node ast.Node, message string, args ...any) {
+		broken = append(broken, fmt.Sprintf("%s:%d: %s", f.path, fset.Position(node.Pos()).Line, fmt.Sprintf(message, args...)))
+	}
+	for _, decl := range tree.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil && d.Name.Name == "init" {
+				bad(d, "func init: what a package needs is handed to its constructor")
+			}
+		case *ast.GenDecl:
+			for path, constructs := range packageLevelNews(d, imports) {
+				if constructs && slices.Contains(global, path) {
+					bad(d, "a package-level value of %s: loggers, metrics, flags and clients are handed in", path)
+				}
+			}
+		}
+	}
+	ast.Inspect(tree, func(node ast.Node) bool {
+		switch n := node.(type) {
+		case *ast.SelectorExpr:
+			from, name := selected(n, imports)
+			for _, b := range banned {
+				if b.path == from && slices.Contains(b.names, name) && (b.rooms == nil || within(f.path, b.rooms)) {
+					bad(n, "%s.%s: %s", from, name, b.why)
+				}
+			}
+		case *ast.CallExpr:
+			if matchesErrorText(n, imports) {
+				bad(n, "an error is told by errors.Is, errors.As or its reason, never by its text")
+			}
+		}
+		return true
+	})
+	return broken, nil
+}
+
+// importNames maps the names by which a file knows its imports to their paths.
+func importNames(tree *ast.File) map[string]string {
+	names := map[string]string{}
+	for _, spec := range tree.Imports {
+		path := strings.Trim(spec.Path.Value, `"`)
+		parts := strings.Split(path, "/")
+		name := parts[len(parts)-1]
+		if len(parts) > 1 && len(name) > 1 && name[0] == 'v' && strings.Trim(name[1:], "0123456789") == "" {
+			name = parts[len(parts)-2] // a major version is no name
+		}
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[strings.TrimPrefix(name, "go-")] = path
+	}
+	return names
+}
+
+// selected returns package and name of a selector such as os.CopyFS; an empty path where it is something else.
+func selected(n *ast.SelectorExpr, imports map[string]string) (path, name string) {
+	if x, ok := n.X.(*ast.Ident); ok {
+		return imports[x.Name], n.Sel.Name
+	}
+	return "", ""
+}
+
+// packageLevelNews returns the packages whose constructors a var declaration calls.
+func packageLevelNews(d *ast.GenDecl, imports map[string]string) map[string]bool {
+	paths := map[string]bool{}
+	if d.Tok != token.VAR {
+		return paths
+	}
+	ast.Inspect(d, func(node ast.Node) bool {
+		if _, ok := node.(*ast.FuncLit); ok {
+			return false
+		}
+		if call, ok := node.(*ast.CallExpr); ok {
+			if fun, ok := call.Fun.(*ast.SelectorExpr); ok {
+				path, name := selected(fun, imports)
+				paths[path] = paths[path] || strings.HasPrefix(name, "New")
+			}
+		}
+		return true
+	})
+	return paths
+}
+
+// matchesErrorText tells a call such as strings.Contains(err.Error(), …).
+func matchesErrorText(call *ast.CallExpr, imports map[string]string) bool {
+	fun, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	if path, name := selected(fun, imports); path != "strings" && path != "regexp" || !slices.Contains(deciding, name) {
+		return false
+	}
+	return slices.ContainsFunc(call.Args, func(arg ast.Expr) bool {
+		inner, ok := arg.(*ast.CallExpr)
+		if !ok || len(inner.Args) != 0 {
+			return false
+		}
+		method, ok := inner.Fun.(*ast.SelectorExpr)
+		return ok && method.Sel.Name == "Error"
+	})
+}
+
+func TestProductCodeKeepsToTheRules(t *testing.T) {
+	for _, f := range files(t) {
+		if !f.isGo() || f.isTest() || f.isSample() {
+			continue
+		}
+		broken, err := brokenSource(f)
+		require.NoError(t, err)
+		report(t, broken)
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	documented := map[string]bool{}
+	for _, f := range files(t) {
+		if !f.isGo() || f.isSample() {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), f.path, f.content, parser.PackageClauseOnly|parser.ParseComments)
+		require.NoError(t, err)
+		dir := path.Dir(f.path)
+		documented[dir] = documented[dir] || tree.Doc != nil && !ast.IsGenerated(tree)
+	}
+	for dir, ok := range documented {
+		assert.True(t, ok, "%s has no package comment", dir)
+	}
+}
+
+func TestGoFilesAreFormatted(t *testing.T) {
+	for _, f := range files(t) {
+		if f.isGo() && !f.isSample() {
+			formatted, err := format.Source(f.content)
+			require.NoError(t, err, f.path)
+			assert.True(t, bytes.Equal(formatted, f.content), "%s is not gofmt'd", f.path)
+		}
+	}
+}
+
+func TestSourceRulesCatchWhatTheyForbid(t *testing.T) {
+	for name, code := range map[string]string{
+		"init":            `func init() {}`,
+		"global logger":   "import \"log/slog\"\nvar l = slog.New(nil)",
+		"global metric":   "import \"github.com/prometheus/client_golang/prometheus\"\nvar c = prometheus.NewCounter(prometheus.CounterOpts{})",
+		"default logger":  "import \"log/slog\"\nfunc f() { slog.Info(\"x\") }",
+		"copy":            "import \"os\"\nfunc f() { _ = os.CopyFS(\"x\", nil) }",
+		"copy, renamed":   "import system \"os\"\nfunc f() { _ = system.CopyFS(\"x\", nil) }",
+		"sleep":           "import \"time\"\nfunc f() { time.Sleep(1) }",
+		"default client":  "import \"net/http\"\nfunc f() { http.Get(\"x\") }",
+		"work tree":       "import \"github.com/go-git/go-git/v5\"\nfunc f() { git.PlainClone(\"x\", false, nil) }",
+		"error text":      "import \"strings\"\nfunc f(err error) bool { return strings.Contains(err.Error(), \"x\") }",
+		"clock in a plan": "import \"time\"\nfunc f() { _ = time.Now() }",
+	} {
+		broken, err := brokenSource(file{"agent/plan/x.go", []byte("package plan\n" + code)})
+		require.NoError(t, err)
+		assert.NotEmpty(t, broken, name)
+	}
+	broken, err := brokenSource(file{"agent/disk/x.go", []byte("package disk\nimport (\"time\"; \"log/slog\"; \"errors\")\n" +
+		"var errX = errors.New(\"x\")\nfunc f(l *slog.Logger) { l.Info(\"x\", slog.Time(\"now\", time.Now())) }")})
+	require.NoError(t, err)
+	assert.Empty(t, broken)
+}
