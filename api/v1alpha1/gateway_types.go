@@ -10,7 +10,7 @@ type GatewaySpec struct {
 	// +kubebuilder:default=8088
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port,omitempty"`
+	Port *int32 `json:"port,omitempty"`
 	// True: the port speaks https.
 	// +optional
 	TLS bool `json:"tls,omitempty"`

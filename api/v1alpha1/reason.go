@@ -157,6 +157,8 @@ const (
 )
 
 // ReasonInfo is one row of the list of reasons.
+//
+// +kubebuilder:object:generate=false
 type ReasonInfo struct {
 	Reason  Reason
 	Class   Class

@@ -1,9 +1,9 @@
+// +groupName=stoker.io
+// +kubebuilder:object:generate=true
+
 // Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync, what follows from it without asking anybody
 // (the desired ref, the identity of a gateway, the effective settings of a profile, validation), and the closed list of
 // reasons. It imports no other package of Stoker and does no I/O.
-//
-// +groupName=stoker.io
-// +kubebuilder:object:generate=true
 package v1alpha1
 
 import (

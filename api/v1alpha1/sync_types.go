@@ -34,7 +34,7 @@ type SyncDefaults struct {
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=5
 	// +kubebuilder:validation:Maximum=3600
-	SyncPeriod int32 `json:"syncPeriod,omitempty"`
+	SyncPeriod *int32 `json:"syncPeriod,omitempty"`
 	// What an open Designer session means: proceed syncs all the same, wait holds the sync until it is closed, fail ends
 	// the sync with an error.
 	// +optional

@@ -1,0 +1,94 @@
+package v1alpha1
+
+import (
+	"slices"
+	"time"
+)
+
+// The defaults are written twice: as markers of the types, which the API server applies, and here, for objects that no
+// API server has seen. A test in test/crd compares them.
+const (
+	DefaultPollingInterval  = time.Minute
+	DefaultProgressDeadline = 10 * time.Minute
+	DefaultGatewayPort      = 8088
+	DefaultAPISecretKey     = "apiKey"
+	DefaultTokenUsername    = "git"
+	DefaultSyncPeriod       = 30 * time.Second
+	DefaultProfile          = "default"
+	DefaultTagProvider      = "default"
+)
+
+// BuiltinExcludes returns the patterns that are excluded always.
+func BuiltinExcludes() []string { return []string{"**/.git/", "**/.gitkeep", "**/.resources/**"} }
+
+// IsEnabled reports whether git is asked by the clock.
+func (p *PollingSpec) IsEnabled() bool { return p.Enabled == nil || *p.Enabled }
+
+// Period returns how often git is asked. The error names the field.
+func (p *PollingSpec) Period() (time.Duration, error) {
+	return duration("spec.polling.interval", p.Interval, DefaultPollingInterval)
+}
+
+// Deadline returns how long a sync may be under way before it counts as stalled. The error names the field.
+func (s *GatewaySyncSpec) Deadline() (time.Duration, error) {
+	return duration("spec.progressDeadline", s.ProgressDeadline, DefaultProgressDeadline)
+}
+
+// IsEnabled reports whether the receiver serves this GatewaySync.
+func (w *WebhookSpec) IsEnabled() bool { return w.Enabled == nil || *w.Enabled }
+
+// EffectivePort returns the port of the gateway's web server.
+func (g *GatewaySpec) EffectivePort() int32 {
+	if g.Port == nil {
+		return DefaultGatewayPort
+	}
+	return *g.Port
+}
+
+// APIKey returns where the gateway's API token is, in whichever form it is written, or nil where there is none.
+func (g *GatewaySpec) APIKey() *SecretKeyRef {
+	switch {
+	case g.API != nil && g.API.SecretKey == "":
+		return &SecretKeyRef{Name: g.API.SecretName, Key: DefaultAPISecretKey}
+	case g.API != nil:
+		return &SecretKeyRef{Name: g.API.SecretName, Key: g.API.SecretKey}
+	}
+	return g.APIKeySecretRef.DeepCopy()
+}
+
+// User returns the name that goes with the token.
+func (t *TokenAuth) User() string {
+	if t.Username == "" {
+		return DefaultTokenUsername
+	}
+	return t.Username
+}
+
+// RequestableRefs returns the patterns of full ref names that a request may name.
+func (g *GitSpec) RequestableRefs() []string {
+	if len(g.AllowedRefs) == 0 {
+		return []string{"refs/heads/**", "refs/tags/**"}
+	}
+	return slices.Clone(g.AllowedRefs)
+}
+
+func duration(field, value string, otherwise time.Duration) (time.Duration, error) {
+	if value == "" {
+		return otherwise, nil
+	}
+	d, problem := parseDuration(value)
+	if problem != "" {
+		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
+	}
+	return d, nil
+}
+
+func or[T comparable](values ...T) T {
+	var zero T
+	for _, v := range values {
+		if v != zero {
+			return v
+		}
+	}
+	return zero
+}

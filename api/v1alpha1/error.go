@@ -1,0 +1,19 @@
+package v1alpha1
+
+import "fmt"
+
+// Error is an outcome of this package that has a name. Its text says what is wrong and what to do.
+//
+// +kubebuilder:object:generate=false
+type Error struct {
+	Reason Reason
+	err    error
+}
+
+func (e *Error) Error() string { return e.err.Error() }
+
+func (e *Error) Unwrap() error { return e.err }
+
+func newError(reason Reason, format string, args ...any) *Error {
+	return &Error{Reason: reason, err: fmt.Errorf(format, args...)}
+}

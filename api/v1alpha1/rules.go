@@ -1,0 +1,86 @@
+package v1alpha1
+
+import (
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The patterns of the CRD, for objects that no API server has seen. They are the markers' text; a test compares both.
+const (
+	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?[A-Za-z0-9\[][A-Za-z0-9.:\]-]*:(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	refPattern        = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
+	pathPattern       = `^(\.|(\./)?(([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+))/?$`
+	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
+	durationPattern   = `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	secretNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	secretKeyPattern  = `^[-._a-zA-Z0-9]+$`
+	usernamePattern   = `^[^:\x00-\x1f\x7f]+$`
+	apiURLPattern     = `^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
+	hostPattern       = `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
+	imagePattern      = `^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	tagPattern        = `^[A-Za-z0-9_][A-Za-z0-9._-]*$`
+	digestPattern     = `^sha256:[a-f0-9]{64}$`
+)
+
+var (
+	repoRegexp     = regexp.MustCompile(repoPattern)
+	refRegexp      = regexp.MustCompile(refPattern)
+	pathRegexp     = regexp.MustCompile(pathPattern)
+	fileRegexp     = regexp.MustCompile(filePattern)
+	durationRegexp = regexp.MustCompile(durationPattern)
+)
+
+const (
+	maxURL      = 2048
+	maxPath     = 1024
+	maxDuration = 32
+)
+
+// refProblem says why a name cannot be a ref ("" if it can). It does not ask whether there is one.
+func refProblem(ref string) string {
+	switch {
+	case ref == "":
+		return "it is empty"
+	case utf8.RuneCountInString(ref) > maxRef:
+		return "it is longer than 255 characters"
+	case strings.HasPrefix(ref, "-"):
+		return "it starts with '-'"
+	case !refRegexp.MatchString(ref) || !utf8.ValidString(ref):
+		return `it starts with '/', or holds a space, a control character, or one of ~ ^ : ? * [ \`
+	case strings.Contains(ref, ".."), strings.Contains(ref, "//"), strings.Contains(ref, "/."), strings.Contains(ref, "@{"),
+		strings.HasPrefix(ref, "."), strings.HasSuffix(ref, "/"), strings.HasSuffix(ref, "."), strings.HasSuffix(ref, ".lock"):
+		return "git allows no .. // /. @{ within, no . at the start, and no / . or .lock at the end"
+	}
+	return ""
+}
+
+// pathProblem says why a path, or a template for one, could leave its root ("" if it could not).
+func pathProblem(p string) string {
+	switch {
+	case p == "":
+		return "is empty; write . for the root"
+	case utf8.RuneCountInString(p) > maxPath:
+		return "is longer than 1024 characters; shorten it"
+	case strings.HasPrefix(p, "/"):
+		return "is absolute; write it relative to the root"
+	case strings.Contains(p, `\`):
+		return `holds a backslash; separate folders with /`
+	case !pathRegexp.MatchString(p) || !utf8.ValidString(p):
+		return "is not a path below its root; leave out .. and . between slashes, empty parts, and control characters"
+	}
+	return ""
+}
+
+// parseDuration reads a duration from 1s to 24h.
+func parseDuration(s string) (d time.Duration, problem string) {
+	if len(s) > maxDuration || !durationRegexp.MatchString(s) {
+		return 0, "is not a duration; write a number and a unit, such as 30s, 5m or 1h30m"
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < time.Second || d > 24*time.Hour {
+		return 0, "is out of range; use from 1s to 24h"
+	}
+	return d, ""
+}

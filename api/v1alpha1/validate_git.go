@@ -1,0 +1,70 @@
+package v1alpha1
+
+import (
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func validateGit(path *field.Path, git *GitSpec) field.ErrorList {
+	errs := validateRepo(path.Child("repo"), git.Repo)
+	if git.Ref == "" {
+		errs = append(errs, field.Required(path.Child("ref"), "name a branch, a tag, or a commit"))
+	} else if problem := refProblem(git.Ref); problem != "" {
+		errs = append(errs, field.Invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
+	}
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef)...)
+	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
+	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)
+}
+
+func validateRepo(path *field.Path, repo string) field.ErrorList {
+	switch {
+	case repo == "":
+		return field.ErrorList{field.Required(path, "give the URL of the repository")}
+	case utf8.RuneCountInString(repo) > maxURL:
+		return field.ErrorList{field.TooLong(path, nil, maxURL)}
+	case !repoRegexp.MatchString(repo):
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "is not a URL that Stoker reads; use https://host/path, ssh://host/path, user@host:path, http:// or file:///path")}
+	}
+	return nil
+}
+
+func validateAuth(path *field.Path, auth *GitAuth) field.ErrorList {
+	if auth == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	kinds := 0
+	if k := auth.SSHKey; k != nil {
+		kinds++
+		errs = append(errs, validateSecret(path.Child("sshKey", "secretRef"), &k.SecretRef)...)
+		if k.KnownHosts != nil {
+			errs = append(errs, validateSecret(path.Child("sshKey", "knownHosts", "secretRef"), &k.KnownHosts.SecretRef)...)
+		}
+	}
+	if t := auth.Token; t != nil {
+		kinds++
+		errs = append(errs, validateSecret(path.Child("token", "secretRef"), &t.SecretRef)...)
+		errs = append(errs, matches(path.Child("token", "username"), t.Username, usernamePattern, 255, false, "use a user name without ':'")...)
+	}
+	if app := auth.GitHubApp; app != nil {
+		kinds++
+		errs = append(errs, validateApp(path.Child("githubApp"), app)...)
+	}
+	if kinds > 1 {
+		errs = append(errs, field.Forbidden(path, "at most one of sshKey, token and githubApp: remove the others"))
+	}
+	return errs
+}
+
+func validateApp(path *field.Path, app *GitHubAppAuth) field.ErrorList {
+	errs := validateSecret(path.Child("privateKeySecretRef"), &app.PrivateKeySecretRef)
+	if app.AppID < 1 {
+		errs = append(errs, field.Invalid(path.Child("appId"), app.AppID, "use the number that GitHub shows for the app"))
+	}
+	if app.InstallationID < 1 {
+		errs = append(errs, field.Invalid(path.Child("installationId"), app.InstallationID, "use the number that GitHub shows for the installation"))
+	}
+	return append(errs, matches(path.Child("apiBaseURL"), app.APIBaseURL, apiURLPattern, maxURL, false, "use https://host/path of the API")...)
+}
