@@ -1,0 +1,98 @@
+// Package metrics names what the binaries measure. Labels come from closed sets only: no ref, path, URL or commit, so
+// that the number of series does not grow with what is synced.
+package metrics
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Agent is what an agent measures. Its methods take plain values, so that the loops that drive syncs share them.
+type Agent struct {
+	reconciles *prometheus.CounterVec
+	reconcile  *prometheus.HistogramVec
+	resolve    *prometheus.HistogramVec
+	clone      *prometheus.HistogramVec
+	sync       *prometheus.HistogramVec
+	files      *prometheus.CounterVec
+	scan       *prometheus.HistogramVec
+	lastSync   *prometheus.GaugeVec
+	drift      prometheus.Gauge
+	lostAndFnd prometheus.Gauge
+	syncLabels prometheus.Labels
+}
+
+// seconds are the buckets of everything that takes between a millisecond and minutes.
+var seconds = prometheus.ExponentialBuckets(0.004, 4, 9)
+
+// NewAgent registers the metrics of an agent for one gateway.
+func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gateway string) *Agent {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: name, Help: help, Buckets: seconds}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help})
+	}
+	a := &Agent{
+		reconciles: counter("reconcile_total", "Turns of a loop by outcome class.", "loop", "result"),
+		reconcile:  histogram("reconcile_duration_seconds", "Duration of a turn of a loop.", "loop"),
+		resolve:    histogram("ref_resolve_duration_seconds", "Duration of asking git for a ref.", "result"),
+		clone:      histogram("agent_clone_duration_seconds", "Duration of fetching a commit by kind of fetch.", "kind"),
+		sync:       histogram("sync_duration_seconds", "Duration of a sync by reason of its outcome.", "result"),
+		files:      counter("files_changed_total", "Files that syncs changed on the gateway.", "kind"),
+		scan:       histogram("scan_api_duration_seconds", "Duration of a scan of the gateway.", "kind", "result"),
+		lastSync: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "last_sync_timestamp_seconds",
+			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
+		drift:      gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
+		lostAndFnd: gauge("lost_and_found_bytes", "Bytes in lost+found."),
+		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
+	}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
+		[]string{"version", "goversion"})
+	build.WithLabelValues(version, runtime.Version()).Set(1)
+	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, build)
+	return a
+}
+
+// Turn records one turn of a loop; result is the class of its outcome.
+func (a *Agent) Turn(loop, result string, d time.Duration) {
+	a.reconciles.WithLabelValues(loop, result).Inc()
+	a.reconcile.WithLabelValues(loop).Observe(d.Seconds())
+}
+
+// Resolved records that git was asked for a ref; result is a reason.
+func (a *Agent) Resolved(result string, d time.Duration) {
+	a.resolve.WithLabelValues(result).Observe(d.Seconds())
+}
+
+// Fetched records a fetch; kind says how it was done.
+func (a *Agent) Fetched(kind string, d time.Duration) {
+	a.clone.WithLabelValues(kind).Observe(d.Seconds())
+}
+
+// Synced records a sync; result is its reason, verified whether the gateway holds the target now.
+func (a *Agent) Synced(result string, d time.Duration, verified bool, at time.Time) {
+	a.sync.WithLabelValues(result).Observe(d.Seconds())
+	if verified {
+		a.lastSync.With(a.syncLabels).Set(float64(at.UnixMilli()) / 1000)
+	}
+}
+
+// Changed records how many files a sync changed, by kind: added, modified, deleted, kept.
+func (a *Agent) Changed(kind string, n int) { a.files.WithLabelValues(kind).Add(float64(n)) }
+
+// Scanned records a scan; result is "ok" or a reason.
+func (a *Agent) Scanned(kind, result string, d time.Duration) {
+	a.scan.WithLabelValues(kind, result).Observe(d.Seconds())
+}
+
+// Drift sets the number of drifted files.
+func (a *Agent) Drift(n int) { a.drift.Set(float64(n)) }
+
+// LostAndFound sets the size of lost+found in bytes.
+func (a *Agent) LostAndFound(n int64) { a.lostAndFnd.Set(float64(n)) }

@@ -1,0 +1,58 @@
+// Package serve runs the HTTP servers of the binaries with the bounds that every server needs.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// maxHeader bounds the header of a request; nothing that is served here needs more.
+const maxHeader = 16 << 10
+
+// Server is a listening HTTP server.
+type Server struct {
+	l   net.Listener
+	srv *http.Server
+}
+
+// Listen opens addr ("host:port"; port 0 picks a free one) for h. It serves once Run is called.
+func Listen(addr string, h http.Handler) (*Server, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return &Server{l: l, srv: &http.Server{
+		Handler:           http.MaxBytesHandler(h, 1<<20),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    maxHeader,
+	}}, nil
+}
+
+// Addr returns the address that is really listened on.
+func (s *Server) Addr() string { return s.l.Addr().String() }
+
+// Run serves until ctx ends, then lets requests finish for up to two seconds.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.srv.Serve(s.l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	err := s.srv.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.srv.Close()
+	}
+	<-done
+	return err
+}

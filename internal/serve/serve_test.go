@@ -1,0 +1,60 @@
+package serve_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"stoker.io/stoker/internal/serve"
+)
+
+func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	s, err := serve.Listen("127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		}
+	}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+	res, err := client.Get("http://" + s.Addr())
+	require.NoError(t, err)
+	res.Body.Close()
+	assert.Equal(t, http.StatusOK, res.StatusCode)
+
+	// R1: a body has a bound, whatever the handler does.
+	res, err = client.Post("http://"+s.Addr(), "text/plain", strings.NewReader(strings.Repeat("x", 2<<20)))
+	if err == nil { // the server may close before the client has sent everything
+		res.Body.Close()
+		assert.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
+	}
+
+	cancel()
+	select {
+	case err := <-done:
+		assert.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server did not stop")
+	}
+}
+
+func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = serve.Listen(l.Addr().String(), http.NotFoundHandler())
+	assert.ErrorContains(t, err, l.Addr().String())
+}
