@@ -24,16 +24,26 @@ func (e *Error) Error() string { return e.err.Error() }
 
 func (e *Error) Unwrap() error { return e.err }
 
-// Reason returns the reason of the outermost Error in err's chain, or fallback where there is none.
+// Reason returns the reason that err carries, as an Error or as one of api/v1alpha1, or fallback where it has none.
 func Reason(err error, fallback v1alpha1.Reason) v1alpha1.Reason {
-	if f, ok := errors.AsType[*Error](err); ok {
-		return f.Reason
+	if r, ok := reason(err); ok {
+		return r
 	}
 	return fallback
 }
 
-// Is reports whether the outermost Error in err's chain carries reason.
-func Is(err error, reason v1alpha1.Reason) bool {
-	f, ok := errors.AsType[*Error](err)
-	return ok && f.Reason == reason
+// Is reports whether err carries reason.
+func Is(err error, want v1alpha1.Reason) bool {
+	r, ok := reason(err)
+	return ok && r == want
+}
+
+func reason(err error) (v1alpha1.Reason, bool) {
+	if f, ok := errors.AsType[*Error](err); ok {
+		return f.Reason, true
+	}
+	if f, ok := errors.AsType[*v1alpha1.Error](err); ok {
+		return f.Reason, true
+	}
+	return "", false
 }
