@@ -23,8 +23,8 @@ const (
 var ErrNoGatewaySync = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
 
 // Decode reads the one GatewaySync of a YAML or JSON file. Documents of other kinds are passed over. The warnings name
-// fields that are unknown or given twice, which count as not there and as the last one. Nothing is validated and no
-// default is filled in: Validate and the accessors of the types do that.
+// fields that are unknown; they count as not there. Nothing is validated and no default is filled in: Validate and the
+// accessors of the types do that.
 func Decode(data []byte) (gs *GatewaySync, warnings []string, err error) {
 	if len(data) > maxDocument {
 		return nil, nil, fmt.Errorf("%d bytes are too many for a GatewaySync: at most %d", len(data), maxDocument)

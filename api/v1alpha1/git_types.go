@@ -7,7 +7,7 @@ type GitSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?[A-Za-z0-9\[][A-Za-z0-9.:\]-]*:(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	Repo string `json:"repo"`
 	// What to sync: a branch, a tag, a full name (refs/…), or a full commit id. 40 hex digits are a commit, never a branch.
 	// A name that is both a branch and a tag is refused as AmbiguousRef: write refs/heads/… or refs/tags/….

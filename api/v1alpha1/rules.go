@@ -9,7 +9,7 @@ import (
 
 // The patterns of the CRD, for objects that no API server has seen. They are the markers' text; a test compares both.
 const (
-	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?[A-Za-z0-9\[][A-Za-z0-9.:\]-]*:(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	refPattern        = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
 	pathPattern       = `^(\.|(\./)?(([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+))/?$`
 	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`

@@ -1,0 +1,61 @@
+package verdicts
+
+import "strings"
+
+func timing() []Case {
+	polling := func(v any) O { return O{"polling": O{"interval": v}} }
+	takes := each([]string{"60s", "1s", "1h30m", "1.5h", "24h", "500ms500ms", "90s"},
+		"polling every", func(name, v string) Case { return good(name, polling(v)) })
+	refuses := each([]string{
+		"banana", "60", "-5s", "1d", "0s", "999ms", "24h1s", "1h 30m", "99999999999999999999h", "1e3s", "5µs", " 5s", ".5s",
+		strings.Repeat("1m", 17),
+	}, "polling every", func(name, v string) Case { return bad(name, "spec.polling.interval", polling(v)) })
+	empty := good("polling every empty text", polling(""))
+	empty.CRDOnly = "empty is as good as left out where no API server fills in the default"
+	key := O{"name": "a", "key": "b"}
+	return append(append(takes, refuses...), empty,
+		wrong("polling every number", polling(60)),
+		good("no polling", O{"polling": O{"enabled": false}}),
+		wrong("polling that is enabled by text", O{"polling": O{"enabled": "yes"}}),
+		good("a progress deadline", O{"progressDeadline": "15m"}),
+		bad("a progress deadline of two days", "spec.progressDeadline", O{"progressDeadline": "48h"}),
+		bad("a progress deadline without a unit", "spec.progressDeadline", O{"progressDeadline": "600"}),
+		good("a webhook", O{"webhook": O{"enabled": true, "secretRef": key, "followTags": L{"v*"}, "allowDowngrade": true}}),
+		bad("a webhook secret without a key", "spec.webhook.secretRef.key", O{"webhook": O{"secretRef": O{"name": "a"}}}),
+		bad("a list of 33 followed tags", "spec.webhook.followTags", O{"webhook": O{"followTags": times(33, func(int) any { return "v" })}}),
+		agentOnly(noPatterns, "a broken pattern of followed tags", "spec.webhook.followTags[0]", O{"webhook": O{"followTags": L{"{a"}}}),
+	)
+}
+
+func gateways() []Case {
+	gateway := func(g O) O { return O{"gateway": g} }
+	key := O{"name": "a", "key": "b"}
+	ports := each([]int{0, -1, 65536}, "the port", func(name string, v int) Case {
+		return bad(name, "spec.gateway.port", gateway(O{"port": v}))
+	})
+	return append(ports,
+		good("a gateway over https", gateway(O{"port": 8043, "tls": true,
+			"tlsConfig": O{"caSecretRef": key, "serverName": "gw.example.com"}, "api": O{"secretName": "api"}})),
+		good("the older form of the API key", gateway(O{"apiKeySecretRef": key})),
+		bad("an API key in both forms", "spec.gateway.apiKeySecretRef", gateway(O{"apiKeySecretRef": key, "api": O{"secretName": "a"}})),
+		bad("an API key without a secret", "spec.gateway.api.secretName", gateway(O{"api": O{}})),
+		bad("an API key with a slash in its key", "spec.gateway.api.secretKey", gateway(O{"api": O{"secretName": "a", "secretKey": "a/b"}})),
+		wrong("a port beyond 32 bits", gateway(O{"port": 99999999999})),
+		wrong("a port in quotes", gateway(O{"port": "8088"})),
+		bad("a server name that is a URL", "spec.gateway.tlsConfig.serverName", gateway(O{"tlsConfig": O{"serverName": "https://gw"}})),
+	)
+}
+
+func agents() []Case {
+	image := func(i O) O { return O{"agent": O{"image": i}} }
+	return []Case{
+		good("an image", image(O{"repository": "registry.example.com:5000/a/stoker-agent", "tag": "1.2.3",
+			"digest": "sha256:" + strings.Repeat("0a", 32), "pullPolicy": "IfNotPresent"})),
+		good("a set of resources", O{"agent": O{"resources": O{"requests": O{"cpu": "50m", "memory": "64Mi"}, "limits": O{"cpu": 1}}}}),
+		bad("an image whose repository has a digest", "spec.agent.image.repository", image(O{"repository": "a@sha256:0"})),
+		bad("an image whose tag has a slash", "spec.agent.image.tag", image(O{"tag": "a/b"})),
+		bad("an image with a short digest", "spec.agent.image.digest", image(O{"digest": "sha256:0a"})),
+		bad("an unknown pull policy", "spec.agent.image.pullPolicy", image(O{"pullPolicy": "Sometimes"})),
+		wrong("a resource that is no quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
+	}
+}

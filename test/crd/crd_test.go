@@ -1,0 +1,177 @@
+// Package crd holds the CRD to what a real API server does with it: whether it is accepted at all (structural schema,
+// cost of its CEL rules), and what it says of good and bad objects. It is a module of its own because the libraries of
+// the API server are heavy.
+package crd
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/verdicts"
+)
+
+const path = "../../charts/stoker/crds/stoker.io_gatewaysyncs.yaml"
+
+// C2: the API server accepts the CRD. Lists, maps and strings that are not bounded would make the estimated cost of the
+// rules too high, and that shows only here.
+func TestAPIServerAcceptsTheCRD(t *testing.T) {
+	crd, _ := load(t)
+	assert.Empty(t, crdvalidation.ValidateCustomResourceDefinition(context.Background(), crd))
+}
+
+// F4, F5, C2: CRD and Go validation say the same of every object of the table.
+func TestCRDAndGoComeToTheSameVerdict(t *testing.T) {
+	server := newServer(t)
+	for _, c := range verdicts.Table() {
+		t.Run(c.Name, func(t *testing.T) {
+			object := plain(t, c.Object())
+			refused := server.create(object)
+			goRefused := !c.Undecodable && len(v1alpha1.Validate(decode(t, object))) > 0 || c.Undecodable
+			switch {
+			case c.AgentOnly != "":
+				assert.Empty(t, refused, "the CRD refuses it now: drop AgentOnly from the table")
+				assert.True(t, goRefused)
+			case c.CRDOnly != "":
+				assert.NotEmpty(t, refused, "the CRD takes it now: drop CRDOnly from the table")
+				assert.False(t, goRefused)
+			case c.Refused != "" || c.Undecodable:
+				assert.NotEmpty(t, refused)
+				assert.True(t, goRefused)
+			default:
+				assert.Empty(t, refused)
+				assert.False(t, goRefused)
+			}
+		})
+	}
+}
+
+// The defaults are written twice, as markers and as code; here they must have one effect.
+func TestDefaultsOfTheCRDAndOfTheCodeAreTheSame(t *testing.T) {
+	server := newServer(t)
+	for _, spec := range []verdicts.O{
+		nil,
+		{"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": "a", "destination": "b"}}}}}},
+		{"sync": verdicts.O{"defaults": verdicts.O{"prune": "none"}}, "polling": verdicts.O{"enabled": false}, "gateway": verdicts.O{"tls": true, "api": verdicts.O{"secretName": "a"}}},
+		{"git": verdicts.O{"auth": verdicts.O{"token": verdicts.O{"secretRef": verdicts.O{"name": "a", "key": "b"}}}}},
+	} {
+		c := verdicts.Case{Spec: spec}
+		bare := decode(t, plain(t, c.Object()))
+		object := plain(t, c.Object())
+		require.Empty(t, server.create(object))
+		stored := decode(t, object)
+		require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
+		assert.Equal(t, inForce(t, bare), inForce(t, stored))
+	}
+}
+
+func TestAPIServerDropsUnknownFields(t *testing.T) {
+	c := verdicts.Case{Spec: verdicts.O{"colour": "green"}}
+	object := plain(t, c.Object())
+	require.Empty(t, newServer(t).create(object))
+	assert.NotContains(t, object["spec"], "colour")
+	assert.Contains(t, object["spec"], "git")
+}
+
+// inForce gathers everything that the code derives from an object that may have defaults left out.
+func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
+	t.Helper()
+	s := &gs.Spec
+	period, err := s.Polling.Period()
+	require.NoError(t, err)
+	deadline, err := s.Deadline()
+	require.NoError(t, err)
+	effective, err := gs.Effective("", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
+	require.NoError(t, err)
+	user := ""
+	if s.Git.Auth != nil {
+		user = s.Git.Auth.Token.User()
+	}
+	return map[string]any{
+		"polling": s.Polling.IsEnabled(), "period": period, "deadline": deadline, "webhook": s.Webhook.IsEnabled(),
+		"port": s.Gateway.EffectivePort(), "key": s.Gateway.APIKey(), "refs": s.Git.RequestableRefs(), "user": user,
+		"effective": effective,
+	}
+}
+
+// server does with an object what an API server does when it is created.
+type server struct {
+	schema *schema.Structural
+	values validation.SchemaValidator
+	rules  *cel.Validator
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	_, props := load(t)
+	structural, err := schema.NewStructural(props)
+	require.NoError(t, err)
+	values, _, err := validation.NewSchemaValidator(props)
+	require.NoError(t, err)
+	return &server{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+}
+
+// create prunes the object, fills in its defaults, and returns what is wrong with it.
+func (s *server) create(object map[string]any) field.ErrorList {
+	pruning.Prune(object, s.schema, true)
+	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.schema)
+	defaulting.Default(object, s.schema)
+	errs := apivalidation.ValidateObjectMetaAccessor(&unstructured.Unstructured{Object: object}, true,
+		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	errs = append(errs, validation.ValidateCustomResource(nil, object, s.values)...)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.schema, object)...)
+	broken, _ := s.rules.Validate(context.Background(), nil, s.schema, object, nil, celconfig.RuntimeCELCostBudget)
+	return append(errs, broken...)
+}
+
+func load(t *testing.T) (*apiextensions.CustomResourceDefinition, *apiextensions.JSONSchemaProps) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var v1 apiextensionsv1.CustomResourceDefinition
+	require.NoError(t, yaml.UnmarshalStrict(data, &v1))
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
+	v1.Status.StoredVersions = []string{v1alpha1.GroupVersion.Version}
+	crd := &apiextensions.CustomResourceDefinition{}
+	require.NoError(t, apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, crd, nil))
+	props, err := apiextensions.GetSchemaForVersion(crd, v1alpha1.GroupVersion.Version)
+	require.NoError(t, err)
+	return crd, props.OpenAPIV3Schema
+}
+
+// plain gives an object the types that the API server's JSON has.
+func plain(t *testing.T, object verdicts.O) map[string]any {
+	t.Helper()
+	data, err := json.Marshal(object)
+	require.NoError(t, err)
+	var u unstructured.Unstructured
+	require.NoError(t, u.UnmarshalJSON(data))
+	return u.Object
+}
+
+func decode(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
+	t.Helper()
+	gs, err := v1alpha1.FromUnstructured(object)
+	require.NoError(t, err)
+	return gs
+}
