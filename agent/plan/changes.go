@@ -1,11 +1,13 @@
 package plan
 
+import "stoker.io/stoker/api/v1alpha1"
+
 // Op is what happens to one path.
 type Op uint8
 
 // The operations of a plan, in the order in which a person reads them.
 const (
-	// Create writes a file where none is.
+	// Create writes a file where none is. Where Found is a directory, all files in it are deleted by the same plan.
 	Create Op = iota + 1
 	// Update replaces a file that is there (also its mode alone: then ID equals FoundID).
 	Update
@@ -13,7 +15,7 @@ const (
 	Delete
 	// Adopt writes nothing: what lies there is equal or equal in meaning, and its record is made or renewed.
 	Adopt
-	// Release writes nothing: the record goes, the file stays.
+	// Release writes nothing: the record goes, the file stays. Found is Missing where somebody has deleted it already.
 	Release
 	// Keep writes nothing: the gateway's version stays in spite of git (conflictPolicy gatewayWins). Where the path was
 	// ours it stays ours, with the new Want and the old Have.
@@ -22,19 +24,19 @@ const (
 
 // Change is one line of a plan.
 type Change struct {
-	Op   Op
 	Path string
-	// ID is the blob that git wants here: Create, Update, Adopt and Keep.
-	ID ID
-	// Exec is whether git wants the executable bit.
-	Exec bool
-	// Origin is the index of the mapping in Changes.Mappings.
-	Origin uint16
 	// Found is what the plan saw on the disk. Whoever applies the change looks again: what moved meanwhile is a conflict.
 	Found Stat
+	// ID is the blob that git wants here: Create, Update, Adopt and Keep.
+	ID ID
 	// FoundID is the blob id of what lies there: from the manifest where stat agrees with it, else hashed. Zero where
 	// nothing lies there, or something that is no file.
 	FoundID ID
+	// Origin is the index of the mapping in Changes.Mappings.
+	Origin uint16
+	Op     Op
+	// Exec is whether git wants the executable bit.
+	Exec bool
 	// Conflict is true where what lies there is the gateway's own, so that it must go to lost+found before it is
 	// replaced or deleted.
 	Conflict bool
@@ -46,14 +48,27 @@ type Change struct {
 type Changes struct {
 	// From and To are the commits; From is zero at a first sync.
 	From, To ID
+	// Mappings names what Change.Origin means. It goes into the manifest's header as it is: records that are not in List
+	// keep their old Origin, and it still means the same here.
 	Mappings []Origin
 	List     []Change
-	// Unchanged counts the desired files that need nothing.
+	// Unchanged counts the desired files that were compared and need nothing.
 	Unchanged int
+	// Drifted counts the files that only the gateway changed and that a full plan without Repair leaves as they are.
+	Drifted int
 	// Total is the number of files that will be ours afterwards.
 	Total int
 	// Warnings are for people: skipped submodules, optional sources that are not there.
 	Warnings []string
 	// Full says that every file was compared, not only what changed between two commits.
 	Full bool
+	// Held is set where the plan must not be applied as it is. The plan beside it is what would happen.
+	Held *Held
+}
+
+// Held says why a plan waits for a person. It is no error.
+type Held struct {
+	Reason  v1alpha1.Reason // ConflictDetected or MassDeletion
+	Message string
+	Paths   []string // the first ten
 }

@@ -79,10 +79,10 @@ const (
 
 // Stat describes a path of the data directory without reading it.
 type Stat struct {
-	Kind  Kind
 	Size  int64 // bytes
 	Mtime int64 // nanoseconds since 1970
-	Exec  bool  // any executable bit
+	Kind  Kind
+	Exec  bool // any executable bit
 }
 
 // State is the data directory as it is now. Paths are relative and slash separated. No method follows a symbolic link,

@@ -1,0 +1,162 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"path"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	// maxShape is the size of a resource.json, in bytes, above which it is refused: its shape is looked at in memory.
+	// The largest one seen in public repositories has 4 kB.
+	maxShape = 4 << 20
+	// maxPointer is the size that git-lfs guarantees its pointers to stay below, in bytes.
+	maxPointer = 1024
+	lfsHeader  = "version https://git-lfs"
+)
+
+// A Checker is written a file on its way to the data directory and says at Close whether the gateway can take it:
+//
+//   - a Git LFS pointer in place of the content is LFSPointer;
+//   - a *.json file must be JSON; broken or empty it is ConfigSyntaxError with file, line and column. A UTF-8 byte
+//     order mark is let through, because Gson skips it. Strictness ends there: duplicate keys and bytes that are no
+//     UTF-8 inside strings pass, as they do in the gateway;
+//   - a resource.json or unary-resource.json is an object, and "files", where it is there, a list of plain names;
+//   - the resource.json of a project or config resource has an object "attributes": one without it was seen to fault
+//     the whole gateway at its next cold start.
+//
+// Its memory does not depend on the size of the file. It never fails a Write, so that it can stand in an
+// io.MultiWriter; what it found out, Close says.
+type Checker struct {
+	path  string
+	json  *scanner
+	head  []byte // the first bytes, up to maxPointer
+	shape *bytes.Buffer
+	size  int64
+}
+
+// NewChecker returns a Checker for the file that is to lie at path, relative to the data directory.
+func NewChecker(path string) *Checker {
+	c := &Checker{path: path}
+	if isJSON(path) {
+		c.json = &scanner{}
+	}
+	if isResource(path) {
+		c.shape = &bytes.Buffer{}
+	}
+	return c
+}
+
+// Check reads a file to its end and says whether the gateway can take it at path; see Checker.
+func Check(path string, r io.Reader) error {
+	c := NewChecker(path)
+	if _, err := io.Copy(c, r); err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// Write implements io.Writer. It never fails.
+func (c *Checker) Write(p []byte) (int, error) {
+	if c.size < maxPointer {
+		c.head = append(c.head, p[:min(len(p), maxPointer-int(c.size))]...)
+	}
+	c.size += int64(len(p))
+	if c.json != nil {
+		c.json.write(p)
+	}
+	if c.shape != nil && c.size <= maxShape {
+		c.shape.Write(p)
+	}
+	return len(p), nil
+}
+
+// Close returns what is wrong with the file, as a *failure.Error, or nil.
+func (c *Checker) Close() error {
+	if c.size < maxPointer && bytes.HasPrefix(c.head, []byte(lfsHeader)) {
+		return failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer, not the content itself: "+
+			"commit the file without LFS, or exclude it", c.path)
+	}
+	if c.json == nil {
+		return nil
+	}
+	if err := c.json.end(); err != nil {
+		return c.broken(err)
+	}
+	if c.shape != nil {
+		return c.checkShape()
+	}
+	return nil
+}
+
+func (c *Checker) broken(err error) error {
+	if at, ok := errors.AsType[*syntaxError](err); ok {
+		return failure.New(v1alpha1.ReasonConfigSyntaxError, "%s:%d:%d: %w", c.path, at.line, at.column, err)
+	}
+	return failure.New(v1alpha1.ReasonConfigSyntaxError, "%s: %w", c.path, err)
+}
+
+func (c *Checker) checkShape() error {
+	if c.size > maxShape {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; a resource.json of more than %d is refused",
+			c.path, c.size, maxShape)
+	}
+	var shape map[string]json.RawMessage
+	if err := json.Unmarshal(withoutMark(c.shape.Bytes()), &shape); err != nil || shape == nil {
+		return c.misshaped("it must be a JSON object")
+	}
+	if needsAttributes(c.path) {
+		var attributes map[string]json.RawMessage
+		raw, ok := shape["attributes"]
+		if !ok {
+			return c.misshaped(`"attributes" is missing, which can keep the whole gateway from starting; ` +
+				`add "attributes": {} or save the resource again`)
+		}
+		if err := json.Unmarshal(raw, &attributes); err != nil || attributes == nil {
+			return c.misshaped(`"attributes" must be an object`)
+		}
+	}
+	if raw, ok := shape["files"]; ok {
+		return c.checkFiles(raw)
+	}
+	return nil
+}
+
+func (c *Checker) checkFiles(raw json.RawMessage) error {
+	var files []string
+	if err := json.Unmarshal(raw, &files); err != nil || files == nil {
+		return c.misshaped(`"files" must be a list of file names`)
+	}
+	for _, name := range files {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") {
+			return failure.New(v1alpha1.ReasonConfigSyntaxError,
+				`%s: "files" names %q, which is no plain file name`, c.path, name)
+		}
+	}
+	return nil
+}
+
+func (c *Checker) misshaped(text string) error {
+	return failure.New(v1alpha1.ReasonConfigSyntaxError, "%s: %s", c.path, text)
+}
+
+func isJSON(p string) bool { return strings.EqualFold(path.Ext(p), ".json") }
+
+func isResource(p string) bool {
+	base := path.Base(p)
+	return base == File || base == "unary-resource.json"
+}
+
+// needsAttributes is about the resource.json of projects and of config resources: all that were ever seen have the
+// object. A resource.json elsewhere is not the gateway's.
+func needsAttributes(p string) bool {
+	return path.Base(p) == File && (strings.HasPrefix(p, "projects/") || strings.HasPrefix(p, "config/resources/"))
+}
+
+func withoutMark(b []byte) []byte { return bytes.TrimPrefix(b, []byte(byteOrderMark)) }

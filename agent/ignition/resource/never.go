@@ -1,0 +1,99 @@
+// Package resource knows Ignition's file formats: which paths of a data directory belong to the gateway alone, what a
+// resource.json must look like, and when two of them mean the same. It is pure: no file is opened here.
+package resource
+
+import "strings"
+
+// NeverTouch reports whether a path belongs to the gateway (or to Stoker) alone: it is neither written nor deleted nor
+// looked into, whatever a mapping says. The path is relative to the data directory and slash separated. A rule that
+// holds for a directory holds for the directory itself and for all below it. Case does not count, because a volume may
+// not tell `VAR` from `var`.
+//
+// The list is that of Inductive Automation's version control guide with additions seen on live gateways. Its rules for
+// certificates, keystore and *.log do not hold inside projects/: a gateway keeps none of these there, but people do
+// call a view "certificates".
+func NeverTouch(path string) bool {
+	path = lower(path)
+	first, rest, deep := strings.Cut(path, "/")
+	if root[first] || !deep && rootFile(first) {
+		return true
+	}
+	if first == "config" && deep && platform(rest) {
+		return true
+	}
+	inProject := first == "projects"
+	for path != "" {
+		var name string
+		name, path, _ = strings.Cut(path, "/")
+		if anywhere(name) || !inProject && keys(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// root holds directories and files right in the data directory.
+var root = map[string]bool{
+	"db": true, "metricsdb": true, "var": true, "autobackup": true, "jar-cache": true, "logs": true,
+	".container-init.conf": true, ".ignition-seed-complete": true, "commissioning.json": true, "modules.json": true,
+	"redundancy.xml": true, "ignition.conf": true, "logback.xml": true, "conversion-report.txt": true,
+}
+
+// rootFile holds the patterns for names right in the data directory.
+func rootFile(name string) bool {
+	return strings.HasPrefix(name, "gateway.xml") ||
+		strings.HasPrefix(name, "migration-log-") && strings.HasSuffix(name, ".md")
+}
+
+// platform holds what is closed below config/.
+func platform(rest string) bool {
+	return within(rest, "local") || within(rest, "resources/local") || within(rest, "ignition/keys")
+}
+
+func within(path, dir string) bool {
+	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
+}
+
+// anywhere holds the names that are closed at every depth.
+func anywhere(name string) bool {
+	switch {
+	case len(name) == 0:
+		return false
+	case name[0] == '.':
+		return name == ".resources" || name == ".stoker" || gitDir(name) || strings.HasPrefix(name, ".alarms_") ||
+			strings.HasSuffix(name, ".digest.json")
+	case name[0] == 'g':
+		return gitDir(name) || strings.HasSuffix(name, ".digest.json")
+	case name[0] == 'v':
+		return strings.HasPrefix(name, "valuestore.idb") || strings.HasSuffix(name, ".digest.json")
+	}
+	return strings.HasSuffix(name, ".digest.json")
+}
+
+// keys holds the names that are closed at every depth outside projects.
+func keys(name string) bool {
+	return name == "certificates" || name == "keystore" || strings.HasSuffix(name, ".log")
+}
+
+// gitDir recognises git's own folder in each spelling that some file system takes for it: Windows drops trailing dots
+// and spaces, cuts at a colon, and has the short name git~1. The name is in lower case.
+func gitDir(name string) bool {
+	if i := strings.IndexByte(name, ':'); i >= 0 {
+		name = name[:i]
+	}
+	name = strings.TrimRight(name, ". ")
+	return name == ".git" || name == "git~1"
+}
+
+// IsGitDir reports whether a file system could take a file of this name for git's own folder.
+func IsGitDir(name string) bool { return gitDir(lower(name)) }
+
+// lower is strings.ToLower without its cost for the usual name.
+func lower(s string) string {
+	for i := range len(s) {
+		if c := s[i]; c >= 'A' && c <= 'Z' || c >= 0x80 {
+			return strings.ToLower(s)
+		}
+	}
+	return s
+}

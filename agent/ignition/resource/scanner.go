@@ -1,0 +1,308 @@
+package resource
+
+import "fmt"
+
+// maxNesting is the depth of objects and lists at which a file is refused, as encoding/json does.
+const maxNesting = 10000
+
+// scanner checks JSON as it streams by. It keeps one byte for each open bracket and nothing else, so that a file of any
+// size costs no memory. It takes what encoding/json takes (compared by a fuzz test), and a byte order mark before it,
+// which Gson, the gateway's parser, skips.
+type scanner struct {
+	state   state
+	nest    []byte // the closing brackets that are due, innermost last
+	literal string // what is left of true, false or null
+	hex     int    // digits left of a \u escape
+	bom     int    // bytes seen of the byte order mark
+	line    int    // of the next byte, from 0
+	column  int    // of the next byte, from 0, in bytes
+	err     error
+}
+
+type state uint8
+
+const (
+	start      state = iota // before the value, a byte order mark may come
+	value                   // a value must come
+	firstItem               // a value or ]
+	firstKey                // a key or }
+	key                     // a key must come
+	colon                   // : must come
+	after                   // a value has ended: , or a closing bracket
+	done                    // the outermost value has ended
+	str                     // inside a string
+	strKey                  // inside a key
+	escape                  // after a backslash in a string
+	escapeKey               // after a backslash in a key
+	unicode                 // in \uXXXX of a string
+	unicodeKey              // in \uXXXX of a key
+	word                    // in true, false, null
+	minus                   // after -
+	zero                    // after a leading 0
+	integer                 // in the digits before the point
+	point                   // after the point
+	fraction                // in the digits after the point
+	exp                     // after e
+	expSign                 // after e+ or e-
+	expDigits               // in the digits of the exponent
+)
+
+// syntaxError says where a JSON text is broken; line and column count from 1, the column in bytes.
+type syntaxError struct {
+	line, column int
+	text         string
+}
+
+func (e *syntaxError) Error() string { return e.text }
+
+func (s *scanner) write(p []byte) {
+	for _, c := range p {
+		if s.err != nil {
+			return
+		}
+		if s.state == str && c >= ' ' && c != '"' && c != '\\' { // the usual byte of a large file
+			s.column++
+			continue
+		}
+		s.step(c)
+		s.column++
+		if c == '\n' {
+			s.line, s.column = s.line+1, 0
+		}
+	}
+}
+
+// end must be called after the last byte.
+func (s *scanner) end() error {
+	if s.err != nil {
+		return s.err
+	}
+	switch s.state {
+	case done:
+		return nil
+	case zero, integer, fraction, expDigits:
+		if len(s.nest) == 0 {
+			return nil
+		}
+	case start:
+		s.fail("the file is empty; JSON must come")
+		return s.err
+	}
+	s.fail("the file ends in the middle of a value")
+	return s.err
+}
+
+func (s *scanner) fail(format string, args ...any) {
+	s.err = &syntaxError{line: s.line + 1, column: s.column + 1, text: fmt.Sprintf(format, args...)}
+}
+
+func (s *scanner) step(c byte) {
+	switch s.state {
+	case start:
+		s.stepStart(c)
+	case str, strKey, escape, escapeKey, unicode, unicodeKey:
+		s.stepString(c)
+	case word:
+		if c != s.literal[0] {
+			s.fail("unexpected %s in a literal; want true, false or null", quote(c))
+			return
+		}
+		if s.literal = s.literal[1:]; s.literal == "" {
+			s.ended()
+		}
+	case minus, zero, integer, point, fraction, exp, expSign, expDigits:
+		s.stepNumber(c)
+	default:
+		if !space(c) {
+			s.stepStructure(c)
+		}
+	}
+}
+
+const byteOrderMark = "\xef\xbb\xbf"
+
+func (s *scanner) stepStart(c byte) {
+	switch {
+	case s.bom < len(byteOrderMark) && s.line == 0 && s.column == s.bom && c == byteOrderMark[s.bom]:
+		s.bom++
+	case s.bom > 0 && s.bom < len(byteOrderMark):
+		s.fail("unexpected %s; want a value", quote(c))
+	case !space(c):
+		s.stepStructure(c)
+	}
+}
+
+func (s *scanner) stepStructure(c byte) {
+	switch s.state {
+	case firstKey, key:
+		switch {
+		case c == '"':
+			s.state = strKey
+		case c == '}' && s.state == firstKey:
+			s.closed()
+		default:
+			s.fail("unexpected %s; want a key in double quotes", quote(c))
+		}
+	case colon:
+		if c != ':' {
+			s.fail("unexpected %s after a key; want a colon", quote(c))
+			return
+		}
+		s.state = value
+	case after:
+		due := s.nest[len(s.nest)-1]
+		switch {
+		case c == due:
+			s.closed()
+		case c == ',' && due == '}':
+			s.state = key
+		case c == ',':
+			s.state = value
+		default:
+			s.fail("unexpected %s after a value; want a comma or %s", quote(c), quote(due))
+		}
+	case done:
+		s.fail("unexpected %s after the end of the JSON value", quote(c))
+	default:
+		if c == ']' && s.state == firstItem {
+			s.closed()
+			return
+		}
+		s.beginValue(c)
+	}
+}
+
+func (s *scanner) beginValue(c byte) {
+	switch {
+	case c == '{':
+		s.open('}', firstKey)
+	case c == '[':
+		s.open(']', firstItem)
+	case c == '"':
+		s.state = str
+	case c == '-':
+		s.state = minus
+	case c == '0':
+		s.state = zero
+	case c >= '1' && c <= '9':
+		s.state = integer
+	case c == 't':
+		s.state, s.literal = word, "rue"
+	case c == 'f':
+		s.state, s.literal = word, "alse"
+	case c == 'n':
+		s.state, s.literal = word, "ull"
+	default:
+		s.fail("unexpected %s; want a value", quote(c))
+	}
+}
+
+func (s *scanner) open(due byte, next state) {
+	if len(s.nest) == maxNesting {
+		s.fail("nested deeper than %d", maxNesting)
+		return
+	}
+	s.nest = append(s.nest, due)
+	s.state = next
+}
+
+func (s *scanner) closed() {
+	s.nest = s.nest[:len(s.nest)-1]
+	s.ended()
+}
+
+func (s *scanner) ended() {
+	s.state = after
+	if len(s.nest) == 0 {
+		s.state = done
+	}
+}
+
+func (s *scanner) stepString(c byte) {
+	switch s.state {
+	case escape, escapeKey:
+		switch c {
+		case 'b', 'f', 'n', 'r', 't', '\\', '/', '"':
+			s.state -= escape - str
+		case 'u':
+			s.state += unicode - escape
+			s.hex = 4
+		default:
+			s.fail("unexpected %s after a backslash", quote(c))
+		}
+	case unicode, unicodeKey:
+		if !hexDigit(c) {
+			s.fail("unexpected %s in a \\u escape; want a hex digit", quote(c))
+			return
+		}
+		if s.hex--; s.hex == 0 {
+			s.state -= unicode - str
+		}
+	default:
+		switch {
+		case c == '"' && s.state == strKey:
+			s.state = colon
+		case c == '"':
+			s.ended()
+		case c == '\\':
+			s.state += escape - str
+		case c < ' ':
+			s.fail("unexpected %s in a string; a control character must be escaped", quote(c))
+		}
+	}
+}
+
+func (s *scanner) stepNumber(c byte) {
+	digit := c >= '0' && c <= '9'
+	switch s.state {
+	case minus:
+		switch {
+		case c == '0':
+			s.state = zero
+		case digit:
+			s.state = integer
+		default:
+			s.fail("unexpected %s after a minus; want a digit", quote(c))
+		}
+		return
+	case point, exp, expSign:
+		switch {
+		case digit && s.state == point:
+			s.state = fraction
+		case digit:
+			s.state = expDigits
+		case s.state == exp && (c == '+' || c == '-'):
+			s.state = expSign
+		default:
+			s.fail("unexpected %s in a number; want a digit", quote(c))
+		}
+		return
+	case integer, fraction, expDigits:
+		if digit {
+			return
+		}
+	}
+	switch {
+	case c == '.' && (s.state == zero || s.state == integer):
+		s.state = point
+	case (c == 'e' || c == 'E') && s.state != expDigits:
+		s.state = exp
+	default: // the number has ended with the byte before
+		if s.ended(); !space(c) {
+			s.stepStructure(c)
+		}
+	}
+}
+
+func space(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+func hexDigit(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+func quote(c byte) string {
+	if c < ' ' || c >= 0x7f {
+		return fmt.Sprintf("byte 0x%02x", c)
+	}
+	return "'" + string(rune(c)) + "'"
+}

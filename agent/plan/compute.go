@@ -1,0 +1,202 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+)
+
+// Input is what a plan is made of.
+type Input struct {
+	Desired *Desired
+	// Previous is the tree of the manifest's commit, to compare with by tree ids; nil compares every file. It saves work
+	// and decides nothing: where it does not fit the manifest, or its objects are gone, every file is compared.
+	Previous *Desired
+	Manifest Manifest
+	State    State
+	// To is the commit of Desired, From that of Previous.
+	To, From ID
+	// AllowMassDeletion is what force-sync says.
+	AllowMassDeletion bool
+	// Repair puts back what only the gateway changed. It makes the plan a full one.
+	Repair bool
+	// Verify hashes every file, also where stat agrees with the manifest. It makes the plan a full one.
+	Verify bool
+}
+
+// Compute decides what a sync does. It reads and never writes.
+//
+// With Previous it looks only at the paths that differ between the two trees; what the gateway changed elsewhere is
+// drift and no part of it. Without, it joins the desired tree, the manifest and the disk as they stream by, so that its
+// memory is that of the changes and not of the files. Under prune mirror the mapped directories are walked in both
+// cases: a file that appeared there is in no tree.
+func Compute(in Input) (*Changes, error) {
+	if in.incremental() {
+		changes, err := compute(in)
+		if !errors.Is(err, errPrevious) {
+			return changes, err
+		}
+	}
+	in.Previous = nil
+	return compute(in)
+}
+
+func (in *Input) incremental() bool {
+	h := in.Manifest.Header()
+	rules := in.Desired.rules.Fingerprint()
+	return in.Previous != nil && !in.Repair && !in.Verify && h.Complete && h.Commit == in.From &&
+		h.Rules == rules && in.Previous.rules.Fingerprint() == rules
+}
+
+// planner holds one plan while it is made.
+type planner struct {
+	Input
+	header  Header
+	rules   *Rules
+	changes *Changes
+	full    bool
+	// sameRules says that the manifest was written under these rules: what is not desired has left the commit.
+	sameRules bool
+	owned     int               // records
+	mirrors   []string          // the directories that prune mirror empties
+	used      []bool            // by index in header.Mappings: a record keeps it
+	noise     map[string]bool   // changes of files whose bytes the gateway made by itself
+	dirs      []string          // desired files where a directory stands
+	blocked   map[string]string // files that stand where a directory is needed, and for what
+	clear     string            // the last directory that nothing blocks
+	conflicts int               // that hold the plan
+	paths     []string          // of the first of them
+}
+
+func compute(in Input) (*Changes, error) {
+	header := in.Manifest.Header()
+	p := &planner{
+		Input: in, header: header, rules: &in.Desired.rules, full: in.Previous == nil,
+		sameRules: header.Rules == in.Desired.rules.Fingerprint(),
+		used:      make([]bool, len(header.Mappings)),
+		noise:     make(map[string]bool),
+		blocked:   make(map[string]string),
+		changes:   &Changes{From: header.Commit, To: in.To, Full: in.Previous == nil},
+	}
+	if p.rules.Prune == PruneMirror {
+		p.mirrors = in.Desired.mappedDirs()
+	}
+	steps := []func() error{p.join, p.mirror, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
+	if !p.full {
+		steps[0] = p.diff
+		p.owned = header.Files
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return p.changes, nil
+}
+
+// diff judges the paths that differ between two commits.
+func (p *planner) diff() error {
+	for d, err := range diff(p.Previous, p.Desired) {
+		if err != nil {
+			return err
+		}
+		rec, owned, err := p.Manifest.Get(d.path)
+		if err != nil {
+			return fmt.Errorf("read the manifest: %w", err)
+		}
+		switch {
+		case d.new != nil:
+			err = p.desired(*d.new, rec, owned)
+		case owned:
+			err = p.gone(rec)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join judges every desired file and every record.
+func (p *planner) join() error {
+	next, stop := iter.Pull2(p.Manifest.All(""))
+	defer stop()
+	rec, err, more := next()
+	advance := func() {
+		p.owned++
+		rec, err, more = next()
+	}
+	for w, werr := range p.Desired.Walk() {
+		if werr != nil {
+			return werr
+		}
+		for more && err == nil && rec.Path < w.Path {
+			if err := p.gone(rec); err != nil {
+				return err
+			}
+			advance()
+		}
+		if err != nil {
+			return fmt.Errorf("read the manifest: %w", err)
+		}
+		owned := more && rec.Path == w.Path
+		if err := p.desired(w, rec, owned); err != nil {
+			return err
+		}
+		if owned {
+			advance()
+		}
+	}
+	for ; more && err == nil; advance() {
+		if err := p.gone(rec); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the manifest: %w", err)
+	}
+	return nil
+}
+
+func (p *planner) add(c Change) { p.changes.List = append(p.changes.List, c) }
+
+// insert adds changes that do not come in the order of their paths.
+func (p *planner) insert(list []Change) {
+	if len(list) == 0 {
+		return
+	}
+	p.changes.List = append(p.changes.List, list...)
+	slices.SortFunc(p.changes.List, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// find returns the change of a path; the list is sorted.
+func (p *planner) find(path string) (int, bool) {
+	return slices.BinarySearchFunc(p.changes.List, path, func(c Change, path string) int {
+		return strings.Compare(c.Path, path)
+	})
+}
+
+// finish counts, names the mappings and checks the limit.
+func (p *planner) finish() error {
+	c := p.changes
+	c.Total = p.owned
+	for i := range c.List {
+		switch x := &c.List[i]; x.Op {
+		case Create, Update, Adopt:
+			if !x.Owned {
+				c.Total++
+			}
+		case Delete, Release:
+			if x.Owned {
+				c.Total--
+			}
+		}
+	}
+	if limit := p.rules.Limits.Files; c.Total > limit {
+		return tooManyFiles(limit)
+	}
+	c.Warnings = p.Desired.Warnings()
+	return p.nameMappings()
+}

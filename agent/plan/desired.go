@@ -1,0 +1,316 @@
+package plan
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Want is one desired file.
+type Want struct {
+	Path string
+	ID   ID
+	Exec bool
+	// Origin is the index of the mapping in the rules.
+	Origin uint16
+}
+
+// Desired is the tree that a commit and the rules ask for. It is a description: the trees of the commit are read when
+// somebody walks it. Its methods must not be called from several goroutines at once.
+//
+// Where mappings overlay each other the later one wins, file by file. A later mapping's file also hides a directory of
+// the same name that earlier mappings bring, and a later mapping's directory hides their file.
+type Desired struct {
+	rules    Rules
+	objects  Objects
+	root     ID
+	graft    *graft
+	warnings []string
+	unwarned int
+}
+
+// graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
+type graft struct {
+	mounts []mount // in the order of the mappings
+	names  []string
+	below  map[string]*graft
+	last   int // highest mapping that begins strictly below here
+}
+
+func (g *graft) empty() bool { return len(g.mounts) == 0 && len(g.below) == 0 }
+
+// mount is a mapping whose source is in the commit.
+type mount struct {
+	mapping int
+	entry   Entry
+}
+
+// maxWarnings bounds what people are told of one kind of thing.
+const maxWarnings = 20
+
+// Desire looks the sources of the mappings up in the tree root. Everything below them is read later, by Walk and
+// Compute, which also find what is wrong there.
+func Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
+	d := &Desired{rules: rules, objects: objects, root: root, graft: &graft{last: -1}}
+	for i, m := range rules.Mappings {
+		entry, found, err := d.source(m.Source)
+		if err != nil {
+			return nil, err
+		}
+		if entry.Mode == Submodule {
+			d.warn("submodule %s is skipped", m.Source)
+			found = false
+		}
+		if !found {
+			if m.Required {
+				return nil, failure.New(v1alpha1.ReasonSourceMissing,
+					"mappings[%d]: the commit has no %s, and the mapping is required", i, m.Source)
+			}
+			d.warn("mappings[%d]: the commit has no %s; skipped", i, m.Source)
+			continue
+		}
+		if err := checkKind(i, m, entry.Mode); err != nil {
+			return nil, err
+		}
+		d.mount(m.Destination, mount{mapping: i, entry: entry})
+	}
+	if rules.AnySource && d.graft.empty() {
+		return nil, failure.New(v1alpha1.ReasonSourceMissing,
+			"the commit has none of the folders of the service path (%s …): correct the path", rules.Mappings[0].Source)
+	}
+	return d, nil
+}
+
+// Rules returns what the tree was made with.
+func (d *Desired) Rules() Rules { return d.rules }
+
+// Root returns the id of the commit's tree.
+func (d *Desired) Root() ID { return d.root }
+
+// Objects returns the store that the tree is read from.
+func (d *Desired) Objects() Objects { return d.objects }
+
+// Warnings returns what people should know, as far as it was found until now: skipped submodules, sources that are not
+// there. It is bounded.
+func (d *Desired) Warnings() []string {
+	if d.unwarned == 0 {
+		return d.warnings
+	}
+	return append(slices.Clip(d.warnings), fmt.Sprintf("… and %d more warnings", d.unwarned))
+}
+
+// Walk yields all desired files, bytewise sorted by path. It ends after the first error.
+func (d *Desired) Walk() iter.Seq2[Want, error] { return d.Below("") }
+
+// Below yields the desired files in a directory at any depth, sorted; "" is the root.
+func (d *Desired) Below(dir string) iter.Seq2[Want, error] {
+	return func(yield func(Want, error) bool) {
+		w := walker{d: d, yield: yield}
+		n, found, err := d.find(dir)
+		if err != nil {
+			yield(Want{}, err)
+			return
+		}
+		if found {
+			w.walk(n)
+		}
+	}
+}
+
+// Lookup returns the desired file at path, if there is one.
+func (d *Desired) Lookup(path string) (Want, bool, error) {
+	n, found, err := d.find(parent(path))
+	if err != nil || !found {
+		return Want{}, false, err
+	}
+	children, err := d.list(n)
+	if err != nil {
+		return Want{}, false, err
+	}
+	for i := range children {
+		if c := &children[i]; !c.isDir && c.name == base(path) {
+			return c.want(path), true, nil
+		}
+	}
+	return Want{}, false, nil
+}
+
+// find descends to a directory.
+func (d *Desired) find(dir string) (node, bool, error) {
+	n := d.top()
+	if dir == "" {
+		return n, true, nil
+	}
+	for name := range strings.SplitSeq(dir, "/") {
+		children, err := d.list(n)
+		if err != nil {
+			return node{}, false, err
+		}
+		i := slices.IndexFunc(children, func(c child) bool { return c.isDir && c.name == name })
+		if i < 0 {
+			return node{}, false, nil
+		}
+		n = children[i].dir(n)
+	}
+	return n, true, nil
+}
+
+// walker yields a tree depth first.
+type walker struct {
+	d     *Desired
+	yield func(Want, error) bool
+	files int
+}
+
+func (w *walker) walk(n node) bool {
+	children, err := w.d.list(n)
+	if err != nil {
+		w.yield(Want{}, err)
+		return false
+	}
+	for i := range children {
+		c := &children[i]
+		if c.isDir {
+			if !w.walk(c.dir(n)) {
+				return false
+			}
+			continue
+		}
+		if w.files++; w.files > w.d.rules.Limits.Files {
+			w.yield(Want{}, tooManyFiles(w.d.rules.Limits.Files))
+			return false
+		}
+		if !w.yield(c.want(join(n.path, c.name)), nil) {
+			return false
+		}
+	}
+	return true
+}
+
+func tooManyFiles(limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded,
+		"the mappings bring more files than the limit files, %d; map or exclude less", limit)
+}
+
+// source finds what the commit has at a path.
+func (d *Desired) source(p Path) (Entry, bool, error) {
+	at := Entry{Name: ".", Mode: Directory, ID: d.root}
+	if p == Root {
+		return at, true, nil
+	}
+	for name := range strings.SplitSeq(string(p), "/") {
+		if at.Mode != Directory {
+			return Entry{}, false, nil
+		}
+		entries, err := d.objects.Tree(at.ID)
+		if err != nil {
+			return Entry{}, false, fmt.Errorf("look up %s in the commit: %w", p, err)
+		}
+		i := slices.IndexFunc(entries, func(e Entry) bool { return e.Name == name })
+		if i < 0 {
+			return Entry{}, false, nil
+		}
+		if at = entries[i]; at.Mode == Symlink {
+			return Entry{}, false, d.symlink("mapping source "+string(p), at.ID)
+		}
+	}
+	return at, true, nil
+}
+
+func checkKind(i int, m Mapping, mode Mode) error {
+	isDir := mode == Directory
+	switch {
+	case isDir && m.Kind == FileSource:
+		return failure.New(v1alpha1.ReasonSourceMissing,
+			"mappings[%d]: type is file, but %s is a directory in the commit", i, m.Source)
+	case !isDir && m.Kind == DirSource:
+		return failure.New(v1alpha1.ReasonSourceMissing,
+			"mappings[%d]: type is dir, but %s is a file in the commit", i, m.Source)
+	case !isDir && m.Destination == Root:
+		return failure.New(v1alpha1.ReasonProfilesInvalid,
+			"mappings[%d]: %s is a file in the commit; name the file in destination", i, m.Source)
+	}
+	return nil
+}
+
+func (d *Desired) mount(destination Path, m mount) {
+	g := d.graft
+	if destination != Root {
+		for name := range strings.SplitSeq(string(destination), "/") {
+			g.last = m.mapping
+			if g.below == nil {
+				g.below = make(map[string]*graft)
+			}
+			if g.below[name] == nil {
+				g.below[name] = &graft{last: -1}
+				g.names = append(g.names, name)
+			}
+			g = g.below[name]
+		}
+	}
+	g.mounts = append(g.mounts, m)
+}
+
+func (d *Desired) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if slices.Contains(d.warnings, text) {
+		return
+	}
+	if len(d.warnings) >= maxWarnings {
+		d.unwarned++
+		return
+	}
+	d.warnings = append(d.warnings, text)
+}
+
+// symlink is the error for a symbolic link under a mapped path. It says where the link points to, where that can be
+// read, as people need it to find and mend the link.
+func (d *Desired) symlink(what string, id ID) error {
+	target := &head{max: 200}
+	_, _ = d.objects.WriteBlob(target, id)
+	return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link (to %q); links are neither followed nor written: "+
+		"replace it by what it stands for, or exclude it", what, target.String())
+}
+
+// head keeps the first bytes that are written to it and then fails.
+type head struct {
+	bytes.Buffer
+	max int
+}
+
+var errHeadFull = errors.New("that is enough")
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.max - h.Len(); len(p) > room {
+		h.Buffer.Write(p[:room])
+		return room, errHeadFull
+	}
+	return h.Buffer.Write(p)
+}
+
+// compareNames sorts names of one directory so that a depth-first walk is bytewise sorted by path: a directory sorts
+// as if its name ended in a slash. That is git's own order.
+func compareNames(a string, aDir bool, b string, bDir bool) int {
+	n := min(len(a), len(b))
+	if c := strings.Compare(a[:n], b[:n]); c != 0 {
+		return c
+	}
+	return cmp.Compare(nextByte(a, n, aDir), nextByte(b, n, bDir))
+}
+
+func nextByte(s string, i int, dir bool) int {
+	switch {
+	case i < len(s):
+		return int(s[i])
+	case dir:
+		return '/'
+	}
+	return -1
+}

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"errors"
+	"iter"
+)
+
+// delta is a path that two desired trees do not have in common: its old file, its new one, or both.
+type delta struct {
+	path     string
+	old, new *Want
+}
+
+// errPrevious marks an error that came from the older of two trees, which is there to save work and can be done without.
+var errPrevious = errors.New("the previous tree cannot be read")
+
+// diff yields what differs between two trees that were made with the same rules, bytewise sorted by path. Directories
+// that are made of the same trees are not read, so that its cost is that of the changed directories.
+func diff(old, new *Desired) iter.Seq2[delta, error] {
+	return func(yield func(delta, error) bool) {
+		x := differ{old: old, new: new, yield: yield}
+		if old.root != new.root {
+			before, after := old.top(), new.top()
+			x.dirs(&before, &after)
+		}
+	}
+}
+
+type differ struct {
+	old, new *Desired
+	yield    func(delta, error) bool
+}
+
+// dirs compares two directories of one path; nil is one that is not there. It returns false when the walk must end.
+func (x *differ) dirs(old, new *node) bool {
+	if old != nil && new != nil && old.same(*new) {
+		return true
+	}
+	before, err := listOf(x.old, old)
+	if err != nil {
+		x.yield(delta{}, errors.Join(errPrevious, err))
+		return false
+	}
+	after, err := listOf(x.new, new)
+	if err != nil {
+		x.yield(delta{}, err)
+		return false
+	}
+	for len(before) > 0 || len(after) > 0 {
+		var b, a *child
+		switch c := compareHeads(before, after); {
+		case c < 0:
+			b, before = &before[0], before[1:]
+		case c > 0:
+			a, after = &after[0], after[1:]
+		default:
+			b, before = &before[0], before[1:]
+			a, after = &after[0], after[1:]
+		}
+		if !x.child(old, b, new, a) {
+			return false
+		}
+	}
+	return true
+}
+
+// child compares two children of one name that are both files or both directories; nil is one that is not there.
+func (x *differ) child(oldDir *node, b *child, newDir *node, a *child) bool {
+	if b != nil && b.isDir || a != nil && a.isDir {
+		var old, new *node
+		if b != nil {
+			n := b.dir(*oldDir)
+			old = &n
+		}
+		if a != nil {
+			n := a.dir(*newDir)
+			new = &n
+		}
+		return x.dirs(old, new)
+	}
+	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin {
+		return true
+	}
+	var d delta
+	if b != nil {
+		d.path = join(oldDir.path, b.name)
+		w := b.want(d.path)
+		d.old = &w
+	}
+	if a != nil {
+		d.path = join(newDir.path, a.name)
+		w := a.want(d.path)
+		d.new = &w
+	}
+	return x.yield(d, nil)
+}
+
+func listOf(d *Desired, n *node) ([]child, error) {
+	if n == nil {
+		return nil, nil
+	}
+	return d.list(*n)
+}
+
+func compareHeads(a, b []child) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	}
+	return compareNames(a[0].name, a[0].isDir, b[0].name, b[0].isDir)
+}

@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Bounds of one exclude pattern. Alternatives multiply ({a,b}{a,b} is four patterns), so their product is bounded and
+// with it the time of a match.
+const (
+	maxPatterns     = 1024
+	maxPatternBytes = 512
+	maxAlternatives = 64
+)
+
+// Excludes is a list of doublestar patterns over destination paths. A pattern with a trailing slash, or with a trailing
+// /**, means a directory and all below it; any other means the files that it matches.
+type Excludes struct {
+	patterns []string
+	names    map[string]bool // of **/name
+	dirNames map[string]bool // of **/name/ and **/name/**
+	files    []string
+	dirs     []string
+}
+
+// NewExcludes compiles patterns. The order does not matter: what one of them matches is excluded.
+func NewExcludes(patterns []string) (Excludes, error) {
+	x := Excludes{names: map[string]bool{}, dirNames: map[string]bool{}}
+	if len(patterns) > maxPatterns {
+		return x, failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns has %d patterns; at most %d are allowed",
+			len(patterns), maxPatterns)
+	}
+	for _, p := range patterns {
+		if err := checkPattern(p); err != nil {
+			return x, err
+		}
+		x.add(p)
+	}
+	return x, nil
+}
+
+func checkPattern(p string) error {
+	invalid := func(why string) error {
+		return failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns: %q %s", p, why)
+	}
+	switch {
+	case p == "" || strings.Trim(p, "/") == "":
+		return invalid("matches nothing; remove it")
+	case len(p) > maxPatternBytes:
+		return invalid("is too long; at most 512 bytes are allowed")
+	case p[0] == '/':
+		return invalid("begins with a slash; patterns are relative to the data directory")
+	case !doublestar.ValidatePattern(strings.TrimSuffix(p, "/")):
+		return invalid("is no valid pattern; see the list of wildcards in the documentation")
+	}
+	product := 1
+	for i := range len(p) {
+		if p[i] == '{' { // an upper bound: the commas of later braces count, too
+			product *= strings.Count(p[i:], ",") + 1
+		}
+		if product > maxAlternatives {
+			return invalid("has too many alternatives in braces; write several patterns")
+		}
+	}
+	return nil
+}
+
+const glob = `*?[]{}\`
+
+func (x *Excludes) add(p string) {
+	x.patterns = append(x.patterns, p)
+	if dir, ok := strings.CutSuffix(p, "/"); ok {
+		x.addDir(dir)
+		return
+	}
+	if dir, ok := strings.CutSuffix(p, "/**"); ok {
+		x.addDir(dir)
+		p = dir // a/** matches a file a, too, as doublestar has it
+	}
+	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, glob+"/") {
+		x.names[name] = true
+		return
+	}
+	x.files = append(x.files, p)
+}
+
+func (x *Excludes) addDir(p string) {
+	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, glob+"/") {
+		x.dirNames[name] = true
+		return
+	}
+	x.dirs = append(x.dirs, p)
+}
+
+// Match reports whether the file at path is excluded, by itself or by a directory above it.
+func (x *Excludes) Match(path string) bool {
+	for i := range len(path) {
+		if path[i] == '/' && x.dir(path[:i]) {
+			return true
+		}
+	}
+	return x.file(path)
+}
+
+// file reports whether a pattern matches the file itself; directories above it are not looked at.
+func (x *Excludes) file(path string) bool {
+	return x.names[base(path)] || matchAny(x.files, path)
+}
+
+// dir reports whether the directory and all below it is excluded; directories above it are not looked at.
+func (x *Excludes) dir(path string) bool {
+	return x.dirNames[base(path)] || matchAny(x.dirs, path)
+}
+
+func matchAny(patterns []string, path string) bool {
+	for _, p := range patterns {
+		if doublestar.MatchUnvalidated(p, path) {
+			return true
+		}
+	}
+	return false
+}
+
+func base(p string) string { return p[strings.LastIndexByte(p, '/')+1:] }

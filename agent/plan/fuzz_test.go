@@ -1,0 +1,306 @@
+package plan_test
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+)
+
+// world is a small universe in which a fuzzer's bytes are decisions: which files git has, what the gateway does.
+type world struct {
+	choices []byte
+}
+
+// next returns a number below n.
+func (w *world) next(n int) int {
+	if len(w.choices) == 0 {
+		return 0
+	}
+	c := int(w.choices[0])
+	w.choices = w.choices[1:]
+	return c % n
+}
+
+// gitPaths has files and directories of the same name, a resource with all its parts, and an excluded one.
+var gitPaths = []string{
+	"p/a", "p/a/b", "p/a/c/d", "p/a.txt", "p/v/resource.json", "p/v/thumbnail.png", "p/v/view.json", "p/v/sub/x",
+	"p/v-2/resource.json", "p/v-2/code.py", "p/skip/me", "q/a", "q/v/view.json", "q/v/resource.json",
+}
+
+var diskPaths = append(slices.Clone(gitPaths), "p/own", "p/v/own", "p/a/own", "other/own", "p/.resources/x")
+
+// content has values that differ in noise only: for a resource.json the modification, for other JSON the white space.
+func (w *world) content(path string) string {
+	n := w.next(6)
+	switch path[strings.LastIndexByte(path, '/')+1:] {
+	case resource.File:
+		return []string{
+			`{"a":1,"attributes":{"lastModification":1}}`, `{"a":1,"attributes":{"lastModification":2}}`,
+			`{"attributes":{}, "a":1}`, `{"a":2,"attributes":{"lastModification":1}}`, `{"a":2,"attributes":{}}`, `torn`,
+		}[n]
+	case "view.json":
+		return []string{`{"a":1}`, `{"a": 1}`, `{"b":1}`, `{"b":1 }`, `{}`, `torn`}[n]
+	}
+	return string(rune('a' + n))
+}
+
+// commit decides on the files of a commit: no file and directory of one name.
+func (w *world) commit() plantest.Files {
+	files := make(plantest.Files)
+	for _, path := range gitPaths {
+		if w.next(3) == 0 {
+			continue
+		}
+		taken := false
+		for other := range files {
+			taken = taken || strings.HasPrefix(path, other+"/") || strings.HasPrefix(other, path+"/")
+		}
+		if !taken {
+			f := plantest.File{Content: w.content(path)}
+			if w.next(8) == 1 {
+				f.Mode = plan.Executable
+			}
+			files[path] = f
+		}
+	}
+	return files
+}
+
+// edit does to the disk what a gateway might do.
+func (w *world) edit(disk *plantest.Disk) {
+	for range w.next(8) {
+		path := diskPaths[w.next(len(diskPaths))]
+		if at, _, _ := disk.Blocked(path); at != "" {
+			continue
+		}
+		if st, _ := disk.Stat(path); st.Kind == plan.Dir {
+			continue
+		}
+		switch w.next(6) {
+		case 0:
+			disk.Remove(path)
+		case 1:
+			disk.Remove(path)
+			disk.Put(path, plan.Link)
+		case 2:
+			if st, _ := disk.Stat(path); st.Kind == plan.File {
+				disk.Chmod(path, !st.Exec)
+			}
+		case 3:
+			if st, _ := disk.Stat(path); st.Kind == plan.File {
+				disk.Touch(path)
+			}
+		default:
+			disk.Write(path, w.content(path))
+		}
+	}
+}
+
+func (w *world) rules(t testing.TB) plan.Rules {
+	var mappings []plan.Mapping
+	for _, m := range []plan.Mapping{
+		{Source: "p", Destination: "projects/p"},
+		{Source: "q", Destination: "projects/p"},
+		{Source: "q", Destination: "projects/p/v"},
+		{Source: "p/v", Destination: "config"},
+	} {
+		if len(mappings) == 0 || w.next(3) == 1 {
+			mappings = append(mappings, m)
+		}
+	}
+	patterns := []string{"**/.resources/**"}
+	if w.next(2) == 1 {
+		patterns = append(patterns, "projects/*/skip/")
+	}
+	excludes, err := plan.NewExcludes(patterns)
+	require.NoError(t, err)
+	rules, err := plan.NewRules(plan.Rules{
+		Mappings: mappings, Excludes: excludes,
+		Conflict: []plan.ConflictPolicy{plan.GitWins, plan.GitWins, plan.Hold, plan.GatewayWins}[w.next(4)],
+		Prune:    []plan.Prune{plan.PruneOwned, plan.PruneOwned, plan.PruneNone, plan.PruneMirror}[w.next(4)],
+	})
+	require.NoError(t, err)
+	return rules
+}
+
+// FuzzPlan lets git and a gateway do what they want and checks what the plans promise, whatever that was: the desired
+// tree is there, what is not ours is as it was, no bytes that only the gateway had are lost, and the next plan is empty.
+func FuzzPlan(f *testing.F) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 64 {
+		seed := make([]byte, 200)
+		for i := range seed {
+			seed[i] = byte(random.Uint32())
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, choices []byte) { play(t, &world{choices: choices}) })
+}
+
+func play(t *testing.T, w *world) {
+	objects, disk, manifest := plantest.NewObjects(), plantest.NewDisk(nil), &plantest.Manifest{}
+	rules := w.rules(t)
+	var previous *plan.Desired
+	known := map[string]bool{"": true} // contents that git had or has
+	for range 4 {
+		w.edit(disk)
+		files := w.commit()
+		for _, f := range files {
+			known[f.Content] = true
+		}
+		if w.next(4) == 1 {
+			rules = w.rules(t)
+		}
+		desired, err := plan.Desire(objects, objects.Commit(files), rules)
+		require.NoError(t, err)
+		in := plan.Input{
+			Desired: desired, Previous: previous, Manifest: manifest, State: disk, AllowMassDeletion: true,
+			From: manifest.Head.Commit, To: desired.Root(), Repair: w.next(4) == 1, Verify: w.next(8) == 1,
+		}
+		changes, err := plan.Compute(in)
+		if err != nil || changes.Held != nil {
+			continue // nothing is applied, so nothing can break; what is refused has tests of its own
+		}
+		before := disk.Files()
+		next, lost := plantest.Apply(t, changes, rules, objects, disk, manifest)
+		if t.Failed() {
+			t.Fatalf("%s", changes)
+		}
+		c := check{t: t, in: in, changes: changes, before: before, disk: disk, lost: lost, known: known, next: next}
+		c.desired()
+		c.foreign()
+		c.lostBytes()
+		c.second()
+		manifest, previous = next, desired
+	}
+}
+
+type check struct {
+	t            *testing.T
+	in           plan.Input
+	changes      *plan.Changes
+	before, lost map[string]string
+	known        map[string]bool
+	disk         *plantest.Disk
+	next         *plantest.Manifest
+}
+
+// desired checks that every desired file is there, unless the gateway's version is allowed to stay.
+func (c *check) desired() {
+	kept := make(map[string]bool)
+	for _, x := range c.changes.List {
+		kept[x.Path] = x.Op == plan.Keep
+	}
+	drifted := 0
+	for want, err := range c.in.Desired.Walk() {
+		require.NoError(c.t, err)
+		content, ok := c.disk.Content(want.Path)
+		if kept[want.Path] || ok && plantest.BlobID([]byte(content)) == want.ID {
+			continue
+		}
+		if ok && c.noise(want, content) {
+			continue
+		}
+		rec := c.next.Records[want.Path]
+		st, _ := c.disk.Stat(want.Path)
+		if changed := st.Mtime != rec.Mtime; changed && (!c.in.Repair || c.in.Desired.Rules().Conflict == plan.GatewayWins) {
+			drifted++
+			continue
+		}
+		c.t.Fatalf("%s is not what git wants but %q\n%s", want.Path, content, c.changes)
+	}
+	if c.changes.Full && drifted < c.changes.Drifted-c.chmods() {
+		c.t.Fatalf("%d files drifted, the plan says %d", drifted, c.changes.Drifted)
+	}
+}
+
+// chmods counts the files whose mode alone drifted.
+func (c *check) chmods() int {
+	n := 0
+	for path, rec := range c.next.Records {
+		if st, _ := c.disk.Stat(path); st.Kind == plan.File && st.Exec != rec.Exec {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *check) noise(want plan.Want, content string) bool {
+	var git strings.Builder
+	_, err := c.in.Desired.Objects().WriteBlob(&git, want.ID)
+	require.NoError(c.t, err)
+	var same bool
+	switch {
+	case strings.HasSuffix(want.Path, "/"+resource.File):
+		same, err = resource.SameButModification([]byte(content), []byte(git.String()))
+	case strings.HasSuffix(want.Path, ".json"):
+		same, err = resource.SameJSON([]byte(content), []byte(git.String()))
+	default:
+		same = strings.HasSuffix(want.Path, "/"+resource.Thumbnail)
+	}
+	return err == nil && same
+}
+
+// foreign checks that what is neither desired nor ours is as it was.
+func (c *check) foreign() {
+	wanted := make(map[string]bool)
+	for want := range c.in.Desired.Walk() {
+		wanted[want.Path] = true
+	}
+	for path, content := range c.before {
+		_, ours, _ := c.in.Manifest.Get(path)
+		mirrored := c.in.Desired.Rules().Prune == plan.PruneMirror && !strings.Contains(path, ".resources/")
+		if wanted[path] || ours || mirrored {
+			continue
+		}
+		now, ok := c.disk.Content(path)
+		require.True(c.t, ok && now == content, "%s is not ours and was changed\n%s", path, c.changes)
+	}
+}
+
+// lostBytes checks that bytes that git never had are still on the disk or in lost+found, but for noise.
+func (c *check) lostBytes() {
+	for path, content := range c.before {
+		if now, ok := c.disk.Content(path); ok && now == content || c.known[content] || c.lost[path] == content {
+			continue
+		}
+		if strings.HasSuffix(path, "/"+resource.Thumbnail) || c.knownMeaning(path, content) {
+			continue
+		}
+		c.t.Fatalf("%s had %q, which is lost\n%s", path, content, c.changes)
+	}
+}
+
+func (c *check) knownMeaning(path, content string) bool {
+	for known := range maps.Keys(c.known) {
+		same, err := resource.SameButModification([]byte(known), []byte(content))
+		if err == nil && same && strings.HasSuffix(path, ".json") {
+			return true
+		}
+	}
+	return false
+}
+
+// second checks that the next plan, full or not, has nothing to do.
+func (c *check) second() {
+	in := c.in
+	in.Manifest, in.From = c.next, c.next.Head.Commit
+	for _, previous := range []*plan.Desired{nil, in.Desired} {
+		in.Previous = previous
+		again, err := plan.Compute(in)
+		require.NoError(c.t, err)
+		for _, x := range again.List {
+			if x.Op != plan.Keep {
+				c.t.Fatalf("the first plan\n%sthe second plan\n%s", c.changes, again)
+			}
+		}
+	}
+}

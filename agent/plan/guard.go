@@ -1,0 +1,166 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Bounds of the mass deletion guard: more files than one, and more percent of the owned ones than the other.
+const (
+	massFiles   = 20
+	massPercent = 30
+)
+
+// heldPaths is the number of paths that Held names.
+const heldPaths = 10
+
+// settleDirs looks into the directories that stand where a file is desired: all that is in them must go by this plan.
+func (p *planner) settleDirs() error {
+	for _, dir := range p.dirs {
+		foreign, err := p.foreignIn(dir)
+		if err != nil {
+			return err
+		}
+		if foreign == "" {
+			continue
+		}
+		i, _ := p.find(dir)
+		switch p.rules.Conflict {
+		case GitWins:
+			return failure.New(v1alpha1.ReasonPathCollision, "git wants a file at %s, where the gateway has a directory "+
+				"with files that are not ours (%s): move them away", dir, foreign)
+		case Hold:
+			p.hold(dir)
+		case GatewayWins:
+			p.changes.List[i].Op = Keep
+		}
+	}
+	return nil
+}
+
+// foreignIn returns a path below dir that this plan does not delete.
+func (p *planner) foreignIn(dir string) (string, error) {
+	for f, err := range p.State.Walk(dir) {
+		if err != nil {
+			return "", fmt.Errorf("walk %s: %w", dir, err)
+		}
+		if i, ok := p.find(f.Path); !ok || p.changes.List[i].Op != Delete {
+			return f.Path, nil
+		}
+	}
+	return "", nil
+}
+
+// settleBlocked makes sure that the files that stand where directories are needed go by this plan.
+func (p *planner) settleBlocked() error {
+	for _, at := range slices.Sorted(maps.Keys(p.blocked)) {
+		if i, ok := p.find(at); !ok || p.changes.List[i].Op != Delete {
+			return blockedBy(at, p.blocked[at])
+		}
+	}
+	return nil
+}
+
+// guard holds a plan that a person should see first.
+func (p *planner) guard() error {
+	mass, err := p.massDeletion()
+	if err != nil {
+		return err
+	}
+	conflicts := p.heldConflicts()
+	switch {
+	case mass != nil && conflicts != nil:
+		mass.Message += "; also, " + conflicts.Message
+		p.changes.Held = mass
+	case mass != nil:
+		p.changes.Held = mass
+	default:
+		p.changes.Held = conflicts
+	}
+	return nil
+}
+
+func (p *planner) hold(path string) {
+	p.conflicts++
+	if len(p.paths) < heldPaths {
+		p.paths = append(p.paths, path)
+	}
+}
+
+func (p *planner) heldConflicts() *Held {
+	if p.conflicts == 0 {
+		return nil
+	}
+	slices.Sort(p.paths)
+	return &Held{
+		Reason: v1alpha1.ReasonConflictDetected,
+		Message: fmt.Sprintf("%s changed both on the gateway and in git (%s), and conflictPolicy is hold: "+
+			"take one of the versions, or set another conflictPolicy", files(p.conflicts), some(p.paths, p.conflicts)),
+		Paths: p.paths,
+	}
+}
+
+// massDeletion holds a plan that would delete a whole project or a large part of what is ours: a renamed folder in git
+// must not empty a plant.
+func (p *planner) massDeletion() (*Held, error) {
+	if p.AllowMassDeletion {
+		return nil, nil
+	}
+	deleted, first, projects := 0, []string(nil), []string(nil)
+	for i := range p.changes.List {
+		c := &p.changes.List[i]
+		if c.Op != Delete {
+			continue
+		}
+		if deleted++; len(first) < heldPaths {
+			first = append(first, c.Path)
+		}
+		if project, ok := projectFile(c.Path); ok {
+			left, err := p.wanted("projects/" + project)
+			if err != nil {
+				return nil, err
+			}
+			if !left {
+				projects = append(projects, project)
+			}
+		}
+	}
+	many := deleted > massFiles && deleted*100 > p.owned*massPercent
+	if !many && len(projects) == 0 {
+		return nil, nil
+	}
+	what := ""
+	if len(projects) > 0 {
+		what = ", with them the whole of " + plural(len(projects), "project") + " " +
+			some(projects[:min(len(projects), heldPaths)], len(projects))
+	}
+	return &Held{
+		Reason: v1alpha1.ReasonMassDeletion,
+		Message: fmt.Sprintf("%s of %d would be deleted%s: if that is meant, allow it by force-sync",
+			files(deleted), p.owned, what),
+		Paths: first,
+	}, nil
+}
+
+// projectFile returns the name of the project whose project.json a path is.
+func projectFile(path string) (string, bool) {
+	rest, ok := strings.CutPrefix(path, "projects/")
+	if !ok {
+		return "", false
+	}
+	name, file, _ := strings.Cut(rest, "/")
+	return name, file == "project.json"
+}
+
+// wanted reports whether git wants any file below dir.
+func (p *planner) wanted(dir string) (bool, error) {
+	for _, err := range p.Desired.Below(dir) {
+		return err == nil, err
+	}
+	return false, nil
+}

@@ -1,0 +1,348 @@
+package plan
+
+import (
+	"fmt"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// desired judges a path that git wants: it walks down the table "What happens to a file".
+func (p *planner) desired(w Want, rec Owned, owned bool) error {
+	st, err := p.State.Stat(w.Path)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", w.Path, err)
+	}
+	c := Change{Path: w.Path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, Owned: owned}
+	switch st.Kind {
+	case Missing:
+		return p.missing(c, rec)
+	case File:
+		return p.file(c, rec)
+	}
+	return p.replaced(c, rec)
+}
+
+// missing judges a desired path where nothing lies: it is new, or somebody deleted it on the gateway.
+func (p *planner) missing(c Change, rec Owned) error {
+	c.Op = Create
+	if c.Owned {
+		if c.ID == rec.Want && c.Exec == rec.Exec && !p.Repair {
+			p.drift(rec)
+			return nil
+		}
+		if c.ID != rec.Want && p.rules.Conflict != GitWins {
+			p.conflict(c)
+			return nil
+		}
+	}
+	if err := p.checkParents(c.Path); err != nil {
+		return err
+	}
+	p.add(c)
+	return nil
+}
+
+// replaced judges a desired path where something lies that is no file.
+func (p *planner) replaced(c Change, rec Owned) error {
+	unwanted := c.Owned && c.ID == rec.Want
+	switch {
+	case unwanted && !p.Repair:
+		p.drift(rec)
+	case c.Found.Kind == Dir:
+		// Whether it may go is known when all deletions are: settleDirs.
+		c.Op = Create
+		p.add(c)
+		p.dirs = append(p.dirs, c.Path)
+	case unwanted:
+		p.overwrite(c)
+	default:
+		c.Op = Update
+		p.conflict(c)
+	}
+	return nil
+}
+
+// file judges a desired path where a file lies.
+func (p *planner) file(c Change, rec Owned) error {
+	found, err := p.foundID(c.Path, c.Found, rec, c.Owned)
+	if err != nil {
+		return err
+	}
+	c.FoundID = found
+	if found == c.ID {
+		p.equal(c, rec)
+		return nil
+	}
+	if !c.Owned {
+		return p.foreign(c)
+	}
+	touched, wanted := found != rec.Have, c.ID != rec.Want
+	switch {
+	case !touched && !wanted:
+		return p.settled(c, rec)
+	case !touched:
+		return p.changedInGit(c, rec)
+	case !wanted:
+		return p.changedOnGateway(c, rec)
+	}
+	return p.changedInBoth(c, rec)
+}
+
+// foundID is the blob id of a file: that of the record where stat agrees with it.
+func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, error) {
+	if owned && !p.Verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
+		return rec.Have, nil
+	}
+	id, err := p.State.BlobID(path)
+	if err != nil {
+		return ID{}, fmt.Errorf("hash %s: %w", path, err)
+	}
+	return id, nil
+}
+
+// equal judges a file whose bytes are those of git.
+func (p *planner) equal(c Change, rec Owned) {
+	switch {
+	case c.Found.Exec != c.Exec && c.Owned && c.Exec == rec.Exec && c.ID == rec.Want && !p.Repair:
+		p.drift(rec) // a chmod on the gateway
+	case c.Found.Exec != c.Exec:
+		c.Op = Update
+		p.add(c)
+	case !c.Owned || !p.upToDate(c, rec):
+		c.Op = Adopt
+		p.add(c)
+	default:
+		p.unchanged(rec)
+	}
+}
+
+// upToDate reports whether a record says what is true already.
+func (p *planner) upToDate(c Change, rec Owned) bool {
+	return rec.Want == c.ID && rec.Have == c.FoundID && rec.Exec == c.Exec && rec.Size == c.Found.Size &&
+		rec.Mtime == c.Found.Mtime && p.sameOrigin(rec, Want{Origin: c.Origin})
+}
+
+// foreign judges a file that is not ours yet and differs.
+func (p *planner) foreign(c Change) error {
+	same, err := p.sameMeaning(c)
+	if err != nil {
+		return err
+	}
+	if same || base(c.Path) == resource.Thumbnail {
+		p.adoptNoise(c)
+		return nil
+	}
+	c.Op = Update
+	p.conflict(c)
+	return nil
+}
+
+// settled judges a file that differs from git since an earlier sync let it be, and that nobody has changed since. Have
+// is never more than noise away from what git wanted once; so bytes that are Have may be replaced without asking.
+func (p *planner) settled(c Change, rec Owned) error {
+	same := base(c.Path) == resource.Thumbnail
+	if !same {
+		var err error
+		if same, err = p.sameMeaning(c); err != nil {
+			return err
+		}
+	}
+	switch {
+	case same && p.upToDate(c, rec):
+		p.unchanged(rec)
+	case same:
+		p.adoptNoise(c)
+	default: // git's version was held back once, for a change on the gateway that is gone now
+		c.Op = Update
+		p.add(c)
+	}
+	return nil
+}
+
+// changedInGit judges a file that lies there as we left it.
+func (p *planner) changedInGit(c Change, rec Owned) error {
+	adopted := rec.Have != rec.Want
+	if base(c.Path) == resource.File || adopted {
+		same, err := p.sameMeaning(c)
+		if err != nil {
+			return err
+		}
+		if same {
+			p.adoptNoise(c)
+			return nil
+		}
+	}
+	c.Op = Update
+	p.add(c)
+	if adopted {
+		p.noise[c.Path] = true
+	}
+	return nil
+}
+
+// changedOnGateway judges a file that git left as it was: noise is adopted, all else is drift.
+func (p *planner) changedOnGateway(c Change, rec Owned) error {
+	same, err := p.sameMeaning(c)
+	if err != nil {
+		return err
+	}
+	switch {
+	case same || base(c.Path) == resource.Thumbnail:
+		p.adoptNoise(c)
+	case p.Repair:
+		p.overwrite(c)
+	default:
+		p.drift(rec)
+	}
+	return nil
+}
+
+// changedInBoth judges a file that both changed. What the gateway wrote by itself is no reason to stop.
+func (p *planner) changedInBoth(c Change, rec Owned) error {
+	same, err := p.sameMeaning(c)
+	if err != nil {
+		return err
+	}
+	if same {
+		p.adoptNoise(c)
+		return nil
+	}
+	noise := base(c.Path) == resource.Thumbnail
+	if !noise {
+		if noise, err = p.sameAsBefore(c, rec); err != nil {
+			return err
+		}
+	}
+	c.Op = Update
+	if noise {
+		p.noise[c.Path] = true
+		p.add(c)
+		return nil
+	}
+	p.conflict(c)
+	return nil
+}
+
+// gone judges a record whose path git does not want.
+func (p *planner) gone(rec Owned) error {
+	c := Change{Op: Release, Path: rec.Path, Owned: true}
+	st, err := p.State.Stat(rec.Path)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", rec.Path, err)
+	}
+	c.Found = st
+	if st.Kind != File || p.rules.Prune == PruneNone || !p.leftCommit(rec) {
+		p.add(c)
+		return nil
+	}
+	if c.FoundID, err = p.foundID(rec.Path, st, rec, true); err != nil {
+		return err
+	}
+	c.Op = Delete
+	noise := c.FoundID == rec.Have || base(c.Path) == resource.Thumbnail
+	if !noise {
+		if noise, err = p.sameAsBefore(c, rec); err != nil {
+			return err
+		}
+	}
+	if !noise {
+		p.conflict(c)
+		return nil
+	}
+	if c.FoundID != rec.Want {
+		p.noise[c.Path] = true
+	}
+	p.add(c)
+	return nil
+}
+
+// leftCommit tells a file that git deleted from one that the rules do not cover any more. Under the same rules it is
+// the first. Under others it is the first only if the mapping that brought the file is still there and nothing
+// excludes the path: then the rules did not take it away, so the commit did. In doubt the file stays, but not where
+// prune mirror would delete it at the next sync anyway.
+func (p *planner) leftCommit(rec Owned) bool {
+	if resource.NeverTouch(rec.Path) || p.rules.Excludes.Match(rec.Path) {
+		return false
+	}
+	if p.sameRules || p.mirrored(rec.Path) {
+		return true
+	}
+	return int(rec.Origin) < len(p.header.Mappings) && p.rules.has(p.header.Mappings[rec.Origin])
+}
+
+// conflict adds a change to what the gateway made its own, as the policy has it. Under hold the plan says what would
+// happen, and guard holds it.
+func (p *planner) conflict(c Change) {
+	switch p.rules.Conflict {
+	case GatewayWins:
+		switch {
+		case c.Op != Delete:
+			c.Op = Keep
+		case p.mirrored(c.Path): // the next sync would delete it
+			c.Conflict = true
+		default:
+			c.Op = Release
+		}
+		p.add(c)
+		return
+	case Hold:
+		p.hold(c.Path)
+	}
+	c.Conflict = c.Found.Kind != Missing
+	p.add(c)
+}
+
+// overwrite puts git's version in the place of the gateway's, whatever the policy: that was asked for.
+func (p *planner) overwrite(c Change) {
+	c.Op, c.Conflict = Update, true
+	p.add(c)
+}
+
+func (p *planner) adoptNoise(c Change) {
+	c.Op = Adopt
+	p.noise[c.Path] = true
+	p.add(c)
+}
+
+func (p *planner) unchanged(rec Owned) {
+	p.keepOrigin(rec)
+	p.changes.Unchanged++
+}
+
+func (p *planner) drift(rec Owned) {
+	p.keepOrigin(rec)
+	p.changes.Drifted++
+}
+
+// checkParents refuses a path that cannot be written because a parent of it is no directory. A parent that is a file of
+// ours may still be deleted by this plan: settleBlocked looks when that is known.
+func (p *planner) checkParents(path string) error {
+	dir := parent(path)
+	if dir == "" || p.clear == dir {
+		return nil
+	}
+	at, kind, err := p.State.Blocked(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the parents of %s: %w", path, err)
+	case at == "":
+		p.clear = dir
+		return nil
+	case kind == Link:
+		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and %s should be written "+
+			"below it; links are never followed: replace it by a directory", at, path)
+	case kind == File:
+		if _, ok := p.blocked[at]; !ok {
+			p.blocked[at] = path
+		}
+		return nil
+	}
+	return blockedBy(at, path)
+}
+
+func blockedBy(at, path string) error {
+	return failure.New(v1alpha1.ReasonPathCollision, "%s stands on the gateway where a directory is needed for %s, and is "+
+		"not ours to delete: remove it, or map it away", at, path)
+}

@@ -1,0 +1,276 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// node is a directory of the merged tree: the trees that overlay each other there, and the destinations below it.
+// Two nodes of the same path and rules with the same layers and no graft hold the same files.
+type node struct {
+	path   string // "" for the root
+	depth  int
+	layers []layer // in the order of the mappings
+	graft  *graft  // nil where no destination lies below
+	floor  int     // mappings below this one are hidden by a later file
+}
+
+// layer is a tree of the commit that a mapping lays over the others.
+type layer struct {
+	mapping uint16
+	tree    ID
+}
+
+// same reports whether two nodes hold the same files without reading them.
+func (n node) same(o node) bool {
+	return n.graft == nil && o.graft == nil && slices.Equal(n.layers, o.layers)
+}
+
+// child is an entry of a merged directory.
+type child struct {
+	name   string
+	isDir  bool
+	exec   bool
+	origin uint16
+	id     ID // of a file
+	layers []layer
+	graft  *graft
+	floor  int
+}
+
+func (c *child) want(path string) Want {
+	return Want{Path: path, ID: c.id, Exec: c.exec, Origin: c.origin}
+}
+
+func (c *child) dir(of node) node {
+	return node{path: join(of.path, c.name), depth: of.depth + 1, layers: c.layers, graft: c.graft, floor: c.floor}
+}
+
+func (d *Desired) top() node {
+	n := node{graft: d.graft}
+	for _, m := range d.graft.mounts {
+		n.layers = append(n.layers, layer{mapping: uint16(m.mapping), tree: m.entry.ID})
+	}
+	return n
+}
+
+// list returns what a merged directory holds, in git's order, without what is excluded or never touched. It refuses
+// what must not be written.
+func (d *Desired) list(n node) ([]child, error) {
+	if n.depth >= d.rules.Limits.Depth {
+		return nil, tooDeep(n.path, d.rules.Limits.Depth)
+	}
+	l := lister{d: d, n: n}
+	for _, layer := range n.layers {
+		if err := l.addTree(layer); err != nil {
+			return nil, err
+		}
+	}
+	if len(n.layers) > 1 || n.graft != nil {
+		if err := l.merge(); err != nil {
+			return nil, err
+		}
+	}
+	return l.children, l.checkSiblings()
+}
+
+// lister collects the children of one node. From a single layer they come sorted; else they are candidates, several of
+// one name, until merge has decided.
+type lister struct {
+	d        *Desired
+	n        node
+	children []child
+}
+
+func (l *lister) addTree(from layer) error {
+	entries, err := l.d.objects.Tree(from.tree)
+	if err != nil {
+		return fmt.Errorf("read %s of the commit: %w", at(l.n.path), err)
+	}
+	l.children = slices.Grow(l.children, len(entries))
+	for i, e := range entries {
+		if i > 0 && compareNames(entries[i-1].Name, entries[i-1].Mode == Directory, e.Name, e.Mode == Directory) >= 0 {
+			return failure.New(v1alpha1.ReasonUnsupportedRepository,
+				"tree %s of the commit is damaged: %q is out of order", from.tree.Short(), e.Name)
+		}
+		if err := l.addEntry(e, from.mapping); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lister) addEntry(e Entry, mapping uint16) error {
+	path := join(l.n.path, e.Name)
+	if e.Mode == Directory {
+		if l.leftOut(path, true) {
+			return nil
+		}
+	} else if l.leftOut(path, false) {
+		return nil
+	}
+	if err := l.checkPath(path, e.Name); err != nil {
+		return err
+	}
+	switch e.Mode {
+	case Directory:
+		l.children = append(l.children, child{
+			name: e.Name, isDir: true, origin: mapping, layers: []layer{{mapping: mapping, tree: e.ID}},
+		})
+	case Regular, Executable:
+		l.children = append(l.children, child{name: e.Name, exec: e.Mode == Executable, origin: mapping, id: e.ID})
+	case Symlink:
+		return l.d.symlink(path, e.ID)
+	case Submodule:
+		l.d.warn("submodule %s is skipped", path)
+	default:
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has a mode that git does not know", path)
+	}
+	return nil
+}
+
+// leftOut reports whether a path is excluded or never touched. Nobody descends into a directory that is.
+func (l *lister) leftOut(path string, isDir bool) bool {
+	if resource.NeverTouch(path) {
+		return true
+	}
+	x := &l.d.rules.Excludes
+	if !isDir {
+		return x.file(path)
+	}
+	if x.dir(path) {
+		return true
+	}
+	if x.file(path) {
+		l.d.warn("an exclude pattern matches the directory %s, but not what is in it; end the pattern with a slash", path)
+	}
+	return false
+}
+
+func (l *lister) checkPath(path, name string) error {
+	if err := checkName(path, name); err != nil {
+		return err
+	}
+	if l.n.path == "" && driveLetter(name) {
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
+	}
+	if limit := l.d.rules.Limits.PathBytes; len(path) > limit {
+		return tooLong(path, limit)
+	}
+	return nil
+}
+
+// merge decides between the candidates of each name: the last mapping wins, also between a file and a directory.
+func (l *lister) merge() error {
+	if err := l.addGrafts(); err != nil {
+		return err
+	}
+	slices.SortStableFunc(l.children, func(a, b child) int {
+		if a.name != b.name {
+			return compareNames(a.name, false, b.name, false)
+		}
+		return int(a.origin) - int(b.origin)
+	})
+	merged := l.children[:0:0]
+	for rest := l.children; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].name == rest[0].name {
+			if rest[n].origin == rest[n-1].origin {
+				return l.collision(rest[n].name, rest[n-1].name)
+			}
+			n++
+		}
+		if c, ok := l.decide(rest[:n]); ok {
+			merged = append(merged, c)
+		}
+		rest = rest[n:]
+	}
+	slices.SortFunc(merged, func(a, b child) int { return compareNames(a.name, a.isDir, b.name, b.isDir) })
+	l.children = merged
+	return nil
+}
+
+// addGrafts adds the destinations that lie right here as candidates, and one without layers for each name below which
+// others begin.
+func (l *lister) addGrafts() error {
+	if l.n.graft == nil {
+		return nil
+	}
+	for _, name := range l.n.graft.names {
+		g := l.n.graft.below[name]
+		for _, m := range g.mounts {
+			if m.mapping < l.n.floor {
+				continue
+			}
+			e := m.entry
+			e.Name = name
+			if err := l.addEntry(e, uint16(m.mapping)); err != nil {
+				return err
+			}
+		}
+		path := join(l.n.path, name)
+		if g.last >= l.n.floor && g.below != nil && !l.leftOut(path, true) {
+			if err := l.checkPath(path, name); err != nil {
+				return err
+			}
+			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), graft: g})
+		}
+	}
+	return nil
+}
+
+// decide merges the candidates of one name; they are in the order of the mappings.
+func (l *lister) decide(candidates []child) (child, bool) {
+	var file *child
+	dir := child{name: candidates[0].name, isDir: true, floor: l.n.floor}
+	for i := range candidates {
+		if c := &candidates[i]; !c.isDir {
+			file, dir.floor = c, int(c.origin)+1
+		}
+	}
+	for i := range candidates {
+		c := &candidates[i]
+		if !c.isDir || int(c.origin) < dir.floor {
+			continue
+		}
+		dir.layers = append(dir.layers, c.layers...)
+		if c.graft != nil {
+			dir.graft = c.graft
+		}
+	}
+	switch {
+	case len(dir.layers) > 0 || dir.graft != nil:
+		return dir, true
+	case file != nil:
+		return *file, true
+	}
+	return child{}, false
+}
+
+// checkSiblings refuses names that are one name on some file systems.
+func (l *lister) checkSiblings() error {
+	f := folder{seen: make(map[string]string, len(l.children))}
+	for i := range l.children {
+		if other, collides := f.add(l.children[i].name); collides {
+			return l.collision(other, l.children[i].name)
+		}
+	}
+	return nil
+}
+
+func (l *lister) collision(a, b string) error {
+	return failure.New(v1alpha1.ReasonPathCollision, "%q and %q are one path on a file system that ignores case or "+
+		"normalises Unicode, or a file and a directory of one name; rename one of them",
+		join(l.n.path, a), join(l.n.path, b))
+}
+
+func at(path string) string {
+	if path == "" {
+		return "the root"
+	}
+	return path
+}

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// mirror deletes, under prune mirror, the files in mapped directories that are neither desired nor ours; their bytes go
+// to lost+found first. It always walks these directories on the disk, as no commit tells of a file that the gateway
+// made: under mirror a sync costs a walk of the mapped directories even where one file changed. Only plain files go;
+// links and others stay. A mapping whose source the commit does not have mirrors nothing.
+func (p *planner) mirror() error {
+	var more []Change
+	for _, dir := range p.mirrors {
+		list, err := p.mirrorDir(dir)
+		if err != nil {
+			return err
+		}
+		more = append(more, list...)
+	}
+	p.insert(more)
+	return nil
+}
+
+// mirrored reports whether prune mirror deletes a file at path that git does not have.
+func (p *planner) mirrored(path string) bool {
+	return slices.ContainsFunc(p.mirrors, func(dir string) bool { return below(path, dir) })
+}
+
+func (p *planner) mirrorDir(dir string) ([]Change, error) {
+	desired := newCursor(p.Desired.Below(dir), func(w Want) string { return w.Path })
+	defer desired.stop()
+	owned := newCursor(p.Manifest.All(dir+"/"), func(r Owned) string { return r.Path })
+	defer owned.stop()
+	var list []Change
+	for f, err := range p.State.Walk(dir) {
+		if err != nil {
+			return nil, fmt.Errorf("walk %s: %w", dir, err)
+		}
+		wanted, err := desired.has(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		ours, err := owned.has(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("read the manifest: %w", err)
+		}
+		if wanted || ours || f.Stat.Kind != File || resource.NeverTouch(f.Path) || p.rules.Excludes.Match(f.Path) {
+			continue
+		}
+		id, err := p.State.BlobID(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("hash %s: %w", f.Path, err)
+		}
+		list = append(list, Change{Op: Delete, Path: f.Path, Found: f.Stat, FoundID: id, Conflict: true})
+	}
+	return list, nil
+}
+
+// mappedDirs returns the destinations of directory mappings, without those that lie in others.
+func (d *Desired) mappedDirs() []string {
+	var dirs []string
+	var visit func(path string, g *graft)
+	visit = func(path string, g *graft) {
+		if path != "" && resource.NeverTouch(path) {
+			return
+		}
+		if slices.ContainsFunc(g.mounts, func(m mount) bool { return m.entry.Mode == Directory }) {
+			dirs = append(dirs, path)
+			return
+		}
+		for _, name := range slices.Sorted(slices.Values(g.names)) {
+			visit(join(path, name), g.below[name])
+		}
+	}
+	visit("", d.graft)
+	return dirs
+}
+
+// cursor reads a sorted stream beside another one.
+type cursor[T any] struct {
+	next func() (T, error, bool)
+	stop func()
+	key  func(T) string
+	at   string
+	err  error
+	more bool
+}
+
+func newCursor[T any](seq iter.Seq2[T, error], key func(T) string) *cursor[T] {
+	c := &cursor[T]{key: key}
+	c.next, c.stop = iter.Pull2(seq)
+	c.advance()
+	return c
+}
+
+func (c *cursor[T]) advance() {
+	var v T
+	if v, c.err, c.more = c.next(); c.more && c.err == nil {
+		c.at = c.key(v)
+	}
+}
+
+// has reports whether the stream holds path. Paths must be asked for in ascending order.
+func (c *cursor[T]) has(path string) (bool, error) {
+	for c.more && c.err == nil && c.at < path {
+		c.advance()
+	}
+	return c.more && c.err == nil && c.at == path, c.err
+}

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// maxCompared is the size in bytes up to which JSON is compared by meaning. The largest JSON in public Ignition
+// repositories is a third of it.
+const maxCompared = 4 << 20
+
+// errTooLarge says that a blob is not read because it is larger than maxCompared.
+var errTooLarge = errors.New("too large to compare by meaning")
+
+// sameMeaning reports whether the file on the disk means what git wants, in other bytes.
+func (p *planner) sameMeaning(c Change) (bool, error) {
+	same := comparison(c.Path)
+	if same == nil || c.Found.Size > maxCompared {
+		return false, nil
+	}
+	want, err := p.blob(c.ID)
+	if errors.Is(err, errTooLarge) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s of the commit: %w", c.Path, err)
+	}
+	return p.compare(c, want, same)
+}
+
+// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. Where the store has
+// that blob no more it says no: then the gateway's version is kept rather than lost.
+func (p *planner) sameAsBefore(c Change, rec Owned) (bool, error) {
+	same := comparison(c.Path)
+	if same == nil || c.Found.Size > maxCompared {
+		return false, nil
+	}
+	before, err := p.blob(rec.Want)
+	if err != nil {
+		return false, nil //nolint:nilerr // see above
+	}
+	return p.compare(c, before, same)
+}
+
+func (p *planner) compare(c Change, with []byte, same func(a, b []byte) (bool, error)) (bool, error) {
+	found, err := p.State.Read(c.Path, maxCompared)
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", c.Path, err)
+	}
+	equal, err := same(found, with)
+	if err != nil {
+		return false, nil //nolint:nilerr // one of them is no JSON, so they do not mean the same
+	}
+	return equal, nil
+}
+
+// comparison returns how files of this name are compared by meaning, nil where only bytes count.
+func comparison(name string) func(a, b []byte) (bool, error) {
+	switch {
+	case base(name) == resource.File:
+		return resource.SameButModification
+	case path.Ext(name) == ".json":
+		return resource.SameJSON
+	}
+	return nil
+}
+
+// blob reads a blob of at most maxCompared bytes.
+func (p *planner) blob(id ID) ([]byte, error) {
+	var b limited
+	_, err := p.Desired.objects.WriteBlob(&b, id)
+	if b.over {
+		return nil, errTooLarge
+	}
+	return b.buf.Bytes(), err
+}
+
+// limited is a buffer that refuses more than maxCompared bytes.
+type limited struct {
+	buf  bytes.Buffer
+	over bool
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.buf.Len()+len(b) > maxCompared {
+		l.over = true
+		return 0, errTooLarge
+	}
+	return l.buf.Write(b)
+}

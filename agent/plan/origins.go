@@ -1,0 +1,84 @@
+package plan
+
+import (
+	"math"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A record of the manifest names its mapping by an index into the header. So that one file's change does not renew
+// 100,000 records, a mapping keeps its index for as long as a record uses it, also when the rules change around it.
+// While a plan is made, Change.Origin is the index in the rules; nameMappings translates it at the end.
+
+// sameOrigin reports whether a record names the mapping that brings the file now.
+func (p *planner) sameOrigin(rec Owned, w Want) bool {
+	return int(rec.Origin) < len(p.header.Mappings) && p.header.Mappings[rec.Origin] == p.origin(w.Origin)
+}
+
+func (p *planner) origin(mapping uint16) Origin {
+	m := p.rules.Mappings[mapping]
+	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
+}
+
+// keepOrigin notes that a record stays with the index that it has.
+func (p *planner) keepOrigin(rec Owned) {
+	if int(rec.Origin) < len(p.used) {
+		p.used[rec.Origin] = true
+	}
+}
+
+// nameMappings fills Changes.Mappings: the old table with the rules' mappings in their old places, in places that no
+// record uses any more, or at the end. Only a full plan has seen all records and knows which places are free.
+func (p *planner) nameMappings() error {
+	table := append([]Origin(nil), p.header.Mappings...)
+	index := make(map[Origin]uint16, len(table))
+	for i, o := range table {
+		if _, ok := index[o]; !ok {
+			index[o] = uint16(i)
+		}
+	}
+	free := p.freePlaces()
+	of := make([]uint16, len(p.rules.Mappings))
+	for i, o := range p.rules.origins() {
+		at, ok := index[o]
+		switch {
+		case ok:
+		case len(free) > 0:
+			at, free = free[0], free[1:]
+			table[at] = o
+		case len(table) > math.MaxUint16:
+			return failure.New(v1alpha1.ReasonLimitExceeded, "more than %d mappings were in force since the last full "+
+				"comparison; ask for force-sync", math.MaxUint16)
+		default:
+			at = uint16(len(table))
+			table = append(table, o)
+		}
+		index[o], of[i] = at, at
+	}
+	for i := range p.changes.List {
+		c := &p.changes.List[i]
+		switch c.Op {
+		case Create, Update, Adopt, Keep:
+			c.Origin = of[c.Origin]
+		default:
+			c.Origin = 0
+		}
+	}
+	p.changes.Mappings = table
+	return nil
+}
+
+// freePlaces returns the indexes of old mappings that neither a record nor the rules need.
+func (p *planner) freePlaces() []uint16 {
+	if !p.full {
+		return nil
+	}
+	var free []uint16
+	for i, used := range p.used {
+		if !used && !p.rules.has(p.header.Mappings[i]) {
+			free = append(free, uint16(i))
+		}
+	}
+	return free
+}

@@ -1,0 +1,117 @@
+package plan
+
+import (
+	"path"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters, and not
+// git's own folder. "." is the root itself.
+type Path string
+
+// Root is the Path of the root itself.
+const Root Path = "."
+
+// ParsePath reads a path that came from outside: a field of a GatewaySync. A trailing slash, a leading "./" and doubled
+// slashes do not count. Everything that some system could read as a way out is refused with UnsafePath, not cleaned.
+func ParsePath(s string) (Path, error) {
+	if s == "" {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
+	}
+	if len(s) > DefaultLimits.PathBytes {
+		return "", tooLong(s, DefaultLimits.PathBytes)
+	}
+	if s[0] == '/' {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q is absolute; write it relative to the root", s)
+	}
+	depth := 0
+	for name := range strings.SplitSeq(s, "/") {
+		if name == "" || name == "." {
+			continue
+		}
+		if err := checkName(s, name); err != nil {
+			return "", err
+		}
+		if depth == 0 && driveLetter(name) {
+			return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", s)
+		}
+		if depth++; depth > DefaultLimits.Depth {
+			return "", tooDeep(s, DefaultLimits.Depth)
+		}
+	}
+	return Path(path.Clean(s)), nil
+}
+
+func (p Path) String() string { return string(p) }
+
+// rel returns the path as it is used for joining: the root is the empty string.
+func (p Path) rel() string {
+	if p == Root {
+		return ""
+	}
+	return string(p)
+}
+
+// checkName refuses one element of a path; whole is for the message.
+func checkName(whole, name string) error {
+	switch {
+	case name == "" || name == ".":
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has an element without a name", whole)
+	case name == "..":
+		return failure.New(v1alpha1.ReasonUnsafePath, `path %q has ".." in it; no path may climb`, whole)
+	case !utf8.ValidString(name):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q is not UTF-8; rename it in git", whole)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a control character in it; rename it", whole)
+	case strings.ContainsAny(name, `/\`):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a backslash in it; separate by slashes", whole)
+	case resource.IsGitDir(name):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q names git's own folder", whole)
+	}
+	return nil
+}
+
+func driveLetter(name string) bool {
+	c := name[0] | 0x20
+	return len(name) >= 2 && name[1] == ':' && c >= 'a' && c <= 'z'
+}
+
+func tooLong(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes; the limit pathBytes is %d",
+		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit)
+}
+
+func tooDeep(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than the limit depth, %d",
+		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit)
+}
+
+// join puts a name below a directory; "" is the root.
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// parent returns the directory of a path, "" for the root.
+func parent(p string) string {
+	if i := strings.LastIndexByte(p, '/'); i >= 0 {
+		return p[:i]
+	}
+	return ""
+}
+
+// below reports whether p lies in dir (at any depth, not dir itself); "" is the root.
+func below(p, dir string) bool {
+	if dir == "" {
+		return p != ""
+	}
+	return len(p) > len(dir)+1 && p[len(dir)] == '/' && p[:len(dir)] == dir
+}

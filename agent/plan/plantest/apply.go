@@ -1,0 +1,105 @@
+package plantest
+
+import (
+	"maps"
+	"testing"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// Apply carries a plan out in memory: it changes the disk, returns the manifest that follows, and what went to
+// lost+found. It fails the test where a plan asks for something that cannot be done.
+func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, objects *Objects, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
+	t.Helper()
+	next := &Manifest{Records: maps.Clone(m.Records)}
+	if next.Records == nil {
+		next.Records = make(map[string]plan.Owned)
+	}
+	lost := make(map[string]string)
+	for _, x := range c.List {
+		if x.Conflict {
+			if content, ok := disk.Content(x.Path); ok {
+				lost[x.Path] = content
+			}
+		}
+		if x.Op == plan.Delete {
+			disk.delete(t, x.Path)
+		}
+	}
+	for _, x := range c.List {
+		if x.Op == plan.Create || x.Op == plan.Update {
+			disk.write(t, x, objects)
+		}
+		record(next, x, disk)
+	}
+	next.Head = plan.Header{
+		Commit: c.To, Rules: rules.Fingerprint(), Mappings: c.Mappings, Files: len(next.Records), Complete: true,
+	}
+	if len(next.Records) != c.Total {
+		t.Errorf("the plan says that %d files will be ours, but it is %d", c.Total, len(next.Records))
+	}
+	return next, lost
+}
+
+// delete removes a file and the directories that are empty then.
+func (d *Disk) delete(t testing.TB, path string) {
+	t.Helper()
+	if d.nodes[path].kind != plan.File {
+		t.Errorf("the plan deletes %s, which is no file", path)
+	}
+	delete(d.nodes, path)
+	for dir := parent(path); dir != "" && d.empty(dir); dir = parent(dir) {
+		delete(d.nodes, dir)
+	}
+}
+
+func (d *Disk) empty(dir string) bool {
+	for p := range d.nodes {
+		if parent(p) == dir {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *Disk) write(t testing.TB, x plan.Change, objects *Objects) {
+	t.Helper()
+	if at, _, _ := d.Blocked(x.Path); at != "" {
+		t.Errorf("the plan writes %s, but %s is in the way", x.Path, at)
+	}
+	switch was := d.nodes[x.Path]; {
+	case was.kind == plan.Dir && d.empty(x.Path):
+		delete(d.nodes, x.Path)
+	case was.kind == plan.Dir:
+		t.Errorf("the plan writes %s, where a directory stands that is not empty", x.Path)
+	case (was.kind == plan.Missing) != (x.Op == plan.Create):
+		t.Errorf("the plan says %d for %s, where kind %d lies", x.Op, x.Path, was.kind)
+	}
+	if x.Op == plan.Update && x.FoundID == x.ID {
+		d.Chmod(x.Path, x.Exec)
+		return
+	}
+	d.put(x.Path, plan.File, string(objects.Content(t, x.ID)), x.Exec)
+}
+
+// record makes, renews or drops the record of a path.
+func record(m *Manifest, x plan.Change, disk *Disk) {
+	switch x.Op {
+	case plan.Delete, plan.Release:
+		delete(m.Records, x.Path)
+	case plan.Keep:
+		if r, ok := m.Records[x.Path]; ok {
+			r.Want, r.Exec, r.Origin = x.ID, x.Exec, x.Origin
+			m.Records[x.Path] = r
+		}
+	default:
+		st, _ := disk.Stat(x.Path)
+		r := plan.Owned{
+			Path: x.Path, Want: x.ID, Have: x.ID, Size: st.Size, Mtime: st.Mtime, Exec: x.Exec, Origin: x.Origin,
+		}
+		if x.Op == plan.Adopt {
+			r.Have = x.FoundID
+		}
+		m.Records[x.Path] = r
+	}
+}

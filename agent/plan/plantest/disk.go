@@ -1,0 +1,163 @@
+package plantest
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// Disk is a data directory. Every write gets an mtime of its own.
+type Disk struct {
+	nodes map[string]node
+	clock int64
+	// Hashed counts the files that were read to know their id.
+	Hashed int
+}
+
+type node struct {
+	kind    plan.Kind
+	content string
+	mtime   int64
+	exec    bool
+}
+
+// NewDisk returns a data directory with files.
+func NewDisk(files map[string]string) *Disk {
+	d := &Disk{nodes: make(map[string]node)}
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		d.Write(path, files[path])
+	}
+	return d
+}
+
+// Write puts a file, as the gateway would: directories are made as needed.
+func (d *Disk) Write(path, content string) { d.put(path, plan.File, content, false) }
+
+// Put puts a link or something else that is no file, or an empty directory.
+func (d *Disk) Put(path string, kind plan.Kind) { d.put(path, kind, "", false) }
+
+// Chmod sets the executable bit.
+func (d *Disk) Chmod(path string, exec bool) {
+	n := d.nodes[path]
+	n.exec = exec
+	d.nodes[path] = n
+}
+
+// Touch gives a file a new mtime.
+func (d *Disk) Touch(path string) {
+	n := d.nodes[path]
+	d.clock++
+	n.mtime = d.clock
+	d.nodes[path] = n
+}
+
+func (d *Disk) put(path string, kind plan.Kind, content string, exec bool) {
+	d.clock++
+	d.nodes[path] = node{kind: kind, content: content, mtime: d.clock, exec: exec}
+	for dir := parent(path); dir != ""; dir = parent(dir) {
+		if _, ok := d.nodes[dir]; !ok {
+			d.nodes[dir] = node{kind: plan.Dir}
+		}
+	}
+}
+
+// Remove removes a path and all below it.
+func (d *Disk) Remove(path string) {
+	for p := range d.nodes {
+		if p == path || strings.HasPrefix(p, path+"/") {
+			delete(d.nodes, p)
+		}
+	}
+}
+
+// Content returns a file's content; ok is false where none is.
+func (d *Disk) Content(path string) (content string, ok bool) {
+	n := d.nodes[path]
+	return n.content, n.kind == plan.File
+}
+
+// Files returns all files.
+func (d *Disk) Files() map[string]string {
+	files := make(map[string]string)
+	for path, n := range d.nodes {
+		if n.kind == plan.File {
+			files[path] = n.content
+		}
+	}
+	return files
+}
+
+// Stat implements plan.State.
+func (d *Disk) Stat(path string) (plan.Stat, error) {
+	if at, _, _ := d.Blocked(path); at != "" {
+		return plan.Stat{}, nil
+	}
+	n, ok := d.nodes[path]
+	if !ok {
+		return plan.Stat{}, nil
+	}
+	return plan.Stat{Kind: n.kind, Size: int64(len(n.content)), Mtime: n.mtime, Exec: n.exec}, nil
+}
+
+// Blocked implements plan.State.
+func (d *Disk) Blocked(path string) (string, plan.Kind, error) {
+	for i := range len(path) {
+		if path[i] != '/' {
+			continue
+		}
+		if n, ok := d.nodes[path[:i]]; ok && n.kind != plan.Dir {
+			return path[:i], n.kind, nil
+		}
+	}
+	return "", plan.Missing, nil
+}
+
+// BlobID implements plan.State.
+func (d *Disk) BlobID(path string) (plan.ID, error) {
+	n := d.nodes[path]
+	if n.kind != plan.File {
+		return plan.ID{}, fmt.Errorf("%s is no file", path)
+	}
+	d.Hashed++
+	return BlobID([]byte(n.content)), nil
+}
+
+// Read implements plan.State.
+func (d *Disk) Read(path string, limit int64) ([]byte, error) {
+	n := d.nodes[path]
+	if n.kind != plan.File || int64(len(n.content)) > limit {
+		return nil, fmt.Errorf("%s is no file, or larger than %d bytes", path, limit)
+	}
+	return []byte(n.content), nil
+}
+
+// Walk implements plan.State.
+func (d *Disk) Walk(dir string) iter.Seq2[plan.Found, error] {
+	return func(yield func(plan.Found, error) bool) {
+		for _, path := range slices.Sorted(maps.Keys(d.nodes)) {
+			n := d.nodes[path]
+			if n.kind == plan.Dir || !strings.HasPrefix(path, dir+"/") && dir != "" || d.agents(path) {
+				continue
+			}
+			if at, _, _ := d.Blocked(path); at != "" {
+				continue
+			}
+			st, _ := d.Stat(path)
+			if !yield(plan.Found{Path: path, Stat: st}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (d *Disk) agents(path string) bool {
+	return slices.Contains(strings.Split(path, "/"), ".stoker")
+}
+
+func parent(path string) string {
+	return path[:max(strings.LastIndexByte(path, '/'), 0)]
+}

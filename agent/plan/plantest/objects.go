@@ -1,0 +1,177 @@
+// Package plantest has small, real implementations of the interfaces of plan, in memory, for tests: a store of git
+// objects, a data directory, a manifest, and an Apply that carries a plan out between them.
+package plantest
+
+import (
+	"crypto/sha1"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// Objects is a git object store. Its ids are those of git.
+type Objects struct {
+	mu    sync.Mutex
+	trees map[plan.ID][]plan.Entry
+	blobs map[plan.ID][]byte
+	// Reads counts the trees that were read.
+	Reads int
+}
+
+// NewObjects returns an empty store.
+func NewObjects() *Objects {
+	return &Objects{trees: make(map[plan.ID][]plan.Entry), blobs: make(map[plan.ID][]byte)}
+}
+
+// File is an entry of a tree that is no directory.
+type File struct {
+	Content string
+	Mode    plan.Mode // zero is plan.Regular
+	// ID is the commit of a Submodule.
+	ID plan.ID
+}
+
+// Files maps paths to files.
+type Files map[string]File
+
+// Text makes Files of paths and contents.
+func Text(content map[string]string) Files {
+	f := make(Files, len(content))
+	for path, text := range content {
+		f[path] = File{Content: text}
+	}
+	return f
+}
+
+// BlobID returns the id that git gives to a content.
+func BlobID(content []byte) plan.ID { return hash("blob", content) }
+
+func hash(kind string, content []byte) plan.ID {
+	h := sha1.New()
+	fmt.Fprintf(h, "%s %d\x00", kind, len(content))
+	h.Write(content)
+	return plan.ID(h.Sum(nil))
+}
+
+// Blob adds a blob.
+func (o *Objects) Blob(content []byte) plan.ID {
+	id := BlobID(content)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.blobs[id] = slices.Clone(content)
+	return id
+}
+
+// Commit adds the trees and blobs of files and returns the id of the root tree.
+func (o *Objects) Commit(files Files) plan.ID {
+	type dir struct {
+		files []plan.Entry
+		below Files
+	}
+	dirs := make(map[string]*dir)
+	var top []plan.Entry
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		f := files[path]
+		name, rest, deep := strings.Cut(path, "/")
+		if deep {
+			if dirs[name] == nil {
+				dirs[name] = &dir{below: make(Files)}
+			}
+			dirs[name].below[rest] = f
+			continue
+		}
+		e := plan.Entry{Name: name, Mode: f.Mode, ID: f.ID}
+		if f.Mode == 0 {
+			e.Mode = plan.Regular
+		}
+		if f.Mode != plan.Submodule {
+			e.ID = o.Blob([]byte(f.Content))
+		}
+		top = append(top, e)
+	}
+	for name, d := range dirs {
+		top = append(top, plan.Entry{Name: name, Mode: plan.Directory, ID: o.Commit(d.below)})
+	}
+	return o.TreeOf(top)
+}
+
+// TreeOf adds one tree, sorted as git does; its entries may be such as git would refuse.
+func (o *Objects) TreeOf(entries []plan.Entry) plan.ID {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b plan.Entry) int { return strings.Compare(key(a), key(b)) })
+	return o.RawTree(entries)
+}
+
+// RawTree adds one tree with its entries as they are.
+func (o *Objects) RawTree(entries []plan.Entry) plan.ID {
+	var text []byte
+	modes := map[plan.Mode]string{
+		plan.Regular: "100644", plan.Executable: "100755", plan.Directory: "40000", plan.Symlink: "120000",
+		plan.Submodule: "160000",
+	}
+	for _, e := range entries {
+		text = fmt.Appendf(text, "%s %s\x00%s", modes[e.Mode], e.Name, e.ID[:])
+	}
+	id := hash("tree", text)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.trees[id] = slices.Clone(entries)
+	return id
+}
+
+func key(e plan.Entry) string {
+	if e.Mode == plan.Directory {
+		return e.Name + "/"
+	}
+	return e.Name
+}
+
+// Tree implements plan.Objects.
+func (o *Objects) Tree(id plan.ID) ([]plan.Entry, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.Reads++
+	t, ok := o.trees[id]
+	if !ok {
+		return nil, fmt.Errorf("tree %s is not in the store", id)
+	}
+	return t, nil
+}
+
+// WriteBlob implements plan.Objects.
+func (o *Objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+	o.mu.Lock()
+	b, ok := o.blobs[id]
+	o.mu.Unlock()
+	if !ok {
+		return 0, fmt.Errorf("blob %s is not in the store", id)
+	}
+	n, err := w.Write(b)
+	return int64(n), err
+}
+
+// Forget removes an object, as if the store had been rebuilt.
+func (o *Objects) Forget(id plan.ID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.trees, id)
+	delete(o.blobs, id)
+}
+
+// Content returns a blob.
+func (o *Objects) Content(t testing.TB, id plan.ID) []byte {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b, ok := o.blobs[id]
+	if !ok {
+		t.Fatalf("blob %s is not in the store", id)
+	}
+	return b
+}

@@ -1,0 +1,165 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxLines is the number of changes that String prints.
+const maxLines = 200
+
+// Counts sums a plan up. Every change but an adopted or kept one counts once; Conflicts are among them.
+type Counts struct {
+	Added, Modified, Deleted, Kept, Adopted, Released int
+	// Conflicts are files whose version of the gateway goes to lost+found.
+	Conflicts int
+}
+
+// Counts returns what the plan does, in numbers.
+func (c *Changes) Counts() Counts {
+	var n Counts
+	for i := range c.List {
+		x := &c.List[i]
+		switch x.Op {
+		case Create:
+			n.Added++
+		case Update:
+			n.Modified++
+		case Delete:
+			n.Deleted++
+		case Keep:
+			n.Kept++
+		case Adopt:
+			n.Adopted++
+		case Release:
+			n.Released++
+		}
+		if x.Conflict {
+			n.Conflicts++
+		}
+	}
+	return n
+}
+
+// Writes reports whether the plan touches any file; else at most records change.
+func (c *Changes) Writes() bool {
+	return slices.ContainsFunc(c.List, func(x Change) bool { return x.writes() })
+}
+
+// Summary returns the plan in one line.
+func (c *Changes) Summary() string {
+	from := "first sync"
+	if !c.From.IsZero() {
+		from = c.From.Short()
+	}
+	return from + " → " + c.To.Short() + ": " + c.Counts().String()
+}
+
+// String returns the numbers that are not zero, in words.
+func (n Counts) String() string {
+	var parts []string
+	for _, part := range []struct {
+		count int
+		word  string
+	}{
+		{n.Added, "created"}, {n.Modified, "updated"}, {n.Deleted, "deleted"}, {n.Kept, "kept"},
+		{n.Adopted, "adopted"}, {n.Released, "released"},
+	} {
+		if part.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.count, part.word))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing to do"
+	}
+	if n.Conflicts > 0 {
+		parts = append(parts, fmt.Sprintf("%d to lost+found", n.Conflicts))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String returns the plan as a person reads it: what is written first, then what only changes its record, each sorted
+// by path; at most 200 lines of them.
+func (c *Changes) String() string {
+	var b strings.Builder
+	b.WriteString(c.Summary() + "\n")
+	if c.Held != nil {
+		fmt.Fprintf(&b, "held (%s): %s\n", c.Held.Reason, c.Held.Message)
+	}
+	lines := 0
+	for _, quiet := range []bool{false, true} {
+		for i := range c.List {
+			x := &c.List[i]
+			if (x.Op == Adopt) != quiet {
+				continue
+			}
+			if lines++; lines <= maxLines {
+				b.WriteString(x.line() + "\n")
+			}
+		}
+	}
+	if lines > maxLines {
+		fmt.Fprintf(&b, "… and %d more\n", lines-maxLines)
+	}
+	for _, w := range c.Warnings {
+		b.WriteString("warning: " + w + "\n")
+	}
+	return b.String()
+}
+
+func (c *Change) line() string {
+	path := printable(c.Path)
+	switch {
+	case c.Op == Delete && c.Conflict:
+		return "! " + path + " (deleted; the gateway's version goes to lost+found)"
+	case c.Conflict:
+		return "! " + path + " (the gateway's version goes to lost+found)"
+	case c.Op == Create:
+		return "+ " + path
+	case c.Op == Update && c.ID == c.FoundID:
+		return "~ " + path + " (mode)"
+	case c.Op == Update:
+		return "~ " + path
+	case c.Op == Delete:
+		return "- " + path
+	case c.Op == Adopt:
+		return "= " + path + " (adopted as it is)"
+	case c.Op == Keep:
+		return "= " + path + " (kept: the gateway's version)"
+	case c.Found.Kind == Missing:
+		return "= " + path + " (gone already)"
+	}
+	return "= " + path + " (released: left as it is)"
+}
+
+// printable keeps a file name of the gateway's from breaking a line or a terminal.
+func printable(path string) string {
+	if strings.ContainsFunc(path, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(path)
+	}
+	return path
+}
+
+func files(n int) string { return strconv.Itoa(n) + " " + plural(n, "file") }
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// some joins names, and says how many are left out.
+func some(names []string, of int) string {
+	shown := make([]string, len(names))
+	for i, name := range names {
+		shown[i] = printable(name)
+	}
+	text := strings.Join(shown, ", ")
+	if of > len(names) {
+		text += fmt.Sprintf(" and %d more", of-len(names))
+	}
+	return text
+}
