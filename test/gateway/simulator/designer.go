@@ -1,0 +1,203 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// session is an open Designer, guarded by Gateway.mu.
+type session struct {
+	id, user, project string
+	since             time.Time
+	opened            map[string]string // resource → its signature when it was opened
+}
+
+// ErrConflict means that a resource was changed since the Designer opened it: a person would see a dialog now.
+var ErrConflict = errors.New("the resource was changed since it was opened")
+
+const maxSessions = 1000
+
+// OpenDesigner opens a Designer session on a project and returns its id.
+func (g *Gateway) OpenDesigner(user, project string) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.designers) >= maxSessions {
+		return "", errors.New("too many Designer sessions")
+	}
+	g.sessions++
+	s := &session{id: fmt.Sprintf("designer-%d", g.sessions), user: user, project: project, since: g.now(), opened: map[string]string{}}
+	g.designers[s.id] = s
+	return s.id, nil
+}
+
+// CloseDesigner ends a session.
+func (g *Gateway) CloseDesigner(id string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.designers[id] == nil {
+		return errSession(id)
+	}
+	delete(g.designers, id)
+	return nil
+}
+
+// OpenResource opens a resource <module>/<type>/<name> of the session's project as the gateway has it loaded.
+func (g *Gateway) OpenResource(id, resourcePath string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.designers[id]
+	if s == nil {
+		return errSession(id)
+	}
+	r := g.projectResource(s.project, resourcePath)
+	if r == nil {
+		return fmt.Errorf("the project %s has no resource %s", s.project, resourcePath)
+	}
+	s.opened[resourcePath] = r.storedSignature()
+	return nil
+}
+
+// SaveResource saves data files of a resource in a Designer: it writes them and resource.json, with the session's user
+// as actor, and the gateway has them loaded at once. It waits while a scan lock is held. A resource that the gateway
+// loaded anew since the session opened it is ErrConflict, unless force overwrites it.
+func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
+	if err := checkSave(resourcePath, files); err != nil {
+		return err
+	}
+	if err := g.awaitLock(ctx, kindProjects); err != nil {
+		return err
+	}
+	g.saving.Lock()
+	defer g.saving.Unlock()
+	g.mu.Lock()
+	s := g.designers[id]
+	if s == nil {
+		g.mu.Unlock()
+		return errSession(id)
+	}
+	old, base := g.projectResource(s.project, resourcePath), s.opened[resourcePath]
+	known := g.projects[s.project] != nil
+	g.mu.Unlock()
+	switch {
+	case !known:
+		return fmt.Errorf("the gateway has no project %s", s.project)
+	case old == nil:
+		old = newResource(resourcePath, "G")
+	case old.storedSignature() != base && !force:
+		return ErrConflict
+	}
+	dir := path.Join(projectsDir, s.project, resourcePath)
+	saved, err := g.saveResource(dir, old, s.user, files)
+	if err != nil {
+		return err
+	}
+	if !g.opts.NoBlobs {
+		if err := g.keepBlobs(dir, saved); err != nil {
+			return err
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.opened[resourcePath] = saved.storedSignature()
+	if p := g.projects[s.project]; p != nil {
+		changed := *p
+		changed.tree = p.tree.with(saved)
+		g.projects = maps.Clone(g.projects)
+		g.projects[s.project] = &changed
+	}
+	return nil
+}
+
+// SaveConfig saves a resource's config.json in a collection as the web interface does; it waits while a scan lock is
+// held, and the gateway has it loaded at once.
+func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, actor string, raw []byte) error {
+	files := map[string][]byte{"config.json": raw}
+	if err := checkSave(resourcePath, files); err != nil {
+		return err
+	}
+	doc, err := parseJSON(raw)
+	if err != nil {
+		return err
+	}
+	if g.loadedConfig().collection(collection) == nil || collection == "external" {
+		return fmt.Errorf("the collection %s is not one that the web interface writes", collection)
+	}
+	if err := g.awaitLock(ctx, kindConfig); err != nil {
+		return err
+	}
+	return g.putConfig(collection, resourcePath, actor, doc)
+}
+
+func checkSave(resourcePath string, files map[string][]byte) error {
+	if strings.Count(resourcePath, "/") < 1 || path.Clean("/"+resourcePath) != "/"+resourcePath {
+		return fmt.Errorf("%q is no resource: want <module>/<type>[/<name>]", resourcePath)
+	}
+	for name := range files {
+		if name == "" || name == resourceFile || name == ".." || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("%q is no data file", name)
+		}
+	}
+	return nil
+}
+
+func errSession(id string) error { return fmt.Errorf("there is no Designer session %q", id) }
+
+// projectResource is called with mu held.
+func (g *Gateway) projectResource(project, resourcePath string) *resource {
+	p := g.projects[project]
+	if p == nil {
+		return nil
+	}
+	return p.tree.resources[resourcePath]
+}
+
+func (s *session) doc(now time.Time) node {
+	return object{
+		{"id", s.id}, {"user", s.user}, {"uptime", now.Sub(s.since).Milliseconds()}, {"lastcomm", now.UnixMilli()},
+		{"timeout", 30000}, {"memory", object{{"used", 512}, {"max", 2048}}}, {"project", s.project},
+		{"address", "192.0.2.10"}, {"timezone", "UTC"},
+	}
+}
+
+func (g *Gateway) getDesigners(w http.ResponseWriter, r *http.Request) {
+	writeList(w, r, g.sessionDocs())
+}
+
+func (g *Gateway) sessionDocs() []node {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	items := []node{}
+	for _, id := range slices.Sorted(maps.Keys(g.designers)) {
+		items = append(items, g.designers[id].doc(g.now()))
+	}
+	return items
+}
+
+func (g *Gateway) getDesigner(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	var doc node
+	if s := g.designers[r.PathValue("id")]; s != nil {
+		doc = s.doc(g.now())
+	}
+	g.mu.Unlock()
+	if doc == nil {
+		htmlError(w, http.StatusNotFound, "Not Found")
+		return
+	}
+	writeJSON(w, http.StatusOK, doc)
+}
+
+func (g *Gateway) deleteDesigner(w http.ResponseWriter, r *http.Request) {
+	if err := g.CloseDesigner(r.PathValue("id")); err != nil {
+		htmlError(w, http.StatusNotFound, "Not Found")
+		return
+	}
+	writeJSON(w, http.StatusOK, object{})
+}

@@ -1,0 +1,120 @@
+package simulator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// door is a port that can be closed and opened again at the same address.
+type door struct {
+	addr    string
+	handler http.Handler
+	tls     *tls.Config
+
+	mu     sync.Mutex
+	server *http.Server
+	served chan struct{}
+}
+
+func (d *door) address() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.addr
+}
+
+// open does nothing where the door is open.
+func (d *door) open() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.server != nil {
+		return nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", d.addr)
+	if err != nil {
+		return err
+	}
+	d.addr = l.Addr().String()
+	if d.tls != nil {
+		l = tls.NewListener(l, d.tls)
+	}
+	server := &http.Server{
+		Handler:           d.handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0),
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // ends with close
+	}()
+	d.server, d.served = server, served
+	return nil
+}
+
+func (d *door) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.server == nil {
+		return
+	}
+	_ = d.server.Close()
+	<-d.served
+	d.server = nil
+}
+
+// certificate is a self-signed one.
+type certificate struct {
+	pair tls.Certificate
+	pem  []byte
+}
+
+func newCertificate(names []string, notAfter time.Time) (*certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	notBefore := time.Now().Add(-time.Hour)
+	if notAfter.Before(notBefore) {
+		notBefore = notAfter.Add(-time.Hour)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: names[0]},
+		DNSNames:     names,
+		NotBefore:    notBefore,
+		NotAfter:     notAfter,
+		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return &certificate{
+		pair: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		pem:  pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+	}, nil
+}
+
+func (c *certificate) config() *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+}

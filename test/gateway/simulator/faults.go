@@ -1,0 +1,173 @@
+package simulator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fault makes a route answer otherwise than it would.
+type Fault struct {
+	// Route is "METHOD /path", for example "POST /data/api/v1/scan/projects". A method of * is every method; a path that
+	// ends in * is every path that begins so.
+	Route string `json:"route"`
+	// Times is how many requests it is for; 0 is all.
+	Times int `json:"times"`
+	// Delay comes before the answer.
+	Delay Duration `json:"delay"`
+	// Status answers with the web server's error page, or with Body.
+	Status int    `json:"status"`
+	Body   string `json:"body"`
+	// Location is the header of a redirect.
+	Location string `json:"location"`
+	// Reset sends half an answer and breaks the connection.
+	Reset bool `json:"reset"`
+	// After lets the route do its work, then answers as above: the client cannot know that it was done.
+	After bool `json:"after"`
+}
+
+// Duration is a time.Duration that is written as text in JSON: "1.5s".
+type Duration time.Duration
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Duration) UnmarshalJSON(raw []byte) error {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return fmt.Errorf(`a duration is text such as "1.5s": %w`, err)
+	}
+	parsed, err := time.ParseDuration(text)
+	*d = Duration(parsed)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+func (f Fault) validate() error {
+	method, path, ok := strings.Cut(f.Route, " ")
+	switch {
+	case !ok || method == "" || !strings.HasPrefix(path, "/"):
+		return fmt.Errorf(`the route %q is none: want "METHOD /path"`, f.Route)
+	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
+		return fmt.Errorf("the status %d is none", f.Status)
+	case f.Status == 0 && !f.Reset && f.Delay == 0:
+		return errors.New("the fault does nothing: set status, delay or reset")
+	case f.Times < 0 || f.Delay < 0:
+		return errors.New("times and delay cannot be negative")
+	}
+	return nil
+}
+
+func (f Fault) matches(r *http.Request) bool {
+	method, path, _ := strings.Cut(f.Route, " ")
+	if method != "*" && method != r.Method {
+		return false
+	}
+	if prefix, ok := strings.CutSuffix(path, "*"); ok {
+		return strings.HasPrefix(r.URL.Path, prefix)
+	}
+	return path == r.URL.Path
+}
+
+// faultBook holds the faults in force; the first that matches counts.
+type faultBook struct {
+	mu   sync.Mutex
+	list []Fault
+}
+
+const maxFaults = 1000
+
+// Fault puts a fault in force, behind those that are.
+func (g *Gateway) Fault(f Fault) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	g.faults.mu.Lock()
+	defer g.faults.mu.Unlock()
+	if len(g.faults.list) >= maxFaults {
+		return errors.New("too many faults: clear them")
+	}
+	g.faults.list = append(g.faults.list, f)
+	return nil
+}
+
+// Faults lists the faults in force.
+func (g *Gateway) Faults() []Fault {
+	g.faults.mu.Lock()
+	defer g.faults.mu.Unlock()
+	return append([]Fault{}, g.faults.list...)
+}
+
+// ClearFaults ends all faults of routes.
+func (g *Gateway) ClearFaults() {
+	g.faults.mu.Lock()
+	defer g.faults.mu.Unlock()
+	g.faults.list = nil
+}
+
+func (b *faultBook) take(r *http.Request) (Fault, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, f := range b.list {
+		if !f.matches(r) {
+			continue
+		}
+		if f.Times == 1 {
+			b.list = append(b.list[:i:i], b.list[i+1:]...)
+		} else if f.Times > 1 {
+			b.list[i].Times--
+		}
+		return f, true
+	}
+	return Fault{}, false
+}
+
+// applyFault reports whether a fault has answered.
+func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
+	f, ok := g.faults.take(r)
+	if !ok {
+		return false
+	}
+	if f.After {
+		// The work is done, its answer goes nowhere.
+		g.serve(discard{http.Header{}}, r, g.routes())
+	}
+	if f.Delay > 0 {
+		timer := time.NewTimer(time.Duration(f.Delay))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		case <-g.life.Done():
+		}
+	}
+	switch {
+	case f.Reset:
+		reset(w)
+	case f.Status != 0:
+		if f.Location != "" {
+			w.Header().Set("Location", f.Location)
+		}
+		if f.Body == "" {
+			htmlError(w, f.Status, http.StatusText(f.Status))
+			return true
+		}
+		w.WriteHeader(f.Status)
+		_, _ = io.WriteString(w, f.Body)
+	default:
+		return f.After // a mere delay: the route answers
+	}
+	return true
+}
+
+// discard is an answer that nobody gets.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}

@@ -1,0 +1,179 @@
+package simulator
+
+import (
+	"context"
+	"fmt"
+	"html"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// frontHandler is the gateway's web server: it logs, applies faults and the state, then routes.
+func (g *Gateway) frontHandler() http.Handler {
+	routes := g.routes()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := &recorder{ResponseWriter: w}
+		rec.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
+		if !g.applyFault(rec, r) {
+			g.serve(rec, r, routes)
+		}
+		name, _, _ := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
+		g.requests.add(Request{
+			At: g.now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Status: rec.status, Token: name, TLS: r.TLS != nil,
+		})
+	})
+}
+
+// serve answers the public routes in every state, and those below /data only in RUNNING.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, routes http.Handler) {
+	state, _ := g.State()
+	switch {
+	case r.URL.Path == "/StatusPing":
+		writeJSON(w, http.StatusOK, statusPing(state))
+	case r.URL.Path == "/system/gwinfo":
+		w.Header().Set("Content-Type", "text/plain;charset=utf-8")
+		fmt.Fprint(w, g.gwinfo(state))
+	case r.URL.Path == "/welcome":
+		w.Header().Set("Content-Type", "text/html;charset=utf-8")
+		fmt.Fprint(w, "<!DOCTYPE html><html><head><title>Welcome</title></head><body>Commission this gateway.</body></html>")
+	case !strings.HasPrefix(r.URL.Path, "/data/"):
+		htmlError(w, http.StatusNotFound, "Not Found")
+	case state == Commissioning:
+		http.Redirect(w, r, "/welcome", http.StatusFound)
+	case state != Running:
+		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
+	default:
+		routes.ServeHTTP(w, r)
+	}
+}
+
+func statusPing(s State) node {
+	if s == Commissioning {
+		return object{{"state", string(Running)}, {"details", string(Commissioning)}}
+	}
+	return object{{"state", string(s)}}
+}
+
+// gwinfo is text that the vendor's health checks read.
+func (g *Gateway) gwinfo(s State) string {
+	status := string(s)
+	if s == Commissioning {
+		status = "NEEDS_COMMISSIONING"
+	}
+	node := "Active"
+	if g.opts.Role == "Backup" {
+		node = "Warm"
+	}
+	return strings.Join([]string{
+		"ContextStatus=" + status, "PlatformName=" + g.opts.Name, "Version=" + g.opts.Version, "PlatformEdition=standard",
+		"RedundancyStatus=" + g.opts.Role, "RedundantState=Good", "RedundantNodeActiveStatus=" + node,
+	}, ";")
+}
+
+// older reports whether the gateway is of a version before 8.3.
+func (g *Gateway) older() bool {
+	parts := strings.SplitN(g.opts.Version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	major, _ := strconv.Atoi(parts[0])
+	minor, _ := strconv.Atoi(parts[1])
+	return major < 8 || major == 8 && minor < 3
+}
+
+type tokenKey struct{}
+
+// tokenOf is the token of an authorized request.
+func tokenOf(r *http.Request) token {
+	t, _ := r.Context().Value(tokenKey{}).(token)
+	return t
+}
+
+// guarded lets a request through that has a token with the right permission.
+func (g *Gateway) guarded(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if g.older() {
+			g.noRoute(w, r)
+			return
+		}
+		t, refused := g.authorize(r)
+		if refused != nil {
+			htmlError(w, refused.status, refused.message)
+			return
+		}
+		next(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, t)))
+	}
+}
+
+// noRoute is the one error that the gateway gives in JSON.
+func (g *Gateway) noRoute(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/data"), "/api")
+	writeJSON(w, http.StatusNotFound, object{
+		{"message", "No route match for path: " + path}, {"url", r.URL.Path}, {"status", "404"},
+	})
+}
+
+// htmlError answers with the error page of the gateway's web server.
+func htmlError(w http.ResponseWriter, status int, message string) {
+	w.Header().Set("Content-Type", "text/html;charset=iso-8859-1")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `<html>
+<head>
+<meta http-equiv="Content-Type" content="text/html;charset=ISO-8859-1"/>
+<title>Error %[1]d %[2]s</title>
+</head>
+<body><h2>HTTP ERROR %[1]d %[2]s</h2>
+<table>
+<tr><th>URI:</th><td>/data</td></tr>
+<tr><th>STATUS:</th><td>%[1]d</td></tr>
+<tr><th>MESSAGE:</th><td>%[2]s</td></tr>
+</table>
+</body>
+</html>
+`, status, html.EscapeString(message))
+}
+
+func writeJSON(w http.ResponseWriter, status int, doc node) {
+	w.Header().Set("Content-Type", "application/json;charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(compact(doc))
+}
+
+// recorder remembers the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// reset sends half an answer and breaks the connection.
+func reset(w http.ResponseWriter) {
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // breaks the connection too
+	}
+	defer conn.Close()
+	_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4096\r\n\r\n{\"items\":[")
+	_ = buf.Flush()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // a reset, not an orderly end
+	}
+}

@@ -1,0 +1,207 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// State is a state of the gateway.
+type State string
+
+// The states. Down refuses connections; Starting and Faulted answer 503 to every route below /data; Commissioning
+// redirects them to /welcome.
+const (
+	Down          State = "DOWN"
+	Starting      State = "STARTING"
+	Commissioning State = "COMMISSIONING"
+	Running       State = "RUNNING"
+	Faulted       State = "FAULTED"
+)
+
+// The two kinds of scans and scan locks.
+const (
+	kindProjects = "projects"
+	kindConfig   = "config"
+)
+
+// Gateway is a simulated gateway. Its methods may be called from several goroutines.
+type Gateway struct {
+	opts     Options
+	root     *os.Root
+	log      *slog.Logger
+	canaries *canaries
+	logs     *logBook
+	requests *requestLog
+	faults   *faultBook
+	cert     *certificate
+
+	front, frontTLS, admin *door
+
+	// saving is held while the gateway itself writes or loads resources: it never meets its own half-written files.
+	saving sync.Mutex
+
+	mu         sync.Mutex
+	state      State
+	reason     string // why Faulted
+	first      bool   // seeded, and not started since
+	token      string
+	projects   map[string]*project
+	config     config
+	loadErrors []string
+	scans      map[string]*scanner
+	locks      map[string]*scanLock
+	designers  map[string]*session
+	sessions   int
+
+	life   context.Context // ends with Close
+	end    context.CancelFunc
+	up     context.Context // ends with Close, at a restart and when the gateway goes down
+	goDown context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Start plays a gateway on a data directory. With no StartupDelay the start is over when it returns; whether the gateway
+// then runs, State says: a gateway that faults is no error of the simulator.
+func Start(opts Options) (*Gateway, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(opts.Data)
+	if err != nil {
+		return nil, fmt.Errorf("the data directory: %w", err)
+	}
+	g := &Gateway{opts: opts, root: root, log: opts.Log, state: Down}
+	g.canaries = &canaries{root: root}
+	g.logs = &logBook{now: g.now}
+	g.requests = &requestLog{counts: map[string]int{}}
+	g.faults = &faultBook{}
+	g.life, g.end = context.WithCancel(context.Background())
+	g.up, g.goDown = context.WithCancel(g.life)
+	g.forget()
+	if err := g.open(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+func (g *Gateway) open() error {
+	if err := g.canaries.record(); err != nil {
+		return err
+	}
+	if g.opts.Seeding == SeedChart {
+		// The chart seeds in an init container, before the gateway is there.
+		if err := g.trySeed(); err != nil {
+			return err
+		}
+	}
+	g.front = &door{addr: g.opts.Listen, handler: g.frontHandler()}
+	if g.opts.TLS != nil {
+		var err error
+		if g.cert, err = newCertificate(g.opts.TLS.Names, g.opts.TLS.NotAfter); err != nil {
+			return err
+		}
+		g.frontTLS = &door{addr: g.opts.TLS.Listen, handler: g.frontHandler(), tls: g.cert.config()}
+	}
+	g.admin = &door{addr: g.opts.Admin, handler: g.adminHandler()}
+	if err := g.admin.open(); err != nil {
+		return err
+	}
+	if g.opts.Down {
+		// The address is known from the beginning, so that a client can be made before the gateway is up.
+		err := g.openFront()
+		g.closeFront()
+		return err
+	}
+	return g.power(g.opts.StartupDelay)
+}
+
+func (g *Gateway) trySeed() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first, err := g.seed()
+	g.first = g.first || first
+	return err
+}
+
+// Close stops the gateway. The data directory stays.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	g.end()
+	g.mu.Unlock()
+	g.closeFront()
+	if g.admin != nil {
+		g.admin.close()
+	}
+	g.wg.Wait()
+	return g.root.Close()
+}
+
+// URL is the http address of the gateway; it stays the same while the gateway is down.
+func (g *Gateway) URL() string { return "http://" + g.front.address() }
+
+// TLSURL is the https address, "" without Options.TLS.
+func (g *Gateway) TLSURL() string {
+	if g.frontTLS == nil {
+		return ""
+	}
+	return "https://" + g.frontTLS.address()
+}
+
+// AdminURL is the address of the simulator's own interface.
+func (g *Gateway) AdminURL() string { return "http://" + g.admin.address() }
+
+// CA is the gateway's self-signed certificate in PEM, nil without Options.TLS.
+func (g *Gateway) CA() []byte {
+	if g.cert == nil {
+		return nil
+	}
+	return g.cert.pem
+}
+
+// Token is the API token that the gateway issued, <name>:<key>. It is "" until the first start has got that far.
+func (g *Gateway) Token() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.token
+}
+
+// State returns the state, and for Faulted why.
+func (g *Gateway) State() (State, string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state, g.reason
+}
+
+// Canaries fails if anybody but the gateway changed, deleted or added a file where only the gateway writes.
+func (g *Gateway) Canaries() error { return g.canaries.check() }
+
+// RecordCanaries takes the gateway's own files as they are now for right.
+func (g *Gateway) RecordCanaries() error { return g.canaries.record() }
+
+// LoadErrors lists what scans could not load, since the beginning, the oldest first.
+func (g *Gateway) LoadErrors() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string(nil), g.loadErrors...)
+}
+
+// now is the gateway's clock.
+func (g *Gateway) now() time.Time { return time.Now().Add(g.opts.ClockSkew) }
+
+// sleep waits for d, or for ctx to end.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,166 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+)
+
+// scanLock keeps the gateway from writing to one of its trees, guarded by Gateway.mu.
+type scanLock struct {
+	actor string
+	taken time.Time // the gateway's clock
+	until time.Time // ours
+	freed chan struct{}
+}
+
+func (l *scanLock) held() bool { return l.actor != "" && time.Now().Before(l.until) }
+
+// release wakes those who wait.
+func (l *scanLock) release() {
+	l.actor = ""
+	if l.freed != nil {
+		close(l.freed)
+		l.freed = nil
+	}
+}
+
+func (l *scanLock) doc() node {
+	return object{
+		{"timestamp", l.taken.UnixMilli()},
+		{"remaining", int64(time.Until(l.until) / time.Second)},
+		{"actor", l.actor},
+	}
+}
+
+// HoldLock takes a scan lock in the name of another actor, for at most d.
+func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.locks[kind]
+	if l == nil {
+		return errKind(kind)
+	}
+	l.take(actor, g.now(), d)
+	return nil
+}
+
+// ReleaseLock releases a scan lock, whoever holds it.
+func (g *Gateway) ReleaseLock(kind string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.locks[kind]
+	if l == nil {
+		return errKind(kind)
+	}
+	l.release()
+	return nil
+}
+
+func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
+	l.actor, l.taken, l.until = actor, at, time.Now().Add(d)
+	if l.freed == nil {
+		l.freed = make(chan struct{})
+	}
+}
+
+// awaitLock waits until a lock is free: released or lapsed.
+func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
+	for {
+		g.mu.Lock()
+		l := g.locks[kind]
+		held, rest, freed, up := l.held(), time.Until(l.until), l.freed, g.up
+		g.mu.Unlock()
+		if !held {
+			return ctx.Err()
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-timer.C:
+		case <-freed:
+		case <-up.Done():
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// getLock answers 204 where nobody holds the lock.
+func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	l := g.locks[r.PathValue("kind")]
+	var doc node
+	if l != nil && l.held() {
+		doc = l.doc()
+	}
+	g.mu.Unlock()
+	switch {
+	case l == nil:
+		g.noRoute(w, r)
+	case doc == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		writeJSON(w, http.StatusOK, doc)
+	}
+}
+
+// postLock gives the lock: 200, 400 for a bad body, 409 where it is held. While the gateway itself is writing it waits,
+// and answers 408 after acquireTimeout.
+func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
+	kind := r.PathValue("kind")
+	if kind != kindProjects && kind != kindConfig {
+		g.noRoute(w, r)
+		return
+	}
+	body := struct {
+		AcquireTimeout int64 `json:"acquireTimeout"`
+		HoldTimeout    int64 `json:"holdTimeout"`
+	}{10, 60}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
+	const most = 24 * 60 * 60
+	if err != nil || json.Unmarshal(raw, &body) != nil || body.AcquireTimeout < 0 || body.HoldTimeout <= 0 ||
+		body.AcquireTimeout > most || body.HoldTimeout > most {
+		htmlError(w, http.StatusBadRequest, "Bad Request")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(body.AcquireTimeout)*time.Second)
+	defer cancel()
+	if !g.opts.Unknowns.LockWaits && g.lockHeld(kind) {
+		htmlError(w, http.StatusConflict, "Conflict")
+		return
+	}
+	if g.awaitLock(ctx, kind) != nil || !g.tryQuiet(ctx) {
+		htmlError(w, http.StatusRequestTimeout, "Request Timeout")
+		return
+	}
+	defer g.saving.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.locks[kind]
+	if l.held() {
+		htmlError(w, http.StatusConflict, "Conflict")
+		return
+	}
+	l.take(tokenOf(r).name, g.now(), time.Duration(body.HoldTimeout)*time.Second)
+	writeJSON(w, http.StatusOK, l.doc())
+}
+
+func (g *Gateway) lockHeld(kind string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.locks[kind].held()
+}
+
+// tryQuiet takes the mutex that the gateway's own writes hold, if it can before ctx ends.
+func (g *Gateway) tryQuiet(ctx context.Context) bool {
+	for !g.saving.TryLock() {
+		if sleep(ctx, time.Millisecond) != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,254 @@
+package simulator
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	resourceFile = "resource.json"
+	unaryFile    = "unary-resource.json"
+	// maxFile bounds what the simulator reads of one file.
+	maxFile = 256 << 20
+	// maxKept bounds a config.json that is kept in memory for the resource routes.
+	maxKept = 1 << 20
+)
+
+// resource is one resource as it was loaded from disk.
+type resource struct {
+	path    string // <module>/<type>[/<name>…]
+	unary   bool
+	doc     object // resource.json
+	files   []string
+	digests map[string]string // file name → lower-case hex SHA-256
+	config  node              // config.json, nil where there is none
+}
+
+// errNoAttributes is what stops a whole gateway at a cold start.
+var errNoAttributes = errors.New("resource.json has no attributes object")
+
+// loadResource reads a resource of dir as it is at this moment.
+func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, error) {
+	raw, err := readFile(root, path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := parseJSON(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	r := &resource{path: resourcePath, unary: name == unaryFile, digests: map[string]string{}}
+	var ok bool
+	if r.doc, ok = parsed.(object); !ok {
+		return nil, fmt.Errorf("%s is no JSON object", name)
+	}
+	if r.attributes() == nil {
+		return nil, errNoAttributes
+	}
+	if r.files, err = r.listedFiles(); err != nil {
+		return nil, err
+	}
+	for _, f := range r.files {
+		if err := r.loadFile(root, dir, f); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *resource) loadFile(root *os.Root, dir, file string) error {
+	raw, err := readFile(root, path.Join(dir, file))
+	if err != nil {
+		return fmt.Errorf("the listed file %s: %w", file, err)
+	}
+	if strings.HasSuffix(file, ".json") {
+		if !json.Valid(raw) {
+			return fmt.Errorf("the listed file %s is no JSON", file)
+		}
+		if file == "config.json" && len(raw) <= maxKept {
+			if r.config, err = parseJSON(raw); err != nil {
+				return fmt.Errorf("the listed file %s: %w", file, err)
+			}
+		}
+	}
+	sum := sha256.Sum256(raw)
+	r.digests[file] = hex.EncodeToString(sum[:])
+	return nil
+}
+
+func (r *resource) listedFiles() ([]string, error) {
+	v, _ := r.doc.get("files")
+	list, ok := v.(array)
+	if !ok && v != nil {
+		return nil, errors.New("resource.json: files is no list")
+	}
+	var files []string
+	for _, item := range list {
+		name, ok := item.(string)
+		if !ok || name == "" || strings.ContainsAny(name, `/\`) || name == ".." {
+			return nil, fmt.Errorf("resource.json: files lists %v, which is no file name", item)
+		}
+		files = append(files, name)
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+// attributes is nil where there are none.
+func (r *resource) attributes() object {
+	v, _ := r.doc.get("attributes")
+	o, _ := v.(object)
+	return o
+}
+
+func (r *resource) storedSignature() string {
+	v, _ := r.attributes().get("lastModificationSignature")
+	s, _ := v.(string)
+	return s
+}
+
+func (r *resource) enabled() bool {
+	v, ok := r.attributes().get("enabled")
+	b, isBool := v.(bool)
+	return !ok || !isBool || b
+}
+
+func (r *resource) flag(key string) byte {
+	if v, _ := r.doc.get(key); v == true {
+		return 1
+	}
+	return 0
+}
+
+// signature computes lastModificationSignature in the form of Ignition 8.3: SHA-256 over scope, description, version,
+// three flags, the sorted files with the hex digest of each, and the sorted attributes but the signature itself.
+func (r *resource) signature() (string, error) {
+	scope, err := r.scope()
+	if err != nil {
+		return "", err
+	}
+	version, err := r.version()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	_ = binary.Write(h, binary.BigEndian, scope)
+	for _, key := range []string{"documentation", "description"} {
+		if text, ok := r.doc.get(key); ok {
+			fmt.Fprint(h, text)
+			break
+		}
+	}
+	_ = binary.Write(h, binary.BigEndian, version)
+	h.Write([]byte{0, r.flag("restricted"), r.flag("overridable")})
+	for _, name := range slices.Sorted(maps.Keys(r.digests)) {
+		h.Write([]byte(name + r.digests[name]))
+	}
+	attributes := slices.Clone(r.attributes())
+	slices.SortFunc(attributes, func(a, b member) int { return strings.Compare(a.key, b.key) })
+	for _, m := range attributes {
+		if m.key != "lastModificationSignature" {
+			h.Write([]byte(m.key))
+			h.Write(compact(m.value))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// scope is the sum of its letters: A stands for all.
+func (r *resource) scope() (int32, error) {
+	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
+	v, _ := r.doc.get("scope")
+	letters, ok := v.(string)
+	if !ok {
+		return 0, errors.New("resource.json: scope is no text")
+	}
+	var scope int32
+	for _, l := range letters {
+		bit, ok := bits[l]
+		if !ok {
+			return 0, fmt.Errorf("resource.json: scope %q has an unknown letter", letters)
+		}
+		scope |= bit
+	}
+	return scope, nil
+}
+
+func (r *resource) version() (int32, error) {
+	v, _ := r.doc.get("version")
+	number, ok := v.(json.Number)
+	if !ok {
+		return 0, errors.New("resource.json: version is no number")
+	}
+	n, err := strconv.ParseInt(number.String(), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("resource.json: version: %w", err)
+	}
+	return int32(n), nil
+}
+
+// signed returns the resource with a new lastModification and signature, and the bytes of its resource.json.
+func (r *resource) signed(actor string, at time.Time) (*resource, []byte, error) {
+	next := *r
+	stamp := object{{"actor", actor}, {"timestamp", at.UTC().Format("2006-01-02T15:04:05Z")}}
+	next.doc = r.doc.with("attributes", r.attributes().with("lastModification", stamp))
+	signature, err := next.signature()
+	if err != nil {
+		return nil, nil, err
+	}
+	next.doc = next.doc.with("attributes", next.attributes().with("lastModificationSignature", signature))
+	return &next, pretty(next.ordered()), nil
+}
+
+// ordered brings the keys of resource.json into the gateway's order; keys that it does not know go last.
+func (r *resource) ordered() object {
+	known := []string{"scope", "description", "documentation", "version", "restricted", "overridable", "files", "attributes"}
+	out := object{}
+	for _, key := range known {
+		if v, ok := r.doc.get(key); ok {
+			out = append(out, member{key, v})
+		}
+	}
+	for _, m := range r.doc {
+		if !slices.Contains(known, m.key) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// newResource is a resource that did not exist before.
+func newResource(resourcePath, scope string) *resource {
+	return &resource{path: resourcePath, digests: map[string]string{}, doc: object{
+		{"scope", scope}, {"version", json.Number("1")}, {"restricted", false}, {"overridable", true},
+		{"files", array{}}, {"attributes", object{}},
+	}}
+}
+
+// withFiles returns the resource with other data files.
+func (r *resource) withFiles(files map[string][]byte) *resource {
+	next := *r
+	next.digests = maps.Clone(r.digests)
+	for name, raw := range files {
+		sum := sha256.Sum256(raw)
+		next.digests[name] = hex.EncodeToString(sum[:])
+	}
+	next.files = slices.Sorted(maps.Keys(next.digests))
+	list := array{}
+	for _, f := range next.files {
+		list = append(list, f)
+	}
+	next.doc = r.doc.with("files", list)
+	return &next
+}

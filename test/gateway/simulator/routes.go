@@ -1,0 +1,192 @@
+package simulator
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// routes are the routes below /data that need a token.
+func (g *Gateway) routes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handle := range map[string]http.HandlerFunc{
+		"GET  /data/api/v1/scan/{kind}":                              g.getScan,
+		"POST /data/api/v1/scan/{kind}":                              g.postScanRoute,
+		"GET  /data/api/v1/scan-lock/{kind}":                         g.getLock,
+		"POST /data/api/v1/scan-lock/{kind}":                         g.postLock,
+		"GET  /data/api/v1/gateway-info":                             g.getInfo,
+		"GET  /data/api/v1/redundancy":                               g.getRedundancy,
+		"GET  /data/api/v1/designers":                                g.getDesigners,
+		"GET  /data/api/v1/designer/{id}":                            g.getDesigner,
+		"DELETE /data/api/v1/designer/{id}":                          g.deleteDesigner,
+		"GET  /data/api/v1/projects/list":                            g.getProjects,
+		"GET  /data/api/v1/projects/names":                           g.getProjectNames,
+		"GET  /data/api/v1/projects/find/{name}":                     g.getProject,
+		"GET  /data/api/v1/resources/names/{module}/{type}":          g.getResources,
+		"GET  /data/api/v1/resources/list/{module}/{type}":           g.getResources,
+		"GET  /data/api/v1/resources/find/{module}/{type}/{name...}": g.getResource,
+		"GET  /data/api/v1/resources/singleton/{module}/{type}":      g.getResource,
+		"GET  /data/api/v1/logs":                                     g.getLogs,
+		"GET  /data/api/v1/restart-tasks/pending":                    g.getPending,
+		"POST /data/api/v1/restart-tasks/restart":                    g.postRestart,
+		"GET  /data/api/v1/mode":                                     g.getModes,
+		"GET  /data/api/v1/trial":                                    g.getTrial,
+		"GET  /data/api/v1/modules/healthy":                          g.getModules,
+		"GET  /openapi.json":                                         g.noRoute,
+	} {
+		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.guarded(handle))
+	}
+	mux.HandleFunc("/", g.noRoute)
+	return mux
+}
+
+// native checks a request of a native scan route: no parameter, no body.
+func (g *Gateway) native(w http.ResponseWriter, r *http.Request) bool {
+	if !g.opts.Strict {
+		return true
+	}
+	var what string
+	if r.URL.RawQuery != "" {
+		what = fmt.Sprintf("%s %s has the parameters %q: the route takes none", r.Method, r.URL.Path, r.URL.RawQuery)
+	} else if n, _ := r.Body.Read(make([]byte, 1)); n > 0 {
+		what = fmt.Sprintf("%s %s has a body: the route takes none", r.Method, r.URL.Path)
+	}
+	if what == "" {
+		return true
+	}
+	g.requests.violate(what)
+	htmlError(w, http.StatusBadRequest, "Bad Request")
+	return false
+}
+
+func (g *Gateway) getScan(w http.ResponseWriter, r *http.Request) {
+	if kind := r.PathValue("kind"); g.scanner(kind) == nil {
+		g.noRoute(w, r)
+	} else if g.native(w, r) {
+		writeJSON(w, http.StatusOK, g.scanStatus(kind))
+	}
+}
+
+func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
+	kind := r.PathValue("kind")
+	switch {
+	case g.scanner(kind) == nil:
+		g.noRoute(w, r)
+	case !g.native(w, r):
+	case g.opts.Role == "Backup" && g.opts.Unknowns.NoScanOnBackup:
+		htmlError(w, http.StatusForbidden, "Forbidden")
+	default:
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<20))
+		writeJSON(w, http.StatusOK, g.postScan(kind))
+	}
+}
+
+func (g *Gateway) getInfo(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, object{
+		{"name", g.opts.Name}, {"redundancyRole", g.opts.Role}, {"edition", "standard"},
+		{"ignitionVersion", g.opts.Version + " (b2026042713)"}, {"deploymentMode", g.opts.Mode},
+		{"timeZone", "Coordinated Universal Time"}, {"timeZoneId", "UTC"}, {"allowUnsignedModules", false},
+		{"license", object{{"mode", "Trial"}}},
+	})
+}
+
+func (g *Gateway) getRedundancy(w http.ResponseWriter, r *http.Request) {
+	backup := g.opts.Role == "Backup"
+	activity, project := "Active", "Good"
+	if backup {
+		activity = "Warm"
+	}
+	writeJSON(w, http.StatusOK, object{
+		{"role", g.opts.Role}, {"projectState", project}, {"activityLevel", activity}, {"localId", g.opts.Name},
+		{"peerConnected", g.opts.Role != "Independent"}, {"hasConfigAccess", !backup}, {"syncPending", false},
+		{"failoverPending", false},
+	})
+}
+
+func (g *Gateway) getLogs(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	start, _ := strconv.ParseInt(q.Get("startTime"), 10, 64)
+	limit, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || limit < 0 {
+		limit = 100
+	}
+	items := array{}
+	for _, l := range g.logs.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit) {
+		items = append(items, object{
+			{"timestamp", l.at.UnixMilli()}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
+		})
+	}
+	writeJSON(w, http.StatusOK, object{{"items", items}})
+}
+
+func (g *Gateway) getPending(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, object{{"pending", array{}}})
+}
+
+func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("confirm") != "true" {
+		htmlError(w, http.StatusBadRequest, "Bad Request")
+		return
+	}
+	writeJSON(w, http.StatusOK, object{{"restarting", true}})
+	g.spawn(func() {
+		if err := g.Restart(g.opts.StartupDelay); err != nil {
+			g.log.Error("the simulated gateway could not restart", "error", err)
+		}
+	})
+}
+
+func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
+	items := []node{}
+	for _, c := range g.loadedConfig() {
+		if c.declared {
+			items = append(items, object{
+				{"name", c.name}, {"title", c.title}, {"description", c.description},
+				{"resourceCount", len(c.tree.resources)},
+			})
+		}
+	}
+	writeList(w, r, items)
+}
+
+func (g *Gateway) getTrial(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, object{
+		{"licenseMode", "Trial"}, {"trialState", "AllInDemo"}, {"trialSecondsLeft", 7200}, {"expired", false}, {"emergency", false},
+	})
+}
+
+func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
+	items := []node{}
+	for _, id := range []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"} {
+		items = append(items, object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
+	}
+	writeList(w, r, items)
+}
+
+// writeList answers a page of a list: limit (100 unless asked), offset, search by name.
+func writeList(w http.ResponseWriter, r *http.Request, all []node) {
+	q := r.URL.Query()
+	number := func(key string, def int) int {
+		if n, err := strconv.Atoi(q.Get(key)); err == nil && n >= 0 {
+			return n
+		}
+		return def
+	}
+	limit, offset := number("limit", 100), number("offset", 0)
+	matching := slices.DeleteFunc(slices.Clone(all), func(v node) bool {
+		name, _ := dig(v, "name").(string)
+		return !strings.Contains(name, q.Get("search"))
+	})
+	page := array{}
+	if offset < len(matching) {
+		page = matching[offset:min(len(matching), offset+min(limit, len(matching)))]
+	}
+	writeJSON(w, http.StatusOK, object{
+		{"items", page},
+		{"metadata", object{{"total", len(all)}, {"matching", len(matching)}, {"limit", limit}, {"offset", offset}}},
+	})
+}

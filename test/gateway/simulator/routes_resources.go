@@ -1,0 +1,133 @@
+package simulator
+
+import (
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+)
+
+func (g *Gateway) loadedProjects() map[string]*project {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.projects
+}
+
+func (g *Gateway) loadedConfig() config {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.config
+}
+
+func projectDoc(all map[string]*project, p *project) node {
+	return object{
+		{"name", p.name}, {"description", p.description}, {"title", p.title}, {"enabled", p.enabled}, {"parent", p.parent},
+		{"inheritable", p.inheritable}, {"invalidParent", invalidParent(all, p)}, {"mutable", true},
+	}
+}
+
+func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
+	all := g.loadedProjects()
+	items := []node{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		items = append(items, projectDoc(all, all[name]))
+	}
+	writeList(w, r, items)
+}
+
+func (g *Gateway) getProjectNames(w http.ResponseWriter, r *http.Request) {
+	items := []node{}
+	for _, name := range slices.Sorted(maps.Keys(g.loadedProjects())) {
+		items = append(items, object{{"name", name}})
+	}
+	writeList(w, r, items)
+}
+
+func (g *Gateway) getProject(w http.ResponseWriter, r *http.Request) {
+	all := g.loadedProjects()
+	p := all[r.PathValue("name")]
+	if p == nil {
+		htmlError(w, http.StatusNotFound, "Not Found")
+		return
+	}
+	writeJSON(w, http.StatusOK, projectDoc(all, p))
+}
+
+// getResources answers names and list of a type.
+func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
+	cfg := g.loadedConfig()
+	prefix := r.PathValue("module") + "/" + r.PathValue("type")
+	if module := r.PathValue("module"); module != "ignition" && !strings.HasPrefix(module, "com.") {
+		htmlError(w, http.StatusNotFound, "Not Found")
+		return
+	}
+	detailed := strings.HasPrefix(r.URL.Path, "/data/api/v1/resources/list/")
+	items := []node{}
+	for _, name := range cfg.names(prefix) {
+		res, from, in := cfg.effective(name)
+		item := resourceDoc(strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/"), res, in)
+		if detailed {
+			item = append(item, resourceDetails(res, from)...)
+		}
+		items = append(items, item)
+	}
+	writeList(w, r, items)
+}
+
+// getResource answers find and singleton.
+func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
+	name := path.Join(r.PathValue("module"), r.PathValue("type"), r.PathValue("name"))
+	res, from, in := g.loadedConfig().effective(name)
+	if res == nil {
+		htmlError(w, http.StatusNotFound, "Not Found")
+		return
+	}
+	writeJSON(w, http.StatusOK, append(resourceDoc(r.PathValue("name"), res, in), resourceDetails(res, from)...))
+}
+
+func resourceDoc(name string, r *resource, in []string) object {
+	modes := array{}
+	for _, c := range in {
+		modes = append(modes, c)
+	}
+	return object{{"name", name}, {"enabled", r.enabled()}, {"modes", modes}}
+}
+
+func resourceDetails(r *resource, from string) object {
+	description, _ := r.doc.get("description")
+	text, _ := description.(string)
+	return object{{"collection", from}, {"description", text}, {"signature", r.storedSignature()}, {"config", r.config}}
+}
+
+// Loaded returns what the gateway has loaded of a resource, by its directory below the data directory (for example
+// projects/P/com.inductiveautomation.perspective/views/Main): the lower-case hex SHA-256 of each file. It is nil where
+// the gateway knows no such resource. A project itself is loaded where the result for projects/P is not nil.
+func (g *Gateway) Loaded(dir string) map[string]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	parts := strings.SplitN(dir, "/", 3)
+	if len(parts) >= 2 && parts[0] == projectsDir {
+		p := g.projects[parts[1]]
+		switch {
+		case p == nil:
+			return nil
+		case len(parts) == 2:
+			return map[string]string{}
+		}
+		return digests(p.tree.resources[parts[2]])
+	}
+	for _, c := range g.config {
+		if rel, ok := strings.CutPrefix(dir, c.tree.dir+"/"); ok {
+			return digests(c.tree.resources[rel])
+		}
+	}
+	return nil
+}
+
+func digests(r *resource) map[string]string {
+	if r == nil {
+		return nil
+	}
+	return maps.Clone(r.digests)
+}

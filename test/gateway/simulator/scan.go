@@ -1,0 +1,231 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// scanner is the state of the scans of one kind, guarded by Gateway.mu.
+type scanner struct {
+	kind     string
+	active   bool
+	queued   bool // one more pass follows
+	last     time.Time
+	duration time.Duration
+	passes   int
+
+	fault   ScanFault
+	changed chan struct{} // closed when the fault is replaced
+}
+
+// ScanFault makes scans of one kind fail.
+type ScanFault struct {
+	// NeverEnds keeps a scan active until the fault is replaced.
+	NeverEnds bool `json:"neverEnds"`
+	// Fails is how many scans end without a result: nothing is loaded, lastScanTimestamp stays.
+	Fails int `json:"fails"`
+	// Delay replaces Options.ScanDelay.
+	Delay time.Duration `json:"-"`
+}
+
+// FaultScans replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault heals.
+func (g *Gateway) FaultScans(kind string, f ScanFault) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.scans[kind]
+	if s == nil {
+		return errKind(kind)
+	}
+	s.fault = f
+	if s.changed != nil {
+		close(s.changed)
+	}
+	s.changed = make(chan struct{})
+	return nil
+}
+
+// Scan reads a tree again as the web interface's "Scan File System" does, and returns when that is over. It needs no token.
+func (g *Gateway) Scan(kind string) error {
+	g.mu.Lock()
+	up, s := g.up, g.scans[kind]
+	g.mu.Unlock()
+	if s == nil {
+		return errKind(kind)
+	}
+	return g.pass(up, s)
+}
+
+// Scans counts the passes over a tree since the last start that had a result, the start's own included.
+func (g *Gateway) Scans(kind string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.scans[kind]; s != nil {
+		return s.passes
+	}
+	return 0
+}
+
+func errKind(kind string) error { return fmt.Errorf("no scans of %q: want projects or config", kind) }
+
+func (g *Gateway) scanner(kind string) *scanner {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.scans[kind]
+}
+
+// scanStatus is what the scan routes answer.
+func (g *Gateway) scanStatus(kind string) node {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.scans[kind].status()
+}
+
+func (s *scanner) status() node {
+	ms := int64(0)
+	if !s.last.IsZero() {
+		ms = s.last.UnixMilli()
+	}
+	return object{{"scanActive", s.active}, {"lastScanTimestamp", ms}, {"lastScanDuration", s.duration.Milliseconds()}}
+}
+
+// postScan asks for a scan, which runs by itself, and releases the scan lock.
+func (g *Gateway) postScan(kind string) node {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.locks[kind].release()
+	s := g.scans[kind]
+	switch up := g.up; {
+	case s.active:
+		s.queued = s.queued || !g.opts.Unknowns.CoalescePosts
+	case g.life.Err() == nil:
+		s.active = true
+		g.wg.Go(func() { g.runScans(up, s) })
+	}
+	return s.status()
+}
+
+func (g *Gateway) runScans(up context.Context, s *scanner) {
+	for {
+		err := g.waitScan(up, s)
+		if err == nil {
+			err = g.pass(up, s)
+		}
+		if err != nil && up.Err() == nil {
+			g.logs.add(levelError, "ScanFileSystem", s.kind+" scan: "+err.Error())
+		}
+		g.mu.Lock()
+		more := s.queued && up.Err() == nil
+		s.active, s.queued = more, false
+		g.mu.Unlock()
+		if !more {
+			return
+		}
+	}
+}
+
+var errScanFault = errors.New("the scan failed")
+
+// waitScan is the time between the request and the reading of the tree.
+func (g *Gateway) waitScan(up context.Context, s *scanner) error {
+	g.mu.Lock()
+	f, delay := s.fault, g.opts.ScanDelay
+	g.mu.Unlock()
+	if f.Delay > 0 {
+		delay = f.Delay
+	}
+	if err := sleep(up, delay); err != nil {
+		return err
+	}
+	for {
+		g.mu.Lock()
+		f, changed := s.fault, s.changed
+		if !f.NeverEnds && f.Fails > 0 {
+			s.fault.Fails--
+		}
+		g.mu.Unlock()
+		switch {
+		case f.NeverEnds:
+			select {
+			case <-changed:
+				continue
+			case <-up.Done():
+				return up.Err()
+			}
+		case f.Fails > 0:
+			return errScanFault
+		}
+		return nil
+	}
+}
+
+// pass reads the tree as it is now and takes the result for the snapshot.
+func (g *Gateway) pass(up context.Context, s *scanner) error {
+	g.saving.Lock()
+	defer g.saving.Unlock()
+	if up.Err() != nil {
+		return up.Err()
+	}
+	began := time.Now()
+	var problems []problem
+	if s.kind == kindProjects {
+		problems = g.passProjects()
+	} else {
+		problems = g.passConfig()
+	}
+	for _, p := range problems {
+		g.logs.add(levelError, "ScanFileSystem", p.String())
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range problems {
+		if len(g.loadErrors) < maxLoadErrors {
+			g.loadErrors = append(g.loadErrors, p.String())
+		}
+	}
+	s.passes++
+	s.duration = time.Since(began)
+	// Two scans never end in the same millisecond.
+	s.last = later(g.now(), s.last.Add(time.Millisecond))
+	return nil
+}
+
+const maxLoadErrors = 10_000
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (g *Gateway) passProjects() []problem {
+	g.mu.Lock()
+	old := g.projects
+	g.mu.Unlock()
+	loaded, problems := loadProjects(g.root, old)
+	for _, p := range loaded {
+		g.signExternal(p.tree, true)
+	}
+	g.mu.Lock()
+	g.projects = loaded
+	g.mu.Unlock()
+	return problems
+}
+
+func (g *Gateway) passConfig() []problem {
+	g.mu.Lock()
+	old := g.config
+	g.mu.Unlock()
+	loaded, problems := loadConfig(g.root, g.opts.Mode, old)
+	for _, c := range loaded {
+		if g.opts.Unknowns.SignConfig && c.name != "external" && c.name != "local" {
+			g.signExternal(c.tree, false)
+		}
+	}
+	g.mu.Lock()
+	g.config = loaded
+	g.mu.Unlock()
+	return problems
+}

@@ -1,0 +1,179 @@
+package simulator
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+)
+
+// seed fills the data directory as Options.Seeding says. It reports whether it did, which makes this the first start.
+func (g *Gateway) seed() (first bool, err error) {
+	switch g.opts.Seeding {
+	case SeedImage:
+		list, err := entries(g.root, ".")
+		if err != nil || len(list) > 0 {
+			return false, err
+		}
+	case SeedChart:
+		if exists(g.root, seedMarker) {
+			return false, nil
+		}
+		// The chart's script sets the marker before it copies.
+		if err := g.canaries.write(seedMarker, nil); err != nil {
+			return false, err
+		}
+	default:
+		return false, nil
+	}
+	for name, raw := range platformFiles(g.opts) {
+		if err := g.canaries.write(name, raw); err != nil {
+			return true, err
+		}
+	}
+	if err := g.root.MkdirAll(blobDir, 0o755); err != nil {
+		return true, err
+	}
+	if err := g.seedResources(); err != nil {
+		return true, err
+	}
+	return true, g.canaries.write(seedMarker, nil)
+}
+
+// platformFiles are the gateway's own files, each a canary.
+func platformFiles(o Options) map[string][]byte {
+	leftover := []byte(`{"custom":{},"params":{}}`)
+	sum := sha256.Sum256(leftover)
+	return map[string][]byte{
+		"config/ignition/keys/root.json":                       []byte(`{"kty":"oct","kid":"root","k":"simulated"}`),
+		"config/ignition/keys/kek.json":                        []byte(`{"kty":"oct","kid":"kek","k":"simulated"}`),
+		"config/ignition/tags/valueStore.idb":                  bytes.Repeat([]byte("SQLite format 3\x00"), 256),
+		"config/local/ignition/keystore/metro-keystore.pfx":    []byte("simulated keystore"),
+		"config/local/ignition/gateway-network/uuid":           []byte("5e1b0c9e-0c3f-4b7e-9a52-6f1d2c8a7b10"),
+		"config/com.inductiveautomation.opcua/certificates/ca": []byte("simulated certificate"),
+		"db/config.idb":                    []byte("simulated database"),
+		"metricsdb/metrics.idb":            []byte("simulated metrics"),
+		"var/ignition/modl/installed.list": []byte("simulated modules"),
+		"jar-cache/ignition.jar":           []byte("simulated jar"),
+		"autobackup/first.gwbk":            []byte("simulated backup"),
+		"modules.json":                     []byte("{}"),
+		"commissioning.json":               []byte(`{"isComplete":true}`),
+		"gateway.xml":                      []byte("<properties/>\n"),
+		"gateway.xml_clean":                []byte("<properties/>\n"),
+		"ignition.conf":                    []byte("wrapper.java.maxmemory=1024\n"),
+		"logback.xml":                      []byte("<configuration/>\n"),
+		"redundancy.xml":                   redundancyXML(o.Role),
+		path.Join(blobDir, hex.EncodeToString(sum[:])): leftover,
+	}
+}
+
+func redundancyXML(role string) []byte {
+	return fmt.Appendf(nil, `<?xml version="1.0" encoding="UTF-8" standalone="no"?>
+<!DOCTYPE properties SYSTEM "http://java.sun.com/dtd/properties.dtd">
+<properties>
+<entry key="redundancy.noderole">%s</entry>
+</properties>
+`, role)
+}
+
+func configMode(title, parent string, inheritable bool) []byte {
+	return pretty(object{
+		{"title", title}, {"description", ""}, {"enabled", true}, {"inheritable", inheritable}, {"parent", parent},
+	})
+}
+
+// seedResources writes the resource collections of a fresh gateway.
+func (g *Gateway) seedResources() error {
+	above := "core"
+	if g.opts.Mode != "" {
+		above = g.opts.Mode
+	}
+	for name, raw := range map[string][]byte{
+		"external": configMode("External", "system", true),
+		"core":     configMode("Core", "external", true),
+		"local":    configMode("Local", above, false),
+	} {
+		if err := g.canaries.write(path.Join(resourcesDir, name, "config-mode.json"), raw); err != nil {
+			return err
+		}
+	}
+	for name, doc := range map[string]node{
+		"ignition/security-properties":                  securityProperties([][]string{ownLevel}),
+		"ignition/system-properties":                    object{{"homepageUrl", "/web/home"}, {"systemName", g.opts.Name}},
+		"ignition/user-source/default":                  object{{"profile", object{{"type", "INTERNAL"}}}},
+		"ignition/identity-provider/default":            object{{"profile", object{{"type", "internal"}}}},
+		"ignition/tag-provider/default":                 object{{"profile", object{{"type", "STANDARD"}}}},
+		"com.inductiveautomation.opcua/one-time":        object{},
+		"ignition/gateway-network-settings":             object{{"enabled", true}},
+		"com.inductiveautomation.perspective/themes/ui": object{{"private", true}},
+	} {
+		dir := path.Join(resourcesDir, "core", name)
+		files := map[string][]byte{"config.json": pretty(doc)}
+		if _, err := g.saveResource(dir, newResource(name, "A"), "initialization", files); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saveResource writes data files and a signed resource.json, and returns the resource as it is then.
+func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[string][]byte) (*resource, error) {
+	next, doc, err := r.withFiles(files).signed(actor, g.now())
+	if err != nil {
+		return nil, err
+	}
+	for name, raw := range files {
+		if err := g.putFile(path.Join(dir, name), raw); err != nil {
+			return nil, err
+		}
+	}
+	if raw, ok := files["config.json"]; ok {
+		if next.config, err = parseJSON(raw); err != nil {
+			return nil, err
+		}
+	}
+	return next, g.putFile(path.Join(dir, resourceFile), doc)
+}
+
+func (g *Gateway) putFile(name string, raw []byte) error {
+	if neverTouch(name) {
+		return g.canaries.write(name, raw)
+	}
+	return g.canaries.replace(name, raw)
+}
+
+// ownLevel is the security level of the token that the simulator issues.
+var ownLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
+
+// securityProperties are a fresh gateway's: Read and Write need the role Administrator, which no API token can have.
+// Grants are levels that are admitted as well.
+func securityProperties(grants [][]string) node {
+	admitted := [][]string{{"Authenticated", "Roles", "Administrator"}}
+	levels := array{}
+	for _, l := range append(admitted, grants...) {
+		levels = append(levels, level(l))
+	}
+	permission := object{{"securityLevels", levels}, {"type", "AnyOf"}}
+	return object{
+		{"accessPermissions", object{{"securityLevels", array{}}, {"type", "AnyOf"}}},
+		{"designerAuthStrategy", "CLASSIC"},
+		{"readPermissions", permission},
+		{"systemAuthProfile", "default"},
+		{"userInactivityTimeout", json.Number("10")},
+		{"writePermissions", permission},
+	}
+}
+
+// level is a security level as a tree of names.
+func level(names []string) node {
+	if len(names) == 0 {
+		return nil
+	}
+	children := array{}
+	if len(names) > 1 {
+		children = array{level(names[1:])}
+	}
+	return object{{"children", children}, {"name", names[0]}}
+}

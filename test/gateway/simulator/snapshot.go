@@ -1,0 +1,270 @@
+package simulator
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// tree is what a scan found below one directory: resources by <module>/<type>[/<name>…].
+type tree struct {
+	dir       string
+	resources map[string]*resource
+}
+
+// problem is something that a scan could not load. What was loaded of it before stays.
+type problem struct {
+	dir string
+	err error
+}
+
+func (p problem) String() string { return fmt.Sprintf("could not load %s: %v", p.dir, p.err) }
+
+// loadTree reads all resources below dir as they are now. Of a resource that cannot be read, old's stays.
+func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
+	t := &tree{dir: dir, resources: map[string]*resource{}}
+	var problems []problem
+	err := fs.WalkDir(root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			problems = append(problems, problem{name, err})
+			return nil
+		}
+		if d.IsDir() {
+			if name != dir && strings.HasPrefix(d.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if d.Name() != resourceFile && d.Name() != unaryFile {
+			return nil
+		}
+		parent := path.Dir(name)
+		rel := strings.TrimPrefix(strings.TrimPrefix(parent, dir), "/")
+		if strings.Count(rel, "/") < 1 {
+			return nil // above <module>/<type> nothing is a resource
+		}
+		r, err := loadResource(root, parent, d.Name(), rel)
+		switch {
+		case err == nil:
+			t.resources[rel] = r
+		default:
+			problems = append(problems, problem{parent, err})
+			if old != nil && old.resources[rel] != nil {
+				t.resources[rel] = old.resources[rel]
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		problems = append(problems, problem{dir, err})
+	}
+	return t, problems
+}
+
+// names lists the resource paths at and below a prefix, sorted; all of them for "".
+func (t *tree) names(prefix string) []string {
+	var names []string
+	for name := range t.resources {
+		if prefix == "" || name == prefix || strings.HasPrefix(name, prefix+"/") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// project is a loaded project.
+type project struct {
+	name, title, description, parent string
+	enabled, inheritable             bool
+	tree                             *tree
+}
+
+// loadProjects reads data/projects. A directory without project.json is no project; with a broken one, the project stays
+// what it was.
+func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, []problem) {
+	loaded := map[string]*project{}
+	list, err := entries(root, projectsDir)
+	if err != nil {
+		return old, []problem{{projectsDir, err}}
+	}
+	var problems []problem
+	for _, d := range list {
+		name := d.Name()
+		if !d.IsDir() || strings.HasPrefix(name, ".") {
+			continue
+		}
+		p, err := loadProject(root, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			problems = append(problems, problem{path.Join(projectsDir, name), err})
+			if old[name] != nil {
+				loaded[name] = old[name]
+			}
+			continue
+		}
+		var before *tree
+		if old[name] != nil {
+			before = old[name].tree
+		}
+		var broken []problem
+		p.tree, broken = loadTree(root, path.Join(projectsDir, name), before)
+		problems = append(problems, broken...)
+		loaded[name] = p
+	}
+	return loaded, problems
+}
+
+func loadProject(root *os.Root, name string) (*project, error) {
+	raw, err := readFile(root, path.Join(projectsDir, name, "project.json"))
+	if err != nil {
+		return nil, err
+	}
+	v, err := parseJSON(raw)
+	if err != nil {
+		return nil, fmt.Errorf("project.json: %w", err)
+	}
+	doc, ok := v.(object)
+	if !ok {
+		return nil, errors.New("project.json is no JSON object")
+	}
+	p := &project{name: name, enabled: true}
+	for key, target := range map[string]*string{"title": &p.title, "description": &p.description, "parent": &p.parent} {
+		v, _ := doc.get(key)
+		*target, _ = v.(string)
+	}
+	for key, target := range map[string]*bool{"enabled": &p.enabled, "inheritable": &p.inheritable} {
+		if v, ok := doc.get(key); ok {
+			*target, _ = v.(bool)
+		}
+	}
+	return p, nil
+}
+
+// invalidParent reports whether the chain of parents is broken: one is missing, not inheritable, or met twice.
+func invalidParent(projects map[string]*project, p *project) bool {
+	met := map[string]bool{p.name: true}
+	for parent := p.parent; parent != ""; parent = projects[parent].parent {
+		if met[parent] || projects[parent] == nil || !projects[parent].inheritable {
+			return true
+		}
+		met[parent] = true
+	}
+	return false
+}
+
+// collection is one directory of config/resources.
+type collection struct {
+	name               string
+	title, description string
+	parent             string
+	enabled, declared  bool // declared: it has a config-mode.json
+	tree               *tree
+}
+
+// config is the loaded configuration, in the order in which later collections win.
+type config []*collection
+
+// loadConfig reads the collections that are in force: external, core, the active mode, local.
+func loadConfig(root *os.Root, mode string, old config) (config, []problem) {
+	var loaded config
+	var problems []problem
+	names := []string{"external", "core"}
+	if mode != "" {
+		names = append(names, mode)
+	}
+	for _, name := range append(names, "local") {
+		c, broken := loadCollection(root, name, old.collection(name))
+		problems = append(problems, broken...)
+		loaded = append(loaded, c)
+	}
+	return loaded, problems
+}
+
+func loadCollection(root *os.Root, name string, old *collection) (*collection, []problem) {
+	dir := path.Join(resourcesDir, name)
+	c := &collection{name: name, enabled: true}
+	var before *tree
+	if old != nil {
+		before = old.tree
+	}
+	if !exists(root, dir) {
+		c.tree = &tree{dir: dir, resources: map[string]*resource{}}
+		return c, nil
+	}
+	var problems []problem
+	raw, err := readFile(root, path.Join(dir, "config-mode.json"))
+	if err == nil {
+		var v node
+		if v, err = parseJSON(raw); err == nil {
+			doc, _ := v.(object)
+			c.declared = true
+			for key, target := range map[string]*string{"title": &c.title, "description": &c.description, "parent": &c.parent} {
+				v, _ := doc.get(key)
+				*target, _ = v.(string)
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		problems = append(problems, problem{dir, fmt.Errorf("config-mode.json: %w", err)})
+	}
+	var broken []problem
+	c.tree, broken = loadTree(root, dir, before)
+	return c, append(problems, broken...)
+}
+
+func (c config) collection(name string) *collection {
+	for _, col := range c {
+		if col.name == name {
+			return col
+		}
+	}
+	return nil
+}
+
+// effective returns the resource that wins, the collection it is from, and all collections that define it.
+func (c config) effective(resourcePath string) (r *resource, from string, in []string) {
+	for _, col := range c {
+		if found := col.tree.resources[resourcePath]; found != nil {
+			r, from = found, col.name
+			in = append(in, col.name)
+		}
+	}
+	return r, from, in
+}
+
+// names lists the resource paths of <module>/<type> in all collections, sorted.
+func (c config) names(prefix string) []string {
+	var all []string
+	for _, col := range c {
+		all = append(all, col.tree.names(prefix)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// with returns the configuration with one resource of a collection replaced.
+func (c config) with(name string, r *resource) config {
+	next := slices.Clone(c)
+	for i, col := range next {
+		if col.name == name {
+			changed := *col
+			changed.tree = col.tree.with(r)
+			next[i] = &changed
+		}
+	}
+	return next
+}
+
+func (t *tree) with(r *resource) *tree {
+	next := &tree{dir: t.dir, resources: maps.Clone(t.resources)}
+	next.resources[r.path] = r
+	return next
+}

@@ -1,0 +1,204 @@
+package simulator
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+)
+
+// token is an API token as its resource describes it.
+type token struct {
+	name   string
+	hash   string // base64url without padding of the SHA-256 of the raw key
+	secure bool   // requires a secure connection
+	levels []string
+}
+
+const tokenType = "ignition/api-token"
+
+// tokens reads the API tokens of a configuration.
+func (c config) tokens() map[string]token {
+	all := map[string]token{}
+	for _, name := range c.names(tokenType) {
+		r, _, _ := c.effective(name)
+		short := strings.TrimPrefix(name, tokenType+"/")
+		if !r.enabled() || short == name {
+			continue
+		}
+		t := token{name: short, secure: true}
+		t.hash, _ = dig(r.config, "settings", "tokenHash").(string)
+		if secure, ok := dig(r.config, "profile", "secureChannelRequired").(bool); ok {
+			t.secure = secure
+		}
+		t.levels = levelPaths(dig(r.config, "profile", "securityLevels"))
+		// Roles belong to users: a token never has one, whatever its resource says.
+		t.levels = slices.DeleteFunc(t.levels, func(l string) bool { return strings.HasPrefix(l, "Authenticated/Roles") })
+		all[short] = t
+	}
+	return all
+}
+
+// permission is one of the gateway's permission lists.
+type permission struct {
+	all    bool // AllOf, else AnyOf
+	levels []string
+}
+
+func (c config) permission(name string) permission {
+	r, _, _ := c.effective("ignition/security-properties")
+	if r == nil {
+		return permission{levels: []string{"Authenticated/Roles/Administrator"}}
+	}
+	kind, _ := dig(r.config, name, "type").(string)
+	return permission{all: kind == "AllOf", levels: levelPaths(dig(r.config, name, "securityLevels"))}
+}
+
+// admits reports whether a token has the levels that the list wants. An empty list admits everybody.
+func (p permission) admits(t token) bool {
+	has := func(want string) bool {
+		return slices.ContainsFunc(t.levels, func(l string) bool { return l == want || strings.HasPrefix(l, want+"/") })
+	}
+	switch {
+	case len(p.levels) == 0:
+		return true
+	case p.all:
+		return !slices.ContainsFunc(p.levels, func(l string) bool { return !has(l) })
+	}
+	return slices.ContainsFunc(p.levels, has)
+}
+
+// levelPaths lists the leaves of trees of {name, children}.
+func levelPaths(v node) []string {
+	list, _ := v.(array)
+	var paths []string
+	for _, item := range list {
+		name, _ := dig(item, "name").(string)
+		if name == "" {
+			continue
+		}
+		below := levelPaths(dig(item, "children"))
+		if len(below) == 0 {
+			paths = append(paths, name)
+		}
+		for _, b := range below {
+			paths = append(paths, name+"/"+b)
+		}
+	}
+	return paths
+}
+
+func dig(v node, keys ...string) node {
+	for _, k := range keys {
+		o, _ := v.(object)
+		v, _ = o.get(k)
+	}
+	return v
+}
+
+// refusal is what the gateway answers instead of a route's answer.
+type refusal struct {
+	status  int
+	message string
+}
+
+// authorize checks the token of a request. Write is needed for everything but GET and HEAD.
+func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
+	g.mu.Lock()
+	cfg := g.config
+	g.mu.Unlock()
+	name, key, ok := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
+	t, known := cfg.tokens()[name]
+	raw, err := base64.RawURLEncoding.DecodeString(key)
+	if !ok || !known || err != nil || subtle.ConstantTimeCompare([]byte(tokenHash(raw)), []byte(t.hash)) != 1 {
+		return token{}, &refusal{http.StatusUnauthorized, "Unauthorized"}
+	}
+	if t.secure && r.TLS == nil {
+		if g.opts.Unknowns.InsecureIs401 {
+			return t, &refusal{http.StatusUnauthorized, "Unauthorized"}
+		}
+		return t, &refusal{http.StatusForbidden, "Forbidden"}
+	}
+	// Write implies Read, and Read implies Access.
+	read, write := cfg.permission("readPermissions"), cfg.permission("writePermissions")
+	allowed := write.admits(t)
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		allowed = allowed || read.admits(t) && cfg.permission("accessPermissions").admits(t)
+	}
+	if !allowed {
+		return t, &refusal{http.StatusForbidden, "Forbidden"}
+	}
+	return t, nil
+}
+
+func tokenHash(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// TokenSpec describes an API token.
+type TokenSpec struct {
+	Name string
+	// Key is the key's part of the token; "" makes one up.
+	Key string
+	// Levels are security levels such as Authenticated/ApiKeys/Deploy.
+	Levels []string
+	// Secure is "Require secure connections".
+	Secure bool
+}
+
+// IssueToken makes an API token as an administrator does in the gateway's web interface: it is in force at once. One of
+// the same name is replaced. It returns <name>:<key>.
+func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
+	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
+		return "", errors.New("a token's name holds no / and no :")
+	}
+	if spec.Key == "" {
+		raw := make([]byte, 32)
+		_, _ = rand.Read(raw)
+		spec.Key = base64.RawURLEncoding.EncodeToString(raw)
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(spec.Key)
+	if err != nil {
+		return "", errors.New("a token's key is base64url without padding")
+	}
+	levels := array{}
+	for _, l := range spec.Levels {
+		levels = append(levels, level(strings.Split(l, "/")))
+	}
+	doc := object{
+		{"profile", object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
+		{"settings", object{{"tokenHash", tokenHash(raw)}}},
+	}
+	return spec.Name + ":" + spec.Key, g.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
+}
+
+// Grant makes the gateway's Read and Write permissions admit these security levels, besides the role Administrator and
+// instead of what was granted before, as an administrator does in the web interface: in force at once.
+func (g *Gateway) Grant(names ...string) error {
+	var grants [][]string
+	for _, l := range names {
+		grants = append(grants, strings.Split(l, "/"))
+	}
+	return g.putConfig("core", "ignition/security-properties", "admin", securityProperties(grants))
+}
+
+// putConfig writes config.json of a resource and loads it.
+func (g *Gateway) putConfig(collection, name, actor string, doc node) error {
+	g.saving.Lock()
+	defer g.saving.Unlock()
+	dir := path.Join(resourcesDir, collection, name)
+	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": pretty(doc)})
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.config = g.config.with(collection, saved)
+	return nil
+}

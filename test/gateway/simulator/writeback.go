@@ -1,0 +1,60 @@
+package simulator
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"path"
+	"slices"
+)
+
+// signExternal is what a projects scan does to resources whose content is not what was signed: it writes resource.json
+// back with the actor "external", the time, and a signature that fits. It also keeps a copy of each file's content in
+// projects/.resources, named by its digest. The collection external is never written to.
+func (g *Gateway) signExternal(t *tree, blobs bool) {
+	for _, name := range slices.Sorted(maps.Keys(t.resources)) {
+		r := t.resources[name]
+		dir := path.Join(t.dir, name)
+		if blobs && !g.opts.NoBlobs {
+			if err := g.keepBlobs(dir, r); err != nil {
+				g.logs.add(levelWarn, "ProjectResources", "could not keep a copy of "+dir+": "+err.Error())
+			}
+		}
+		if r.unary || g.opts.NoWriteBack {
+			continue
+		}
+		if signature, err := r.signature(); err != nil || signature == r.storedSignature() {
+			continue
+		}
+		next, raw, err := r.signed("external", g.now())
+		if err == nil {
+			err = g.canaries.replace(path.Join(dir, resourceFile), raw)
+		}
+		if err != nil {
+			g.logs.add(levelError, "ProjectResources", "could not sign "+dir+": "+err.Error())
+			continue
+		}
+		t.resources[name] = next
+		g.logs.add(levelInfo, "ProjectResources", "Setting LastModification to external: "+dir)
+	}
+}
+
+func (g *Gateway) keepBlobs(dir string, r *resource) error {
+	for file, digest := range r.digests {
+		blob := path.Join(blobDir, digest)
+		if exists(g.root, blob) {
+			continue
+		}
+		raw, err := readFile(g.root, path.Join(dir, file))
+		if err != nil {
+			return err
+		}
+		if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != digest {
+			continue // the file has changed since it was loaded; the next scan sees it
+		}
+		if err := g.canaries.write(blob, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
