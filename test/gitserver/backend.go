@@ -38,7 +38,7 @@ func silentLog() *log.Logger { return log.New(io.Discard, "", 0) }
 func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse Feature) {
 	body := io.Reader(r.Body)
 	if rec.Service == UploadPack && refuse != 0 {
-		checked, complaint, err := s.checkRequest(r, refuse)
+		checked, complaint, err := s.checkRequest(r, rec.Repo, refuse)
 		if err != nil {
 			http.Error(rec, err.Error(), http.StatusBadRequest)
 			return

@@ -1,6 +1,7 @@
 package gitserver
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"slices"
@@ -14,7 +15,7 @@ type Service string
 
 // The services.
 const (
-	// Advertisement is the list of refs: what a poll costs.
+	// Advertisement is the list of refs: what a poll costs. In protocol v2 that is two requests.
 	Advertisement Service = "advertisement"
 	// UploadPack is a fetch.
 	UploadPack Service = "upload-pack"
@@ -99,10 +100,28 @@ func classify(r *http.Request) (repo string, service Service) {
 		return repo, Advertisement
 	}
 	if repo, ok := strings.CutSuffix(path, "/git-upload-pack"); ok {
+		if asksForRefs(r) {
+			return repo, Advertisement
+		}
 		return repo, UploadPack
 	}
 	repo, _, _ = strings.Cut(path, "/")
 	return repo, Other
+}
+
+// asksForRefs tells the ls-refs command of protocol v2 from a fetch, without taking the body away.
+func asksForRefs(r *http.Request) bool {
+	const command = "command=ls-refs"
+	body := bufio.NewReader(r.Body)
+	head, _ := body.Peek(len("0014") + len(command)) // a shorter body is no ls-refs
+	r.Body = &peekedBody{body, r.Body}
+	return strings.HasSuffix(string(head), command)
+}
+
+// peekedBody is a request body of which a part was read ahead.
+type peekedBody struct {
+	io.Reader
+	io.Closer
 }
 
 // recorder notes what goes through a request and its answer.
@@ -116,10 +135,10 @@ type recorder struct {
 func newRecorder(w http.ResponseWriter, r *http.Request) *recorder {
 	rec := &recorder{ResponseWriter: w, began: time.Now()}
 	rec.Method, rec.Path = r.Method, r.URL.Path
-	rec.Repo, rec.Service = classify(r)
 	rec.Authorization = r.Header.Get("Authorization") != ""
 	rec.User, _, _ = r.BasicAuth()
 	r.Body = &countingBody{ReadCloser: r.Body, n: &rec.In}
+	rec.Repo, rec.Service = classify(r)
 	return rec
 }
 

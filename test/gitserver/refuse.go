@@ -3,6 +3,7 @@ package gitserver
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +86,7 @@ const maxRequest = 16 << 20
 
 // checkRequest reads an upload-pack request and returns it without thin-pack where that is refused (clients of git ask
 // for it without looking), or the complaint of a server that cannot do what is asked.
-func (s *Server) checkRequest(r *http.Request, refuse Feature) (body *bytes.Reader, complaint string, err error) {
+func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (body *bytes.Reader, complaint string, err error) {
 	raw := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		if raw, err = gzip.NewReader(r.Body); err != nil {
@@ -101,7 +102,7 @@ func (s *Server) checkRequest(r *http.Request, refuse Feature) (body *bytes.Read
 	}
 	var tips map[string]bool
 	if refuse&SHAWants != 0 {
-		if tips, err = s.tips(r); err != nil {
+		if tips, err = s.tips(r.Context(), repo); err != nil {
 			return nil, "", err
 		}
 	}
@@ -131,9 +132,8 @@ func (s *Server) checkRequest(r *http.Request, refuse Feature) (body *bytes.Read
 }
 
 // tips returns the objects that the advertisement of a repository names.
-func (s *Server) tips(r *http.Request) (map[string]bool, error) {
-	repo, _ := classify(r)
-	cmd := exec.CommandContext(r.Context(), "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
+func (s *Server) tips(ctx context.Context, repo string) (map[string]bool, error) {
+	cmd := exec.CommandContext(ctx, "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
 	cmd.Env = append(Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 	out, err := cmd.Output()
 	if err != nil {

@@ -66,8 +66,8 @@ func TestCloneBringsTheTip(t *testing.T) {
 	assert.Equal(t, second, strings.TrimSpace(out))
 
 	stats := srv.Stats()
-	assert.Equal(t, 1, stats.Advertisements)
-	assert.Positive(t, stats.UploadPacks)
+	assert.Equal(t, 2, stats.Advertisements, "protocol v2: capabilities, then refs")
+	assert.Equal(t, 1, stats.UploadPacks)
 	assert.Greater(t, stats.PackBytes, int64(10000))
 	assert.Greater(t, stats.Out, stats.PackBytes)
 
