@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var tiny = sizes[0]
+
+func generated(t *testing.T) string {
+	t.Helper()
+	dir, err := generate(t.Context(), t.TempDir(), tiny)
+	require.NoError(t, err)
+	return dir
+}
+
+func gitLines(t *testing.T, dir string, args ...string) []string {
+	t.Helper()
+	out, err := gitOutput(t.Context(), dir, nil, args...)
+	require.NoError(t, err)
+	return strings.Split(out, "\n")
+}
+
+func TestTheSameRepositoryIsMadeEveryTime(t *testing.T) {
+	refs := func(dir string) []string { return gitLines(t, dir, "for-each-ref") }
+	assert.Equal(t, refs(generated(t)), refs(generated(t)))
+}
+
+func TestASecondRunTakesTheRepositoryFromTheCache(t *testing.T) {
+	cache := t.TempDir()
+	first, err := generate(t.Context(), cache, tiny)
+	require.NoError(t, err)
+	mark := filepath.Join(first, "mark")
+	require.NoError(t, os.WriteFile(mark, nil, 0o644))
+	second, err := generate(t.Context(), cache, tiny)
+	require.NoError(t, err)
+	assert.Equal(t, first, second)
+	assert.FileExists(t, mark)
+	left, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	assert.Len(t, left, 1, "nothing half made stays")
+}
+
+func TestTheRepositoryHasTheShapeThatTheCasesNeed(t *testing.T) {
+	dir := generated(t)
+	files := gitLines(t, dir, "ls-tree", "-r", "--name-only", baseRef, mapped)
+	assert.Len(t, files, tiny.files)
+	changed := func(commit string) int {
+		return len(gitLines(t, dir, "diff-tree", "-r", "--name-only", "--no-commit-id", commit+"^", commit))
+	}
+	assert.Equal(t, 1, changed("refs/bench/one/1"))
+	assert.Equal(t, 1, changed("refs/bench/merge/9"))
+	assert.Equal(t, 1, changed("refs/bench/late/9"))
+	assert.Greater(t, changed("refs/bench/hundred/1"), 20)
+	side := gitLines(t, dir, "rev-list", "-1", "--parents", "refs/bench/merge/1")
+	assert.Len(t, strings.Fields(side[0]), 3, "a merge")
+	assert.Equal(t, gitLines(t, dir, "rev-parse", "refs/bench/root"), gitLines(t, dir, "merge-base", "refs/bench/merge/1^1", "refs/bench/merge/1^2"))
+	assert.Equal(t, gitLines(t, dir, "rev-parse", baseRef), gitLines(t, dir, "rev-parse", "refs/bench/one/1^"))
+}
+
+func TestGeneratedJSONIsValid(t *testing.T) {
+	w := newWriter(1, 3000)
+	for _, p := range layout(500) {
+		content := w.content(p)
+		if strings.HasSuffix(p.name, ".json") {
+			require.True(t, json.Valid([]byte(content)), "%s\n%s", p.name, content)
+		}
+		if strings.HasSuffix(p.name, "resource.json") {
+			var resource struct {
+				Files      []string
+				Attributes map[string]any
+			}
+			require.NoError(t, json.Unmarshal([]byte(content), &resource))
+			assert.NotNil(t, resource.Attributes)
+			assert.NotEmpty(t, resource.Files)
+		}
+	}
+}
+
+func TestLayoutNamesEveryFileOnce(t *testing.T) {
+	var names []string
+	for _, p := range layout(20_000) {
+		names = append(names, p.name)
+	}
+	slices.Sort(names)
+	assert.Len(t, slices.Compact(names), 20_000)
+}
+
+func TestMeasureSeesTheWholeTree(t *testing.T) {
+	if _, err := os.Stat("/proc/self/status"); err != nil {
+		t.Skip("no /proc to read memory from")
+	}
+	// A child of a child holds thirty megabytes until its standard input ends.
+	script := `sh -c 'x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null; for i in 1 2 3 4 5 6 7 8; do z=$i; done; true'`
+	s, err := measure(t.Context(), command{t.TempDir(), os.Environ(), []string{"sh", "-c", script + "; true"}})
+	require.NoError(t, err)
+	assert.Greater(t, s.anon, int64(20<<20))
+	assert.Positive(t, s.cpu)
+	assert.Positive(t, s.wall)
+}
+
+func TestMeasureSaysWhatAFailedCommandSaid(t *testing.T) {
+	_, err := measure(t.Context(), command{t.TempDir(), os.Environ(), []string{"sh", "-c", "echo broken >&2; exit 3"}})
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, 3, exit.ExitCode())
+	assert.ErrorContains(t, err, "broken")
+}
+
+// The peers alone, on the smallest repository: every case runs, and what lies on the disk is the commit.
+func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	work := t.TempDir()
+	remote, err := newRemote(ctx, generated(t), filepath.Join(work, "remote"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, remote.server.Close()) }()
+	live := filepath.Join(work, "live")
+	b := &bench{remote: remote, at: map[string]string{}, talk: log.New(io.Discard, "", 0)}
+	b.contestants = []contestant{&fetchOnly{filepath.Join(work, "fetch"), remote.url()}}
+	if _, err := exec.LookPath("rsync"); err == nil {
+		b.contestants = append(b.contestants, &checkout{filepath.Join(work, "checkout"), live, remote.url()})
+	}
+	all := results{}
+	s := settings{cases: cases, rounds: 2, sizes: []size{tiny}}
+	require.NoError(t, b.run(ctx, s, tiny, all))
+
+	for _, c := range cases {
+		samples := all[key{"T", c.name, fetch}]
+		if c.lost == manifest {
+			assert.Empty(t, samples, "git has no manifest to lose")
+			continue
+		}
+		require.Len(t, samples, 2, c.name)
+		for _, s := range samples {
+			switch c.name {
+			case "nothing":
+				assert.LessOrEqual(t, s.pack, int64(32), "an empty pack")
+			case "one", "merge":
+				assert.Positive(t, s.changed)
+				assert.Less(t, s.pack, s.changed+1000, "a thin pack holds little beside the file")
+				assert.Equal(t, 1, s.fetches)
+			default:
+				assert.Positive(t, s.pack, c.name)
+			}
+		}
+	}
+	if len(b.contestants) == 2 {
+		for _, name := range gitLines(t, remote.dir, "ls-tree", "-r", "--name-only", "main", mapped) {
+			want, err := exec.CommandContext(ctx, "git", "-C", remote.dir, "cat-file", "blob", "main:"+name).Output()
+			require.NoError(t, err)
+			got, err := os.ReadFile(filepath.Join(live, strings.TrimPrefix(name, mapped)))
+			require.NoError(t, err)
+			assert.Equal(t, want, got, name)
+		}
+	}
+}

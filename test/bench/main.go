@@ -1,0 +1,118 @@
+// Command bench measures the agent against the ways in which people bring git to a disk today, and prints the results
+// as Markdown together with the project's goals, each met or missed:
+//
+//	go run ./test/bench                          # everything: 500, 10,000 and 100,000 files, three rounds
+//	go run ./test/bench -sizes S,M -n 1 -cases first,one
+//
+// The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
+// http-backend over loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
+// shipped. It runs without a gateway: files only. The exit code is 0 where a goal is missed: this is a report.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// settings is the command line.
+type settings struct {
+	sizes   []size
+	cases   []benchCase
+	rounds  int
+	cache   string
+	work    string
+	timeout time.Duration
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := os.MkdirAll(s.work, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(s.work, "stoker-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	talk := log.New(stderr, "", log.Ltime)
+	talk.Print("building the agent")
+	agent, err := buildAgent(ctx, work)
+	if err != nil {
+		return err
+	}
+	all := results{}
+	for _, size := range s.sizes {
+		if err := benchSize(ctx, s, size, agent, filepath.Join(work, size.name), talk, all); err != nil {
+			return fmt.Errorf("size %s: %w", size.name, err)
+		}
+		if err := os.RemoveAll(filepath.Join(work, size.name)); err != nil {
+			return err
+		}
+	}
+	return all.write(stdout, s)
+}
+
+func parse(args []string, out io.Writer) (settings, error) {
+	var s settings
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(out)
+	sizesFlag := f.String("sizes", "S,M,L", "repositories: S (500 files), M (10,000), L (100,000)")
+	casesFlag := f.String("cases", strings.Join(caseNames(), ","), "what is measured")
+	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
+	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (L: 200 MB)")
+	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 2 GB while it runs)")
+	f.DurationVar(&s.timeout, "timeout", time.Hour, "give up after this time")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if s.rounds < 1 || s.rounds > maxRounds {
+		return s, fmt.Errorf("-n: want 1 to %d", maxRounds)
+	}
+	for name := range strings.SplitSeq(*sizesFlag, ",") {
+		i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
+		if i < 0 {
+			return s, fmt.Errorf("-sizes: there is no %q", name)
+		}
+		s.sizes = append(s.sizes, sizes[i])
+	}
+	wanted := strings.Split(*casesFlag, ",")
+	for _, name := range wanted {
+		if !slices.Contains(caseNames(), name) {
+			return s, fmt.Errorf("-cases: there is no %q; want some of %s", name, strings.Join(caseNames(), ","))
+		}
+	}
+	for _, c := range cases { // in the order in which they build on each other
+		if slices.Contains(wanted, c.name) {
+			s.cases = append(s.cases, c)
+		}
+	}
+	return s, nil
+}

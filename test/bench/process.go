@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// sample is one measured run.
+type sample struct {
+	wall, cpu time.Duration
+	anon      int64 // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
+	pack      int64 // bytes of packs that the server sent
+	fetches   int   // requests for a pack
+	disk      int64 // bytes that are kept beside the live data, afterwards
+	changed   int64 // bytes of the files that the commit changed; 0 where the case has no such commit
+}
+
+// command is a process to measure.
+type command struct {
+	dir  string
+	env  []string
+	args []string
+}
+
+// measure runs a command to its end. Wall and CPU time are those of the whole tree; memory is looked at every
+// millisecond, so a spike between two looks is missed.
+func measure(ctx context.Context, c command) (sample, error) {
+	var output tail
+	cmd := c.prepare(ctx, &output)
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return sample{}, err
+	}
+	watch := watchMemory(cmd.Process.Pid)
+	err := cmd.Wait()
+	s := sample{wall: time.Since(began)}
+	s.anon = watch.stop()
+	if err != nil {
+		return s, fmt.Errorf("%s: %w: %s", c.args[0], err, output.String())
+	}
+	s.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return s, nil
+}
+
+// prepare makes the process one with a group of its own, so that an interrupted bench leaves nothing behind.
+func (c command) prepare(ctx context.Context, output *tail) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// tail keeps the end of what a process says, for the message when it fails.
+type tail struct {
+	mu   sync.Mutex
+	last []byte
+}
+
+const tailBytes = 4000
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = append(t.last, p...)
+	t.last = t.last[max(0, len(t.last)-tailBytes):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.last))
+}
+
+// memoryWatch keeps the peak of the anonymous memory of a process and its descendants.
+type memoryWatch struct {
+	quit chan struct{}
+	peak chan int64
+}
+
+func watchMemory(pid int) memoryWatch {
+	w := memoryWatch{make(chan struct{}), make(chan int64, 1)}
+	go func() {
+		var peak int64
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+		for {
+			peak = max(peak, anonymous(pid, 0))
+			select {
+			case <-w.quit:
+				w.peak <- peak
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return w
+}
+
+func (w memoryWatch) stop() int64 {
+	close(w.quit)
+	return <-w.peak
+}
+
+// anonymous adds up RssAnon of a process and its descendants, in bytes: what a container's memory limit counts and
+// cannot reclaim. It is 0 where there is no /proc.
+func anonymous(pid, depth int) int64 {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	status, err := os.ReadFile(filepath.Join(proc, "status"))
+	if err != nil || depth > 8 {
+		return 0
+	}
+	var sum int64
+	if _, rest, found := bytes.Cut(status, []byte("\nRssAnon:")); found {
+		kilobytes, _, _ := bytes.Cut(bytes.TrimLeft(rest, " \t"), []byte(" "))
+		n, _ := strconv.ParseInt(string(kilobytes), 10, 64)
+		sum = n << 10
+	}
+	tasks, _ := os.ReadDir(filepath.Join(proc, "task"))
+	for _, task := range tasks {
+		children, _ := os.ReadFile(filepath.Join(proc, "task", task.Name(), "children"))
+		for child := range strings.FieldsSeq(string(children)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				sum += anonymous(n, depth+1)
+			}
+		}
+	}
+	return sum
+}
+
+// cpuTime is the CPU time that a running process has used, to the nanosecond where the kernel tells.
+func cpuTime(pid int) time.Duration {
+	var sum time.Duration
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, task := range tasks {
+		content, _ := os.ReadFile(task)
+		ran, _, _ := strings.Cut(string(content), " ")
+		n, _ := strconv.ParseInt(ran, 10, 64)
+		sum += time.Duration(n)
+	}
+	return sum
+}

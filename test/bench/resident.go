@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// agentResident is the agent as it runs beside a gateway: one process for all syncs. It is told of a commit by its file,
+// which is replaced by the same content: the moment from which its answer is timed.
+type agentResident struct {
+	*agentOnce
+	remote *remote
+	addr   string
+	cmd    *exec.Cmd
+	output tail
+	client http.Client
+}
+
+// state is what the bench reads of the agent's /state.
+type state struct {
+	Phase, Reason, Message string
+	Commit, Target         string
+	Report                 *struct{ Started time.Time }
+}
+
+func (s state) started() time.Time {
+	if s.Report == nil {
+		return time.Time{}
+	}
+	return s.Report.Started
+}
+
+func (a *agentResident) name() string { return "agent, resident" }
+
+func (a *agentResident) can(c benchCase) bool { return !c.fresh && c.lost == nothing }
+
+// reset starts the agent anew; the first sync is untimed here.
+func (a *agentResident) reset(ctx context.Context) error {
+	if err := errors.Join(a.close(), a.agentOnce.reset(ctx)); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	a.addr = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		return err
+	}
+	a.client.Timeout = 10 * time.Second
+	a.output = tail{}
+	args := append(a.args(), "--health-addr", a.addr, "--metrics-addr", "")
+	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, &a.output)
+	if err := a.cmd.Start(); err != nil {
+		return err
+	}
+	want, err := a.remote.head(ctx)
+	if err != nil {
+		return err
+	}
+	return a.wait(ctx, want, time.Time{})
+}
+
+func (a *agentResident) sync(ctx context.Context) (sample, error) {
+	pid := a.cmd.Process.Pid
+	want, err := a.remote.head(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	before, err := a.state(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	content, err := os.ReadFile(a.file())
+	if err != nil {
+		return sample{}, err
+	}
+	fresh := filepath.Join(a.dir, "fresh")
+	if err := os.WriteFile(fresh, content, 0o644); err != nil {
+		return sample{}, err
+	}
+	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
+	if err := os.Rename(fresh, a.file()); err != nil {
+		return sample{}, err
+	}
+	err = a.wait(ctx, want, before.started())
+	return sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}, err
+}
+
+// wait returns when the agent has synced the commit, in a sync that began after since. Asking costs the agent some CPU
+// time, which counts as its own.
+func (a *agentResident) wait(ctx context.Context, want string, since time.Time) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := a.state(ctx)
+		switch {
+		case err != nil && !errors.Is(err, syscall.ECONNREFUSED):
+			return err
+		case err == nil && s.Phase == "Error" && s.Target == want:
+			return fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
+		case err == nil && s.Phase == "Synced" && s.Commit == want && s.started().After(since):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *agentResident) state(ctx context.Context) (state, error) {
+	var s state
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.addr+"/state", nil)
+	if err != nil {
+		return s, err
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer res.Body.Close()
+	return s, json.NewDecoder(res.Body).Decode(&s)
+}
+
+// close asks the agent to end, as a kubelet would.
+func (a *agentResident) close() error {
+	if a.cmd == nil {
+		return nil
+	}
+	cmd := a.cmd
+	a.cmd = nil
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("the resident agent: %w: %s", err, a.output.String())
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("the resident agent: %w: %s", err, a.output.String())
+	}
+	return nil
+}
