@@ -1,0 +1,194 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// fetch copies the commit, its trees and its blobs, as far as the store does not have them, into a new pack.
+func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.opts.Total, errDeadline)
+	defer cancel()
+	from, err := l.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = from.Close() }()
+	if _, err := from.EncodedObject(plumbing.AnyObject, plumbing.Hash(f.commit)); err != nil {
+		if errors.Is(err, plumbing.ErrObjectNotFound) {
+			return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s", l.url, f.commit)
+		}
+		return nil, l.explain(ctx, err)
+	}
+	in, err := f.newPack(func(file *os.File, _ *scratch) (packed, error) {
+		c := &copier{ctx: ctx, from: from, fetch: f, seen: map[plan.ID]struct{}{}, buf: make([]byte, 32<<10)}
+		return c.run(file)
+	})
+	if err != nil {
+		return nil, l.explain(ctx, err)
+	}
+	return in, nil
+}
+
+// copier writes objects of one repository into a pack.
+type copier struct {
+	ctx   context.Context //nolint:containedctx // lives for one call
+	from  *filesystem.Storage
+	fetch *fetch
+	out   *packWriter
+	recs  []record
+	seen  map[plan.ID]struct{}
+	bytes int64
+	buf   []byte
+}
+
+func (c *copier) run(file *os.File) (packed, error) {
+	c.out = newPackWriter(file, packHeaderSize)
+	commit, err := c.copyWhole(c.fetch.commit, 0)
+	if err != nil {
+		return packed{}, err
+	}
+	tree, err := rootTree(c.fetch.commit, c.recs[0].kind, commit)
+	if err != nil {
+		return packed{}, err
+	}
+	if err := c.tree(tree, 0); err != nil {
+		return packed{}, err
+	}
+	end, err := c.out.finish()
+	if err != nil {
+		return packed{}, err
+	}
+	c.fetch.stats.Bytes += end
+	if _, err := file.WriteAt(appendPackHeader(nil, len(c.recs)), 0); err != nil {
+		return packed{}, onDisk(err)
+	}
+	order, err := byName(c.recs)
+	if err != nil {
+		return packed{}, err
+	}
+	trailer, err := seal(file, c.recs, end, true)
+	return packed{c.recs, order, trailer}, err
+}
+
+// needed reports whether an object must be copied, and counts it as done.
+func (c *copier) needed(id plan.ID) bool {
+	if _, ok := c.seen[id]; ok {
+		return false
+	}
+	c.seen[id] = struct{}{}
+	return c.fetch.base.IsZero() || !c.fetch.store.Has(id)
+}
+
+// tree copies a tree and everything below it. A tree that the store has is there with everything below it.
+func (c *copier) tree(id plan.ID, depth int) error {
+	if !c.needed(id) {
+		return nil
+	}
+	if depth > maxTreeDepth {
+		return overLimit("directories are nested deeper than %d", maxTreeDepth)
+	}
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	b, err := c.copyWhole(id, kindTree)
+	if err != nil {
+		return err
+	}
+	entries, err := parseTree(id, b)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		switch e.Mode {
+		case plan.Directory:
+			err = c.tree(e.ID, depth+1)
+		case plan.Submodule:
+			continue
+		default:
+			if c.needed(e.ID) {
+				err = c.blob(e.ID)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyWhole copies an object that is held in memory, and returns its content.
+func (c *copier) copyWhole(id plan.ID, want kind) ([]byte, error) {
+	o, k, err := c.open(id, want)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readAll(o, c.fetch.store.limits.TreeBytes+1)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) != o.Size() {
+		return nil, corrupt("object %s claims %d bytes and holds %d", id, o.Size(), len(b))
+	}
+	return b, c.add(id, k, o.Size(), func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
+}
+
+func (c *copier) blob(id plan.ID) error {
+	o, k, err := c.open(id, kindBlob)
+	if err != nil {
+		return err
+	}
+	r, err := o.Reader()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	return c.add(id, k, o.Size(), func(w io.Writer) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, c.buf)
+		return err
+	})
+}
+
+// open finds an object and holds it against the limits.
+func (c *copier) open(id plan.ID, want kind) (plumbing.EncodedObject, kind, error) {
+	l := &c.fetch.store.limits
+	if len(c.recs) >= l.Objects {
+		return nil, 0, overLimit("the commit has more than %d objects", l.Objects)
+	}
+	o, err := c.from.EncodedObject(plumbing.AnyObject, plumbing.Hash(id))
+	if err != nil {
+		return nil, 0, err
+	}
+	k := kind(o.Type()) // go-git's types are those of the pack format
+	if want != 0 && k != want {
+		return nil, 0, corrupt("object %s is a %s, where a %s belongs", id, k, want)
+	}
+	if c.bytes += o.Size(); c.bytes > l.InflatedBytes {
+		return nil, 0, overLimit("the commit has more than %d bytes", l.InflatedBytes)
+	}
+	return o, k, l.size(k, o.Size())
+}
+
+func (c *copier) add(id plan.ID, k kind, size int64, write func(io.Writer) error) error {
+	rec, err := c.out.add(id, k, size, write)
+	if err != nil {
+		return err
+	}
+	c.recs = append(c.recs, rec)
+	if c.out.out.position() > c.fetch.store.limits.PackBytes {
+		return overLimit("the commit has more than %d packed bytes", c.fetch.store.limits.PackBytes)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package repo
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// RetryAfter returns how long the git server asked us to stay away.
+func RetryAfter(err error) (time.Duration, bool) {
+	t, ok := errors.AsType[*throttledError](err)
+	if !ok {
+		return 0, false
+	}
+	return t.after, true
+}
+
+// throttledError carries what a server's Retry-After header asks for.
+type throttledError struct {
+	status string
+	after  time.Duration
+}
+
+func (e *throttledError) Error() string { return e.status + ", come back after " + e.after.String() }
+
+// refusedError is what a server says when it does not want to do what we ask for.
+type refusedError struct{ words string }
+
+func (e *refusedError) Error() string { return "the git server answers " + e.words }
+
+// gaveUpError is what a server says when it breaks off in the middle of a pack.
+type gaveUpError struct{ words string }
+
+func (e *gaveUpError) Error() string { return e.words }
+
+// missingBaseError says that a thin pack builds on an object that we do not have.
+type missingBaseError struct{ err error }
+
+func (e *missingBaseError) Error() string {
+	return "the pack builds on something that we do not have: " + e.err.Error()
+}
+func (e *missingBaseError) Unwrap() error { return e.err }
+
+// foreignError is an error whose text may hold what a server sent: it is printed in bounds, escaped, and without secrets.
+type foreignError struct {
+	err     error
+	secrets []string
+}
+
+func (e *foreignError) Unwrap() error { return e.err }
+
+func (e *foreignError) Error() string {
+	text := scrub(e.err.Error(), e.secrets)
+	if len(text) > maxQuoted || strings.ContainsFunc(text, unprintableInText) {
+		return quoted(text)
+	}
+	return text
+}
+
+func unprintableInText(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }
+
+func scrub(text string, secrets []string) string {
+	for _, s := range secrets {
+		if s != "" {
+			text = strings.ReplaceAll(text, s, "REDACTED")
+		}
+	}
+	return text
+}
+
+// unwrapped takes off the layers of net/http and go-git, which print addresses or hide their cause.
+func unwrapped(err error) error {
+	for {
+		if u, ok := errors.AsType[*url.Error](err); ok && u.Err != nil {
+			err = u.Err
+			continue
+		}
+		if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok && u.Err != nil {
+			err = u.Err
+			continue
+		}
+		if u, ok := errors.AsType[*plumbing.PermanentError](err); ok && u.Err != nil {
+			err = u.Err
+			continue
+		}
+		return err
+	}
+}
+
+// explain gives an error of an exchange with u its reason. ctx is the watchdog's.
+func explain(ctx context.Context, u URL, err error, secrets []string) error {
+	err = unwrapped(err)
+	if f, ok := errors.AsType[*failure.Error](err); ok {
+		return f
+	}
+	if s, ok := errors.AsType[*storeError](err); ok {
+		return s
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errStalled):
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s stopped sending; trying again", u)
+	case errors.Is(cause, errDeadline), errors.Is(cause, context.DeadlineExceeded):
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not finish in time; trying again", u)
+	case cause != nil:
+		return cause
+	}
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		return refused
+	}
+	if missing, ok := errors.AsType[*missingBaseError](err); ok {
+		return missing
+	}
+	said := &foreignError{err, secrets}
+	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time: %w", u, said)
+	}
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%s%s: %w", u, advice(err), said)
+}
+
+// advice says what to look at, by the type of the error.
+func advice(err error) string {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	_, dns := errors.AsType[*net.DNSError](err)
+	_, gaveUp := errors.AsType[*gaveUpError](err)
+	switch {
+	case gaveUp:
+		return " gave up in the middle"
+	case unknown:
+		return " shows a certificate of an unknown authority (git.caSecretRef names a private one)"
+	case invalid, host, verify:
+		return " shows a certificate that does not hold"
+	case record:
+		return " does not speak TLS (http:// and https:// mixed up?)"
+	case dns:
+		return " has a name that cannot be looked up"
+	case errors.Is(err, errCorrupt):
+		return " sent something that cannot be used"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return " ended the connection early"
+	}
+	return " cannot be reached"
+}

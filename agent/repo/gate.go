@@ -1,0 +1,276 @@
+package repo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	typeAdvertisement = "application/x-git-upload-pack-advertisement"
+	typeResult        = "application/x-git-upload-pack-result"
+	refBytes          = 512 // of an advertisement, for each ref that is allowed
+	maxWait           = 24 * time.Hour
+)
+
+// gate is the one way to the network. It stands below go-git and sees every request, also those that follow a redirect:
+// it adds the credentials, lets nothing pass to another origin, and turns what a server answers into typed errors before
+// go-git makes text of it.
+type gate struct {
+	url       URL
+	auth      Auth
+	opts      RemoteOptions
+	transport http.RoundTripper
+}
+
+// exchange is what the gate learns in one conversation. It travels in the context of the requests, because go-git keeps
+// neither the type of an error nor all capabilities.
+type exchange struct {
+	dog *watchdog
+
+	mu      sync.Mutex
+	err     error
+	caps    *capability.List
+	secrets []string
+}
+
+type exchangeKey struct{}
+
+func withExchange(ctx context.Context, x *exchange) context.Context {
+	return context.WithValue(ctx, exchangeKey{}, x)
+}
+
+// fail remembers the first error, and returns it.
+func (x *exchange) fail(err error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err == nil {
+		x.err = err
+	}
+	return err
+}
+
+func (x *exchange) failed() (error, []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	err := x.err
+	x.err = nil
+	return err, x.secrets
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+	x, ok := req.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return nil, errors.New("a request that belongs to no exchange")
+	}
+	if origin := originOf(req.URL); origin != g.url.origin() {
+		return nil, x.fail(g.elsewhere(origin))
+	}
+	req = req.Clone(req.Context())
+	if err := g.authorize(req, x); err != nil {
+		return nil, x.fail(err)
+	}
+	wait := x.dog.wait()
+	res, err := g.transport.RoundTrip(req)
+	wait()
+	if err != nil {
+		return nil, err
+	}
+	x.dog.arrived.Add(1)
+	if err := g.check(req, res, x); err != nil {
+		_ = res.Body.Close()
+		return nil, x.fail(err)
+	}
+	return res, nil
+}
+
+// authorize adds the credentials. Those of the Auth win over those of the URL.
+func (g *gate) authorize(req *http.Request, x *exchange) error {
+	req.Header.Del("Authorization")
+	req.Header.Del("Cookie")
+	user, password := g.url.username.Reveal(), g.url.password.Reveal()
+	if g.auth.Token != nil {
+		token, err := g.auth.Token()
+		if err != nil {
+			return failure.New(v1alpha1.ReasonAuthFailed, "the token for %s cannot be read: %w", g.url, err)
+		}
+		user, password = g.auth.Username, strings.TrimSpace(token.Reveal())
+		if password == "" {
+			return failure.New(v1alpha1.ReasonAuthFailed, "the token for %s is empty", g.url)
+		}
+		if user == "" {
+			user = "git"
+		}
+	}
+	if user == "" && password == "" {
+		return nil
+	}
+	req.SetBasicAuth(user, password)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.secrets = []string{password}
+	if g.auth.Token == nil {
+		x.secrets = append(x.secrets, user)
+	}
+	return nil
+}
+
+func (g *gate) check(req *http.Request, res *http.Response, x *exchange) error {
+	limit := g.opts.MaxBytes
+	if req.Method == http.MethodGet {
+		limit = min(limit, int64(g.opts.MaxRefs)*refBytes)
+	}
+	res.Body = &body{ReadCloser: res.Body, dog: x.dog, left: limit, limit: limit}
+	switch {
+	case res.StatusCode >= 300 && res.StatusCode < 400:
+		return g.redirect(req, res)
+	case res.StatusCode != http.StatusOK:
+		return g.status(res)
+	case req.Method == http.MethodGet:
+		return g.advertisement(res, x)
+	}
+	return g.result(res)
+}
+
+// redirect lets a discovery move on within its origin, as it does where a repository was renamed.
+func (g *gate) redirect(req *http.Request, res *http.Response) error {
+	to, err := res.Location()
+	if err != nil {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)
+	}
+	if origin := originOf(to); origin != g.url.origin() {
+		return g.elsewhere(origin)
+	}
+	if req.Method != http.MethodGet {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a fetch; write the final address into git.repo", g.url)
+	}
+	return nil
+}
+
+func (g *gate) elsewhere(origin string) error {
+	return failure.New(v1alpha1.ReasonRedirectRefused,
+		"%s redirected to another host (%s), which gets neither credentials nor trust; if that is right, write that address into git.repo",
+		g.url, quoted(origin))
+}
+
+// status gives an HTTP status its reason. The body of an error is foreign text and is not shown.
+func (g *gate) status(res *http.Response) error {
+	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
+	switch code := res.StatusCode; {
+	case code == http.StatusUnauthorized && !g.credentials():
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set git.auth", g.url)
+	case code == http.StatusUnauthorized:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials (HTTP 401): is the token right and not expired?", g.url)
+	case code == http.StatusForbidden:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s forbids reading (HTTP 403): may the token read this repository?", g.url)
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return failure.New(v1alpha1.ReasonRefNotFound,
+			"there is no repository at %s (HTTP %d), or the credentials may not see it: check git.repo and git.auth", g.url, code)
+	case code == http.StatusTooManyRequests && asked:
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down: %w", g.url, wait)
+	case code == http.StatusTooManyRequests:
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down (HTTP 429)", g.url)
+	case code == http.StatusRequestTimeout, code == http.StatusGatewayTimeout:
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time (HTTP %d)", g.url, code)
+	case code == http.StatusServiceUnavailable && asked:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s is not available: %w", g.url, wait)
+	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
+		return &refusedError{fmt.Sprintf("HTTP %d", code)}
+	default:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers HTTP %d; trying again", g.url, code)
+	}
+}
+
+func (g *gate) credentials() bool {
+	return g.auth.Token != nil || !g.url.username.Empty() || !g.url.password.Empty()
+}
+
+// retryAfter reads a Retry-After header: seconds or a date.
+func retryAfter(h string, now time.Time) (time.Duration, bool) {
+	if s, err := strconv.ParseInt(h, 10, 64); err == nil && s >= 0 {
+		return time.Duration(min(s, int64(maxWait/time.Second))) * time.Second, true
+	}
+	if at, err := http.ParseTime(h); err == nil {
+		return min(max(at.Sub(now), 0), maxWait), true
+	}
+	return 0, false
+}
+
+// advertisement makes sure that a smart server answers, and takes the capabilities from its first line.
+func (g *gate) advertisement(res *http.Response, x *exchange) error {
+	if got := mediaType(res); got != typeAdvertisement {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
+			g.url, quoted(got))
+	}
+	br := bufio.NewReaderSize(res.Body, 8<<10)
+	res.Body = peeked{br, res.Body}
+	head, err := br.Peek(br.Size())
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, head, ok := bytes.Cut(head, []byte{0})
+	line, _, ended := bytes.Cut(head, []byte{'\n'})
+	if !ok || !ended {
+		return nil // go-git says what is wrong with it
+	}
+	caps := capability.NewList()
+	if err := caps.Decode(line); err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	for _, format := range caps.Get("object-format") {
+		if format != "sha1" {
+			return failure.New(v1alpha1.ReasonUnsupportedRepository,
+				"%s is a repository of object format %s; only sha1 is read", g.url, quoted(format))
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.caps = caps
+	return nil
+}
+
+// result looks for an ERR line, by which a server refuses.
+func (g *gate) result(res *http.Response) error {
+	if got := mediaType(res); got != typeResult {
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a fetch with %s; is something between us and the server?", g.url, quoted(got))
+	}
+	br := bufio.NewReaderSize(res.Body, 4<<10)
+	res.Body = peeked{br, res.Body}
+	head, err := br.Peek(8)
+	if err != nil || string(head[4:]) != "ERR " {
+		return nil // what is shorter is the next reader's matter
+	}
+	n, err := strconv.ParseUint(string(head[:4]), 16, 16)
+	if err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	line, _ := br.Peek(int(min(n, uint64(br.Size()))))
+	return &refusedError{quoted(string(line[min(8, len(line)):]))}
+}
+
+func mediaType(res *http.Response) string {
+	t, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+// peeked is a body of which a part was read ahead.
+type peeked struct {
+	io.Reader
+	io.Closer
+}

@@ -1,0 +1,185 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// step is one way to ask for a commit.
+type step struct {
+	want  plan.ID
+	depth int     // commits of history, 0 for all
+	base  plan.ID // a commit that we have, zero for none; the pack is thin then
+}
+
+// deeper is how far a branch is followed back to a commit that the server does not give by its id.
+var deeper = [...]int{64, 1024, 16384}
+
+// fetch asks for as little as possible, and for more where the server refuses:
+//
+//   - what changed since the last commit, as a thin pack. It needs both: without "deepen 1" a merge of an older branch
+//     brings the whole history before our commit, and without a thin pack a shallow client gets the whole tree;
+//   - the whole tree of the commit;
+//   - the whole history of the commit;
+//   - the history of the ref in which the commit was found, with growing depth.
+func (w *web) fetch(ctx context.Context, f *fetch) (*incoming, error) {
+	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
+	defer stop()
+	a, ok := w.last.take()
+	if !ok {
+		var err error
+		if a, err = w.advertise(ctx, dog); err != nil {
+			return nil, err
+		}
+	}
+	if len(a.refs.byName) == 0 {
+		return nil, failure.New(v1alpha1.ReasonRefNotFound, "the repository %s is empty; commit %s cannot be in it", w.url, f.commit)
+	}
+	var refusal error
+	for _, s := range a.steps(f.commit, f.base) {
+		in, _, err := w.attempt(ctx, dog, a, f, s)
+		if in != nil || !refused(err) {
+			return in, err
+		}
+		w.opts.Log.Debug("the git server refused; asking for more", "depth", s.depth, "incremental", !s.base.IsZero(), "error", err)
+		refusal = errors.Join(refusal, err)
+	}
+	return w.deepen(ctx, dog, a, f, refusal)
+}
+
+// steps lists the ways to ask for commit, the cheapest first.
+func (a *advert) steps(commit, base plan.ID) []step {
+	shallow := a.caps.Supports(capability.Shallow)
+	var s []step
+	if !base.IsZero() && a.caps.Supports(capability.ThinPack) {
+		depth := 0
+		if shallow {
+			depth = 1
+		}
+		s = append(s, step{commit, depth, base})
+	}
+	if shallow {
+		s = append(s, step{want: commit, depth: 1})
+	}
+	return append(s, step{want: commit})
+}
+
+// refused reports whether another step may have more luck.
+func refused(err error) bool {
+	_, words := errors.AsType[*refusedError](err)
+	_, base := errors.AsType[*missingBaseError](err)
+	return err == nil || words || base
+}
+
+// deepen looks for the commit in the history of the ref.
+func (w *web) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, refusal error) (*incoming, error) {
+	f.base = plan.ID{}
+	gone := func(why string) error {
+		return failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it: %s (%w)",
+			w.url, f.commit, why, &foreignError{refusal, nil})
+	}
+	tip, ok := a.refs.named(f.ref)
+	switch {
+	case f.ref == "":
+		return nil, gone("ask for a branch or a tag instead, or allow the server to serve commits by id")
+	case !ok:
+		return nil, gone("the ref " + quoted(f.ref) + " is gone")
+	case tip == f.commit:
+		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w",
+			w.url, f.commit, &foreignError{refusal, nil})
+	}
+	depths := deeper[:]
+	if !a.caps.Supports(capability.Shallow) {
+		depths = []int{0}
+	}
+	for _, depth := range depths {
+		in, whole, err := w.attempt(ctx, dog, a, f, step{want: tip, depth: depth})
+		if in != nil || (err != nil && !refused(err)) {
+			return in, err
+		}
+		if whole || err != nil {
+			break
+		}
+	}
+	return nil, gone("it is not in the history of " + quoted(f.ref))
+}
+
+// named looks a ref up by its full or short name.
+func (a *refs) named(ref string) (plan.ID, bool) {
+	for _, name := range []string{ref, branchSpace + ref, tagSpace + ref} {
+		if found, ok := a.lookup(name); ok {
+			return found.Commit, true
+		}
+	}
+	return plan.ID{}, false
+}
+
+// attempt makes one request. It returns no pack and no error where the answer does not hold the commit; whole says that
+// the answer then held all the history there is.
+func (w *web) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s step) (in *incoming, whole bool, err error) {
+	f.base = s.base
+	x := &exchange{dog: dog}
+	in, whole, err = w.exchange(withExchange(ctx, x), a, f, s)
+	known, secrets := x.failed()
+	if known != nil {
+		err = known
+	}
+	if err != nil {
+		return nil, false, explain(ctx, w.url, err, secrets)
+	}
+	found, err := f.check(in)
+	if err != nil || !found {
+		f.drop(in)
+		return nil, whole, err
+	}
+	return in, whole, nil
+}
+
+func (w *web) exchange(ctx context.Context, a *advert, f *fetch, s step) (*incoming, bool, error) {
+	req := a.request(s)
+	res, err := a.session.UploadPack(ctx, req)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = res.Close() }()
+	var stream io.Reader = res
+	if req.Capabilities.Supports(capability.Sideband64k) || req.Capabilities.Supports(capability.Sideband) {
+		stream = newBand(res)
+	}
+	in, err := f.receive(ctx, stream)
+	return in, s.depth == 0 || len(res.Shallows) == 0, err
+}
+
+// request is the upload-pack request of a step.
+func (a *advert) request(s step) *packp.UploadPackRequest {
+	req := packp.NewUploadPackRequestFromCapabilities(a.caps)
+	set := func(c capability.Capability) {
+		if a.caps.Supports(c) {
+			_ = req.Capabilities.Set(c) // fails for arguments only
+		}
+	}
+	set(capability.NoProgress)
+	req.Capabilities.Delete(capability.ThinPack)
+	req.Wants = []plumbing.Hash{plumbing.Hash(s.want)}
+	if s.depth > 0 {
+		set(capability.Shallow)
+		req.Depth = packp.DepthCommits(s.depth)
+	}
+	if !s.base.IsZero() {
+		set(capability.ThinPack)
+		req.Haves = []plumbing.Hash{plumbing.Hash(s.base)}
+		if s.depth > 0 {
+			req.Shallows = []plumbing.Hash{plumbing.Hash(s.base)}
+		}
+	}
+	return req
+}

@@ -1,0 +1,243 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// The layout of a store is that of a bare repository of git, below a directory name that is ours: what else lies in the
+// directory that the user gave is never looked at.
+const (
+	bareDir    = "stoker.git"
+	packDir    = "objects/pack"
+	tipFile    = "refs/stoker/tip"
+	lockName   = "stoker.lock"
+	packPrefix = packDir + "/pack-"
+	packExt    = ".pack"
+	indexExt   = ".idx"
+	tempPrefix = "tmp-"
+	maxNames   = 10_000 // entries of the pack directory that are looked at
+)
+
+// Dir returns the bare repository that the store is, for git --git-dir.
+func (s *Store) Dir() string { return s.bare() }
+
+func (s *Store) bare() string { return filepath.Join(s.dir, bareDir) }
+
+// lockStore makes the directory and takes its lock.
+func lockStore(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, onDisk(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	if err := lockFile(f); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("the repository's store %s is in use by another process (%w): give each agent a directory of its own", dir, err)
+	}
+	return f, nil
+}
+
+// openRoot returns the store's directory, with everything in it that a bare repository needs. It is opened for each
+// piece of work: somebody may have removed or replaced it meanwhile.
+func (s *Store) openRoot() (*os.Root, error) {
+	outer, err := os.OpenRoot(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			outer, err = os.OpenRoot(s.dir)
+		}
+	}
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	defer func() { _ = outer.Close() }()
+	if err := makeDir(outer, bareDir); err != nil {
+		return nil, err
+	}
+	root, err := outer.OpenRoot(bareDir)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	if err := fillBare(root); err != nil {
+		_ = root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+func fillBare(root *os.Root) error {
+	for _, dir := range []string{"objects", packDir, "refs", "refs/stoker"} {
+		if err := makeDir(root, dir); err != nil {
+			return err
+		}
+	}
+	for name, text := range map[string]string{
+		"HEAD":   "ref: refs/stoker/tip\n",
+		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
+	} {
+		if st, err := root.Lstat(name); err == nil && st.Mode().IsRegular() {
+			continue
+		}
+		if err := root.RemoveAll(name); err != nil {
+			return onDisk(err)
+		}
+		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
+			return onDisk(err)
+		}
+	}
+	return nil
+}
+
+// makeDir makes a directory; whatever else has its name goes away.
+func makeDir(root *os.Root, name string) error {
+	st, err := root.Lstat(name)
+	if err == nil && !st.IsDir() {
+		err = root.Remove(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return onDisk(err)
+	}
+	if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return onDisk(err)
+	}
+	return nil
+}
+
+// load opens the packs that are there. One that is damaged makes the next Fetch fetch everything.
+func (s *Store) load() error {
+	root, err := s.openRoot()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	names, err := listPacks(root)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		p, err := openPack(root, name)
+		if err != nil {
+			s.log.Warn("a pack of the repository's store cannot be used; the store is fetched again", "pack", name, "error", err)
+			s.damaged = true
+			continue
+		}
+		p.seq = int64(len(s.packs))
+		s.packs = append(s.packs, p)
+	}
+	s.tip = readTip(root)
+	return nil
+}
+
+// listPacks returns the packs, oldest first, and removes what a crash left: temporary files, and halves of a pair.
+func listPacks(root *os.Root) ([]string, error) {
+	d, err := root.Open(packDir)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	defer func() { _ = d.Close() }()
+	files, err := d.ReadDir(maxNames)
+	if err != nil && len(files) > 0 {
+		return nil, onDisk(err)
+	}
+	have := map[string]fs.DirEntry{}
+	for _, f := range files {
+		have[packDir+"/"+f.Name()] = f
+	}
+	age := map[string]time.Time{}
+	var names []string
+	for path, f := range have {
+		base, ext := strings.TrimSuffix(path, filepath.Ext(path)), filepath.Ext(path)
+		switch {
+		case strings.HasPrefix(f.Name(), tempPrefix):
+		case !strings.HasPrefix(path, packPrefix) || (ext != packExt && ext != indexExt):
+			continue // not ours
+		case have[base+packExt] != nil && have[base+indexExt] != nil:
+			if ext == packExt {
+				if st, err := f.Info(); err == nil {
+					age[base] = st.ModTime()
+				}
+				names = append(names, base)
+			}
+			continue
+		}
+		if err := root.RemoveAll(path); err != nil {
+			return nil, onDisk(err)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if c := age[a].Compare(age[b]); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	return names, nil
+}
+
+func readTip(root *os.Root) plan.ID {
+	b, err := root.ReadFile(tipFile)
+	if err != nil {
+		return plan.ID{}
+	}
+	id, err := plan.ParseID(strings.TrimSpace(string(b)))
+	if err != nil {
+		return plan.ID{}
+	}
+	return id
+}
+
+func writeTip(root *os.Root, id plan.ID) error {
+	temp := "refs/stoker/" + tempPrefix + "tip"
+	if err := root.WriteFile(temp, []byte(id.String()+"\n"), 0o600); err != nil {
+		return onDisk(err)
+	}
+	return onDisk(root.Rename(temp, tipFile))
+}
+
+// setTip remembers the commit from which the next increment starts.
+func (s *Store) setTip(root *os.Root, id plan.ID) error {
+	s.mu.Lock()
+	same := s.tip == id
+	s.tip = id
+	s.mu.Unlock()
+	if same && readTip(root) == id {
+		return nil
+	}
+	return writeTip(root, id)
+}
+
+// sweep removes the packs that are not part of the store: those that could not be opened.
+func (s *Store) sweep(root *os.Root) error {
+	names, err := listPacks(root)
+	if err != nil {
+		return err
+	}
+	packs := s.acquire()
+	defer releaseAll(packs)
+	for _, name := range names {
+		if slices.ContainsFunc(packs, func(p *pack) bool { return p.name == name }) {
+			continue
+		}
+		if err := errors.Join(remove(root, name+indexExt), remove(root, name+packExt)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes a name, whatever it is, and is content where there is none.
+func remove(root *os.Root, name string) error { return onDisk(root.RemoveAll(name)) }

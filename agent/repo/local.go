@@ -1,0 +1,233 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// local is a repository in a directory of this machine: bare, with a work tree, or a linked work tree. It is read with
+// go-git's storage; nothing is written to it and no program is run.
+type local struct {
+	url  URL
+	opts RemoteOptions
+}
+
+const (
+	localCache   = 4 << 20 // bytes of objects that go-git keeps
+	localLarge   = 1 << 20 // bytes from which on go-git streams an object
+	maxPointer   = 4 << 10 // bytes of a .git or commondir file
+	maxTagChain  = 8       // tags of tags
+	maxTreeDepth = 1 << 10 // directories below each other
+)
+
+func (l *local) refs(ctx context.Context) (*refs, error) {
+	st, err := l.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = st.Close() }()
+	return l.read(ctx, st)
+}
+
+// open finds the repository and its objects.
+func (l *local) open() (*filesystem.Storage, error) {
+	dir, err := gitDir(l.url.path)
+	if err != nil {
+		return nil, l.unusable(err)
+	}
+	common, err := pointer(filepath.Join(dir, "commondir"), "", dir)
+	if errors.Is(err, os.ErrNotExist) {
+		common, err = dir, nil
+	}
+	if err != nil {
+		return nil, l.unusable(err)
+	}
+	if err := isRepository(common); err != nil {
+		return nil, l.unusable(err)
+	}
+	st := filesystem.NewStorageWithOptions(
+		dotgit.NewRepositoryFilesystem(osfs.New(dir), osfs.New(common)),
+		cache.NewObjectLRU(localCache),
+		filesystem.Options{LargeObjectThreshold: localLarge, AlternatesFS: osfs.New("/")})
+	if err := l.supported(st); err != nil {
+		_ = st.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func (l *local) unusable(err error) error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s cannot be read as a git repository: %w", l.url, err)
+}
+
+// supported refuses what go-git cannot read.
+func (l *local) supported(st *filesystem.Storage) error {
+	conf, err := st.Config()
+	if err != nil {
+		return l.unusable(err)
+	}
+	extensions := conf.Raw.Section("extensions")
+	if format := extensions.Option("objectformat"); format != "" && !strings.EqualFold(format, "sha1") {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s is a repository of object format %s; only sha1 is read", l.url, quoted(format))
+	}
+	if refs := extensions.Option("refstorage"); refs != "" && !strings.EqualFold(refs, "files") {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s stores its refs as %s; only files are read", l.url, quoted(refs))
+	}
+	return nil
+}
+
+// gitDir returns the directory that holds HEAD: path itself, path/.git, or where a .git file points to.
+func gitDir(path string) (string, error) {
+	dot := filepath.Join(path, ".git")
+	st, err := os.Stat(dot)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		_, err := os.Stat(path)
+		return path, err
+	case err != nil:
+		return "", err
+	case st.IsDir():
+		return dot, nil
+	}
+	return pointer(dot, "gitdir: ", path)
+}
+
+// pointer reads a file of one line that names a directory, relative to base.
+func pointer(file, prefix, base string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxPointer))
+	if err != nil {
+		return "", err
+	}
+	to, ok := strings.CutPrefix(strings.TrimRight(string(b), "\r\n"), prefix)
+	if !ok || to == "" || strings.ContainsAny(to, "\x00\n") {
+		return "", errors.New("the file " + file + " names no directory")
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(base, to)
+	}
+	return filepath.Clean(to), nil
+}
+
+func isRepository(dir string) error {
+	for _, name := range []string{"objects", "refs"} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if !st.IsDir() {
+			return errors.New(filepath.Join(dir, name) + " is no directory")
+		}
+	}
+	return nil
+}
+
+// read lists the refs and follows annotated tags.
+func (l *local) read(ctx context.Context, st *filesystem.Storage) (*refs, error) {
+	all := &refs{byName: map[string]plan.ID{}, peeled: map[string]plan.ID{}}
+	iter, err := st.IterReferences()
+	if err != nil {
+		return nil, l.unusable(err)
+	}
+	defer iter.Close()
+	err = iter.ForEach(func(r *plumbing.Reference) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if len(all.byName) >= l.opts.MaxRefs {
+			return overLimit("%s has more than %d refs", l.url, l.opts.MaxRefs)
+		}
+		name := r.Name()
+		if r.Type() == plumbing.SymbolicReference {
+			if name == plumbing.HEAD {
+				all.head = r.Target().String()
+			}
+			return nil
+		}
+		all.byName[name.String()] = plan.ID(r.Hash())
+		return nil
+	})
+	if err != nil {
+		return nil, l.explain(ctx, err)
+	}
+	for name, id := range all.byName {
+		if !strings.HasPrefix(name, tagSpace) {
+			continue
+		}
+		if to, ok := peel(st, id); ok {
+			all.peeled[name] = to
+		}
+	}
+	if id, ok := all.byName[all.head]; ok {
+		all.byName[headName] = id
+	}
+	return all, nil
+}
+
+// peel follows an annotated tag to what it points to.
+func peel(st *filesystem.Storage, id plan.ID) (plan.ID, bool) {
+	found := false
+	for range maxTagChain {
+		o, err := st.EncodedObject(plumbing.TagObject, plumbing.Hash(id))
+		if err != nil {
+			return id, found
+		}
+		b, err := readAll(o, maxPointer)
+		if err != nil {
+			return id, found
+		}
+		const prefix = "object "
+		if len(b) < len(prefix)+40 || string(b[:len(prefix)]) != prefix {
+			return id, found
+		}
+		to, err := plan.ParseID(string(b[len(prefix) : len(prefix)+40]))
+		if err != nil {
+			return id, found
+		}
+		id, found = to, true
+	}
+	return id, found
+}
+
+// readAll reads the first max bytes of an object.
+func readAll(o plumbing.EncodedObject, max int64) ([]byte, error) {
+	r, err := o.Reader()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	return io.ReadAll(io.LimitReader(r, max))
+}
+
+func (l *local) explain(ctx context.Context, err error) error {
+	if f, ok := errors.AsType[*failure.Error](err); ok {
+		return f
+	}
+	if s, ok := errors.AsType[*storeError](err); ok {
+		return s
+	}
+	if ctx.Err() != nil {
+		return explain(ctx, l.url, err, nil)
+	}
+	return l.unusable(&foreignError{err, nil})
+}

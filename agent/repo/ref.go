@@ -1,0 +1,91 @@
+package repo
+
+import (
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	headName    = "HEAD"
+	branchSpace = "refs/heads/"
+	tagSpace    = "refs/tags/"
+	maxRefName  = 1024 // bytes
+)
+
+// Ref is what somebody asks for: a branch, a tag, a full name (refs/…), HEAD, or the full id of a commit.
+type Ref struct {
+	name   string // "" for a commit
+	commit plan.ID
+}
+
+// ParseRef reads a ref by the rules of git check-ref-format. 40 hex digits are always a commit, never a branch.
+func ParseRef(s string) (Ref, error) {
+	if id, err := plan.ParseID(s); err == nil {
+		if id.IsZero() {
+			return Ref{}, failure.New(v1alpha1.ReasonRefNotFound, "git.ref: the null id names no commit")
+		}
+		return Ref{commit: id}, nil
+	}
+	if problem := refProblem(s); problem != "" {
+		return Ref{}, failure.New(v1alpha1.ReasonRefNotFound,
+			"git.ref %s is not a valid ref: %s; give a branch, a tag, refs/… or a full commit id", quoted(s), problem)
+	}
+	return Ref{name: s}, nil
+}
+
+// Commit returns the commit, where the ref is the id of one.
+func (r Ref) Commit() (plan.ID, bool) { return r.commit, !r.commit.IsZero() }
+
+// IsZero reports whether r is the zero Ref, which asks for nothing.
+func (r Ref) IsZero() bool { return r == Ref{} }
+
+// String returns the ref as it was asked for; the id of a commit in lower case.
+func (r Ref) String() string {
+	if r.name == "" && !r.commit.IsZero() {
+		return r.commit.String()
+	}
+	return r.name
+}
+
+// refProblem says which rule of git check-ref-format a name breaks. Names of one level ("main") are allowed, as they are
+// short for refs/heads/main or refs/tags/main.
+func refProblem(s string) string {
+	switch {
+	case s == "":
+		return "it is empty"
+	case len(s) > maxRefName:
+		return "it is too long"
+	case strings.HasPrefix(s, "-"):
+		return "it starts with a dash"
+	case s == "@", strings.Contains(s, "@{"):
+		return "it holds @{ or is @ alone"
+	case strings.Contains(s, ".."):
+		return "it holds two dots in a row"
+	case strings.HasSuffix(s, "."):
+		return "it ends with a dot"
+	case strings.ContainsAny(s, " ~^:?*[\\"):
+		return "it holds a space or one of ~ ^ : ? * [ \\"
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] == 0x7f {
+			return "it holds a control character"
+		}
+	}
+	for part := range strings.SplitSeq(s, "/") {
+		switch {
+		case part == "":
+			return "it starts or ends with a slash, or holds two in a row"
+		case part[0] == '.':
+			return "a part of it starts with a dot"
+		case strings.HasSuffix(part, ".lock"):
+			return "a part of it ends with .lock"
+		}
+	}
+	if s == "refs" || (strings.HasPrefix(s, "refs/") && strings.Count(s, "/") < 2) {
+		return "a full name has at least three parts, as in refs/heads/main"
+	}
+	return ""
+}

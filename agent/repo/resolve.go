@@ -1,0 +1,224 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// resolver gives the deltas of a pack their names. It goes depth first and lets a base go before its last child is
+// followed, so that a plain chain holds two objects at a time.
+type resolver struct {
+	*receiver
+	first, next []int32 // children of a record: head and links, 1-based, 0 ends
+	byRef       map[plan.ID]int32
+	stack       []frame
+}
+
+// frame is an object with children that are still to be made.
+type frame struct {
+	data  *content
+	child int32
+	depth int
+	kind  kind
+}
+
+func (r *receiver) resolve(ctx context.Context) error {
+	deltas := 0
+	for i := range r.recs {
+		if r.recs[i].as.delta() {
+			deltas++
+		}
+	}
+	if deltas == 0 {
+		return nil
+	}
+	v := &resolver{receiver: r, byRef: map[plan.ID]int32{}}
+	defer v.drop()
+	if err := v.link(); err != nil {
+		return err
+	}
+	if err := v.fromPack(ctx); err != nil {
+		return err
+	}
+	if err := v.fromOutside(ctx); err != nil {
+		return err
+	}
+	for i := range r.recs {
+		if r.recs[i].kind == 0 {
+			return corrupt("a delta has no base")
+		}
+	}
+	return nil
+}
+
+// drop gives back what an error left on the stack.
+func (v *resolver) drop() {
+	for _, f := range v.stack {
+		f.data.free()
+	}
+	v.stack = nil
+}
+
+// link makes the lists of children.
+func (v *resolver) link() error {
+	v.first = make([]int32, len(v.recs))
+	v.next = make([]int32, len(v.recs))
+	for i := range v.recs {
+		switch rec := &v.recs[i]; rec.as {
+		case kindOffset:
+			j, ok := findOffset(v.recs, rec.base)
+			if !ok {
+				return corrupt("the base of a delta is not the start of an entry")
+			}
+			v.next[i], v.first[j] = v.first[j], int32(i+1)
+		case kindRef:
+			id := v.bases[rec.base]
+			v.next[i], v.byRef[id] = v.byRef[id], int32(i+1)
+		}
+	}
+	return nil
+}
+
+// children takes the list of a record that has its name now: those that point at it by offset and by name.
+func (v *resolver) children(i int32) int32 {
+	list := v.first[i]
+	named, ok := v.byRef[v.recs[i].id]
+	if !ok {
+		return list
+	}
+	delete(v.byRef, v.recs[i].id)
+	last := named
+	for v.next[last-1] != 0 {
+		last = v.next[last-1]
+	}
+	v.next[last-1] = list
+	return named
+}
+
+// fromPack follows the deltas that start at whole objects of the pack.
+func (v *resolver) fromPack(ctx context.Context) error {
+	for i := range v.recs {
+		rec := &v.recs[i]
+		if rec.as.delta() {
+			continue
+		}
+		list := v.children(int32(i))
+		if list == 0 {
+			continue
+		}
+		e, err := v.inflate.at(v.file, rec.off, v.end)
+		if err != nil {
+			return err
+		}
+		c, err := v.scratch.alloc(e.size)
+		if err != nil {
+			return err
+		}
+		v.stack = append(v.stack, frame{data: c, child: list, kind: rec.kind})
+		if err := v.inflate.copyContent(c, v.inflate.br, e.size); err != nil {
+			return err
+		}
+		if err := v.walk(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fromOutside follows the deltas of a thin pack, whose bases we have.
+func (v *resolver) fromOutside(ctx context.Context) error {
+	for len(v.byRef) > 0 {
+		for id, list := range v.byRef {
+			delete(v.byRef, id)
+			k, c, err := v.external(id)
+			if errors.Is(err, errNotFound) {
+				return &missingBaseError{err}
+			}
+			if err != nil {
+				return err
+			}
+			v.thin = append(v.thin, id)
+			v.stack = append(v.stack, frame{data: c, child: list, kind: k})
+			if err := v.walk(ctx); err != nil {
+				return err
+			}
+			break // the walk may have taken other names off the map
+		}
+	}
+	return nil
+}
+
+// walk makes all descendants of the one object on the stack.
+func (v *resolver) walk(ctx context.Context) error {
+	for n := 0; len(v.stack) > 0; n++ {
+		if n%256 == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		top := &v.stack[len(v.stack)-1]
+		i := top.child - 1
+		top.child = v.next[i]
+		parent, last := *top, top.child == 0
+		if last {
+			v.stack = v.stack[:len(v.stack)-1]
+		}
+		err := v.make(i, parent)
+		if last {
+			parent.data.free()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// make applies the delta of record i to its base, names the result, and puts it on the stack where it has children.
+func (v *resolver) make(i int32, base frame) error {
+	rec := &v.recs[i]
+	if base.depth == v.limits.DeltaDepth {
+		return overLimit("a chain of deltas is longer than %d", v.limits.DeltaDepth)
+	}
+	e, err := v.inflate.at(v.file, rec.off, v.end)
+	if err != nil {
+		return err
+	}
+	d, err := v.inflate.openDelta(v.inflate.br, e)
+	if err != nil {
+		return err
+	}
+	if err := v.limits.size(base.kind, d.size); err != nil {
+		return err
+	}
+	if err := v.spend(d.size); err != nil {
+		return err
+	}
+	rec.kind = base.kind
+	w := io.Writer(v.name.start(base.kind, d.size))
+	// Whether there are children by name is known only when the name is; so an object is kept while any are open.
+	var kept *content
+	if v.first[i] != 0 || len(v.byRef) > 0 {
+		if kept, err = v.scratch.alloc(d.size); err != nil {
+			return err
+		}
+		w = io.MultiWriter(w, kept)
+	}
+	if err = d.apply(w, base.data, v.inflate.buf); err == nil {
+		rec.id, err = v.name.id()
+	}
+	if kept == nil {
+		return err
+	}
+	list := int32(0)
+	if err == nil {
+		list = v.children(i)
+	}
+	if list == 0 {
+		kept.free()
+		return err
+	}
+	v.stack = append(v.stack, frame{data: kept, child: list, depth: base.depth + 1, kind: base.kind})
+	return nil
+}

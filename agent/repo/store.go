@@ -1,0 +1,208 @@
+package repo
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// StoreOptions configures a Store.
+type StoreOptions struct {
+	Log    *slog.Logger // default: discard
+	Limits Limits
+	// MaxPacks is how many packs gather before the store is made anew from the tip; default 50.
+	MaxPacks int
+}
+
+// Store keeps fetched commits as packs in a bare repository that git can read. It is a cache: what is damaged or has grown
+// too much is fetched again into a new pack, and the old packs go when the new one is there. All methods may be called
+// from several goroutines; readers are not disturbed by a Fetch.
+type Store struct {
+	dir      string
+	log      *slog.Logger
+	limits   Limits
+	maxPacks int
+	lock     *os.File
+	readers  sync.Pool // *reader
+
+	fetching sync.Mutex // one Fetch at a time
+
+	mu      sync.RWMutex // guards what follows
+	packs   []*pack      // never changed in place; oldest first
+	tip     plan.ID      // the commit of the last Fetch, zero where it is not known
+	damaged bool         // the next Fetch fetches everything
+	closed  bool
+}
+
+// errNotFound says that an object is not in the store.
+var errNotFound = errors.New("object is not in the store")
+
+// IsNotFound reports whether an error says that an object is not in the store.
+func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
+
+// Open opens the store in a directory of its own, and makes it where there is none. What a crash left is cleared away.
+// Packs that cannot be used are put aside; the next Fetch replaces them. Only one process may have a store open.
+func Open(dir string, o StoreOptions) (*Store, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxPacks <= 0 {
+		o.MaxPacks = 50
+	}
+	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks}
+	s.readers.New = func() any { return s.newReader() }
+	lock, err := lockStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	s.lock = lock
+	if err := s.load(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close gives files and memory back. Reads that are under way end first.
+func (s *Store) Close() error {
+	s.fetching.Lock()
+	defer s.fetching.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	for _, p := range s.packs {
+		p.release()
+	}
+	s.packs = nil
+	return s.lock.Close()
+}
+
+// Has reports whether an object is in the store.
+func (s *Store) Has(id plan.ID) bool {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	_, _, err := find(packs, id)
+	return err == nil
+}
+
+// SortKey orders objects as they lie on disk: reading many in the order of their keys reads each pack from front to back.
+// An object that is not in the store has the key -1.
+func (s *Store) SortKey(id plan.ID) int64 {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	p, off, err := find(packs, id)
+	if err != nil {
+		return -1
+	}
+	return p.seq<<40 | off
+}
+
+// RootTree returns the tree of a commit. An error for which IsNotFound holds means that the store does not have the
+// commit, or does not have it any more.
+func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
+	var b bytes.Buffer
+	k, _, err := s.read(&b, commit, 0)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	return rootTree(commit, k, b.Bytes())
+}
+
+// Tree implements plan.Objects.
+func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
+	var b bytes.Buffer
+	if _, _, err := s.read(&b, id, kindTree); err != nil {
+		return nil, s.noticed(err)
+	}
+	return parseTree(id, b.Bytes())
+}
+
+// WriteBlob implements plan.Objects.
+func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+	_, n, err := s.read(w, id, kindBlob)
+	return n, s.noticed(err)
+}
+
+// noticed remembers damage: a tree or blob that belongs to a fetched commit must be there and readable.
+func (s *Store) noticed(err error) error {
+	_, ours := errors.AsType[*storeError](err)
+	if err == nil || !(ours || errors.Is(err, errNotFound) || errors.Is(err, errCorrupt)) {
+		return err
+	}
+	s.mu.Lock()
+	first := !s.damaged && !s.closed
+	s.damaged = true
+	s.mu.Unlock()
+	if first {
+		s.log.Warn("the repository's store is damaged; it is fetched again", "dir", s.dir, "error", err)
+	}
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%w; the store is a cache and is fetched again at the next sync", err)
+}
+
+// acquire returns the packs as they are now. They stay open until releaseAll.
+func (s *Store) acquire() []*pack {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, p := range s.packs {
+		p.retain()
+	}
+	return s.packs
+}
+
+func releaseAll(packs []*pack) {
+	for _, p := range packs {
+		p.release()
+	}
+}
+
+// find looks for an object, in the newest pack first.
+func find(packs []*pack, id plan.ID) (*pack, int64, error) {
+	for i := len(packs) - 1; i >= 0; i-- {
+		off, ok, err := packs[i].find(id)
+		if err != nil {
+			return nil, 0, err
+		}
+		if ok {
+			return packs[i], off, nil
+		}
+	}
+	return nil, 0, notFound(id)
+}
+
+func notFound(id plan.ID) error { return &missingError{id} }
+
+// missingError names an object that is not there.
+type missingError struct{ id plan.ID }
+
+func (e *missingError) Error() string { return "object " + e.id.String() + " is not in the store" }
+func (e *missingError) Is(target error) bool {
+	return target == errNotFound
+}
+
+// rootTree reads the first line of a commit.
+func rootTree(id plan.ID, k kind, b []byte) (plan.ID, error) {
+	if k != kindCommit {
+		return plan.ID{}, failure.New(v1alpha1.ReasonRefNotFound,
+			"%s is a %s and no commit; ask for a branch, a tag of a commit, or a commit id", id, k)
+	}
+	const prefix = "tree "
+	if len(b) > len(prefix)+40 && string(b[:len(prefix)]) == prefix && b[len(prefix)+40] == '\n' {
+		if tree, err := plan.ParseID(string(b[len(prefix) : len(prefix)+40])); err == nil {
+			return tree, nil
+		}
+	}
+	return plan.ID{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
+		"commit %s of the repository is malformed: it names no tree; see what git fsck says of the repository", id)
+}
+
+var _ plan.Objects = (*Store)(nil)

@@ -1,0 +1,188 @@
+package repo
+
+import (
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+const maxURL = 2048 // bytes
+
+// URL is where a repository is: an https or http address, or a directory of this machine. It holds the credentials that
+// stood in the text, if any, but never prints them.
+type URL struct {
+	scheme   string // https, http or file
+	host     string // lower case, with the port where it is not the scheme's own; empty for file
+	path     string // decoded; absolute
+	username secret.String
+	password secret.String
+}
+
+// ParseURL reads the address of a repository: https://, http://, file:// or the absolute path of a directory. ssh in both
+// forms is recognised and refused. An error never repeats what was given: it may hold a password.
+func ParseURL(s string) (URL, error) {
+	switch {
+	case s == "":
+		return URL{}, badURL("it is empty: give the address of the repository")
+	case len(s) > maxURL:
+		return URL{}, badURL("it is longer than %d bytes", maxURL)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable):
+		return URL{}, badURL("it holds a space, a control character or bytes that are no UTF-8")
+	case strings.HasPrefix(s, "-"):
+		return URL{}, badURL("it starts with a dash")
+	case filepath.IsAbs(s):
+		return URL{scheme: "file", path: filepath.Clean(s)}, nil
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return URL{}, refuseBare(s)
+	}
+	switch strings.ToLower(scheme) {
+	case "https", "http":
+		return parseHTTP(s)
+	case "file":
+		return parseFile(rest)
+	case "ssh", "git+ssh", "ssh+git":
+		return URL{}, refuseSSH()
+	}
+	return URL{}, badURL("its scheme is not supported: use https://, http://, file:// or an absolute directory")
+}
+
+// Plaintext reports whether credentials and content travel unencrypted.
+func (u URL) Plaintext() bool { return u.scheme == "http" }
+
+// Local reports whether the repository is a directory of this machine.
+func (u URL) Local() bool { return u.scheme == "file" }
+
+// IsZero reports whether u is the zero URL, which is no address.
+func (u URL) IsZero() bool { return u.scheme == "" }
+
+// String returns the address without any credentials.
+func (u URL) String() string {
+	if u.Local() {
+		return u.path
+	}
+	return (&url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}).String()
+}
+
+// origin is what credentials are bound to.
+func (u URL) origin() string { return u.scheme + "://" + u.host }
+
+func originOf(u *url.URL) string {
+	scheme := strings.ToLower(u.Scheme)
+	return scheme + "://" + canonicalHost(scheme, u)
+}
+
+func parseHTTP(s string) (URL, error) {
+	p, err := url.Parse(s)
+	if err != nil {
+		return URL{}, badURL("it cannot be read: check host, port and percent signs")
+	}
+	switch {
+	case p.RawQuery != "" || p.ForceQuery || p.Fragment != "" || strings.HasSuffix(s, "#"):
+		return URL{}, badURL("it has a query or a fragment, which no repository needs: give credentials as a secret")
+	case p.Opaque != "" || !validHost(p.Hostname()):
+		return URL{}, badURL("its host is empty or no host name (write international names in punycode)")
+	case !validPort(p.Host, p.Port()):
+		return URL{}, badURL("its port is not a number from 1 to 65535")
+	case strings.ContainsFunc(p.Path, unicode.IsControl) || !utf8.ValidString(p.Path):
+		return URL{}, badURL("its path holds an encoded control character or bytes that are no UTF-8")
+	}
+	scheme := strings.ToLower(p.Scheme)
+	u := URL{scheme: scheme, host: canonicalHost(scheme, p), path: strings.TrimSuffix(p.Path, "/")}
+	if u.path != "" && !strings.HasPrefix(u.path, "/") {
+		return URL{}, badURL("its path does not start with a slash")
+	}
+	if p.User != nil {
+		password, _ := p.User.Password()
+		u.username, u.password = secret.New(p.User.Username()), secret.New(password)
+	}
+	return u, nil
+}
+
+func parseFile(rest string) (URL, error) {
+	host, path, _ := strings.Cut(rest, "/")
+	if host != "" && !strings.EqualFold(host, "localhost") {
+		return URL{}, badURL("a file:// address has three slashes and no host: file:///srv/git/plant.git")
+	}
+	path, err := url.PathUnescape("/" + path)
+	if err != nil || strings.ContainsFunc(path, unicode.IsControl) || !utf8.ValidString(path) {
+		return URL{}, badURL("its path cannot be read: check the percent signs")
+	}
+	if !filepath.IsAbs(filepath.FromSlash(path)) {
+		return URL{}, badURL("its path is not absolute")
+	}
+	return URL{scheme: "file", path: filepath.Clean(filepath.FromSlash(path))}, nil
+}
+
+// refuseBare explains what is wrong with an address that has no scheme and is no absolute path.
+func refuseBare(s string) error {
+	if strings.Contains(s, "::") {
+		return badURL("remote helpers (name::address) are never run: use https:// or an absolute directory")
+	}
+	host, _, scp := strings.Cut(s, ":")
+	if scp && host != "" && !strings.Contains(host, "/") {
+		return refuseSSH()
+	}
+	return badURL("it is neither https:// nor the absolute path of a directory (relative paths are not read)")
+}
+
+func refuseSSH() error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository,
+		"git.repo: ssh comes with a later version; use the https:// address of the repository and a token until then")
+}
+
+func badURL(format string, args ...any) error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "git.repo is not valid: "+format, args...)
+}
+
+func unprintable(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }
+
+// validHost admits DNS names and IP addresses, and nothing that a command line could take for an option.
+func validHost(h string) bool {
+	if net.ParseIP(h) != nil {
+		return true
+	}
+	if h == "" || len(h) > 253 || h[0] == '-' || h[0] == '.' {
+		return false
+	}
+	for _, c := range []byte(h) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func validPort(hostport, port string) bool {
+	if port == "" {
+		return !strings.HasSuffix(hostport, ":")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// canonicalHost is the lower-case host, with the port unless it is the scheme's own.
+func canonicalHost(scheme string, u *url.URL) string {
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if (scheme == "https" && port == "443") || (scheme == "http" && port == "80") {
+		port = ""
+	}
+	if port != "" {
+		return net.JoinHostPort(host, port)
+	}
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}

@@ -1,0 +1,171 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// web is a repository behind https or http. The protocol is go-git's; requests go through a gate.
+type web struct {
+	url  URL
+	auth Auth
+	opts RemoteOptions
+	last advertised[*advert]
+
+	mu        sync.Mutex
+	transport *http.Transport
+	ca        []byte // that transport trusts
+}
+
+// advert is an advertisement, with the session in which a fetch can follow.
+type advert struct {
+	session transport.UploadPackSession
+	caps    *capability.List
+	refs    *refs
+}
+
+func newWeb(u URL, auth Auth, o RemoteOptions) (*web, error) {
+	return &web{url: u, auth: auth, opts: o}, nil
+}
+
+func (w *web) refs(ctx context.Context) (*refs, error) {
+	ctx, dog, stop := watch(ctx, w.opts.Advertise, w.opts.StallBytes, w.opts.StallWindow)
+	defer stop()
+	a, err := w.advertise(ctx, dog)
+	if err != nil {
+		return nil, err
+	}
+	w.last.put(a)
+	return a.refs, nil
+}
+
+// advertise asks for all refs.
+func (w *web) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
+	rt, err := w.roundTripper()
+	if err != nil {
+		return nil, err
+	}
+	client := githttp.NewClientWithOptions(
+		&http.Client{Transport: &gate{w.url, w.auth, w.opts, rt}},
+		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
+	session, err := client.NewUploadPackSession(w.endpoint(), nil)
+	if err != nil {
+		return nil, err
+	}
+	x := &exchange{dog: dog}
+	got, err := session.AdvertisedReferencesContext(withExchange(ctx, x))
+	known, secrets := x.failed()
+	switch {
+	case known != nil:
+		err = known
+	case errors.Is(err, transport.ErrEmptyRemoteRepository):
+		return &advert{session, capability.NewList(), &refs{}}, nil
+	}
+	if err != nil {
+		if refused, ok := errors.AsType[*refusedError](err); ok {
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s: %w", w.url, &foreignError{refused, secrets})
+		}
+		return nil, explain(ctx, w.url, err, secrets)
+	}
+	if n := len(got.References) + len(got.Peeled); n > w.opts.MaxRefs {
+		return nil, overLimit("%s has %d refs, more than %d", w.url, n, w.opts.MaxRefs)
+	}
+	caps := x.caps
+	if caps == nil {
+		caps = got.Capabilities
+	}
+	return &advert{session, caps, readRefs(got)}, nil
+}
+
+// readRefs takes over go-git's maps.
+func readRefs(a *packp.AdvRefs) *refs {
+	r := &refs{byName: make(map[string]plan.ID, len(a.References)+1), peeled: make(map[string]plan.ID, len(a.Peeled))}
+	for name, id := range a.References {
+		r.byName[name] = plan.ID(id)
+	}
+	for name, id := range a.Peeled {
+		r.peeled[name] = plan.ID(id)
+	}
+	if a.Head != nil {
+		r.byName[headName] = plan.ID(*a.Head)
+	}
+	for _, s := range a.Capabilities.Get(capability.SymRef) {
+		if target, ok := strings.CutPrefix(s, headName+":"); ok {
+			r.head = target
+		}
+	}
+	return r
+}
+
+// endpoint is the address as go-git wants it, without credentials: the gate adds them.
+func (w *web) endpoint() *transport.Endpoint {
+	u := &url.URL{Scheme: w.url.scheme, Host: w.url.host, Path: w.url.path}
+	host, port := u.Hostname(), 0
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if p := u.Port(); p != "" {
+		port, _ = strconv.Atoi(p) // ParseURL has read it
+	}
+	return &transport.Endpoint{Protocol: w.url.scheme, Host: host, Port: port, Path: u.EscapedPath()}
+}
+
+// roundTripper returns the transport, a new one where the CA bundle has changed.
+func (w *web) roundTripper() (*http.Transport, error) {
+	var ca []byte
+	if w.auth.CA != nil {
+		var err error
+		if ca, err = w.auth.CA(); err != nil {
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "the CA bundle for %s cannot be read: %w", w.url, err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.transport != nil && bytes.Equal(ca, w.ca) {
+		return w.transport, nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(ca) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(ca) {
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "the CA bundle for %s holds no PEM certificate", w.url)
+		}
+		conf.RootCAs = pool
+	}
+	if w.transport != nil {
+		w.transport.CloseIdleConnections()
+	}
+	w.ca = ca
+	w.transport = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: w.opts.Connect}).DialContext,
+		TLSHandshakeTimeout:    w.opts.Handshake,
+		TLSClientConfig:        conf,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           2,
+		IdleConnTimeout:        fresh,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	return w.transport, nil
+}
