@@ -7,7 +7,8 @@ type Op uint8
 
 // The operations of a plan, in the order in which a person reads them.
 const (
-	// Create writes a file where none is. Where Found is a directory, all files in it are deleted by the same plan.
+	// Create writes a file where none is. Where Found is a directory, the same plan deletes all files in it; what is left
+	// of it are empty directories, which make way.
 	Create Op = iota + 1
 	// Update replaces a file that is there (also its mode alone: then ID equals FoundID).
 	Update

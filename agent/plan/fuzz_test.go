@@ -3,7 +3,6 @@ package plan_test
 import (
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +34,14 @@ var gitPaths = []string{
 	"p/v-2/resource.json", "p/v-2/code.py", "p/skip/me", "q/a", "q/v/view.json", "q/v/resource.json",
 }
 
-var diskPaths = append(slices.Clone(gitPaths), "p/own", "p/v/own", "p/a/own", "other/own", "p/.resources/x")
+// diskPaths are where these come to lie, and where they never do.
+var diskPaths = []string{
+	"projects/p/a", "projects/p/a/b", "projects/p/a/c/d", "projects/p/a.txt", "projects/p/v/resource.json",
+	"projects/p/v/thumbnail.png", "projects/p/v/view.json", "projects/p/v/sub/x", "projects/p/v-2/resource.json",
+	"projects/p/v-2/code.py", "projects/p/skip/me", "projects/p/v/v/view.json", "config/view.json",
+	"config/resource.json", "projects/p/own", "projects/p/v/own", "projects/p/a/own", "other/own", "config/own",
+	"projects/p/.resources/x",
+}
 
 // content has values that differ in noise only: for a resource.json the modification, for other JSON the white space.
 func (w *world) content(path string) string {
@@ -76,7 +82,7 @@ func (w *world) commit() plantest.Files {
 
 // edit does to the disk what a gateway might do.
 func (w *world) edit(disk *plantest.Disk) {
-	for range w.next(8) {
+	for range w.next(6) {
 		path := diskPaths[w.next(len(diskPaths))]
 		if at, _, _ := disk.Blocked(path); at != "" {
 			continue
@@ -177,6 +183,7 @@ func play(t *testing.T, w *world) {
 		c := check{t: t, in: in, changes: changes, before: before, disk: disk, lost: lost, known: known, next: next}
 		c.desired()
 		c.foreign()
+		c.coherent()
 		c.lostBytes()
 		c.second()
 		manifest, previous = next, desired
@@ -209,7 +216,10 @@ func (c *check) desired() {
 		if ok && c.noise(want, content) {
 			continue
 		}
-		rec := c.next.Records[want.Path]
+		rec, ours := c.next.Records[want.Path]
+		if !ours && !c.changes.Full {
+			continue // kept at an earlier sync, and not looked at since
+		}
 		st, _ := c.disk.Stat(want.Path)
 		if changed := st.Mtime != rec.Mtime; changed && (!c.in.Repair || c.in.Desired.Rules().Conflict == plan.GatewayWins) {
 			drifted++
@@ -218,7 +228,7 @@ func (c *check) desired() {
 		c.t.Fatalf("%s is not what git wants but %q\n%s", want.Path, content, c.changes)
 	}
 	if c.changes.Full && drifted < c.changes.Drifted-c.chmods() {
-		c.t.Fatalf("%d files drifted, the plan says %d", drifted, c.changes.Drifted)
+		c.t.Fatalf("%d files drifted, the plan says %d\n%s", drifted, c.changes.Drifted, c.changes)
 	}
 }
 
@@ -266,6 +276,25 @@ func (c *check) foreign() {
 	}
 }
 
+// coherent checks that a resource.json is git's own, byte for byte, where another file of its resource was written.
+func (c *check) coherent() {
+	if c.in.Desired.Rules().Conflict == plan.GatewayWins {
+		return
+	}
+	for _, x := range c.changes.List {
+		if x.Op != plan.Create && x.Op != plan.Update && x.Op != plan.Delete {
+			continue
+		}
+		path := x.Path[:strings.LastIndexByte(x.Path, '/')+1] + resource.File
+		want, ok, err := c.in.Desired.Lookup(path)
+		require.NoError(c.t, err)
+		content, there := c.disk.Content(path)
+		if ok && there && plantest.BlobID([]byte(content)) != want.ID {
+			c.t.Fatalf("%s was written, but %s is not git's\n%s", x.Path, path, c.changes)
+		}
+	}
+}
+
 // lostBytes checks that bytes that git never had are still on the disk or in lost+found, but for noise.
 func (c *check) lostBytes() {
 	for path, content := range c.before {
@@ -289,12 +318,20 @@ func (c *check) knownMeaning(path, content string) bool {
 	return false
 }
 
-// second checks that the next plan, full or not, has nothing to do.
+// second checks that the next plan has nothing to do. After a full plan that holds for a full one, too; an incremental
+// one leaves what the gateway did elsewhere to the next full one.
 func (c *check) second() {
 	in := c.in
 	in.Manifest, in.From = c.next, c.next.Head.Commit
-	for _, previous := range []*plan.Desired{nil, in.Desired} {
-		in.Previous = previous
+	if in.Desired.Rules().Conflict == plan.GatewayWins {
+		in.Repair = false // where git went back to what we wrote last, a kept file has become plain drift
+	}
+	previous := []*plan.Desired{in.Desired}
+	if c.changes.Full {
+		previous = append(previous, nil)
+	}
+	for _, p := range previous {
+		in.Previous = p
 		again, err := plan.Compute(in)
 		require.NoError(c.t, err)
 		for _, x := range again.List {
@@ -302,5 +339,17 @@ func (c *check) second() {
 				c.t.Fatalf("the first plan\n%sthe second plan\n%s", c.changes, again)
 			}
 		}
+	}
+}
+
+// TestRandomWorlds plays more worlds than a fuzz corpus holds, and makes sure that they are worth playing.
+func TestRandomWorlds(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		choices := make([]byte, 300)
+		for i := range choices {
+			choices[i] = byte(random.Uint32())
+		}
+		play(t, &world{choices: choices})
 	}
 }

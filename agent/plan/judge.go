@@ -28,7 +28,7 @@ func (p *planner) desired(w Want, rec Owned, owned bool) error {
 func (p *planner) missing(c Change, rec Owned) error {
 	c.Op = Create
 	if c.Owned {
-		if c.ID == rec.Want && c.Exec == rec.Exec && !p.Repair {
+		if c.ID == rec.Want && c.Exec == rec.Exec && !p.repairs(rec) {
 			p.drift(rec)
 			return nil
 		}
@@ -48,7 +48,7 @@ func (p *planner) missing(c Change, rec Owned) error {
 func (p *planner) replaced(c Change, rec Owned) error {
 	unwanted := c.Owned && c.ID == rec.Want
 	switch {
-	case unwanted && !p.Repair:
+	case unwanted && !p.repairs(rec):
 		p.drift(rec)
 	case c.Found.Kind == Dir:
 		// Whether it may go is known when all deletions are: settleDirs.
@@ -191,7 +191,7 @@ func (p *planner) changedOnGateway(c Change, rec Owned) error {
 	switch {
 	case same || base(c.Path) == resource.Thumbnail:
 		p.adoptNoise(c)
-	case p.Repair:
+	case p.repairs(rec):
 		p.overwrite(c)
 	default:
 		p.drift(rec)
@@ -292,6 +292,12 @@ func (p *planner) conflict(c Change) {
 	}
 	c.Conflict = c.Found.Kind != Missing
 	p.add(c)
+}
+
+// repairs reports whether a file that only the gateway changed is put back. One that was kept, since git changed it, too,
+// stays for as long as the gateway wins.
+func (p *planner) repairs(rec Owned) bool {
+	return p.Repair && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
 }
 
 // overwrite puts git's version in the place of the gateway's, whatever the policy: that was asked for.

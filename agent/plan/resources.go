@@ -91,23 +91,33 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 		Op: Update, Path: path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, FoundID: found, Owned: true,
 		Conflict: conflict,
 	}
-	own := false
 	if base(path) == resource.File && found != rec.Have {
 		same, err := p.sameMeaning(c)
 		if err != nil {
 			return Change{}, false, err
 		}
-		own = !same
-	}
-	if own { // it says more than a new signature
-		switch p.rules.Conflict {
-		case GatewayWins:
-			return Change{}, false, nil
-		case Hold:
-			p.hold(path)
+		if !same { // it says more than a new signature
+			return p.takeBack(c)
 		}
-		c.Conflict = true
 	}
+	if p.full {
+		p.changes.Unchanged--
+	}
+	return c, true, nil
+}
+
+// takeBack replaces a drifted resource.json where the conflict policy lets git have its resource.
+func (p *planner) takeBack(c Change) (Change, bool, error) {
+	switch p.rules.Conflict {
+	case GatewayWins:
+		return Change{}, false, nil
+	case Hold:
+		p.hold(c.Path)
+	}
+	if p.full {
+		p.changes.Drifted--
+	}
+	c.Conflict = true
 	return c, true, nil
 }
 

@@ -62,14 +62,22 @@ func (d *Disk) empty(dir string) bool {
 	return true
 }
 
+// hollow reports whether there is nothing but directories below a path.
+func (d *Disk) hollow(path string) bool {
+	for range d.Walk(path) {
+		return false
+	}
+	return true
+}
+
 func (d *Disk) write(t testing.TB, x plan.Change, objects *Objects) {
 	t.Helper()
 	if at, _, _ := d.Blocked(x.Path); at != "" {
 		t.Errorf("the plan writes %s, but %s is in the way", x.Path, at)
 	}
 	switch was := d.nodes[x.Path]; {
-	case was.kind == plan.Dir && d.empty(x.Path):
-		delete(d.nodes, x.Path)
+	case was.kind == plan.Dir && d.hollow(x.Path):
+		d.Remove(x.Path)
 	case was.kind == plan.Dir:
 		t.Errorf("the plan writes %s, where a directory stands that is not empty", x.Path)
 	case (was.kind == plan.Missing) != (x.Op == plan.Create):

@@ -143,10 +143,10 @@ func (d *Disk) Walk(dir string) iter.Seq2[plan.Found, error] {
 			if n.kind == plan.Dir || !strings.HasPrefix(path, dir+"/") && dir != "" || d.agents(path) {
 				continue
 			}
-			if at, _, _ := d.Blocked(path); at != "" {
+			st, _ := d.Stat(path)
+			if st.Kind == plan.Missing { // below a link
 				continue
 			}
-			st, _ := d.Stat(path)
 			if !yield(plan.Found{Path: path, Stat: st}, nil) {
 				return
 			}
