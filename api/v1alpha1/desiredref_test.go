@@ -1,0 +1,256 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	commit1 = "1111111111111111111111111111111111111111"
+	commit2 = "2222222222222222222222222222222222222222"
+)
+
+func TestDesiredRef(t *testing.T) {
+	type request = v1alpha1.RequestStatus
+	for _, c := range []struct {
+		name                    string
+		requested, over, unless string
+		status                  *request
+		specCommit              string
+		want                    v1alpha1.Desired
+	}{
+		{name: "without a request the spec counts",
+			want: v1alpha1.Desired{Ref: "main"}},
+		{name: "leftovers without requested-ref are no request", over: "v2@main", unless: commit1, status: &request{Over: "v2@main", Lapsed: "v2@main"},
+			want: v1alpha1.Desired{Ref: "main"}},
+		{name: "a request over today's spec is in force", requested: "v2", over: "v2@main",
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
+		{name: "the time behind requested-over is part of the request and not of the ref", requested: "v2", over: "v2@main 2026-01-01T00:00:00.000000001Z",
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main 2026-01-01T00:00:00.000000001Z"}},
+		{name: "a request over another spec lapses", requested: "v2", over: "v2@release",
+			want: v1alpha1.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
+		{name: "a request that has lapsed stays dead though the spec is back", requested: "v2", over: "v2@main", status: &request{Over: "v2@main", Lapsed: "v2@main"},
+			want: v1alpha1.Desired{Ref: "main", Over: "v2@main", Lapsed: "v2@main"}},
+		{name: "a request that is made again after it lapsed is in force", requested: "v2", over: "v2@main t2", status: &request{Over: "v2@main t1", Lapsed: "v2@main t1"},
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main t2"}},
+		{name: "a request for what the spec says is no override", requested: "main", over: "main@main",
+			want: v1alpha1.Desired{Ref: "main", Over: "main@main"}},
+		{name: "a request for what the spec says needs no commit", requested: "main", over: "main@main", unless: commit1, specCommit: commit2,
+			want: v1alpha1.Desired{Ref: "main", Over: "main@main"}},
+		{name: "a request that the spec has caught up with lapses", requested: "main", over: "main@release",
+			want: v1alpha1.Desired{Ref: "main", Over: "main@release", Lapsed: "main@release"}},
+		{name: "names are compared as they are", requested: "refs/heads/main", over: "refs/heads/main@main",
+			want: v1alpha1.Desired{Ref: "refs/heads/main", Override: true, Over: "refs/heads/main@main"}},
+		{name: "a plain request is in force from when it is first seen", requested: "v2",
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
+		{name: "a plain request beside leftovers of another one is in force", requested: "v3", over: "v2@release", status: &request{Over: "v2@release", Lapsed: "v2@release"},
+			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+		{name: "a plain request lapses when the spec is no longer what it was first seen beside", requested: "v2", status: &request{Over: "v2@release"},
+			want: v1alpha1.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
+		{name: "a request that loses its requested-over does not come back to life", requested: "v2", status: &request{Over: "v2@release t1", Lapsed: "v2@release t1"},
+			want: v1alpha1.Desired{Ref: "main", Over: "v2@release t1", Lapsed: "v2@release t1"}},
+		{name: "refs may hold an @", requested: "a@b", over: "a@b@main",
+			want: v1alpha1.Desired{Ref: "a@b", Override: true, Over: "a@b@main"}},
+		{name: "with unless the spec must be resolved, and until then the request counts", requested: commit2, over: commit2 + "@main", unless: commit1,
+			want: v1alpha1.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
+		{name: "with unless the request is in force while the spec resolves to it", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
+			want: v1alpha1.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
+		{name: "with unless the request lapses when the branch moves on", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit2,
+			want: v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
+		{name: "with unless a request stays dead when the branch is back", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
+			status: &request{Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1},
+			want:   v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
+		{name: "an unless that is no commit never holds", requested: commit2, over: commit2 + "@main", unless: "main", specCommit: commit1,
+			want: v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless main"}},
+		{name: "an over of absurd length is as good as none", requested: "v2", over: "v2@main" + strings.Repeat("n", 70000),
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			gs := smallest()
+			gs.Status.Request = c.status
+			annotate(gs, v1alpha1.AnnotationRequestedRef, c.requested)
+			annotate(gs, v1alpha1.AnnotationRequestedOver, c.over)
+			annotate(gs, v1alpha1.AnnotationRequestedUnless, c.unless)
+			before := gs.DeepCopy()
+			got, err := v1alpha1.DesiredRef(gs, c.specCommit)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, before, gs, "the object is left as it is")
+		})
+	}
+}
+
+func TestDesiredRefTellsWhoAskedOnlyWhileTheRequestCounts(t *testing.T) {
+	gs := smallest()
+	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+	annotate(gs, v1alpha1.AnnotationRequestedBy, "kargo")
+	annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-01T00:00:00Z")
+	d, err := v1alpha1.DesiredRef(gs, "")
+	require.NoError(t, err)
+	assert.Equal(t, "kargo", d.RequestedBy)
+	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt)
+
+	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release")
+	d, err = v1alpha1.DesiredRef(gs, "")
+	require.NoError(t, err)
+	assert.Empty(t, d.RequestedBy)
+	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "a fresh look is asked for all the same")
+}
+
+// F5: what is asked for is held to the same rule as the spec, and a bad one moves nothing.
+func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
+	for _, ref := range []string{"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"} {
+		gs := smallest()
+		annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
+		d, err := v1alpha1.DesiredRef(gs, "")
+		var named *v1alpha1.Error
+		require.ErrorAs(t, err, &named, "%q", ref)
+		assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
+		assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedRef)
+		assert.Less(t, len(err.Error()), 600)
+		assert.Zero(t, d)
+	}
+}
+
+func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
+	gs := smallest()
+	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+	for _, at := range []string{"", "2026-01-01T00:00:00.000000001Z", "not a\ntoken"} {
+		annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at))
+		d, err := v1alpha1.DesiredRef(gs, "")
+		require.NoError(t, err)
+		assert.True(t, d.Override)
+	}
+}
+
+// fleet is a GatewaySync, its branch in git, and a second opinion of what must come out: a request lives from when it is
+// made until the spec is seen to say another thing, or the branch to be elsewhere than the request says.
+type fleet struct {
+	gs      *v1alpha1.GatewaySync
+	commits map[string]string
+	clock   int
+
+	alive bool
+	over  string
+	log   []string
+}
+
+var walkRefs = []string{"main", "release", "v2", "a@b"}
+
+func (f *fleet) step(r *rand.Rand) {
+	f.clock++
+	at := fmt.Sprintf("t%d", f.clock)
+	ref := walkRefs[r.IntN(len(walkRefs))]
+	action := []string{"spec", "spec", "push", "setter", "rollback", "plain", "remove", "hint"}[r.IntN(8)]
+	f.log = append(f.log, action+" "+ref)
+	a, old := f.gs.Annotations, f.gs.Annotations[v1alpha1.AnnotationRequestedRef]
+	spec := f.gs.Spec.Git.Ref
+	switch action {
+	case "spec":
+		f.gs.Spec.Git.Ref = ref
+	case "push":
+		f.commits[ref] = []string{commit1, commit2}[r.IntN(2)]
+	case "setter", "rollback":
+		a[v1alpha1.AnnotationRequestedRef] = ref
+		a[v1alpha1.AnnotationRequestedOver] = v1alpha1.RequestOver(ref, spec, at)
+		delete(a, v1alpha1.AnnotationRequestedUnless)
+		if action == "rollback" {
+			a[v1alpha1.AnnotationRequestedUnless] = f.commits[spec]
+		}
+		f.alive, f.over = true, spec
+	case "plain":
+		a[v1alpha1.AnnotationRequestedRef] = ref
+		if ref != old {
+			f.alive, f.over = true, spec
+			if rest, ok := strings.CutPrefix(a[v1alpha1.AnnotationRequestedOver], ref+"@"); ok {
+				f.over, _, _ = strings.Cut(rest, " ")
+			}
+		}
+	case "remove":
+		for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless} {
+			delete(a, name)
+		}
+		f.alive = false
+	case "hint":
+		a[v1alpha1.AnnotationRequestedAt] = at
+	}
+	requested := a[v1alpha1.AnnotationRequestedRef]
+	if f.over != f.gs.Spec.Git.Ref {
+		f.alive = false
+	}
+	unless := a[v1alpha1.AnnotationRequestedUnless]
+	if unless != "" && requested != f.gs.Spec.Git.Ref && unless != f.commits[f.gs.Spec.Git.Ref] {
+		f.alive = false
+	}
+}
+
+// want is the second opinion.
+func (f *fleet) want() string {
+	if f.alive {
+		return f.gs.Annotations[v1alpha1.AnnotationRequestedRef]
+	}
+	return f.gs.Spec.Git.Ref
+}
+
+// lead does what the lead does with every state of the object that it sees.
+func (f *fleet) lead(t *testing.T) v1alpha1.Desired {
+	t.Helper()
+	d, err := v1alpha1.DesiredRef(f.gs, "")
+	require.NoError(t, err)
+	if d.ResolveSpec {
+		d, err = v1alpha1.DesiredRef(f.gs, f.commits[f.gs.Spec.Git.Ref])
+		require.NoError(t, err)
+	}
+	f.gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+	return d
+}
+
+// A later change of the spec always wins, A → B → A revives nothing, a hint changes nothing, and a request that is made
+// anew counts, in any order of things.
+func TestDesiredRefInAnyOrderOfThings(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		f := &fleet{gs: smallest(), commits: map[string]string{}}
+		f.gs.Annotations = map[string]string{}
+		for _, ref := range walkRefs {
+			f.commits[ref] = commit1
+		}
+		for range 25 {
+			f.step(r)
+			d := f.lead(t)
+			require.Equal(t, f.want(), d.Ref, "seed %d: %s", seed, strings.Join(f.log, ", "))
+			require.Equal(t, d.Ref != f.gs.Spec.Git.Ref, d.Override)
+			again := f.lead(t)
+			require.Equal(t, d, again, "seed %d: to look again changes nothing", seed)
+		}
+	}
+}
+
+func TestPausedByThePersonOrTheSpec(t *testing.T) {
+	gs := smallest()
+	assert.False(t, gs.Paused())
+	annotate(gs, v1alpha1.AnnotationPaused, "yes")
+	assert.False(t, gs.Paused(), "only true is true")
+	annotate(gs, v1alpha1.AnnotationPaused, "true")
+	assert.True(t, gs.Paused())
+	gs.Annotations = nil
+	gs.Spec.Paused = true
+	assert.True(t, gs.Paused())
+}
+
+func annotate(gs *v1alpha1.GatewaySync, name, value string) {
+	if value == "" {
+		return
+	}
+	if gs.Annotations == nil {
+		gs.Annotations = map[string]string{}
+	}
+	gs.Annotations[name] = value
+}

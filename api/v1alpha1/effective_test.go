@@ -1,0 +1,227 @@
+package v1alpha1_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func plant() *v1alpha1.GatewaySync {
+	gs := smallest()
+	period, yes, no := int32(60), true, false
+	gs.Spec.Sync = v1alpha1.SyncSpec{
+		Defaults: v1alpha1.SyncDefaults{
+			ExcludePatterns: []string{"**/.gitkeep", "docs/"},
+			Vars:            map[string]v1alpha1.VarValue{"site": "north", "line": "1"},
+			SyncPeriod:      &period,
+			ConflictPolicy:  v1alpha1.ConflictHold,
+			DryRun:          true,
+		},
+		Profiles: map[string]v1alpha1.SyncProfile{
+			"area": {
+				Mappings: []v1alpha1.Mapping{
+					{Source: "./services/area/projects/", Destination: "projects/", Required: true},
+					{Source: ".", Destination: "./config", Type: v1alpha1.MappingDir,
+						Patches: []v1alpha1.Patch{{File: "a.json", Set: map[string]v1alpha1.PatchValue{"a": "b"}}}},
+				},
+				ExcludePatterns: []string{"*.bak"},
+				Vars:            map[string]v1alpha1.VarValue{"line": "2"},
+				ConflictPolicy:  v1alpha1.ConflictGatewayWins,
+				Prune:           v1alpha1.PruneMirror,
+				DryRun:          &no,
+				Paused:          &yes,
+			},
+			"default": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "b"}}},
+		},
+	}
+	return gs
+}
+
+func TestEffectiveIsAnnotationOverProfileOverDefaults(t *testing.T) {
+	got, err := plant().Effective("area", map[string]string{
+		"ignition-sync.io/sync-period":    "5",
+		"stoker.io/exclude-patterns":      "*.{log,tmp}, docs/ ,\n x",
+		"stoker.io/deployment-mode":       "prod",
+		"stoker.io/tag-provider":          "edge tags",
+		"stoker.io/system-name":           "North 1",
+		"stoker.io/system-name-template":  "{{.GatewayName}}",
+		"stoker.io/profile":               "default",
+		"stoker.io/service-path":          "./services/a/",
+		"stoker.io/something-of-tomorrow": "\x00",
+	})
+	require.NoError(t, err)
+	want := v1alpha1.Effective{
+		Profile: "area",
+		Mappings: []v1alpha1.Mapping{
+			{Source: "services/area/projects", Destination: "projects", Required: true},
+			{Source: ".", Destination: "config", Type: v1alpha1.MappingDir,
+				Patches: []v1alpha1.Patch{{File: "a.json", Set: map[string]v1alpha1.PatchValue{"a": "b"}}}},
+		},
+		ExcludePatterns:       []string{"**/.git/", "**/.gitkeep", "**/.resources/**", "docs/", "*.bak", "*.{log,tmp}", "x"},
+		Vars:                  map[string]string{"site": "north", "line": "2"},
+		SyncPeriod:            5 * time.Second,
+		DesignerSessionPolicy: v1alpha1.DesignerProceed,
+		DesignerSessionScope:  v1alpha1.DesignerScopeProject,
+		ConflictPolicy:        v1alpha1.ConflictGatewayWins,
+		DriftPolicy:           v1alpha1.DriftReport,
+		Prune:                 v1alpha1.PruneMirror,
+		Startup:               v1alpha1.StartupUseExisting,
+		Paused:                true,
+		DeploymentMode:        "prod",
+		TagProvider:           "edge tags",
+		SystemName:            "North 1",
+		SystemNameTemplate:    "{{.GatewayName}}",
+		ServicePath:           "services/a",
+	}
+	assert.Empty(t, cmp.Diff(want, got))
+}
+
+func TestEffectiveFallsBackToDefaults(t *testing.T) {
+	got, err := plant().Effective("", nil)
+	require.NoError(t, err)
+	assert.Equal(t, "default", got.Profile)
+	assert.Equal(t, v1alpha1.ConflictHold, got.ConflictPolicy)
+	assert.Equal(t, time.Minute, got.SyncPeriod)
+	assert.Equal(t, map[string]string{"site": "north", "line": "1"}, got.Vars)
+	assert.True(t, got.DryRun)
+	assert.False(t, got.Paused)
+
+	got, err = plant().Effective("", map[string]string{"stoker.io/profile": "area"})
+	require.NoError(t, err)
+	assert.Equal(t, "area", got.Profile)
+	assert.False(t, got.DryRun, "an override by false counts")
+}
+
+func TestEffectiveIsPausedByTheWholeObject(t *testing.T) {
+	gs := plant()
+	annotate(gs, v1alpha1.AnnotationPaused, "true")
+	got, err := gs.Effective("", nil)
+	require.NoError(t, err)
+	assert.True(t, got.Paused)
+}
+
+func TestEffectiveSharesNothingWithTheObject(t *testing.T) {
+	gs := plant()
+	before := gs.DeepCopy()
+	got, err := gs.Effective("area", nil)
+	require.NoError(t, err)
+	got.Mappings[1].Patches[0].Set["a"] = "changed"
+	got.Vars["site"] = "changed"
+	got.ExcludePatterns[0] = "changed"
+	assert.Equal(t, before, gs)
+	again, err := gs.Effective("area", nil)
+	require.NoError(t, err)
+	assert.NotContains(t, again.ExcludePatterns, "changed")
+}
+
+func TestServicePathMode(t *testing.T) {
+	for path, want := range map[string][]string{
+		"services/blue/": {"services/blue/projects", "services/blue/config", "services/blue/udts"},
+		".":              {"projects", "config", "udts"},
+	} {
+		got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
+		require.NoError(t, err)
+		assert.Empty(t, got.Profile)
+		assert.Equal(t, "dev", got.DeploymentMode)
+		var sources, destinations []string
+		for _, m := range got.Mappings {
+			assert.Equal(t, v1alpha1.MappingDir, m.Type)
+			assert.False(t, m.Required)
+			sources = append(sources, m.Source)
+			destinations = append(destinations, m.Destination)
+		}
+		assert.Equal(t, want, sources)
+		assert.Equal(t, []string{"projects", "config", "config/resources/core/ignition/tag-type-definition/default"}, destinations)
+	}
+	got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
+	require.NoError(t, err)
+	assert.Equal(t, "config/resources/core/ignition/tag-type-definition/edge", got.Mappings[2].Destination)
+}
+
+func TestEffectiveErrors(t *testing.T) {
+	long := strings.Repeat("a", 2000)
+	for _, c := range []struct {
+		name        string
+		profile     string
+		annotations map[string]string
+		change      func(*v1alpha1.GatewaySync)
+		reason      v1alpha1.Reason
+		says        []string
+	}{
+		{name: "a profile that is not there is named beside those that are", profile: "sitee",
+			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"sitee"`, "area, default"}},
+		{name: "a profile that the pod names and that is not there is an error, too", annotations: map[string]string{"stoker.io/profile": "x"},
+			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"x"`, "area, default"}},
+		{name: "a pod that names none needs one that is called default", change: func(gs *v1alpha1.GatewaySync) { delete(gs.Spec.Sync.Profiles, "default") },
+			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"default"`, "area", v1alpha1.AnnotationProfile}},
+		{name: "a named profile is not replaced by service-path mode", profile: "x", annotations: map[string]string{"stoker.io/service-path": "a"},
+			change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles = nil },
+			reason: v1alpha1.ReasonProfileNotFound, says: []string{"has no profiles"}},
+		{name: "service-path mode needs a path", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles = nil },
+			reason: v1alpha1.ReasonProfileNotFound, says: []string{v1alpha1.AnnotationServicePath}},
+		{name: "a profile that is not valid names its field", profile: "area", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["area"].Mappings[1].Source = "../x" },
+			reason: v1alpha1.ReasonProfilesInvalid, says: []string{"spec.sync.profiles[area].mappings[1].source", "../x"}},
+		{name: "defaults that are not valid name their field", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Prune = "all" },
+			reason: v1alpha1.ReasonProfilesInvalid, says: []string{"spec.sync.defaults.prune", "mirror"}},
+		{name: "a path that leaves the repository", annotations: map[string]string{"stoker.io/service-path": "a/../../b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationServicePath}},
+		{name: "a mode that is a path", annotations: map[string]string{"stoker.io/deployment-mode": "../core"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationDeploymentMode}},
+		{name: "a tag provider that is a path", annotations: map[string]string{"stoker.io/tag-provider": "a/b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationTagProvider}},
+		{name: "a system name of two lines", annotations: map[string]string{"stoker.io/system-name": "a\nb"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSystemName}},
+		{name: "a system name template that is too long", annotations: map[string]string{"stoker.io/system-name-template": long},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSystemNameTemplate}},
+		{name: "a sync period with a unit", annotations: map[string]string{"stoker.io/sync-period": "30s"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSyncPeriod, "seconds"}},
+		{name: "a sync period that is too short", annotations: map[string]string{"stoker.io/sync-period": "4"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSyncPeriod}},
+		{name: "a broken pattern", annotations: map[string]string{"stoker.io/exclude-patterns": "a,[b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationExcludePatterns}},
+		{name: "too many patterns", annotations: map[string]string{"stoker.io/exclude-patterns": strings.Repeat("a,", 129)},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationExcludePatterns, "128"}},
+		{name: "a profile name with a slash", annotations: map[string]string{"stoker.io/profile": "a/b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationProfile}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			gs := plant()
+			if c.change != nil {
+				c.change(gs)
+			}
+			got, err := gs.Effective(c.profile, c.annotations)
+			var named *v1alpha1.Error
+			require.ErrorAs(t, err, &named)
+			assert.Equal(t, c.reason, named.Reason)
+			for _, s := range c.says {
+				assert.Contains(t, err.Error(), s)
+			}
+			assert.Less(t, len(err.Error()), 1200)
+			assert.Zero(t, got)
+		})
+	}
+}
+
+func TestAMistakeInAnotherProfileIsNotThisGatewaysProblem(t *testing.T) {
+	gs := plant()
+	gs.Spec.Sync.Profiles["area"].Mappings[0].Destination = "/etc"
+	_, err := gs.Effective("default", nil)
+	require.NoError(t, err)
+	assert.NotEmpty(t, v1alpha1.Validate(gs))
+}
+
+func TestDurationsThatAreNoneNameTheirField(t *testing.T) {
+	gs := smallest()
+	gs.Spec.Polling.Interval = "banana"
+	gs.Spec.ProgressDeadline = "9999h"
+	_, err := gs.Spec.Polling.Period()
+	assert.ErrorContains(t, err, "spec.polling.interval")
+	_, err = gs.Spec.Deadline()
+	assert.ErrorContains(t, err, "spec.progressDeadline")
+}

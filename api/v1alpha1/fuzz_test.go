@@ -1,0 +1,140 @@
+package v1alpha1_test
+
+import (
+	"encoding/json"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/verdicts"
+)
+
+// C1: annotations come from anybody who may write a pod or a GatewaySync; reading them is total.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("gw-1", "blue", "main", "v2", "v2@main t1", commit1, "v2@main", "v2@main unless "+commit1, "services/a", "*.{a,b},c", "30")
+	f.Add("", "", "", "", "", "", "", "", "", "", "")
+	f.Add("-", "{{", "refs/heads/../x", "@", "@@", "\x00", "@", " ", "./", `\`, "-1")
+	f.Fuzz(func(t *testing.T, pod, name, spec, requested, over, unless, statusOver, lapsed, path, excludes, period string) {
+		gs := smallest()
+		gs.Spec.Git.Ref = spec
+		gs.Status.Request = &v1alpha1.RequestStatus{Over: statusOver, Lapsed: lapsed}
+		gs.Annotations = map[string]string{
+			v1alpha1.AnnotationRequestedRef: requested, v1alpha1.AnnotationRequestedOver: over,
+			v1alpha1.AnnotationRequestedUnless: unless, v1alpha1.AnnotationRequestedAt: name, v1alpha1.AnnotationRequestedBy: pod,
+		}
+		d, err := v1alpha1.DesiredRef(gs, lapsed)
+		if err == nil {
+			assert.Contains(t, []string{spec, requested}, d.Ref)
+			assert.Equal(t, d.Override, d.Ref != spec)
+			assert.True(t, requested == "" || strings.HasPrefix(d.Over, requested+"@"))
+			if len(spec) <= 255 {
+				assert.LessOrEqual(t, len(d.Over), 640)
+				assert.LessOrEqual(t, len(d.Lapsed), 768)
+			}
+			gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+			again, err := v1alpha1.DesiredRef(gs, lapsed)
+			require.NoError(t, err)
+			assert.Equal(t, d, again)
+		}
+
+		labels := map[string]string{"app.kubernetes.io/name": spec, "apps.kubernetes.io/pod-index": period, "statefulset.kubernetes.io/pod-name": over}
+		if got, err := v1alpha1.GatewayName(pod, labels, map[string]string{v1alpha1.AnnotationGatewayName: name}); err == nil && got != pod {
+			assert.LessOrEqual(t, len(got), 253)
+			assert.NotContains(t, got, "/")
+		}
+
+		e, err := gs.Effective("", map[string]string{
+			v1alpha1.AnnotationServicePath: path, v1alpha1.AnnotationExcludePatterns: excludes, v1alpha1.AnnotationSyncPeriod: period,
+			v1alpha1.AnnotationProfile: requested, v1alpha1.AnnotationTagProvider: unless, v1alpha1.AnnotationDeploymentMode: over,
+			v1alpha1.AnnotationSystemName: name, v1alpha1.AnnotationSystemNameTemplate: lapsed,
+		})
+		if err != nil {
+			var named *v1alpha1.Error
+			require.ErrorAs(t, err, &named)
+			return
+		}
+		require.Len(t, e.Mappings, 3)
+		for _, m := range e.Mappings {
+			assertLocal(t, m.Source)
+			assertLocal(t, m.Destination)
+		}
+	})
+}
+
+// F4: whatever passes validation stays below its root.
+func FuzzMappingPath(f *testing.F) {
+	for _, p := range []string{"", ".", "./a/", "a/b c", "..a/...", "../a", "a/../b", "/a", "a//b", `a\..\b`, "a\x00b", "{{.x}}/../a", "./../a", "./", ".//a"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		gs := smallest()
+		gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{
+			Source: p, Destination: p, Patches: []v1alpha1.Patch{{File: p, Set: map[string]v1alpha1.PatchValue{"a": v1alpha1.PatchValue(p)}}}}}}}
+		var refused []string
+		for _, e := range v1alpha1.Validate(gs) {
+			refused = append(refused, e.Field)
+		}
+		mapping := field.NewPath("spec", "sync", "profiles").Key("default").Child("mappings").Index(0)
+		for _, name := range []string{"source", "destination"} {
+			if !slices.Contains(refused, mapping.Child(name).String()) {
+				assertLocal(t, p)
+			}
+		}
+		if p != "" && !slices.Contains(refused, mapping.Child("patches").Index(0).Child("file").String()) {
+			assertLocal(t, p)
+		}
+	})
+}
+
+// C2: a file that is read or refused, never a crash; what is read is written and read again as the same.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(small))
+	f.Add([]byte("---\n- a\n---\nkind: GatewaySync\n"))
+	f.Add([]byte("a: &a [*a]\n"))
+	for i, c := range verdicts.Table() {
+		if i%10 == 0 {
+			data, err := json.Marshal(c.Object())
+			require.NoError(f, err)
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		gs, _, err := v1alpha1.Decode(data)
+		if err != nil {
+			assert.Nil(t, gs)
+			return
+		}
+		errs := v1alpha1.Validate(gs)
+		v1alpha1.Warnings(gs)
+		for name := range gs.Spec.Sync.Profiles {
+			_, err := gs.Effective(name, nil)
+			assert.True(t, err == nil || len(errs) > 0, "an object that is valid has profiles that work: %v", err)
+		}
+		written, err := json.Marshal(gs)
+		require.NoError(t, err)
+		again, warnings, err := v1alpha1.Decode(written)
+		if strings.ContainsFunc(string(written), func(r rune) bool { return r == 0x7f || r == '\uFFFD' || r >= 0x80 && r < 0xa0 }) {
+			return // YAML, as which JSON is read, has no such characters
+		}
+		require.NoError(t, err)
+		assert.Empty(t, warnings)
+		rewritten, err := json.Marshal(again)
+		require.NoError(t, err)
+		assert.JSONEq(t, string(written), string(rewritten))
+	})
+}
+
+func assertLocal(t *testing.T, p string) {
+	t.Helper()
+	assert.True(t, filepath.IsLocal(p), "%q", p)
+	root := "/data"
+	joined := path.Join(root, p)
+	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
+}
