@@ -163,37 +163,40 @@ type packed struct {
 }
 
 // newPack makes a pack file, lets fill write it, writes its index, and makes both durable.
-func (f *fetch) newPack(fill func(*os.File, *scratch) (packed, error)) (in *incoming, err error) {
+func (f *fetch) newPack(fill func(*os.File, *scratch) (packed, error)) (*incoming, error) {
 	file, name, err := temporary(f.root, packDir, packExt)
 	if err != nil {
 		return nil, err
 	}
-	in = &incoming{temp: name[:len(name)-len(packExt)]}
-	defer func() {
-		_ = file.Close()
-		if err != nil {
-			f.drop(in)
-		}
-	}()
+	in := &incoming{temp: name[:len(name)-len(packExt)]}
+	err = f.fill(in, file, fill)
+	if err = errors.Join(err, file.Close()); err != nil {
+		f.drop(in)
+		return nil, err
+	}
+	return in, nil
+}
+
+func (f *fetch) fill(in *incoming, file *os.File, fill func(*os.File, *scratch) (packed, error)) error {
 	sc := newScratch(func() (*os.File, error) { return anonymous(f.root, packDir) })
 	defer sc.close()
 	p, err := fill(file, sc)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	in.name, in.objects = packPrefix+hex.EncodeToString(p.trailer[:]), len(p.recs)
 	if err := file.Sync(); err != nil {
-		return nil, onDisk(err)
+		return onDisk(err)
 	}
 	idx, err := f.root.OpenFile(in.temp+indexExt, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, onDisk(err)
+		return onDisk(err)
 	}
 	err = writeIndex(idx, p.recs, p.order, p.trailer)
 	if err == nil {
 		err = onDisk(idx.Sync())
 	}
-	return in, errors.Join(err, idx.Close())
+	return errors.Join(err, idx.Close())
 }
 
 func (f *fetch) drop(in *incoming) {

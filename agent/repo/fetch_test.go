@@ -1,46 +1,296 @@
 package repo
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
 )
 
-func TestFetchTransports(t *testing.T) {
-	for _, transport := range []string{"http", "directory"} {
-		t.Run("every object equals git's after first, incremental and merge: "+transport, func(t *testing.T) {
-			g := newGitRepo(t)
-			g.plant(60)
-			first := g.commit("first")
-			u := parseURL(t, g.bare)
-			if transport == "http" {
-				u = g.serve(nil)
-			}
-			r, dir := newRemote(t, u), t.TempDir()
-			s := openStore(t, dir)
+// bothWays runs a test over HTTP and on the repository's directory.
+func bothWays(t *testing.T, test func(t *testing.T, g *site, r *Remote)) {
+	t.Run("over http", func(t *testing.T) {
+		g := newSite(t)
+		test(t, g, g.remote())
+	})
+	t.Run("from a directory", func(t *testing.T) {
+		g := newSite(t)
+		test(t, g, newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}))
+	})
+}
 
-			res, stats := pull(t, s, r, "main")
-			assert.Equal(t, Resolution{"refs/heads/main", first}, res)
-			assert.Equal(t, FetchFirst, stats.Kind)
-			requireSame(t, g, s, first)
+func TestFetchBringsEveryObjectAsGitHasIt(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		first := g.commit("first", views(60), gitserver.Script("run.sh", "#!/bin/sh\n"), gitserver.Symlink("l", "README.md"),
+			gitserver.Submodule("sub", strings.Repeat("1", 40)), gitserver.Write("empty", ""))
+		dir := t.TempDir()
+		s := openStore(t, dir)
 
-			_, stats = pull(t, s, r, "main")
-			assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
+		res, stats := pull(t, s, r, "main")
+		assert.Equal(t, Resolution{"refs/heads/main", first}, res)
+		assert.Equal(t, FetchFirst, stats.Kind)
+		requireSame(t, g, s, first)
 
-			g.write("projects/p3/views/v003/view.json", viewJSON(3, 1))
-			second := g.commit("second")
-			_, stats = pull(t, s, r, "main")
-			assert.Equal(t, FetchIncremental, stats.Kind)
-			assert.Less(t, stats.Bytes, int64(1500))
-			requireSame(t, g, s, second)
-			requireSame(t, g, s, first)
+		_, stats = pull(t, s, r, "main")
+		assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
 
-			require.NoError(t, s.Close())
-			s = openStore(t, dir)
-			requireSame(t, g, s, second)
-			_, stats = pull(t, s, r, "main")
-			assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
+		second := g.commit("second", editView(3, 1))
+		_, stats = pull(t, s, r, "main")
+		assert.Equal(t, FetchIncremental, stats.Kind)
+		assert.Less(t, stats.Bytes, int64(2500))
+		requireSame(t, g, s, second)
+		requireSame(t, g, s, first)
+
+		require.NoError(t, s.Close())
+		s = openStore(t, dir)
+		requireSame(t, g, s, second)
+		_, stats = pull(t, s, r, "main")
+		assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
+
+		third := g.commit("third", gitserver.Delete("projects/p1"), gitserver.Write("projects/p1", "a file where a directory was"))
+		_, stats = pull(t, s, r, "main")
+		assert.Equal(t, FetchIncremental, stats.Kind)
+		requireSame(t, g, s, third)
+	})
+}
+
+func TestOneFileCommitCostsLittleMoreThanItsBlob(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(1000))
+	g.Repack()
+	s, r := openStore(t, t.TempDir()), g.remote()
+	pull(t, s, r, "main")
+	for i := range 5 {
+		g.srv.Forget()
+		commit := g.commit("edit", editView(10+i, 1))
+		_, stats := pull(t, s, r, "main")
+		assert.Equal(t, FetchIncremental, stats.Kind)
+		assert.Less(t, g.srv.Stats().PackBytes, int64(1000+len(view(10+i, 1))))
+		assert.Equal(t, 1, g.srv.Stats().Advertisements, "one advertisement a sync")
+		assert.Equal(t, 1, g.srv.Stats().UploadPacks)
+		requireSame(t, g, s, commit)
+	}
+}
+
+func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(200))
+	g.Branch("old", g.Head())
+	s, r := openStore(t, t.TempDir()), g.remote()
+	// History before our commit, which must not be sent.
+	g.history(200, func(i int) string { return fmt.Sprintf("history/%d", i) }, func(i int) string {
+		return strings.Repeat(fmt.Sprintf("%d %x\n", i, i*i*7919), 400)
+	})
+	g.Repack()
+	pull(t, s, r, "main")
+	g.Checkout("old")
+	g.commit("on the old branch", editView(7, 1))
+	g.Checkout("main")
+	merge := parseID(t, g.Merge("merge", "old"))
+	g.srv.Forget()
+	_, stats := pull(t, s, r, "main")
+	assert.Equal(t, FetchIncremental, stats.Kind)
+	assert.Less(t, g.srv.Stats().PackBytes, int64(1000+len(view(7, 1))))
+	requireSame(t, g, s, merge)
+}
+
+// F16: history is whatever the server says today.
+func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		a := g.commit("a", views(20))
+		b := g.commit("b", editView(1, 1))
+		s := openStore(t, t.TempDir())
+		pull(t, s, r, "main")
+
+		t.Run("a force push to an older commit is synced", func(t *testing.T) {
+			g.ForcePush(a.String())
+			res, _ := pull(t, s, r, "main")
+			assert.Equal(t, a, res.Commit)
+			requireSame(t, g, s, a)
+		})
+		t.Run("and forward again costs nothing", func(t *testing.T) {
+			g.ForcePush(b.String())
+			_, stats := pull(t, s, r, "main")
+			assert.Equal(t, FetchNone, stats.Kind)
+			requireSame(t, g, s, b)
+		})
+		t.Run("rewritten history is synced", func(t *testing.T) {
+			orphan := parseID(t, g.Orphan("unrelated", views(5), gitserver.Write("new.txt", "new")))
+			res, _ := pull(t, s, r, "main")
+			assert.Equal(t, orphan, res.Commit)
+			requireSame(t, g, s, orphan)
+		})
+		t.Run("a moved tag is followed", func(t *testing.T) {
+			g.Tag("v1", a.String())
+			res, _ := pull(t, s, r, "v1")
+			assert.Equal(t, Resolution{"refs/tags/v1", a}, res)
+			g.AnnotatedTag("v1", b.String())
+			res, _ = pull(t, s, r, "v1")
+			assert.Equal(t, Resolution{"refs/tags/v1", b}, res, "the commit, not the tag")
+			requireSame(t, g, s, b)
+		})
+		t.Run("a deleted branch is RefNotFound and what was fetched stays", func(t *testing.T) {
+			g.Branch("gone", b.String())
+			pull(t, s, r, "gone")
+			g.DeleteBranch("gone")
+			_, err := r.Resolve(t.Context(), parseRef(t, "gone"))
+			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+			requireSame(t, g, s, b)
+		})
+	})
+}
+
+func TestFetchByCommitID(t *testing.T) {
+	t.Run("any commit of the history is fetched by its id", func(t *testing.T) {
+		bothWays(t, func(t *testing.T, g *site, r *Remote) {
+			old := g.commit("old", views(10))
+			g.commit("new", editView(1, 1))
+			s := openStore(t, t.TempDir())
+			res, _ := pull(t, s, r, old.String())
+			assert.Equal(t, Resolution{"", old}, res)
+			requireSame(t, g, s, old)
+		})
+	})
+	t.Run("a server that refuses ids gives it through the branch", func(t *testing.T) {
+		g := newSite(t)
+		old := g.commit("old", views(10))
+		g.history(100, func(int) string { return "more.txt" }, strconv.Itoa)
+		g.srv.Refuse(gitserver.SHAWants)
+		s := openStore(t, t.TempDir())
+		stats, err := s.Fetch(t.Context(), g.remote(), old, "refs/heads/main")
+		require.NoError(t, err)
+		assert.Equal(t, FetchFirst, stats.Kind)
+		requireSame(t, g, s, old)
+	})
+	t.Run("a commit that is not in the branch is RefNotFound", func(t *testing.T) {
+		g := newSite(t)
+		g.commit("main", views(3))
+		g.Checkout("other")
+		other := parseID(t, g.Orphan("other", views(4)))
+		g.srv.Refuse(gitserver.SHAWants)
+		g.DeleteBranch("other")
+		s := openStore(t, t.TempDir())
+		_, err := s.Fetch(t.Context(), g.remote(), other, "main")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+		_, err = s.Fetch(t.Context(), g.remote(), other, "")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+		_, err = s.Fetch(t.Context(), g.remote(), other, "nowhere")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+		assert.Empty(t, packFiles(t, s, packExt), "what is of no use is not kept")
+	})
+	t.Run("a commit that does not exist is RefNotFound", func(t *testing.T) {
+		bothWays(t, func(t *testing.T, g *site, r *Remote) {
+			g.commit("first", views(3))
+			s := openStore(t, t.TempDir())
+			_, err := s.Fetch(t.Context(), r, plan.ID{1, 2, 3}, "")
+			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+		})
+	})
+	t.Run("the id of something else than a commit is said to be one", func(t *testing.T) {
+		bothWays(t, func(t *testing.T, g *site, r *Remote) {
+			commit := g.commit("first", views(3))
+			tree := parseID(t, g.Git("rev-parse", commit.String()+"^{tree}"))
+			g.Tag("tree", tree.String())
+			tag := parseID(t, g.AnnotatedTag("v1", commit.String()))
+			s := openStore(t, t.TempDir())
+			res, err := r.Resolve(t.Context(), parseRef(t, "tree"))
+			require.NoError(t, err, "an advertisement does not tell")
+			_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
+			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+			assert.ErrorContains(t, err, "is a tree and no commit")
+			_, err = s.Fetch(t.Context(), r, tag, "")
+			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+			assert.ErrorContains(t, err, "is a tag and no commit")
+		})
+	})
+}
+
+func TestFetchWorksWithServersThatCanLess(t *testing.T) {
+	for name, refused := range map[string][]gitserver.Feature{
+		"no thin packs":              {gitserver.Thin},
+		"no shallow":                 {gitserver.Shallow},
+		"neither":                    {gitserver.Thin, gitserver.Shallow},
+		"nothing at all, and no sha": {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newSite(t)
+			g.commit("first", views(30))
+			g.commit("second", editView(2, 1))
+			g.srv.Refuse(refused...)
+			s, r := openStore(t, t.TempDir()), g.remote()
+			pull(t, s, r, "main")
+			third := g.commit("third", editView(3, 1))
+			pull(t, s, r, "main")
+			requireSame(t, g, s, third)
 		})
 	}
+	t.Run("what was advertised and is refused all the same", func(t *testing.T) {
+		g := newSite(t)
+		g.commit("first", views(30))
+		s, r := openStore(t, t.TempDir()), g.remote()
+		pull(t, s, r, "main")
+		second := g.commit("second", editView(2, 1))
+		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		require.NoError(t, err)
+		g.srv.Refuse(gitserver.Shallow) // after the advertisement
+		stats, err := s.Fetch(t.Context(), r, res.Commit, res.Ref)
+		require.NoError(t, err)
+		assert.Equal(t, FetchRenewed, stats.Kind)
+		requireSame(t, g, s, second)
+	})
+}
+
+func TestBranchThatMovesBetweenResolveAndFetch(t *testing.T) {
+	g := newSite(t)
+	first := g.commit("first", views(10))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+	require.NoError(t, err)
+	g.commit("second", editView(1, 1))
+	_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
+	require.NoError(t, err, "the commit that was resolved is fetched, not the branch")
+	requireSame(t, g, s, first)
+}
+
+// F6: nothing of a repository is ever executed. That no process is started at all follows from the imports: agent code
+// has no os/exec, which a test of the import rules holds.
+func TestNothingOfARepositoryIsExecuted(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		canary := filepath.Join(t.TempDir(), "canary")
+		touch := "touch " + canary
+		hook := filepath.Join(g.Dir, "hooks", "post-checkout")
+		require.NoError(t, os.MkdirAll(filepath.Dir(hook), 0o755))
+		require.NoError(t, os.WriteFile(hook, []byte("#!/bin/sh\n"+touch+"\n"), 0o755))
+		commit := g.commit("hostile",
+			gitserver.Write(".gitattributes", "* filter=x diff=x merge=x\n"),
+			gitserver.Write(".gitmodules", "[submodule \"a\\r\"]\n\tpath = sub\r\n\turl = ext::sh -c '"+touch+"'\n\tupdate = !"+touch+"\n"),
+			gitserver.Submodule("sub", strings.Repeat("2", 40)),
+			gitserver.Script("hooks/post-checkout", "#!/bin/sh\n"+touch+"\n"))
+		for _, conf := range []string{"filter.x.smudge", "filter.x.process", "core.fsmonitor", "core.sshCommand", "credential.helper",
+			"uploadpack.packObjectsHook", "core.gitProxy", "core.alternateRefsCommand", "core.askPass"} {
+			if conf != "uploadpack.packObjectsHook" || r.URL().Local() {
+				g.Git("config", conf, touch)
+			}
+		}
+		s := openStore(t, t.TempDir())
+		pull(t, s, r, "main")
+		for _, conf := range []string{"core.fsmonitor", "core.alternateRefsCommand"} {
+			g.Git("config", "--unset", conf) // the comparison below is git's
+		}
+		_, err := os.Stat(canary)
+		require.ErrorIs(t, err, os.ErrNotExist)
+		root, err := s.RootTree(commit)
+		require.NoError(t, err)
+		assert.Len(t, walkTree(t, s, root, ""), 5)
+	})
 }
