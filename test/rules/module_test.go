@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -104,6 +105,11 @@ func room(importPath string) string {
 		return ""
 	}
 	return rest
+}
+
+// forTests tells the rooms that do not ship: test/ and packages such as plantest.
+func forTests(room string) bool {
+	return within(room, []string{"test"}) || strings.HasSuffix(path.Base(room), "test")
 }
 
 func packages(t *testing.T) []pkg {
