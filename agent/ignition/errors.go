@@ -37,7 +37,7 @@ type StatusError struct {
 
 func (e *StatusError) Error() string {
 	text := fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, http.StatusText(e.Status))
-	if e.Message != "" {
+	if e.Message != "" && e.Message != http.StatusText(e.Status) {
 		text += " (" + e.Message + ")"
 	}
 	return strings.TrimSpace(text)
@@ -52,15 +52,18 @@ func (e *StatusError) Is(target error) bool {
 // some routes and JSON for others [LIVE 8.3.6], and only decorate.
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
 	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
+	location := got.header.Get("Location")
 	if !key.Empty() {
+		// A server that echoes what it got must not bring the token into a log.
 		cause.Message = strings.ReplaceAll(cause.Message, key.Reveal(), key.String())
+		location = strings.ReplaceAll(location, key.Reveal(), key.String())
 	}
 	switch {
 	case got.status >= 300 && got.status < 400:
-		return c.redirected(cause, got.header.Get("Location"))
-	case got.status == http.StatusUnauthorized:
+		return c.redirected(cause, location)
+	case got.status == http.StatusUnauthorized && !r.public:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", adviceUnauthorized(key), cause)
-	case got.status == http.StatusForbidden:
+	case got.status == http.StatusForbidden && !r.public:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", c.adviceForbidden(r), cause)
 	case got.status == http.StatusServiceUnavailable:
 		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is starting: %w", c.base, cause)
@@ -86,11 +89,12 @@ func (c *Client) redirected(cause *StatusError, location string) error {
 			"the gateway at %s waits for its commissioning: open it in a browser and finish the steps there: %w", c.base, cause)
 	case c.base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"the gateway at %s wants https: set gateway.tls and the port to that of %s: %w", c.base, to.Host, cause)
+			"the gateway at %s wants https: set gateway.tls and the port to that of %s: %w",
+			c.base, oneLine(to.Host, 200), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
 		"%s redirects to %s, which is not followed, so that the API token stays with its host; point gateway.port (or the URL) at the gateway itself: %w",
-		c.base, to.Host, cause)
+		c.base, oneLine(to.Host, 200), cause)
 }
 
 func adviceUnauthorized(key secret.String) string {
@@ -165,7 +169,7 @@ func tlsAdvice(err error, host string) string {
 	if errors.Is(err, errBadCA) {
 		return "check the PEM file"
 	}
-	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
 		return "gateway.tls is set, but this port speaks no TLS: Ignition's https port is 8043 unless changed"
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {

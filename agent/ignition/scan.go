@@ -147,7 +147,10 @@ func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatu
 			}
 		}
 		if err := pause(bounded, c.backoff(n)); err != nil {
-			return now, errors.Join(err, unseen)
+			if unseen != nil {
+				err = fmt.Errorf("%w; the last look: %w", err, unseen)
+			}
+			return now, err
 		}
 		if now, unseen = c.ScanStatus(bounded, kind); unseen != nil && !retryable(unseen) && bounded.Err() == nil {
 			return now, unseen

@@ -1,0 +1,117 @@
+package ignition
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"stoker.io/stoker/internal/secret"
+)
+
+// answers is a server that says the same to everything.
+type answers struct {
+	status   int
+	location string
+	body     []byte
+}
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: a.status,
+		Header:     http.Header{"Location": {a.location}, "Date": {a.location}},
+		Body:       io.NopCloser(bytes.NewReader(a.body)),
+		Request:    r,
+	}, nil
+}
+
+// FuzzResponse: whatever a gateway answers, no method panics or runs on without end, and no error brings the token, a
+// second line or more than a screenful into a log.
+func FuzzResponse(f *testing.F) {
+	for _, seed := range []struct {
+		status         int
+		location, body string
+	}{
+		{200, "", `{"state":"RUNNING","details":"COMMISSIONING"}`},
+		{200, "", `{"scanActive":true,"lastScanTimestamp":1795157689246,"lastScanDuration":12}`},
+		{200, "", `{"scanActive":false,"lastScanTimestamp":-1}`},
+		{200, "", `{"items":[{"name":"a","modes":["core"],"lastcomm":"2026-01-01T00:00:00Z"}],"metadata":{"total":2,"matching":2}}`},
+		{200, "", `{"items":[{"timestamp":99999999999999999999,"level":"ERROR","message":"\u001b[0m"}]}`},
+		{200, "", `{"pending":[null,{},[],1e999]}`},
+		{200, "", `{"name":null,"ignitionVersion":"8.3.6 (b2026042713)","deploymentMode":{}}`},
+		{200, "", "ContextStatus=RUNNING;Version=8.1.44;;="},
+		{204, "", ""},
+		{302, "/welcome", ""},
+		{302, "https://elsewhere/n:S3CR3T", ""},
+		{302, "://", ""},
+		{401, "", "<title>Error 401 Unauthorized</title><th>MESSAGE:</th><td>Unauthorized</td>"},
+		{403, "", `{"message":"n:S3CR3T\n","url":"/x","status":"403"}`},
+		{404, "", `{"message":"No route match for path: /v1/x","url":"/x","status":"404"}`},
+		{408, "", ""},
+		{409, "", "<th>MESSAGE:</th><td><b>n:S3CR3T</td>"},
+		{422, "", `{"messages":[1,"two"],"fieldMessages":[]}`},
+		{500, "", "\xff\xfe<th>MESSAGE:</th><td>\xe4</td>"},
+		{503, "", strings.Repeat("<td>", 1000)},
+	} {
+		f.Add(seed.status, seed.location, []byte(seed.body))
+	}
+	f.Fuzz(func(t *testing.T, status int, location string, body []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			c, err := New(Config{
+				URL: "http://gateway.example:8088",
+				Key: func() (secret.String, error) { return secret.New("n:S3CR3T"), nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.http.Transport = answers{status, location, body}
+			began := time.Now()
+			for name, err := range everything(t, c) {
+				checkError(t, name, err)
+			}
+			if took := time.Since(began); took > time.Hour {
+				t.Errorf("all calls together took %s", took)
+			}
+		})
+	})
+}
+
+func everything(t *testing.T, c *Client) map[string]error {
+	ctx := t.Context()
+	_, ping := c.Ping(ctx)
+	_, info := c.Info(ctx)
+	_, redundancy := c.Redundancy(ctx)
+	_, projects := c.Projects(ctx)
+	_, names := c.ResourceNames(ctx, "m", "t")
+	_, logs := c.ErrorsSince(ctx, time.Now())
+	_, designers := c.Designers(ctx)
+	_, pending := c.PendingRestarts(ctx)
+	_, lock := c.Lock(ctx, Projects, time.Minute)
+	_, _, holder := c.LockHolder(ctx, Projects)
+	_, scan := c.Scan(ctx, Projects)
+	return map[string]error{
+		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "names": names, "logs": logs,
+		"designers": designers, "pending": pending, "lock": lock, "holder": holder, "scan": scan,
+	}
+}
+
+func checkError(t *testing.T, name string, err error) {
+	if err == nil {
+		return
+	}
+	text := err.Error()
+	switch {
+	case !utf8.ValidString(text):
+		t.Errorf("%s: the error is no UTF-8: %q", name, text)
+	case strings.ContainsAny(text, "\n\r\x1b\x00"):
+		t.Errorf("%s: the error is more than a line: %q", name, text)
+	case len(text) > 4000:
+		t.Errorf("%s: the error has %d bytes", name, len(text))
+	case name != "ping" && strings.Contains(text, "n:S3CR3T"): // to the status page no token is sent
+		t.Errorf("%s: the error holds the token: %q", name, text)
+	}
+}
