@@ -2,12 +2,12 @@ package v1alpha1
 
 import "strings"
 
-// Annotations of a GatewaySync: requests, and what a person may say without a change of the spec. DesiredRef says what
-// they mean.
+// Annotations of a GatewaySync. They ask for something without a change of the spec; DesiredRef says what they mean.
 const (
 	// AnnotationRequestedRef is the ref that is asked for in place of spec.git.ref.
 	AnnotationRequestedRef = "stoker.io/requested-ref"
-	// AnnotationRequestedOver says over which spec.git.ref that was; RequestOver writes it.
+	// AnnotationRequestedOver says over which spec.git.ref that was, as requested@spec. After a space may follow what tells
+	// the request from an earlier one of the same words, such as its time.
 	AnnotationRequestedOver = "stoker.io/requested-over"
 	// AnnotationRequestedUnless is a commit: the request counts only while spec.git.ref resolves to it.
 	AnnotationRequestedUnless = "stoker.io/requested-unless"
@@ -23,27 +23,46 @@ const (
 	AnnotationPaused = "stoker.io/paused"
 )
 
-// Annotations and labels of a gateway pod. The annotations are read with PodAnnotation, which also knows their older prefix.
+// Annotations of a gateway pod. They are read with PodAnnotation, which also knows their older prefix.
 const (
-	AnnotationInject             = "stoker.io/inject"
-	AnnotationInjected           = "stoker.io/injected"
-	AnnotationCRName             = "stoker.io/cr-name"
-	AnnotationProfile            = "stoker.io/profile"
-	AnnotationGatewayName        = "stoker.io/gateway-name"
-	AnnotationServicePath        = "stoker.io/service-path"
-	AnnotationDeploymentMode     = "stoker.io/deployment-mode"
-	AnnotationTagProvider        = "stoker.io/tag-provider"
-	AnnotationSystemName         = "stoker.io/system-name"
+	// AnnotationInject is "true" on a pod that gets an agent.
+	AnnotationInject = "stoker.io/inject"
+	// AnnotationCRName names the GatewaySync; it may be left out where the namespace has exactly one.
+	AnnotationCRName = "stoker.io/cr-name"
+	// AnnotationProfile names the profile; default counts where it is left out.
+	AnnotationProfile = "stoker.io/profile"
+	// AnnotationGatewayName is the gateway's name. Left out: the label app.kubernetes.io/name, unless it is ignition; else
+	// the label app.kubernetes.io/instance; else the pod's name. Pods of a StatefulSet get -n appended from the second one on.
+	AnnotationGatewayName = "stoker.io/gateway-name"
+	// AnnotationServicePath is the folder of the repository that this gateway gets, where the GatewaySync has no profiles.
+	AnnotationServicePath = "stoker.io/service-path"
+	// AnnotationDeploymentMode is the gateway's deployment mode.
+	AnnotationDeploymentMode = "stoker.io/deployment-mode"
+	// AnnotationTagProvider is the tag provider that udts go to in service-path mode; default counts where it is left out.
+	AnnotationTagProvider = "stoker.io/tag-provider"
+	// AnnotationSystemName is what the gateway's system name is set to.
+	AnnotationSystemName = "stoker.io/system-name"
+	// AnnotationSystemNameTemplate is the same as a template; stoker.io/system-name wins over it.
 	AnnotationSystemNameTemplate = "stoker.io/system-name-template"
-	AnnotationSyncPeriod         = "stoker.io/sync-period"
-	AnnotationExcludePatterns    = "stoker.io/exclude-patterns"
-	AnnotationDataVolume         = "stoker.io/data-volume"
-	AnnotationAgentImage         = "stoker.io/agent-image"
-	AnnotationRequire            = "stoker.io/require"
+	// AnnotationSyncPeriod overrides syncPeriod, in seconds.
+	AnnotationSyncPeriod = "stoker.io/sync-period"
+	// AnnotationExcludePatterns holds patterns, separated by commas, that are added to the excludePatterns.
+	AnnotationExcludePatterns = "stoker.io/exclude-patterns"
+	// AnnotationDataVolume names the volume of Ignition's data directory. Left out: the one that the gateway's container
+	// mounts there, else data, else ignition-data.
+	AnnotationDataVolume = "stoker.io/data-volume"
+	// AnnotationAgentImage is another image of the agent; it counts only where the injector admits it.
+	AnnotationAgentImage = "stoker.io/agent-image"
+	// AnnotationRequire is "true" on a pod that must not start without its agent.
+	AnnotationRequire = "stoker.io/require"
+	// AnnotationInjected is "true" on a pod that has its agent. The injector writes it.
+	AnnotationInjected = "stoker.io/injected"
+)
 
-	// LabelCRName is the label that the injector adds, with the name of the GatewaySync.
-	LabelCRName = "stoker.io/cr-name"
+// LabelCRName is the label, with the name of the GatewaySync, that the injector gives a pod.
+const LabelCRName = "stoker.io/cr-name"
 
+const (
 	labelName        = "app.kubernetes.io/name"
 	labelInstance    = "app.kubernetes.io/instance"
 	labelPodIndex    = "apps.kubernetes.io/pod-index"

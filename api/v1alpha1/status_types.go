@@ -110,11 +110,11 @@ type TargetStatus struct {
 	RequestedAt string `json:"requestedAt,omitempty"`
 }
 
-// RequestStatus is what the lead keeps of a request; see DesiredRef.
+// RequestStatus is what is kept of a request.
 type RequestStatus struct {
-	// The request and the ref of the spec that it was first seen beside: requested@spec.
+	// The request and the ref of the spec that it was first seen beside: requested@spec, and its time where it says one.
 	// +optional
-	// +kubebuilder:validation:MaxLength=511
+	// +kubebuilder:validation:MaxLength=640
 	Over string `json:"over,omitempty"`
 	// The request that is dead, in the same form: it stays so even if the spec goes back.
 	// +optional

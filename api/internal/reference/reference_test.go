@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	types = "../../v1alpha1"
+	docs  = "../../../docs/gatewaysync.md"
+)
+
+func TestReferenceIsWhatTheTypesSay(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "page.md")
+	require.NoError(t, run([]string{out}, types))
+	want, err := os.ReadFile(out)
+	require.NoError(t, err)
+	got, err := os.ReadFile(docs)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(got), "run go generate ./api/...")
+}
+
+func TestExamplesAreValidAsTheyStand(t *testing.T) {
+	for name, text := range map[string]string{"minimal": minimal, "full": full} {
+		t.Run(name, func(t *testing.T) {
+			gs, warnings, err := v1alpha1.Decode([]byte(text))
+			require.NoError(t, err)
+			assert.Empty(t, warnings)
+			assert.Empty(t, v1alpha1.Validate(gs))
+			assert.Empty(t, v1alpha1.Warnings(gs))
+			for profile := range gs.Spec.Sync.Profiles {
+				_, err := gs.Effective(profile, nil)
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestEveryFieldAndAnnotationIsExplained(t *testing.T) {
+	api, err := parse(types)
+	require.NoError(t, err)
+	fields := 0
+	for name, st := range api.structs {
+		for _, f := range st.fields {
+			if f.name == "metadata" || f.name == "items" {
+				continue
+			}
+			fields++
+			assert.NotEmpty(t, f.doc, "%s.%s", name, f.name)
+			assert.True(t, strings.HasSuffix(f.doc, "."), "%s.%s: %q is no sentence", name, f.name, f.doc)
+			_, required := f.markers["required"]
+			_, optional := f.markers["optional"]
+			assert.NotEqual(t, required, optional, "%s.%s is required or optional", name, f.name)
+		}
+	}
+	assert.Greater(t, fields, 100)
+	page, err := render(api)
+	require.NoError(t, err)
+	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationForceSync, v1alpha1.AnnotationInject, v1alpha1.AnnotationExcludePatterns} {
+		assert.Contains(t, string(page), "| `"+name+"` |")
+	}
+}
+
+func TestReferenceOfAFolderWithoutTheTypesIsAnError(t *testing.T) {
+	assert.ErrorContains(t, run([]string{filepath.Join(t.TempDir(), "x")}, t.TempDir()), "GatewaySync")
+	assert.ErrorContains(t, run(nil, types), "one argument")
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// source is what the reference is made of.
+type source struct {
+	structs map[string]structType
+	enums   map[string][]string // values of a string type
+	strings map[string]bool     // string types
+	groups  []group
+}
+
+type structType struct {
+	doc    string
+	fields []structField
+}
+
+type structField struct {
+	name    string // as in YAML
+	typ     ast.Expr
+	doc     string
+	markers map[string]string
+}
+
+// group is a documented block of constants that are strings.
+type group struct {
+	doc    string
+	values []constant
+}
+
+type constant struct{ value, doc string }
+
+// parse reads the Go files of a folder, but tests and what is generated.
+func parse(dir string) (*source, error) {
+	s := &source{structs: map[string]structType{}, enums: map[string][]string{}, strings: map[string]bool{}}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	set := token.NewFileSet()
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(filepath.Base(name), "zz_") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		file, err := parser.ParseFile(set, name, text, parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range file.Decls {
+			if err := s.add(d); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return s, nil
+}
+
+func (s *source) add(d ast.Decl) error {
+	decl, ok := d.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	switch decl.Tok {
+	case token.TYPE:
+		for _, spec := range decl.Specs {
+			if err := s.addType(spec.(*ast.TypeSpec), decl.Doc); err != nil {
+				return err
+			}
+		}
+	case token.CONST:
+		s.addConstants(decl)
+	}
+	return nil
+}
+
+func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
+	doc, markers := split(comment)
+	switch t := spec.Type.(type) {
+	case *ast.Ident:
+		s.strings[spec.Name.Name] = t.Name == "string"
+		if values := markers["kubebuilder:validation:Enum"]; values != "" {
+			s.enums[spec.Name.Name] = strings.Split(values, ";")
+		}
+	case *ast.StructType:
+		st := structType{doc: doc}
+		for _, f := range t.Fields.List {
+			if f.Tag == nil {
+				continue
+			}
+			tag, err := strconv.Unquote(f.Tag.Value)
+			if err != nil {
+				return err
+			}
+			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+			if name == "" || len(f.Names) == 0 {
+				continue
+			}
+			doc, markers := split(f.Doc)
+			st.fields = append(st.fields, structField{name, f.Type, doc, markers})
+		}
+		s.structs[spec.Name.Name] = st
+	}
+	return nil
+}
+
+func (s *source) addConstants(decl *ast.GenDecl) {
+	doc, _ := split(decl.Doc)
+	g := group{doc: doc}
+	for _, spec := range decl.Specs {
+		v := spec.(*ast.ValueSpec)
+		if v.Doc == nil || len(v.Values) != 1 {
+			continue
+		}
+		if literal, ok := v.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			if value, err := strconv.Unquote(literal.Value); err == nil {
+				doc, _ := split(v.Doc)
+				_, doc, _ = strings.Cut(doc, " ") // the constant's own name
+				g.values = append(g.values, constant{value, doc})
+			}
+		}
+	}
+	if len(g.values) > 0 {
+		s.groups = append(s.groups, g)
+	}
+}
+
+// split separates a comment's text, as one line, from its markers.
+func split(comment *ast.CommentGroup) (text string, markers map[string]string) {
+	markers = map[string]string{}
+	if comment == nil {
+		return "", markers
+	}
+	var lines []string
+	for _, c := range comment.List {
+		line := strings.TrimSpace(strings.TrimPrefix(c.Text, "//"))
+		if marker, ok := strings.CutPrefix(line, "+"); ok {
+			name, value, _ := strings.Cut(marker, "=")
+			markers[name] = strings.Trim(value, "`")
+		} else if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, " "), markers
+}
