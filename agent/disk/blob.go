@@ -1,0 +1,97 @@
+package disk
+
+import (
+	"crypto/sha1" //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// hashFile returns the git blob id of an open file from its start. A file that grows or shrinks meanwhile gives an id
+// that no blob has, or one of a state it was in; the caller compares it with the one it expects.
+func hashFile(f *os.File, buf []byte) (plan.ID, int64, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return plan.ID{}, 0, err
+	}
+	h := sha1.New() //nolint:gosec // see above
+	h.Write(blobHeader(fi.Size()))
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(f, 0, fi.Size()), buf)
+	if err != nil {
+		return plan.ID{}, n, err
+	}
+	return plan.ID(h.Sum(nil)), n, nil
+}
+
+func blobHeader(size int64) []byte {
+	return append(strconv.AppendInt([]byte("blob "), size, 10), 0)
+}
+
+func blobID(b []byte) plan.ID {
+	h := sha1.New() //nolint:gosec // see above
+	h.Write(blobHeader(int64(len(b))))
+	h.Write(b)
+	return plan.ID(h.Sum(nil))
+}
+
+// blobWriter writes a blob whose size is not known before its end, and its id needs the size first: a small one is
+// held back and hashed in memory, a large one is read again.
+type blobWriter struct {
+	f     *os.File
+	small []byte // capacity is the limit
+	large bool   // nothing is held back any more
+	err   error  // of the file, as a source may hide it
+}
+
+func (w *blobWriter) Write(p []byte) (int, error) {
+	if !w.large && len(w.small)+len(p) <= cap(w.small) {
+		w.small = append(w.small, p...)
+		return len(p), nil
+	}
+	if !w.large {
+		w.large = true
+		if err := w.put(w.small); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.put(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (w *blobWriter) put(p []byte) error {
+	if w.err == nil {
+		_, w.err = w.f.Write(p)
+	}
+	return w.err
+}
+
+// finish writes what was held back and returns the id of all.
+func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
+	if w.large {
+		id, _, err := hashFile(w.f, buf)
+		return id, err
+	}
+	if err := w.put(w.small); err != nil {
+		return plan.ID{}, err
+	}
+	return blobID(w.small), nil
+}
+
+// id hashes the file of that name in a directory.
+func (n *node) id(name string, buf []byte) (plan.ID, error) {
+	f, _, err := n.file(name, os.O_RDONLY)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	id, _, err := hashFile(f, buf)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return plan.ID{}, fmt.Errorf("read %s: %w", n.join(name), err)
+	}
+	return id, nil
+}

@@ -1,0 +1,258 @@
+package disk
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// file is what git wants at a path.
+type file struct {
+	content string
+	exec    bool
+}
+
+// tree is a commit.
+type tree map[string]file
+
+func text(content map[string]string) tree {
+	t := tree{}
+	for p, c := range content {
+		t[p] = file{content: c}
+	}
+	return t
+}
+
+func (t tree) id() plan.ID {
+	var b strings.Builder
+	for _, p := range slices.Sorted(maps.Keys(t)) {
+		fmt.Fprintf(&b, "%s %v %q\n", p, t[p].exec, t[p].content)
+	}
+	return blobID([]byte(b.String()))
+}
+
+func (t tree) source() Source {
+	return func(w io.Writer, c plan.Change) error {
+		_, err := io.WriteString(w, t[c.Path].content)
+		return err
+	}
+}
+
+// seeded returns a data directory as a gateway leaves it after its first start.
+func seeded(t testing.TB) string {
+	t.Helper()
+	root := t.TempDir()
+	put(t, root, ".ignition-seed-complete", "")
+	put(t, root, "ignition.conf", "wrapper")
+	put(t, root, "config/resources/core/config-mode.json", "{}")
+	put(t, root, "projects/.resources/cafe", "blob")
+	return root
+}
+
+func put(t testing.TB, root, path, content string) {
+	t.Helper()
+	p := filepath.Join(root, path)
+	require.NoError(t, os.MkdirAll(filepath.Dir(p), 0o755))
+	require.NoError(t, os.WriteFile(p, []byte(content), 0o644))
+}
+
+func open(t testing.TB, root string, o Options) *Dir {
+	t.Helper()
+	d, err := Open(root, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	return d
+}
+
+// planFor is a plan in small: what has to change so that the directory is want.
+func planFor(t testing.TB, d *Dir, want tree) *plan.Changes {
+	t.Helper()
+	owned := map[string]plan.Owned{}
+	for rec, err := range d.Manifest().All("") {
+		require.NoError(t, err)
+		owned[rec.Path] = rec
+	}
+	paths := maps.Clone(want)
+	for p := range owned {
+		paths[p] = file{}
+	}
+	ch := &plan.Changes{From: d.Manifest().Header().Commit, To: want.id(), Full: true, Total: len(want)}
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		rec, has := owned[p]
+		f, wanted := want[p]
+		st, err := d.Stat(p)
+		require.NoError(t, err)
+		c := plan.Change{Path: p, Found: st, Owned: has, Exec: f.exec}
+		if wanted {
+			c.ID = blobID([]byte(f.content))
+		}
+		if st.Kind == plan.File {
+			c.FoundID, err = d.BlobID(p)
+			require.NoError(t, err)
+		}
+		c.Conflict = st.Kind != plan.Missing && st.Kind != plan.Dir && (!has || c.FoundID != rec.Have)
+		switch {
+		case !wanted && st.Kind != plan.File:
+			c.Op = plan.Release
+		case !wanted:
+			c.Op = plan.Delete
+		case st.Kind == plan.Missing || st.Kind == plan.Dir:
+			c.Op = plan.Create
+		case c.FoundID != c.ID || st.Exec != f.exec:
+			c.Op = plan.Update
+		case rec.Want != c.ID || rec.Have != c.FoundID || rec.Mtime != st.Mtime || rec.Exec != c.Exec:
+			c.Op = plan.Adopt
+		default:
+			ch.Unchanged++
+			continue
+		}
+		ch.List = append(ch.List, c)
+	}
+	return ch
+}
+
+func head(want tree) plan.Header {
+	return plan.Header{Ref: "main", Commit: want.id(), Rules: "r1", Complete: true}
+}
+
+// apply brings the directory to want.
+func apply(t testing.TB, d *Dir, want tree) Result {
+	t.Helper()
+	res, err := tryApply(t, d, want)
+	require.NoError(t, err)
+	return res
+}
+
+func tryApply(t testing.TB, d *Dir, want tree) (Result, error) {
+	t.Helper()
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	if err != nil {
+		return Result{}, err
+	}
+	return s.Apply(t.Context(), head(want))
+}
+
+// snapshot reads a directory: path to kind, mode and content, without .stoker.
+func snapshot(t testing.TB, root string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil || rel == "." {
+			return err
+		}
+		if e.Name() == ownDir {
+			return fs.SkipDir
+		}
+		fi, err := e.Info()
+		if err != nil {
+			return err
+		}
+		switch {
+		case e.IsDir():
+			m[rel+"/"] = fi.Mode().Perm().String()
+		case fi.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(p)
+			m[rel] = "-> " + to
+			return err
+		case fi.Mode().IsRegular():
+			b, err := os.ReadFile(p)
+			m[rel] = fi.Mode().Perm().String() + " " + string(b)
+			return err
+		default:
+			m[rel] = fi.Mode().String()
+		}
+		return nil
+	}))
+	return m
+}
+
+// files returns the contents of a snapshot's files below the mapped directories of the tests.
+func contents(t testing.TB, root string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	for p, v := range snapshot(t, root) {
+		if !strings.HasSuffix(p, "/") {
+			_, v, _ = strings.Cut(v, " ")
+			m[p] = v
+		}
+	}
+	return m
+}
+
+func TestSyncDeliversACommitAndTheNextOne(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	one := text(map[string]string{
+		"projects/p/project.json": "{}", "projects/p/v/view.json": "1", "projects/p/v/resource.json": "r",
+		"config/resources/core/x/config.json": "c",
+	})
+	one["projects/p/run.sh"] = file{"#!", true}
+	res := apply(t, d, one)
+	assert.Equal(t, Result{Created: 5, Applied: true}, res)
+	got := snapshot(t, root)
+	assert.Equal(t, "-rw-r--r-- 1", got["projects/p/v/view.json"])
+	assert.Equal(t, "-rwxr-xr-x #!", got["projects/p/run.sh"])
+	assert.Equal(t, "-rwxr-xr-x", got["projects/p/v/"])
+	assert.Equal(t, "-rw-r--r-- blob", got["projects/.resources/cafe"])
+
+	two := maps.Clone(one)
+	two["projects/p/v/view.json"] = file{content: "22"}
+	two["projects/p/run.sh"] = file{"#!", false}
+	delete(two, "config/resources/core/x/config.json")
+	two["projects/q/project.json"] = file{content: "{}"}
+	res = apply(t, d, two)
+	assert.Equal(t, Result{Created: 1, Updated: 2, Deleted: 1, Applied: true}, res)
+	got = snapshot(t, root)
+	assert.Equal(t, "-rw-r--r-- 22", got["projects/p/v/view.json"])
+	assert.Equal(t, "-rw-r--r-- #!", got["projects/p/run.sh"])
+	assert.NotContains(t, got, "config/resources/core/x/", "a directory that we made and that is empty goes")
+	assert.Contains(t, got, "config/resources/core/")
+	assert.Equal(t, 5, d.Manifest().Header().Files)
+	assert.Equal(t, two.id(), d.Manifest().Header().Commit)
+	assert.Empty(t, planFor(t, d, two).List)
+	assertNoLeftovers(t, root)
+}
+
+// assertNoLeftovers is INV3.
+func assertNoLeftovers(t testing.TB, root string) {
+	t.Helper()
+	list, err := os.ReadDir(filepath.Join(root, ownDir))
+	require.NoError(t, err)
+	for _, e := range list {
+		assert.Contains(t, []string{lockFile, manifestFile, lostDir}, e.Name())
+	}
+}
+
+// assertManifest is INV4: each record is on the disk as it says.
+func assertManifest(t testing.TB, d *Dir) {
+	t.Helper()
+	for rec, err := range d.Manifest().All("") {
+		require.NoError(t, err)
+		st, err := d.Stat(rec.Path)
+		require.NoError(t, err)
+		assert.Equal(t, plan.Stat{Kind: plan.File, Size: rec.Size, Mtime: rec.Mtime, Exec: rec.Exec}, st, rec.Path)
+		id, err := d.BlobID(rec.Path)
+		require.NoError(t, err)
+		assert.Equal(t, rec.Have, id, rec.Path)
+	}
+}
+
+var testTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
+
+func fixed() time.Time { return testTime }

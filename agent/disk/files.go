@@ -1,0 +1,149 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+)
+
+const (
+	manifestFile = "manifest"
+	journalFile  = "journal"
+	undoFile     = "undo"  // the journal, while it is taken back
+	areasFile    = "areas" // directories with a staging folder beside the first, one a line
+	notePrefix   = "note-"
+	maxNote      = 1 << 20
+)
+
+// write puts a file of our own into .stoker; see writeIn.
+func (d *Dir) write(name string, content func(io.Writer) error) (renamed bool, err error) {
+	return d.writeIn(d.own, name, content)
+}
+
+// writeIn puts a file of our own in place: written beside, durable, renamed. renamed says that it is there, even where
+// the error says that it may not be durable.
+func (d *Dir) writeIn(n *node, name string, content func(io.Writer) error) (renamed bool, err error) {
+	tmp := name + ".new"
+	path := n.join(name)
+	if err := d.remove(n, tmp); err != nil {
+		return false, writing(err, "clear %s", path)
+	}
+	f, err := d.create(n, tmp, 0o600)
+	if err != nil {
+		return false, writing(err, "write %s", path)
+	}
+	err = d.fill(n.join(tmp), func() error { return content(f) })
+	if err == nil {
+		err = d.sync(f, n.join(tmp))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, errors.Join(writing(err, "write %s", path), d.remove(n, tmp))
+	}
+	if err := d.rename(n, tmp, n, name); err != nil {
+		return false, errors.Join(writing(err, "write %s", path), d.remove(n, tmp))
+	}
+	return true, writing(d.syncDir(n), "write %s", path)
+}
+
+// read returns a file of our own, nil where it is not there.
+func (d *Dir) read(name string, limit int64) ([]byte, error) {
+	if d.own == nil {
+		return nil, nil
+	}
+	f, fi, err := d.own.file(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", d.own.join(name), err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	if fi.Size() > limit {
+		return nil, damaged("%s has %d bytes, more than the %d it may have", d.own.join(name), fi.Size(), limit)
+	}
+	b := make([]byte, fi.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil, fmt.Errorf("read %s: %w", d.own.join(name), err)
+	}
+	return b, nil
+}
+
+// drop removes a file of our own for good.
+func (d *Dir) drop(name string) error {
+	if err := d.remove(d.own, name); err != nil {
+		return writing(err, "remove %s", d.own.join(name))
+	}
+	return writing(d.syncDir(d.own), "remove %s", d.own.join(name))
+}
+
+// loadManifest reads the manifest. A damaged one is set aside and counts as lost: the next plan compares every file and
+// takes those that are equal as its own again.
+func (d *Dir) loadManifest() error {
+	f, _, err := d.own.file(manifestFile, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the manifest: %w", err)
+	}
+	m, err := openManifest(f)
+	if err == nil {
+		d.setManifest(m)
+		return nil
+	}
+	_ = f.Close() // opened for reading
+	if !errors.Is(err, ErrDamaged) {
+		return fmt.Errorf("read the manifest: %w", err)
+	}
+	d.log.Warn("the manifest cannot be read and counts as lost; the next sync compares every file, adopts what is equal and deletes nothing", "error", err)
+	if d.o.ReadOnly {
+		return nil
+	}
+	if err := d.rename(d.own, manifestFile, d.own, manifestFile+".damaged"); err != nil {
+		return writing(err, "set the damaged manifest aside")
+	}
+	return nil
+}
+
+func (d *Dir) setManifest(m *manifest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.man = m // the old one's file closes when its last reader lets go of it
+}
+
+var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Note returns a small file that SetNote wrote, nil where there is none.
+func (d *Dir) Note(name string) ([]byte, error) {
+	if !noteName.MatchString(name) {
+		return nil, fmt.Errorf("%q is no name of a note", name)
+	}
+	return d.read(notePrefix+name, maxNote)
+}
+
+// SetNote keeps a small file (at most 1 MiB) in .stoker, durable when it returns; nil removes it.
+func (d *Dir) SetNote(name string, b []byte) error {
+	d.work.Lock()
+	defer d.work.Unlock()
+	switch {
+	case d.o.ReadOnly:
+		return ErrReadOnly
+	case !noteName.MatchString(name):
+		return fmt.Errorf("%q is no name of a note", name)
+	case len(b) > maxNote:
+		return fmt.Errorf("the note %s has %d bytes, more than %d", name, len(b), maxNote)
+	case b == nil:
+		if _, err := d.own.root.Lstat(notePrefix + name); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return d.drop(notePrefix + name)
+	}
+	_, err := d.write(notePrefix+name, func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
+	return err
+}

@@ -1,0 +1,188 @@
+package disk
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"math"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// The journal says all that a run needs to be finished or undone by another process: magic, the parts in the order of
+// run's fields, and a SHA-256 of all before it. It is written beside and renamed into place, so that it is whole or not
+// there; one that is neither was damaged later.
+const (
+	journalMagic = "stokerj1"
+	maxJournal   = 1 << 30 // bytes
+	maxAreas     = 1 << 10
+)
+
+const (
+	flagChangeExec = 1 << iota
+	flagFoundExec
+	flagConflict
+	flagOwned
+	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned
+)
+
+func (r *run) encode(to io.Writer) error {
+	sum := sha256.New()
+	w := bufio.NewWriterSize(io.MultiWriter(to, sum), 64<<10)
+	head, err := encodeHeader(r.header)
+	if err != nil {
+		return err
+	}
+	b := append([]byte(nil), journalMagic...)
+	b = appendString(b, string(head))
+	b = appendString(b, r.name)
+	b = binary.AppendUvarint(b, uint64(len(r.areas)))
+	for _, a := range r.areas {
+		b = appendString(b, a)
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.changes)))
+	for i := range r.changes {
+		b = appendChange(b, &r.changes[i], &r.slots[i])
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.dirs)))
+	for _, x := range r.dirs {
+		b = appendString(b, x.path)
+		b = append(b, boolByte(x.made))
+		b = binary.AppendUvarint(b, uint64(x.perm))
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.tasks)))
+	for _, t := range r.tasks {
+		b = append(b, byte(t.kind))
+		b = binary.AppendUvarint(b, uint64(t.at))
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err = to.Write(sum.Sum(nil))
+	return err
+}
+
+func boolByte(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func appendChange(b []byte, c *plan.Change, s *slot) []byte {
+	flags := boolByte(c.Exec)*flagChangeExec | boolByte(c.Found.Exec)*flagFoundExec |
+		boolByte(c.Conflict)*flagConflict | boolByte(c.Owned)*flagOwned
+	b = append(b, byte(c.Op), flags, byte(c.Found.Kind))
+	b = appendString(b, c.Path)
+	b = append(append(b, c.ID[:]...), c.FoundID[:]...)
+	b = binary.AppendUvarint(b, uint64(c.Origin))
+	b = binary.AppendVarint(b, c.Found.Size)
+	b = binary.AppendVarint(b, c.Found.Mtime)
+	b = binary.AppendUvarint(b, uint64(s.area))
+	b = binary.AppendUvarint(b, s.ino)
+	b = binary.AppendVarint(b, s.size)
+	return binary.AppendVarint(b, s.mtime)
+}
+
+// decodeJournal reads what encode wrote. Paths are checked as those of a plan are: a journal is ours, but lies where
+// others can write.
+func decodeJournal(b []byte) (*run, error) {
+	body := len(b) - sha256.Size
+	if body < len(journalMagic) || string(b[:len(journalMagic)]) != journalMagic {
+		return nil, damaged("the journal does not start as one of this version")
+	}
+	if sum := sha256.Sum256(b[:body]); !bytes.Equal(sum[:], b[body:]) {
+		return nil, damaged("the journal has another checksum")
+	}
+	d := &decoder{b: b[len(journalMagic):body]}
+	r := &run{}
+	var err error
+	if r.header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
+		d.fail("the journal's header: %w", err)
+	}
+	if r.name = d.string(255); d.err == nil && !validRunName(r.name) {
+		d.fail("the journal names a bad folder %q", r.name)
+	}
+	for range d.length(maxAreas) {
+		r.areas = append(r.areas, d.path(true))
+	}
+	n := d.length(len(d.b))
+	for i := 0; i < n && d.err == nil; i++ {
+		c, s := readChange(d, len(r.areas))
+		if i > 0 && d.err == nil && c.Path <= r.changes[i-1].Path {
+			d.fail("the journal's changes are not sorted")
+		}
+		r.changes, r.slots = append(r.changes, c), append(r.slots, s)
+	}
+	n = d.length(len(d.b))
+	for i := 0; i < n && d.err == nil; i++ {
+		r.dirs = append(r.dirs, directory{path: d.path(false), made: d.byte() == 1, perm: uint32(d.uvarint(0o7777))})
+	}
+	n = d.length(len(d.b))
+	for i := 0; i < n && d.err == nil; i++ {
+		r.tasks = append(r.tasks, r.readTask(d))
+	}
+	if d.err == nil && len(d.b) != 0 {
+		d.fail("the journal is longer than it says")
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return r, nil
+}
+
+func readChange(d *decoder, areas int) (plan.Change, slot) {
+	var c plan.Change
+	c.Op = plan.Op(d.byte())
+	flags := d.byte()
+	c.Found.Kind = plan.Kind(d.byte())
+	if c.Op < plan.Create || c.Op > plan.Keep || flags&^flagChangesKnown != 0 || c.Found.Kind > plan.Other {
+		d.fail("the journal has a change of an unknown kind")
+	}
+	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
+	c.Conflict, c.Owned = flags&flagConflict != 0, flags&flagOwned != 0
+	c.Path = d.path(false)
+	c.ID, c.FoundID = d.id(), d.id()
+	c.Origin = uint16(d.uvarint(math.MaxUint16))
+	c.Found.Size, c.Found.Mtime = d.varint(), d.varint()
+	return c, slot{
+		area: d.length(max(0, areas-1)), ino: d.uvarint(math.MaxUint64), size: d.varint(), mtime: d.varint(),
+	}
+}
+
+func (r *run) readTask(d *decoder) task {
+	t := task{kind: taskKind(d.byte()), at: d.length(math.MaxInt32)}
+	ok := false
+	switch t.kind {
+	case taskWrite:
+		ok = t.at < len(r.changes) && writes(r.changes[t.at].Op)
+	case taskRemove:
+		ok = t.at < len(r.changes) && r.changes[t.at].Op == plan.Delete
+	case taskMkdir, taskRmdir:
+		ok = t.at < len(r.dirs) && r.dirs[t.at].made == (t.kind == taskMkdir)
+	}
+	if !ok {
+		d.fail("the journal has a step that fits nothing")
+	}
+	return t
+}
+
+// path reads a path that stays in the data directory and out of our own folders; empty only where that is allowed.
+func (d *decoder) path(empty bool) string {
+	p := d.string(maxPath)
+	if d.err == nil && (p != "" || !empty) {
+		if err := checkPath(p); err != nil {
+			d.fail("the journal has a bad path: %w", err)
+		}
+	}
+	return p
+}

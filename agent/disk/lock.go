@@ -1,0 +1,77 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+const lockFile = "lock"
+
+// holder is what the lock file says of the process that holds it.
+type holder struct {
+	PID   int       `json:"pid"`
+	Host  string    `json:"host"`
+	Since time.Time `json:"since"`
+}
+
+// takeLock makes this process the only writer. The lock is the kernel's and ends with the process; the file's content
+// only tells people who it is.
+func (d *Dir) takeLock() error {
+	f, err := d.openLock()
+	if err != nil {
+		return writing(err, "open %s/%s", ownDir, lockFile)
+	}
+	switch err := flock(f); {
+	case errors.Is(err, errLockHeld):
+		err := fmt.Errorf("%w: %s; two agents must not share a data volume", ErrLocked, readHolder(f))
+		return errors.Join(err, f.Close())
+	case errors.Is(err, errors.ErrUnsupported):
+		d.log.Warn("the data volume knows no file locks; make sure that only one agent writes it")
+	case err != nil:
+		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
+	}
+	d.lock = f
+	host, _ := os.Hostname() // only for people
+	b, err := json.Marshal(holder{os.Getpid(), host, d.o.Now().UTC()})
+	if err == nil {
+		err = d.fill(d.own.join(lockFile), func() error {
+			return errors.Join(f.Truncate(0), writeAt(f, append(b, '\n')))
+		})
+	}
+	// A full disk must not keep the agent from starting: it may be about to make room.
+	if err != nil {
+		d.log.Warn("cannot note the holder in the lock file", "error", err)
+	}
+	return nil
+}
+
+func writeAt(f *os.File, b []byte) error {
+	_, err := f.WriteAt(b, 0)
+	return err
+}
+
+func (d *Dir) openLock() (*os.File, error) {
+	f, _, err := d.own.file(lockFile, os.O_RDWR)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	f, err = d.create(d.own, lockFile, 0o600)
+	if errors.Is(err, fs.ErrExist) { // another agent was quicker
+		f, _, err = d.own.file(lockFile, os.O_RDWR)
+	}
+	return f, err
+}
+
+func readHolder(f *os.File) string {
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, 4<<10))
+	var h holder
+	if err != nil || json.Unmarshal(b, &h) != nil {
+		return "its holder is not known"
+	}
+	return fmt.Sprintf("process %d on %s has it since %s", h.PID, h.Host, h.Since.Format(time.RFC3339))
+}

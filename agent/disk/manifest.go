@@ -1,0 +1,272 @@
+package disk
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"iter"
+	"math"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// The manifest is a sorted table that is read in place:
+//
+//	magic
+//	blocks   records sorted by path, each path without what it shares with the one before; about 16 KiB a block
+//	header   JSON of plan.Header
+//	index    per block: first path, length, CRC-32C, number of files, number of directories
+//	footer   offsets and lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
+//
+// Only header and index are held in memory: some 30 kB for 100,000 files.
+const (
+	manifestMagic = "stokerm1"
+	footerSize    = 8 + 4 + 4 + 4 + 4 + 8 // header offset, header, index, blocks, CRC, magic
+	blockSize     = 16 << 10
+	maxBlock      = 1 << 20
+	maxHeader     = 16 << 20
+	maxIndex      = 256 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+type block struct {
+	first       string
+	off         int64
+	size        int
+	sum         uint32
+	files, dirs int
+}
+
+// manifest implements plan.Manifest. It may be used from several goroutines and stays what it was when the Dir has
+// gone on to another one.
+type manifest struct {
+	f      io.ReaderAt // nil where there is none
+	close  func() error
+	header plan.Header
+	blocks []block
+
+	mu      sync.Mutex
+	cached  int // index of the block in records, -1 for none
+	records []record
+}
+
+func noManifest() *manifest { return &manifest{cached: -1, close: func() error { return nil }} }
+
+// openManifest reads header and index and checks every block, so that a damaged file is known before anything is
+// decided by it.
+func openManifest(f *os.File) (*manifest, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	m, err := readManifest(f, fi.Size())
+	if err != nil {
+		return nil, err
+	}
+	m.close = f.Close
+	return m, nil
+}
+
+func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
+	m := noManifest()
+	m.f = f
+	if err := m.load(size); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 0, 2*blockSize)
+	for i := range m.blocks {
+		if _, err := m.read(i, &buf); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *manifest) load(size int64) error {
+	if size < int64(len(manifestMagic)+footerSize) {
+		return damaged("the manifest has %d bytes, fewer than an empty one", size)
+	}
+	foot := make([]byte, footerSize)
+	if _, err := m.f.ReadAt(foot, size-footerSize); err != nil {
+		return damaged("read the manifest's end: %w", err)
+	}
+	if string(foot[24:]) != manifestMagic {
+		return damaged("the manifest does not end as one of this version")
+	}
+	off := binary.LittleEndian.Uint64(foot)
+	hlen, ilen := binary.LittleEndian.Uint32(foot[8:]), binary.LittleEndian.Uint32(foot[12:])
+	n, sum := binary.LittleEndian.Uint32(foot[16:]), binary.LittleEndian.Uint32(foot[20:])
+	if hlen > maxHeader || ilen > maxIndex || off > math.MaxInt64 || int64(off)+int64(hlen)+int64(ilen) != size-footerSize {
+		return damaged("the manifest's parts do not add up")
+	}
+	b := make([]byte, int(hlen)+int(ilen))
+	if _, err := m.f.ReadAt(b, int64(off)); err != nil {
+		return damaged("read the manifest's index: %w", err)
+	}
+	if crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, foot[:20]) != sum {
+		return damaged("the manifest's index has another checksum")
+	}
+	var err error
+	if m.header, err = decodeHeader(b[:hlen]); err != nil {
+		return damaged("the manifest's header: %w", err)
+	}
+	return m.index(b[hlen:], int(n), int64(off))
+}
+
+func (m *manifest) index(b []byte, n int, end int64) error {
+	d := &decoder{b: b}
+	off, prev, files := int64(len(manifestMagic)), "", 0
+	m.blocks = make([]block, 0, min(n, len(b)/8))
+	for i := 0; i < n && d.err == nil; i++ {
+		x := block{first: d.string(maxPath), off: off, size: d.length(maxBlock)}
+		if s := d.raw(4); s != nil {
+			x.sum = binary.LittleEndian.Uint32(s)
+		}
+		x.files, x.dirs = d.length(maxBlock), d.length(maxBlock)
+		if i > 0 && x.first <= prev {
+			d.fail("the manifest's blocks are not sorted")
+		}
+		off, prev, files = off+int64(x.size), x.first, files+x.files
+		m.blocks = append(m.blocks, x)
+	}
+	if d.err == nil && (len(d.b) != 0 || off != end) {
+		d.fail("the manifest's index and blocks do not add up")
+	}
+	m.header.Files = files
+	return d.err
+}
+
+// read returns the bytes of a block, checked.
+func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
+	x := &m.blocks[i]
+	if cap(*buf) < x.size {
+		*buf = make([]byte, x.size)
+	}
+	b := (*buf)[:x.size]
+	if _, err := m.f.ReadAt(b, x.off); err != nil {
+		return nil, damaged("read block %d of the manifest: %w", i, err)
+	}
+	if crc32.Checksum(b, castagnoli) != x.sum {
+		return nil, damaged("block %d of the manifest has another checksum", i)
+	}
+	return b, nil
+}
+
+// decode appends the records of a block to list.
+func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
+	b, err := m.read(i, buf)
+	if err != nil {
+		return nil, err
+	}
+	x := &m.blocks[i]
+	d := &decoder{b: b}
+	var path []byte
+	prev, files, dirs := "", 0, 0
+	for first := true; len(d.b) > 0; first = false {
+		r := readRecord(d, &path)
+		if d.err != nil {
+			break
+		}
+		switch {
+		case first && r.Path != x.first, !first && r.Path <= prev:
+			d.fail("block %d of the manifest is not sorted", i)
+		case r.dir:
+			dirs++
+		default:
+			files++
+		}
+		prev = r.Path
+		list = append(list, r)
+	}
+	if d.err == nil && (files != x.files || dirs != x.dirs) {
+		d.fail("block %d of the manifest has another number of records", i)
+	}
+	if d.err == nil && i+1 < len(m.blocks) && prev >= m.blocks[i+1].first {
+		d.fail("blocks %d and %d of the manifest overlap", i, i+1)
+	}
+	return list, d.err
+}
+
+// Header returns what is known of the sync that wrote the manifest; it is zero where there is none.
+func (m *manifest) Header() plan.Header { return m.header }
+
+// Get returns the record of one path. Asked in sorted order, it decodes each block once.
+func (m *manifest) Get(path string) (plan.Owned, bool, error) {
+	r, ok, err := m.get(path)
+	if err != nil || !ok || r.dir {
+		return plan.Owned{}, false, err
+	}
+	return r.Owned, true, nil
+}
+
+func (m *manifest) get(path string) (record, bool, error) {
+	i := m.blockOf(path)
+	if i < 0 {
+		return record{}, false, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cached != i {
+		m.cached = -1
+		var buf []byte
+		list, err := m.decode(i, &buf, m.records[:0])
+		if err != nil {
+			return record{}, false, err
+		}
+		m.records, m.cached = list, i
+	}
+	k := sort.Search(len(m.records), func(k int) bool { return m.records[k].Path >= path })
+	if k == len(m.records) || m.records[k].Path != path {
+		return record{}, false, nil
+	}
+	return m.records[k], true, nil
+}
+
+// blockOf returns the only block that may hold path, -1 for none.
+func (m *manifest) blockOf(path string) int {
+	return sort.Search(len(m.blocks), func(k int) bool { return m.blocks[k].first > path }) - 1
+}
+
+// All yields the records whose path starts with prefix, sorted.
+func (m *manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) {
+		for r, err := range m.all(prefix) {
+			if err == nil && r.dir {
+				continue
+			}
+			if !yield(r.Owned, err) {
+				return
+			}
+		}
+	}
+}
+
+// all yields the records of directories too.
+func (m *manifest) all(prefix string) iter.Seq2[record, error] {
+	return func(yield func(record, error) bool) {
+		var buf []byte
+		var list []record
+		var err error
+		for i := max(0, m.blockOf(prefix)); i < len(m.blocks); i++ {
+			if list, err = m.decode(i, &buf, list[:0]); err != nil {
+				yield(record{}, err)
+				return
+			}
+			for k := range list {
+				switch p := list[k].Path; {
+				case strings.HasPrefix(p, prefix):
+					if !yield(list[k], nil) {
+						return
+					}
+				case p > prefix:
+					return
+				}
+			}
+		}
+	}
+}

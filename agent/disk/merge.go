@@ -1,0 +1,190 @@
+package disk
+
+import (
+	"bufio"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// edit is a change to one record of the manifest.
+type edit struct {
+	op  editOp
+	rec record // only Path for editDrop
+}
+
+type editOp uint8
+
+const (
+	editSet  editOp = iota + 1
+	editDrop        // the record goes, if it is there
+	editKeep        // if it is there, it gets the new Want, Exec and Origin and keeps what is said of the bytes
+)
+
+// apply returns the record that follows from old (nil where there is none); false where there is none any more.
+func (e *edit) apply(old *record) (record, bool) {
+	switch {
+	case e.op == editSet:
+		return e.rec, true
+	case e.op == editKeep && old != nil && !old.dir:
+		r := *old
+		r.Want, r.Exec, r.Origin = e.rec.Want, e.rec.Exec, e.rec.Origin
+		return r, true
+	default:
+		return record{}, false
+	}
+}
+
+// edits yields edits sorted by path, one a path; false at the end.
+type edits func() (edit, bool)
+
+func noEdits() (edit, bool) { return edit{}, false }
+
+// merge writes a new manifest: old with edits. A block that no edit falls into is copied as it is, so that the cost of
+// a small change is that of copying the file.
+func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
+	mw := newManifestWriter(w)
+	var buf []byte
+	var list []record
+	e, more := next()
+	for i := range old.blocks {
+		last := i+1 == len(old.blocks)
+		within := more && (last || e.rec.Path < old.blocks[i+1].first)
+		if !within && mw.flushable() {
+			b, err := old.read(i, &buf)
+			if err != nil {
+				return err
+			}
+			mw.flush()
+			mw.copy(&old.blocks[i], b)
+			continue
+		}
+		var err error
+		if list, err = old.decode(i, &buf, list[:0]); err != nil {
+			return err
+		}
+		for k := range list {
+			r := &list[k]
+			for more && e.rec.Path < r.Path {
+				mw.edit(&e, nil)
+				e, more = next()
+			}
+			if more && e.rec.Path == r.Path {
+				mw.edit(&e, r)
+				e, more = next()
+				continue
+			}
+			mw.put(r)
+		}
+		for more && !last && e.rec.Path < old.blocks[i+1].first {
+			mw.edit(&e, nil)
+			e, more = next()
+		}
+	}
+	for more {
+		mw.edit(&e, nil)
+		e, more = next()
+	}
+	return mw.finish(h)
+}
+
+// manifestWriter writes the table front to back. The first error sticks.
+type manifestWriter struct {
+	w      *bufio.Writer
+	blocks []block
+	off    int64
+	cur    block
+	b      []byte // the block being filled
+	prev   string
+	err    error
+}
+
+func newManifestWriter(w io.Writer) *manifestWriter {
+	mw := &manifestWriter{w: bufio.NewWriterSize(w, 4*blockSize), b: make([]byte, 0, 2*blockSize)}
+	mw.write([]byte(manifestMagic))
+	return mw
+}
+
+func (w *manifestWriter) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.w.Write(b)
+	}
+	w.off += int64(len(b))
+}
+
+func (w *manifestWriter) edit(e *edit, old *record) {
+	if r, ok := e.apply(old); ok {
+		w.put(&r)
+	}
+}
+
+// put adds a record; records come sorted.
+func (w *manifestWriter) put(r *record) {
+	if len(w.b) == 0 {
+		w.cur, w.prev = block{first: r.Path}, ""
+	}
+	w.b = appendRecord(w.b, w.prev, r)
+	w.prev = r.Path
+	if r.dir {
+		w.cur.dirs++
+	} else {
+		w.cur.files++
+	}
+	if len(w.b) >= blockSize {
+		w.flush()
+	}
+}
+
+// flushable reports whether a block may end here: small ones would pile up.
+func (w *manifestWriter) flushable() bool { return len(w.b) == 0 || len(w.b) >= blockSize/4 }
+
+func (w *manifestWriter) flush() {
+	if len(w.b) == 0 {
+		return
+	}
+	w.cur.sum = crc32.Checksum(w.b, castagnoli)
+	w.copy(&w.cur, w.b)
+	w.b = w.b[:0]
+}
+
+// copy adds a whole block.
+func (w *manifestWriter) copy(x *block, b []byte) {
+	n := *x
+	n.off, n.size = w.off, len(b)
+	w.blocks = append(w.blocks, n)
+	w.write(b)
+}
+
+func (w *manifestWriter) finish(h plan.Header) error {
+	w.flush()
+	h.Files = 0
+	var index []byte
+	for i := range w.blocks {
+		x := &w.blocks[i]
+		h.Files += x.files
+		index = appendString(index, x.first)
+		index = binary.AppendUvarint(index, uint64(x.size))
+		index = binary.LittleEndian.AppendUint32(index, x.sum)
+		index = binary.AppendUvarint(index, uint64(x.files))
+		index = binary.AppendUvarint(index, uint64(x.dirs))
+	}
+	head, err := encodeHeader(h)
+	if err != nil {
+		return err
+	}
+	foot := binary.LittleEndian.AppendUint64(nil, uint64(w.off))
+	foot = binary.LittleEndian.AppendUint32(foot, uint32(len(head)))
+	foot = binary.LittleEndian.AppendUint32(foot, uint32(len(index)))
+	foot = binary.LittleEndian.AppendUint32(foot, uint32(len(w.blocks)))
+	sum := crc32.Update(crc32.Checksum(append(head[:len(head):len(head)], index...), castagnoli), castagnoli, foot)
+	foot = append(binary.LittleEndian.AppendUint32(foot, sum), manifestMagic...)
+	w.write(head)
+	w.write(index)
+	w.write(foot)
+	if w.err != nil {
+		return w.err
+	}
+	return w.w.Flush()
+}

@@ -1,0 +1,256 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// maxDepth bounds how deep a walk goes; paths of a plan are at most 64 deep.
+const maxDepth = 128
+
+// node is an open directory of the data directory. It was reached from the root name by name, and none of the names was
+// a symbolic link when it was opened; what is done through it stays in that directory whatever becomes of the names.
+type node struct {
+	path string // relative to the data directory, "" for itself
+	root *os.Root
+	f    *os.File // see dirFile
+}
+
+// blockedError says that a directory cannot be opened because its name is something else.
+type blockedError struct {
+	path string
+	kind plan.Kind
+}
+
+func (e *blockedError) Error() string {
+	return fmt.Sprintf("%s is %s, not a directory", e.path, kindName(e.kind))
+}
+
+func kindName(k plan.Kind) string {
+	switch k {
+	case plan.Missing:
+		return "missing"
+	case plan.File:
+		return "a file"
+	case plan.Dir:
+		return "a directory"
+	case plan.Link:
+		return "a symbolic link"
+	default:
+		return "neither file nor directory"
+	}
+}
+
+// open returns the directory of that name. It never follows a link: what Lstat saw and what was opened must be one.
+func (n *node) open(name string) (*node, error) {
+	want, err := n.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !want.IsDir() {
+		return nil, &blockedError{n.join(name), kindOf(want)}
+	}
+	r, err := n.root.OpenRoot(name)
+	if err != nil {
+		// It was a directory a moment ago: a link out of the data directory, which os.Root refuses, or gone.
+		if now, lerr := n.root.Lstat(name); lerr == nil && !now.IsDir() {
+			return nil, &blockedError{n.join(name), kindOf(now)}
+		}
+		return nil, err
+	}
+	got, err := r.Stat(".")
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if !os.SameFile(want, got) {
+		return nil, errors.Join(&blockedError{n.join(name), plan.Link}, r.Close())
+	}
+	return &node{path: n.join(name), root: r}, nil
+}
+
+// file opens a regular file for reading; a link, or anything else, is refused.
+func (n *node) file(name string, flag int) (*os.File, fs.FileInfo, error) {
+	want, err := n.root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !want.Mode().IsRegular() {
+		return nil, nil, &irregularError{n.join(name), kindOf(want)}
+	}
+	f, err := n.root.OpenFile(name, flag|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	got, err := f.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	if !os.SameFile(want, got) {
+		return nil, nil, errors.Join(&irregularError{n.join(name), plan.Link}, f.Close())
+	}
+	return f, got, nil
+}
+
+// irregularError says that what should be read is no file.
+type irregularError struct {
+	path string
+	kind plan.Kind
+}
+
+func (e *irregularError) Error() string {
+	return fmt.Sprintf("%s is %s, not a file", e.path, kindName(e.kind))
+}
+
+// dirFile returns the directory as a file, for what os.Root has no method for: its entries, fsync, renameat2.
+func (n *node) dirFile() (*os.File, error) {
+	if n.f != nil {
+		return n.f, nil
+	}
+	f, err := n.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	n.f = f
+	return f, nil
+}
+
+// entries lists the directory anew.
+func (n *node) entries() ([]fs.DirEntry, error) {
+	f, err := n.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	list, err := f.ReadDir(-1)
+	return list, errors.Join(err, f.Close())
+}
+
+func (n *node) join(name string) string {
+	if n.path == "" {
+		return name
+	}
+	return n.path + "/" + name
+}
+
+func (n *node) stat() (fs.FileInfo, error) { return n.root.Stat(".") }
+
+func (n *node) close() {
+	if n.f != nil {
+		_ = n.f.Close() // opened for reading
+	}
+	_ = n.root.Close()
+}
+
+// trust is how long an opened chain of directories is used without looking at its names again: within it, work that is
+// sorted by path pays one open per directory and not one per path.
+const trust = 100 * time.Millisecond
+
+// cursor opens directories of the data directory and keeps the chain from the root to the last one.
+type cursor struct {
+	top    *os.Root
+	chain  []*node
+	opened time.Time
+}
+
+// at returns the directory of that path. The node is good until the next call. A parent that is not there is
+// fs.ErrNotExist; one that is no directory is a *blockedError.
+func (c *cursor) at(dir string) (*node, error) {
+	if now := time.Now(); len(c.chain) == 0 || now.Sub(c.opened) > trust {
+		c.reset()
+		c.chain = append(c.chain, &node{root: c.top})
+		c.opened = now
+	}
+	if last := c.chain[len(c.chain)-1]; last.path == dir {
+		return last, nil
+	}
+	c.up(dir)
+	n := c.chain[len(c.chain)-1]
+	rest := dir
+	if n.path != "" {
+		rest = strings.TrimPrefix(dir[len(n.path):], "/")
+	}
+	for rest != "" {
+		if len(c.chain) > maxDepth {
+			return nil, fmt.Errorf("%s is more than %d directories deep", dir, maxDepth)
+		}
+		name, more, _ := strings.Cut(rest, "/")
+		child, err := n.open(name)
+		if err != nil {
+			return nil, err
+		}
+		c.chain = append(c.chain, child)
+		n, rest = child, more
+	}
+	return n, nil
+}
+
+// up closes what is not on the way to dir.
+func (c *cursor) up(dir string) {
+	for len(c.chain) > 1 {
+		last := c.chain[len(c.chain)-1]
+		if last.path == dir || strings.HasPrefix(dir, last.path) && dir[len(last.path)] == '/' {
+			return
+		}
+		last.close()
+		c.chain = c.chain[:len(c.chain)-1]
+	}
+}
+
+// drop forgets the directory of that path and those below it: its name may now mean something else.
+func (c *cursor) drop(dir string) {
+	for len(c.chain) > 1 {
+		last := c.chain[len(c.chain)-1]
+		if last.path != dir && !strings.HasPrefix(last.path, dir+"/") {
+			return
+		}
+		last.close()
+		c.chain = c.chain[:len(c.chain)-1]
+	}
+}
+
+// reset forgets all.
+func (c *cursor) reset() {
+	for i, n := range c.chain {
+		if i > 0 { // the first is the Dir's own root
+			n.close()
+		} else if n.f != nil {
+			_ = n.f.Close()
+		}
+	}
+	c.chain = c.chain[:0]
+}
+
+// split cuts a path into its directory ("" for the data directory) and its name.
+func split(p string) (dir, name string) {
+	dir, name = path.Split(p)
+	return strings.TrimSuffix(dir, "/"), name
+}
+
+func kindOf(fi fs.FileInfo) plan.Kind {
+	switch m := fi.Mode(); {
+	case m.IsRegular():
+		return plan.File
+	case m.IsDir():
+		return plan.Dir
+	case m&fs.ModeSymlink != 0:
+		return plan.Link
+	default:
+		return plan.Other
+	}
+}
+
+func statOf(fi fs.FileInfo) plan.Stat {
+	return plan.Stat{
+		Kind:  kindOf(fi),
+		Size:  fi.Size(),
+		Mtime: fi.ModTime().UnixNano(),
+		Exec:  fi.Mode().IsRegular() && fi.Mode()&0o111 != 0,
+	}
+}

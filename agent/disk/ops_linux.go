@@ -1,0 +1,144 @@
+package disk
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNoFlag says that the file system or kernel does not know a flag of renameat2.
+var errNoFlag = errors.New("rename flag not supported")
+
+// fds runs do with the descriptors of two directories.
+func fds(from, to *node, do func(a, b int) error) error {
+	a, err := from.dirFile()
+	if err != nil {
+		return err
+	}
+	b, err := to.dirFile()
+	if err != nil {
+		return err
+	}
+	ca, err := a.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cb, err := b.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner, errb error
+	erra := ca.Control(func(fa uintptr) {
+		errb = cb.Control(func(fb uintptr) {
+			for range 1000 { // a signal may interrupt it on network file systems
+				if inner = do(int(fa), int(fb)); !errors.Is(inner, unix.EINTR) {
+					return
+				}
+			}
+		})
+	})
+	return errors.Join(erra, errb, inner)
+}
+
+func at2(op string, from *node, a string, to *node, b string, do func(fa, fb int) error) error {
+	err := fds(from, to, do)
+	if err == nil {
+		return nil
+	}
+	return &os.LinkError{Op: op, Old: from.join(a), New: to.join(b), Err: err}
+}
+
+func renameat(_ *os.Root, from *node, a string, to *node, b string) error {
+	return at2("rename", from, a, to, b, func(fa, fb int) error { return unix.Renameat(fa, a, fb, b) })
+}
+
+func renameNoReplace(from *node, a string, to *node, b string) error {
+	return at2("rename", from, a, to, b, func(fa, fb int) error {
+		return flagged(unix.Renameat2(fa, a, fb, b, unix.RENAME_NOREPLACE))
+	})
+}
+
+func renameExchange(from *node, a string, to *node, b string) error {
+	return at2("exchange", from, a, to, b, func(fa, fb int) error {
+		return flagged(unix.Renameat2(fa, a, fb, b, unix.RENAME_EXCHANGE))
+	})
+}
+
+func flagged(err error) error {
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
+		return errNoFlag
+	}
+	return err
+}
+
+func linkat(_ *os.Root, from *node, a string, to *node, b string) error {
+	return at2("link", from, a, to, b, func(fa, fb int) error { return unix.Linkat(fa, a, fb, b, 0) })
+}
+
+func rmdirat(n *node, name string) error {
+	return at2("rmdir", n, name, n, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
+}
+
+// haveSyncfs says that one call can make a whole file system durable.
+const haveSyncfs = true
+
+func syncfs(f *os.File) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = c.Control(func(fd uintptr) { inner = unix.Syncfs(int(fd)) })
+	return errors.Join(err, os.NewSyscallError("syncfs", inner))
+}
+
+// mount identifies what a rename cannot leave: a mount, which is finer than a device, for the parts of one volume may
+// be mounted several times.
+type mount struct{ dev, id uint64 }
+
+func mountOf(n *node) (mount, error) {
+	f, err := n.dirFile()
+	if err != nil {
+		return mount{}, err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return mount{}, err
+	}
+	m := mount{dev: attrsOf(fi).dev}
+	c, err := f.SyscallConn()
+	if err != nil {
+		return mount{}, err
+	}
+	var st unix.Statx_t
+	var inner error
+	err = c.Control(func(fd uintptr) { inner = unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) })
+	if err == nil && inner == nil && st.Mask&unix.STATX_MNT_ID != 0 { // Linux 5.8
+		m.id = st.Mnt_id
+	}
+	return m, err
+}
+
+// attrs is what a FileInfo knows beyond the portable.
+type attrs struct {
+	known    bool
+	uid, gid uint32
+	dev, ino uint64
+}
+
+func attrsOf(fi fs.FileInfo) attrs {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return attrs{}
+	}
+	return attrs{known: true, uid: st.Uid, gid: st.Gid, dev: st.Dev, ino: st.Ino}
+}
+
+func isInvalid(err error) bool     { return errors.Is(err, unix.EINVAL) }
+func isCrossDevice(err error) bool { return errors.Is(err, unix.EXDEV) }
+func isNotEmpty(err error) bool {
+	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
+}

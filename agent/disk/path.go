@@ -1,0 +1,32 @@
+package disk
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// checkPath refuses a path that could leave the data directory or that is our own. Plans have such paths checked long
+// before; here it is the last door.
+func checkPath(p string) error {
+	switch {
+	case p == "" || p == ".":
+		return fmt.Errorf("the path is empty")
+	case len(p) > maxPath:
+		return fmt.Errorf("a path of %d bytes is too long", len(p))
+	case strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(p)):
+		return fmt.Errorf("%q does not stay in the data directory", p)
+	}
+	depth := 0
+	for name := range strings.SplitSeq(p, "/") {
+		switch depth++; {
+		case name == "" || name == "." || name == "..":
+			return fmt.Errorf("%q is not in its shortest form", p)
+		case strings.EqualFold(name, ownDir):
+			return fmt.Errorf("%q lies in a folder of the agent's own", p)
+		case depth > maxDepth:
+			return fmt.Errorf("%q is more than %d directories deep", p, maxDepth)
+		}
+	}
+	return nil
+}

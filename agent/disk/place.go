@@ -1,0 +1,289 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// place is what a file is to be like.
+type place struct {
+	owner attrs
+	perm  fs.FileMode
+}
+
+// placing finds out where the changes of a run go and in which order.
+type placing struct {
+	r      *run
+	inWay  map[int]bool   // removes that have to come before the writes
+	byPath map[string]int // of r.dirs
+	// what is known of the last existing directory
+	dir   string
+	fi    fs.FileInfo
+	area  int
+	known bool
+}
+
+// place decides for each change where it is staged, which directories have to be made or may go, and the order of
+// steps: what is in the way goes first; then directories and files come, a resource.json and project.json after all
+// others, for a gateway reads a folder by them; then the other files go, those two first; then empty directories.
+func (r *run) place() ([]place, error) {
+	p := &placing{r: r, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
+	at := make([]place, len(r.changes))
+	for i := range r.changes {
+		c := &r.changes[i]
+		if !moves(c.Op) {
+			continue
+		}
+		if err := p.parents(i); err != nil {
+			return nil, err
+		}
+		if writes(c.Op) {
+			var err error
+			if at[i], err = p.target(i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	p.order()
+	return at, nil
+}
+
+// parents finds the area of a change and the directories that have to be made for it.
+func (p *placing) parents(i int) error {
+	r, c := p.r, &p.r.changes[i]
+	dir, _ := split(c.Path)
+	n, err := r.cur.at(dir)
+	if notThere(err) {
+		n = r.cur.chain[len(r.cur.chain)-1] // as far as it goes
+	} else if err != nil {
+		return fmt.Errorf("look at the parents of %s: %w", c.Path, err)
+	}
+	if b, ok := errors.AsType[*blockedError](err); ok && writes(c.Op) {
+		k := p.find(b.path)
+		if k < 0 || r.changes[k].Op != plan.Delete {
+			return blocked(c.Path, b)
+		}
+		p.inWay[k] = true
+	}
+	if err := p.stand(n); err != nil {
+		return err
+	}
+	r.slots[i].area = p.area
+	if writes(c.Op) {
+		p.make(n.path, dir)
+	}
+	return nil
+}
+
+// blocked is the failure of a write whose parent is something else, and that something is none of the plan's.
+func blocked(path string, b *blockedError) error {
+	if b.kind == plan.Link {
+		return failure.New(v1alpha1.ReasonUnsafePath, "%s cannot be written: %w; links in the data directory are never followed: replace it by a directory", path, b)
+	}
+	return failure.New(v1alpha1.ReasonPathCollision, "%s cannot be written: %w; move it away", path, b)
+}
+
+// stand notes what files below a directory get: its owner, and its mount's area.
+func (p *placing) stand(n *node) error {
+	if p.known && p.dir == n.path {
+		return nil
+	}
+	fi, err := n.stat()
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", n.path, err)
+	}
+	if p.area, err = p.r.areaOf(n); err != nil {
+		return err
+	}
+	p.dir, p.fi, p.known = n.path, fi, true
+	return nil
+}
+
+// areaOf returns the area for what lies in a directory: the data directory, or the top of the mount it is in.
+func (r *run) areaOf(n *node) (int, error) {
+	here, err := mountOf(n)
+	if err != nil {
+		return 0, fmt.Errorf("look at the mount of %s: %w", n.path, err)
+	}
+	top := ""
+	for k := len(r.cur.chain) - 1; k >= 0; k-- {
+		m, err := mountOf(r.cur.chain[k])
+		if err != nil {
+			return 0, fmt.Errorf("look at the mount of %s: %w", r.cur.chain[k].path, err)
+		}
+		if m != here {
+			break
+		}
+		top = r.cur.chain[k].path
+	}
+	if i := slices.Index(r.areas, top); i >= 0 {
+		return i, nil
+	}
+	if strings.HasPrefix(top, "projects/") {
+		return 0, failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount of its own below a project, where no other folder may lie; mount all of projects, or all of the data directory", top)
+	}
+	if len(r.areas) == maxAreas {
+		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory is made of more than %d mounts", maxAreas)
+	}
+	r.areas = append(r.areas, top)
+	return len(r.areas) - 1, nil
+}
+
+// make notes the directories between the one that exists and dir.
+func (p *placing) make(exists, dir string) {
+	for len(dir) > len(exists) {
+		if _, ok := p.byPath[dir]; ok {
+			return
+		}
+		p.byPath[dir] = len(p.r.dirs)
+		p.r.dirs = append(p.r.dirs, directory{path: dir, made: true, perm: 0o755})
+		dir, _ = split(dir)
+	}
+}
+
+// target looks at what a write replaces.
+func (p *placing) target(i int) (place, error) {
+	r, c := p.r, &p.r.changes[i]
+	at := place{owner: attrsOf(p.fi), perm: 0o644}
+	dir, name := split(c.Path)
+	if p.dir == dir {
+		n, err := r.cur.at(dir)
+		if err != nil {
+			return at, fmt.Errorf("look at %s: %w", c.Path, err)
+		}
+		switch fi, err := n.root.Lstat(name); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return at, fmt.Errorf("look at %s: %w", c.Path, err)
+		case fi.IsDir():
+			p.below(c.Path)
+		case fi.Mode().IsRegular():
+			at.owner, at.perm = attrsOf(fi), fi.Mode().Perm()
+		}
+	}
+	if c.Exec {
+		at.perm |= at.perm & 0o444 >> 2
+	} else {
+		at.perm &^= 0o111
+	}
+	return at, nil
+}
+
+// below marks the removes below a directory that a file replaces.
+func (p *placing) below(dir string) {
+	l := p.r.changes
+	from := sort.Search(len(l), func(k int) bool { return l[k].Path > dir+"/" })
+	for k := from; k < len(l) && strings.HasPrefix(l[k].Path, dir+"/"); k++ {
+		if l[k].Op == plan.Delete {
+			p.inWay[k] = true
+		}
+	}
+}
+
+func (p *placing) find(path string) int {
+	l := p.r.changes
+	k := sort.Search(len(l), func(k int) bool { return l[k].Path >= path })
+	if k == len(l) || l[k].Path != path {
+		return -1
+	}
+	return k
+}
+
+// order lists the steps.
+func (p *placing) order() {
+	r := p.r
+	add := func(want func(i int) bool, kind taskKind) {
+		for _, lead := range []bool{kind == taskRemove, kind != taskRemove} {
+			for i := range r.changes {
+				if want(i) && leads(r.changes[i].Path) == lead {
+					if kind == taskWrite {
+						p.mkdirs(r.changes[i].Path)
+					}
+					r.tasks = append(r.tasks, task{kind, i})
+				}
+			}
+		}
+	}
+	removes := func(inWay bool) func(int) bool {
+		return func(i int) bool { return r.changes[i].Op == plan.Delete && p.inWay[i] == inWay }
+	}
+	add(removes(true), taskRemove)
+	p.rmdirs(true)
+	add(func(i int) bool { return writes(r.changes[i].Op) }, taskWrite)
+	add(removes(false), taskRemove)
+	p.rmdirs(false)
+}
+
+// leads reports whether a file decides how the gateway reads its folder.
+func leads(p string) bool {
+	switch path.Base(p) {
+	case "resource.json", "project.json":
+		return true
+	}
+	return false
+}
+
+// mkdirs adds the steps that make the missing parents of a path, outermost first.
+func (p *placing) mkdirs(path string) {
+	var steps []task
+	for dir, _ := split(path); dir != ""; dir, _ = split(dir) {
+		i, ok := p.byPath[dir]
+		if !ok {
+			break
+		}
+		delete(p.byPath, dir)
+		steps = append(steps, task{taskMkdir, i})
+	}
+	slices.Reverse(steps)
+	p.r.tasks = append(p.r.tasks, steps...)
+}
+
+// rmdirs adds the steps that remove directories of ours, innermost first, that may be empty after the removes.
+func (p *placing) rmdirs(inWay bool) {
+	r := p.r
+	seen := map[string]bool{}
+	var dirs []string
+	for i := range r.changes {
+		if r.changes[i].Op != plan.Delete || p.inWay[i] != inWay {
+			continue
+		}
+		for dir, _ := split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = split(dir) {
+			seen[dir] = true
+			// What cannot be read of the manifest fails when it is written; then nothing has moved for good.
+			if rec, ok, err := r.d.man.get(dir); err == nil && ok && rec.dir {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	slices.Sort(dirs)
+	slices.Reverse(dirs)
+	for _, dir := range dirs {
+		r.tasks = append(r.tasks, task{taskRmdir, len(r.dirs)})
+		r.dirs = append(r.dirs, directory{path: dir, perm: 0o755})
+	}
+}
+
+// dirEdits returns what the directories of a finished run change in the manifest, sorted.
+func (r *run) dirEdits() []edit {
+	var list []edit
+	for i := range r.dirs {
+		x := &r.dirs[i]
+		switch {
+		case x.made && !x.kept:
+			list = append(list, edit{editSet, record{Owned: plan.Owned{Path: x.path}, dir: true}})
+		case !x.made && !x.kept:
+			list = append(list, edit{op: editDrop, rec: record{Owned: plan.Owned{Path: x.path}}})
+		}
+	}
+	slices.SortFunc(list, func(a, b edit) int { return strings.Compare(a.rec.Path, b.rec.Path) })
+	return list
+}

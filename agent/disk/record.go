@@ -1,0 +1,148 @@
+package disk
+
+import (
+	"encoding/binary"
+	"math"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// record is one line of the manifest: a file that is ours, or a directory that we made.
+type record struct {
+	plan.Owned
+	dir bool
+}
+
+// maxPath bounds a path in our own files, in bytes; the plan's limit is lower.
+const maxPath = 64 << 10
+
+const (
+	flagDir = 1 << iota
+	flagExec
+	flagHave   // Have differs from Want and follows it
+	flagsKnown = flagDir | flagExec | flagHave
+)
+
+// appendRecord encodes r after a record of path prev: the length of what both paths share, the rest of the path, and
+// the fields.
+func appendRecord(b []byte, prev string, r *record) []byte {
+	shared := 0
+	for shared < len(prev) && shared < len(r.Path) && prev[shared] == r.Path[shared] {
+		shared++
+	}
+	b = binary.AppendUvarint(b, uint64(shared))
+	b = appendString(b, r.Path[shared:])
+	if r.dir {
+		return append(b, flagDir)
+	}
+	var flags byte
+	if r.Exec {
+		flags |= flagExec
+	}
+	if r.Have != r.Want {
+		flags |= flagHave
+	}
+	b = append(append(b, flags), r.Want[:]...)
+	if r.Have != r.Want {
+		b = append(b, r.Have[:]...)
+	}
+	b = binary.AppendUvarint(b, uint64(r.Size))
+	b = binary.AppendVarint(b, r.Mtime)
+	return binary.AppendUvarint(b, uint64(r.Origin))
+}
+
+// readRecord decodes what appendRecord wrote. The buffer path holds the path of the record before, and this one's after.
+func readRecord(d *decoder, path *[]byte) record {
+	shared := d.length(len(*path))
+	*path = append((*path)[:shared], d.bytes(maxPath)...)
+	r := record{}
+	r.Path = string(*path)
+	flags := d.byte()
+	if flags&^flagsKnown != 0 {
+		d.fail("record %q has unknown flags %#x", r.Path, flags)
+	}
+	if flags&flagDir != 0 {
+		r.dir = true
+		return r
+	}
+	r.Exec = flags&flagExec != 0
+	r.Want = d.id()
+	r.Have = r.Want
+	if flags&flagHave != 0 {
+		r.Have = d.id()
+	}
+	r.Size = int64(d.uvarint(math.MaxInt64))
+	r.Mtime = d.varint()
+	r.Origin = uint16(d.uvarint(math.MaxUint16))
+	return r
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// decoder reads our own binary files, which may be damaged: it never reads past its bytes, and after the first error
+// every value is zero.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = damaged(format, args...)
+	}
+	d.b = nil
+}
+
+func (d *decoder) uvarint(limit uint64) uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 || v > limit {
+		d.fail("a number is cut off or over %d", limit)
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.fail("a number is cut off")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) length(limit int) int { return int(d.uvarint(uint64(limit))) }
+
+func (d *decoder) byte() byte {
+	if len(d.b) == 0 {
+		d.fail("it ends too early")
+		return 0
+	}
+	v := d.b[0]
+	d.b = d.b[1:]
+	return v
+}
+
+func (d *decoder) raw(n int) []byte {
+	if n > len(d.b) {
+		d.fail("it ends too early")
+		return nil
+	}
+	v := d.b[:n]
+	d.b = d.b[n:]
+	return v
+}
+
+// bytes reads a length and as many bytes; they are good as long as the buffer is.
+func (d *decoder) bytes(limit int) []byte { return d.raw(d.length(limit)) }
+
+func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }
+
+func (d *decoder) id() (id plan.ID) {
+	copy(id[:], d.raw(len(id)))
+	return id
+}

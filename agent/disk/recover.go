@@ -1,0 +1,218 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+)
+
+// settle ends what a crash or an error left: a journal is followed forward, or back where it is marked so; what lies in
+// staging without one is dropped. It is called with nothing running, and does nothing where nothing is left.
+func (d *Dir) settle() error {
+	if !d.unsettled {
+		return nil
+	}
+	for _, name := range []string{journalFile, undoFile} {
+		b, err := d.read(name, maxJournal)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			return err
+		}
+		if b == nil && err == nil {
+			continue
+		}
+		var r *run
+		if err == nil {
+			r, err = decodeJournal(b)
+		}
+		if err != nil {
+			if err := d.salvage(name, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := d.replay(r, name == journalFile); err != nil {
+			return err
+		}
+	}
+	if err := d.clean(); err != nil {
+		return err
+	}
+	d.unsettled = false
+	return nil
+}
+
+// replay ends a run from its journal.
+func (d *Dir) replay(r *run, forward bool) error {
+	d.unsettled = false // the run's own end must not come here again
+	defer func() { d.unsettled = true }()
+	r.d, r.redo = d, true
+	r.init()
+	defer r.close()
+	err := r.openAreas(false)
+	if _, ok := r.staging[""]; !ok && errors.Is(err, fs.ErrNotExist) {
+		name := undoFile
+		if forward {
+			name = journalFile
+		}
+		return d.salvage(name, damaged("the staging folder that belongs to the journal is gone"))
+	}
+	if err != nil {
+		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
+	}
+	rec := &Recovery{Commit: r.header.Commit, Forward: forward}
+	if forward {
+		res, err := r.finish()
+		switch {
+		case err != nil && res.Applied:
+			return fmt.Errorf("a sync was interrupted and cannot be ended yet: %w", err)
+		case err != nil:
+			rec.Forward = false
+			d.log.Warn("an interrupted sync could not be finished and was taken back", "commit", r.header.Commit.String(), "error", err)
+		}
+	} else if err := r.undo(); err != nil {
+		return fmt.Errorf("a sync was interrupted while it was taken back, and that cannot be ended yet: %w", err)
+	}
+	for i := range r.changes {
+		if moves(r.changes[i].Op) {
+			rec.Paths = append(rec.Paths, r.changes[i].Path)
+		}
+	}
+	rec.Saved = r.saved
+	d.log.Info("ended an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
+	d.mu.Lock()
+	d.recovered = rec
+	d.mu.Unlock()
+	return nil
+}
+
+// salvage deals with a journal that cannot be read. Bytes of the gateway may lie in staging, and nobody knows any more
+// which: all of it goes to lost+found.
+func (d *Dir) salvage(name string, cause error) error {
+	d.log.Error("the journal of an interrupted sync cannot be read; what was staged goes to lost+found and the next sync compares every file", "error", cause)
+	areas, err := d.areas()
+	if err != nil {
+		return err
+	}
+	now := d.o.Now().UTC()
+	r := &run{d: d, redo: true, areas: areas, name: now.Format(runTime) + "-0000000"}
+	r.init()
+	defer r.close()
+	for _, a := range areas {
+		n, err := r.openArea(a, false)
+		if notThere(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.staging[a] = n
+		list, err := n.entries()
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if err := r.saveTree(n, e.Name(), "staging/"+e.Name(), "left by a sync whose journal is damaged"); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.writeIndex(); err != nil {
+		return err
+	}
+	if err := r.syncSaved(); err != nil {
+		return err
+	}
+	// Some files may be of another commit than the manifest says: it must not be trusted for a short plan.
+	if m := d.manifest(); m.f != nil && m.header.Complete {
+		h := m.header
+		h.Complete = false
+		if _, err := d.rewrite(h, noEdits); err != nil {
+			return err
+		}
+	}
+	return d.drop(name)
+}
+
+// areas returns the directories that may have a staging folder.
+func (d *Dir) areas() ([]string, error) {
+	areas := []string{""}
+	b, err := d.read(areasFile, maxAreas*maxPath)
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if a := strings.TrimSuffix(line, "\n"); checkPath(a) == nil {
+			areas = append(areas, a)
+		}
+	}
+	return areas, nil
+}
+
+// clean empties and removes the staging folders and what else a run leaves, and keeps lost+found within its bounds.
+func (d *Dir) clean() error {
+	areas, err := d.areas()
+	if err != nil {
+		return err
+	}
+	c := cursor{top: d.top}
+	defer c.reset()
+	for _, a := range areas {
+		if err := d.cleanArea(&c, a); err != nil {
+			return writing(err, "clear the staging folder below %q", a)
+		}
+	}
+	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
+		if _, err := d.own.root.Lstat(name); err == nil {
+			if err := d.remove(d.own, name); err != nil {
+				return writing(err, "clear %s", d.own.join(name))
+			}
+		}
+	}
+	return d.prune()
+}
+
+func (d *Dir) cleanArea(c *cursor, area string) error {
+	if area == "" {
+		if _, err := d.own.root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return d.removeTree(d.own, stagingDir)
+	}
+	at, err := c.at(area)
+	if err != nil {
+		if notThere(err) {
+			return nil
+		}
+		return err
+	}
+	own, err := at.open(ownDir)
+	if notThere(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = d.removeTree(own, stagingDir)
+	own.close()
+	if err != nil {
+		return err
+	}
+	if err := d.rmdir(at, ownDir); err != nil && !isNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// runTime is the start of a run's name: UTC, so that names sort by time.
+const runTime = "20060102T150405.000Z"
+
+const undoSuffix = "-undo"
+
+func runStart(name string) (time.Time, error) {
+	if len(name) < len(runTime) {
+		return time.Time{}, fmt.Errorf("%q has no time", name)
+	}
+	return time.Parse(runTime, name[:len(runTime)])
+}

@@ -1,0 +1,119 @@
+package disk
+
+import (
+	"strconv"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// run is one apply, from its staging to its end, which may come after a crash from its journal.
+type run struct {
+	d       *Dir
+	header  plan.Header
+	name    string        // of its folder in lost+found
+	areas   []string      // directories that hold .stoker/staging, "" first
+	changes []plan.Change // sorted by path
+	slots   []slot        // one per change
+	dirs    []directory   // that tasks make or remove
+	tasks   []task        // what moves, in order
+
+	cur     cursor
+	staging map[string]*node    // by area
+	touched map[string]struct{} // directories whose names changed and are not durable yet
+	redo    bool                // after a crash
+	saved   []Lost
+	buf     []byte // for copying and hashing
+}
+
+// slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.
+type slot struct {
+	area  int
+	ino   uint64 // of the file with the wanted bytes
+	size  int64
+	mtime int64
+}
+
+// directory is one that the run makes, or one of ours that it removes when it is empty.
+type directory struct {
+	path string
+	made bool // true for one to be made; false for one to be removed
+	perm uint32
+	// kept is what happened: a directory to be made that was there, or one to be removed that is not empty.
+	kept bool
+}
+
+// task is one step of a run.
+type task struct {
+	kind taskKind
+	at   int // index in changes or dirs
+}
+
+type taskKind uint8
+
+const (
+	taskWrite taskKind = iota + 1
+	taskRemove
+	taskMkdir
+	taskRmdir
+)
+
+// stagingDir is the folder below an area.
+const (
+	ownDir     = ".stoker"
+	stagingDir = "staging"
+)
+
+func slotName(at int) string { return strconv.Itoa(at) }
+
+// asideName is where an old file lies on a file system that cannot exchange two names.
+func asideName(at int) string { return strconv.Itoa(at) + ".old" }
+
+func writes(op plan.Op) bool { return op == plan.Create || op == plan.Update }
+
+func moves(op plan.Op) bool { return writes(op) || op == plan.Delete }
+
+// edits yields what the run changes in the manifest.
+func (r *run) edits() edits {
+	dirs := r.dirEdits()
+	c, k := 0, 0
+	return func() (edit, bool) {
+		for {
+			switch {
+			case c == len(r.changes) && k == len(dirs):
+				return edit{}, false
+			case c == len(r.changes) || k < len(dirs) && dirs[k].rec.Path < r.changes[c].Path:
+				k++
+				return dirs[k-1], true
+			case k < len(dirs) && dirs[k].rec.Path == r.changes[c].Path:
+				// The same path as file and as directory: what a write leaves there is a file, and where a file went
+				// away for a directory, the directory counts.
+				if !writes(r.changes[c].Op) && dirs[k].op == editSet {
+					c++
+				} else {
+					k++
+				}
+			default:
+				c++
+				return r.edit(c - 1), true
+			}
+		}
+	}
+}
+
+func (r *run) edit(i int) edit {
+	c, s := &r.changes[i], &r.slots[i]
+	rec := record{Owned: plan.Owned{
+		Path: c.Path, Want: c.ID, Have: c.ID, Size: s.size, Mtime: s.mtime, Exec: c.Exec, Origin: c.Origin,
+	}}
+	switch c.Op {
+	case plan.Create, plan.Update:
+		return edit{editSet, rec}
+	case plan.Adopt:
+		rec.Have, rec.Size, rec.Mtime = c.FoundID, c.Found.Size, c.Found.Mtime
+		return edit{editSet, rec}
+	case plan.Keep:
+		return edit{editKeep, rec}
+	default:
+		return edit{editDrop, rec}
+	}
+}

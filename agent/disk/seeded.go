@@ -1,0 +1,50 @@
+package disk
+
+import (
+	"io/fs"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// checkSeeded refuses a directory that Ignition has not filled yet: its image seeds only an empty one, so even a lock
+// file of ours would leave the gateway without its data. A directory counts as seeded when it has one of
+//
+//   - .stoker/manifest: we were here before;
+//   - .ignition-seed-complete: the mark of the Helm chart's init container;
+//   - ignition.conf, gateway.xml or gateway.xml_clean: what every installation keeps at the root;
+//   - config/resources/core: the resource collection of 8.3;
+//   - db and projects: 8.1, with its other root files kept elsewhere.
+func (d *Dir) checkSeeded() error {
+	if d.o.AllowUnseeded {
+		return nil
+	}
+	n := &node{root: d.top}
+	if n.has(ownDir, "manifest") || n.has("config", "resources", "core") || n.has("db") && n.has("projects") {
+		return nil
+	}
+	for _, name := range []string{".ignition-seed-complete", "ignition.conf", "gateway.xml", "gateway.xml_clean"} {
+		if fi, err := d.top.Lstat(name); err == nil && fi.Mode().IsRegular() {
+			return nil
+		}
+	}
+	return failure.New(v1alpha1.ReasonWaitingForGateway,
+		"the data directory is not seeded yet (no .ignition-seed-complete, ignition.conf, gateway.xml or config/resources/core); start the gateway once, or check that the volume is the gateway's data directory")
+}
+
+// has reports whether a path of real directories leads to the last name.
+func (n *node) has(names ...string) bool {
+	for i, name := range names {
+		if i == len(names)-1 {
+			fi, err := n.root.Lstat(name)
+			return err == nil && fi.Mode()&fs.ModeSymlink == 0
+		}
+		child, err := n.open(name)
+		if err != nil {
+			return false
+		}
+		defer child.close()
+		n = child
+	}
+	return false
+}

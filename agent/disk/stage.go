@@ -1,0 +1,236 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// Source writes the bytes that git wants at c.Path. An error of it ends the staging and is returned as it is.
+type Source func(w io.Writer, c plan.Change) error
+
+// Staged is a plan whose bytes lie ready. It must be applied or discarded.
+type Staged struct {
+	d    *Dir
+	run  *run
+	done bool
+}
+
+// Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
+// durable; the gateway sees nothing of it. They are asked of src in the order of order(c.ID), nil for the order of
+// paths; what src wrote must have the blob id of the change. A context that ends, and any error, discards what was
+// written.
+func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
+	d.work.Lock()
+	defer d.work.Unlock()
+	if d.o.ReadOnly {
+		return nil, ErrReadOnly
+	}
+	if err := d.settle(); err != nil {
+		return nil, err
+	}
+	r, err := d.newRun(changes)
+	if err != nil {
+		return nil, err
+	}
+	s := &Staged{d: d, run: r}
+	if !slices.ContainsFunc(r.changes, func(c plan.Change) bool { return moves(c.Op) }) {
+		return s, nil
+	}
+	if d.staged != nil {
+		d.staged.done = true // its bytes were cleared above
+	}
+	d.unsettled, d.staged = true, s
+	if err := r.stage(ctx, order, src); err != nil {
+		r.close()
+		return nil, errors.Join(err, d.settle())
+	}
+	return s, nil
+}
+
+// Discard drops what was staged.
+func (s *Staged) Discard() error {
+	s.d.work.Lock()
+	defer s.d.work.Unlock()
+	if s.done {
+		return nil
+	}
+	return s.discard()
+}
+
+func (s *Staged) discard() error {
+	s.done = true
+	s.run.close()
+	return s.d.settle()
+}
+
+// newRun checks what a run must be able to trust.
+func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
+	r := &run{d: d, areas: []string{""}, changes: changes.List, slots: make([]slot, len(changes.List))}
+	r.init()
+	for i := range r.changes {
+		c := &r.changes[i]
+		if err := checkPath(c.Path); err != nil {
+			return nil, fmt.Errorf("the plan has a bad path: %w", err)
+		}
+		if i > 0 && c.Path <= r.changes[i-1].Path {
+			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
+		}
+	}
+	r.name = d.runName(changes.To)
+	return r, nil
+}
+
+func (r *run) init() {
+	r.cur.top = r.d.top
+	r.staging = map[string]*node{}
+	r.touched = map[string]struct{}{}
+	r.buf = make([]byte, 64<<10)
+}
+
+// close lets go of directories.
+func (r *run) close() {
+	r.cur.reset()
+	for _, n := range r.staging {
+		n.close()
+	}
+	clear(r.staging)
+}
+
+func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
+	at, err := r.place()
+	if err != nil {
+		return err
+	}
+	if err := r.fits(); err != nil {
+		return err
+	}
+	if err := r.openAreas(true); err != nil {
+		return err
+	}
+	todo := make([]int, 0, len(r.changes))
+	for i := range r.changes {
+		if writes(r.changes[i].Op) {
+			todo = append(todo, i)
+		}
+	}
+	if order != nil {
+		slices.SortStableFunc(todo, func(a, b int) int {
+			return cmp.Compare(order(r.changes[a].ID), order(r.changes[b].ID))
+		})
+	}
+	each := !haveSyncfs || len(todo) <= r.d.o.FsyncFiles
+	small := make([]byte, 0, 64<<10)
+	for _, i := range todo {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.stageOne(i, at[i], src, small, each); err != nil {
+			return err
+		}
+	}
+	for _, a := range r.areas {
+		sync := r.d.syncDir
+		if !each {
+			sync = r.d.syncFS
+		}
+		if err := sync(r.staging[a]); err != nil {
+			return writing(err, "make staged files durable")
+		}
+	}
+	return nil
+}
+
+// stageOne writes the bytes of one change to its slot.
+func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) error {
+	c, s := &r.changes[i], &r.slots[i]
+	stg := r.staging[r.areas[s.area]]
+	path := stg.join(slotName(i))
+	f, err := r.d.create(stg, slotName(i), at.perm)
+	if err != nil {
+		return writing(err, "stage %s", c.Path)
+	}
+	w := &blobWriter{f: f, small: small[:0]}
+	var id plan.ID
+	err = r.d.fill(path, func() error {
+		if err := src(w, *c); err != nil {
+			return err
+		}
+		id, err = w.finish(r.buf)
+		return err
+	})
+	switch {
+	case w.err != nil:
+		err = writing(w.err, "stage %s", c.Path)
+	case err == nil && id != c.ID:
+		err = fmt.Errorf("stage %s: git wants blob %s here and the source gave %s", c.Path, c.ID, id)
+	}
+	var fi fs.FileInfo
+	if err == nil {
+		fi, err = r.d.give(f, path, at.owner, at.perm)
+	}
+	if err == nil && durable {
+		err = writing(r.d.sync(f, path), "stage %s", c.Path)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	s.ino, s.size, s.mtime = attrsOf(fi).ino, fi.Size(), fi.ModTime().UnixNano()
+	return nil
+}
+
+// openAreas opens the staging folder of each area, and makes it first where that is asked for. Areas beside the first
+// are noted before anything lies in them.
+func (r *run) openAreas(make bool) error {
+	if make && len(r.areas) > 1 {
+		_, err := r.d.write(areasFile, func(w io.Writer) error {
+			_, err := io.WriteString(w, strings.Join(r.areas[1:], "\n")+"\n")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, a := range r.areas {
+		n, err := r.openArea(a, make)
+		if err != nil {
+			return fmt.Errorf("open the staging folder below %q: %w", a, err)
+		}
+		r.staging[a] = n
+	}
+	return nil
+}
+
+func (r *run) openArea(area string, make bool) (*node, error) {
+	own := r.d.own
+	if area != "" {
+		at, err := r.cur.at(area)
+		if err != nil {
+			return nil, err
+		}
+		open := at.open
+		if make {
+			open = func(string) (*node, error) { return r.d.ownFolder(at) }
+		}
+		if own, err = open(ownDir); err != nil {
+			return nil, err
+		}
+		defer own.close()
+	}
+	if make {
+		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, writing(err, "make %s", own.join(stagingDir))
+		}
+		if err := r.d.syncDir(own); err != nil {
+			return nil, err
+		}
+	}
+	return own.open(stagingDir)
+}

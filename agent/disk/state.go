@@ -1,0 +1,200 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+var _ plan.State = (*Dir)(nil)
+
+// Stat describes a path without following a link, at its end or on the way; see plan.State.
+func (d *Dir) Stat(path string) (plan.Stat, error) {
+	if err := checkPath(path); err != nil {
+		return plan.Stat{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fi, err := d.cur.lstat(path)
+	if notThere(err) {
+		return plan.Stat{}, nil
+	}
+	if err != nil {
+		return plan.Stat{}, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return statOf(fi), nil
+}
+
+func (c *cursor) lstat(path string) (fs.FileInfo, error) {
+	dir, name := split(path)
+	n, err := c.at(dir)
+	if err != nil {
+		return nil, err
+	}
+	return n.root.Lstat(name)
+}
+
+// notThere reports that a path does not lead to anything, because a name is missing or a parent is no directory.
+func notThere(err error) bool {
+	_, blocked := errors.AsType[*blockedError](err)
+	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// Blocked returns the first parent of path that is there and is no directory; see plan.State.
+func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
+	if err := checkPath(path); err != nil {
+		return "", plan.Missing, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, _ := split(path)
+	_, err := d.cur.at(dir)
+	if b, ok := errors.AsType[*blockedError](err); ok {
+		return b.path, b.kind, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", plan.Missing, fmt.Errorf("look at the parents of %s: %w", path, err)
+	}
+	return "", plan.Missing, nil
+}
+
+// BlobID returns the git blob id of a file's content.
+func (d *Dir) BlobID(path string) (plan.ID, error) {
+	if err := checkPath(path); err != nil {
+		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, name := split(path)
+	n, err := d.cur.at(dir)
+	if err != nil {
+		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return n.id(name, d.buf)
+}
+
+// Read returns a file's content; more than limit bytes is a failure LimitExceeded.
+func (d *Dir) Read(path string, limit int64) ([]byte, error) {
+	if err := checkPath(path); err != nil {
+		return nil, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, name := split(path)
+	n, err := d.cur.at(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return n.readFile(name, limit)
+}
+
+func (n *node) readFile(name string, limit int64) ([]byte, error) {
+	f, _, err := n.file(name, os.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.join(name), err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.join(name), err)
+	}
+	if int64(len(b)) > limit {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too much to compare by meaning", n.join(name), limit)
+	}
+	return b, nil
+}
+
+// Walk yields the files, links and others below dir ("" for all), sorted bytewise by path; see plan.State. A directory
+// that is missing, or is none, has nothing below.
+func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
+	return func(yield func(plan.Found, error) bool) {
+		if dir == "." {
+			dir = ""
+		}
+		if dir != "" {
+			if err := checkPath(dir); err != nil {
+				yield(plan.Found{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err))
+				return
+			}
+		}
+		c := cursor{top: d.top}
+		defer c.reset()
+		n, err := c.at(dir)
+		if notThere(err) {
+			return
+		}
+		if err != nil {
+			yield(plan.Found{}, fmt.Errorf("walk %s: %w", dir, err))
+			return
+		}
+		walk(n, strings.Count(dir, "/"), yield)
+	}
+}
+
+// walk goes through a directory in the order of full paths; false where yield wanted no more.
+func walk(n *node, depth int, yield func(plan.Found, error) bool) bool {
+	if depth > maxDepth {
+		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.path, maxDepth))
+	}
+	list, err := n.entries()
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	if err != nil {
+		return yield(plan.Found{}, fmt.Errorf("list %s: %w", n.path, err))
+	}
+	slices.SortFunc(list, byPath)
+	for _, e := range list {
+		if strings.EqualFold(e.Name(), ownDir) {
+			continue
+		}
+		fi, err := n.root.Lstat(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went away meanwhile
+		}
+		if err != nil {
+			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.join(e.Name()), err))
+		}
+		if !fi.IsDir() {
+			if !yield(plan.Found{Path: n.join(e.Name()), Stat: statOf(fi)}, nil) {
+				return false
+			}
+			continue
+		}
+		child, err := n.open(e.Name())
+		if notThere(err) {
+			continue
+		}
+		if err != nil {
+			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.join(e.Name()), err))
+		}
+		more := walk(child, depth+1, yield)
+		child.close()
+		if !more {
+			return false
+		}
+	}
+	return true
+}
+
+// byPath orders names as the paths below them are ordered: a directory as if its name ended in a slash.
+func byPath(a, b fs.DirEntry) int {
+	x, y := a.Name(), b.Name()
+	if a.IsDir() {
+		x += "/"
+	}
+	if b.IsDir() {
+		y += "/"
+	}
+	return strings.Compare(x, y)
+}

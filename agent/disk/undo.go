@@ -1,0 +1,172 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// undo takes a run back. The journal is renamed first: from then on recovery goes back too, whatever happens here.
+// It may be repeated; a step that was taken back, or never done, is skipped.
+func (r *run) undo() error {
+	d := r.d
+	if _, err := d.own.root.Lstat(journalFile); err == nil {
+		if err := d.rename(d.own, journalFile, d.own, undoFile); err != nil {
+			return writing(err, "mark the sync as taken back")
+		}
+		if err := d.syncDir(d.own); err != nil {
+			return writing(err, "mark the sync as taken back")
+		}
+	}
+	// What went to lost+found lies in staging too, and goes back to its place now.
+	if err := r.dropSaved(); err != nil {
+		return err
+	}
+	r.name += undoSuffix
+	for i := len(r.tasks) - 1; i >= 0; i-- {
+		var err error
+		switch t := r.tasks[i]; t.kind {
+		case taskWrite:
+			err = r.moveBack(t.at)
+		case taskRemove:
+			err = r.bringBack(t.at)
+		case taskMkdir:
+			err = r.unmakeDir(&r.dirs[t.at])
+		case taskRmdir:
+			err = r.restoreDir(&r.dirs[t.at])
+		}
+		if err != nil {
+			return writing(err, "take back step %d of %d", i+1, len(r.tasks))
+		}
+	}
+	if err := r.writeIndex(); err != nil {
+		return err
+	}
+	if err := r.settleNames(); err != nil {
+		return err
+	}
+	return d.drop(undoFile)
+}
+
+// moveBack returns what a write replaced to its place. Where the gateway has put something newer there, that stays, and
+// what was replaced is saved unless git has it.
+func (r *run) moveBack(at int) error {
+	if in, err := r.staged(at); err != nil || in {
+		return err
+	}
+	c, stg := &r.changes[at], r.stagingOf(at)
+	old, err := r.displaced(at)
+	if err != nil {
+		return err
+	}
+	dir, name := split(c.Path)
+	n, err := r.cur.at(dir)
+	var fi fs.FileInfo
+	if err == nil {
+		fi, err = n.root.Lstat(name)
+	}
+	if err != nil && !notThere(err) {
+		return err
+	}
+	if err != nil || attrsOf(fi).known && attrsOf(fi).ino != r.slots[at].ino {
+		if err != nil && n != nil && old != "" { // the gateway deleted ours: the old one may come back
+			r.touch(n)
+			return r.d.renameNew(stg, old, n, name)
+		}
+		return r.saveIfLost(at, old)
+	}
+	r.touch(n)
+	id, err := n.id(name, r.buf)
+	if err != nil {
+		return err
+	}
+	if id != c.ID {
+		if err := r.saveTree(n, name, c.Path, "written by the gateway into a sync that was taken back"); err != nil {
+			return err
+		}
+	}
+	switch {
+	case old == "":
+		return r.d.rename(n, name, stg, slotName(at))
+	case old == asideName(at):
+		return r.d.rename(stg, old, n, name)
+	default:
+		return r.d.exchange(stg, old, n, name)
+	}
+}
+
+// bringBack returns a file that was to be deleted.
+func (r *run) bringBack(at int) error {
+	c, stg := &r.changes[at], r.stagingOf(at)
+	old, err := r.displaced(at)
+	if err != nil || old == "" {
+		return err
+	}
+	dir, name := split(c.Path)
+	n, err := r.cur.at(dir)
+	if err == nil {
+		r.touch(n)
+		err = r.d.renameNew(stg, old, n, name)
+	}
+	if errors.Is(err, fs.ErrExist) || notThere(err) {
+		return r.saveIfLost(at, old)
+	}
+	return err
+}
+
+func (r *run) unmakeDir(x *directory) error {
+	if x.kept {
+		return nil
+	}
+	return r.removeDir(x)
+}
+
+func (r *run) restoreDir(x *directory) error {
+	parent, _ := split(x.path)
+	if _, err := r.cur.at(parent); notThere(err) {
+		return nil
+	}
+	y := directory{path: x.path, perm: x.perm}
+	if err := r.makeDir(&y); err != nil {
+		return fmt.Errorf("make %s again: %w", x.path, err)
+	}
+	return nil
+}
+
+// saveIfLost saves what lies displaced in staging if git and the manifest do not have it.
+func (r *run) saveIfLost(at int, name string) error {
+	if name == "" {
+		return nil
+	}
+	why, err := r.why(at, name)
+	if err != nil || why == "" {
+		return err
+	}
+	return r.saveTree(r.stagingOf(at), name, r.changes[at].Path, why)
+}
+
+// displaced returns the name under which what a change replaced or removed lies in staging, "" where nothing does.
+func (r *run) displaced(at int) (string, error) {
+	stg := r.stagingOf(at)
+	if _, err := stg.root.Lstat(asideName(at)); err == nil {
+		return asideName(at), nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	fi, err := stg.root.Lstat(slotName(at))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if r.changes[at].Op == plan.Delete {
+		return slotName(at), nil
+	}
+	if a := attrsOf(fi); !a.known || a.ino == r.slots[at].ino {
+		return "", nil
+	}
+	return slotName(at), nil
+}
