@@ -84,6 +84,12 @@ func (r *Repo) Head() string {
 	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+r.branch)
 }
 
+// Content returns the content of a file in a commit.
+func (r *Repo) Content(commit, path string) string {
+	r.t.Helper()
+	return string(r.pipe(nil, "cat-file", "blob", commit+":"+path))
+}
+
 // Checkout makes another branch the current one: commits go there. It need not exist yet.
 func (r *Repo) Checkout(branch string) { r.branch = branch }
 

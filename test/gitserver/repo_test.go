@@ -37,13 +37,13 @@ func TestCommitsHoldWhatTheEditsSay(t *testing.T) {
 	assert.Equal(t, []string{
 		`100644 "a b/\"q\"\n"`, "100644 a/one", "100644 a/two", `100644 "caf\351"`, "120000 link", "100755 run.sh", "160000 sub",
 	}, tree(r, first))
-	assert.Equal(t, "/etc/passwd", r.Git("cat-file", "blob", first+":link"))
+	assert.Equal(t, "/etc/passwd", r.Content(first, "link"))
 
 	second := r.Commit("second",
 		gitserver.Delete("a b"), gitserver.Delete("caf\xe9"), gitserver.Delete("sub"), gitserver.Delete("link"),
 		gitserver.Rename("a", "b/c"), gitserver.Chmod("run.sh", false), gitserver.Write("b/c/one", "11"))
 	assert.Equal(t, []string{"100644 b/c/one", "100644 b/c/two", "100644 run.sh"}, tree(r, second))
-	assert.Equal(t, "11", r.Git("cat-file", "blob", second+":b/c/one"))
+	assert.Equal(t, "11", r.Content(second, "b/c/one"))
 	assert.Equal(t, first, r.Git("rev-parse", second+"^"))
 }
 

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// buildAgent builds the agent that this module holds, and returns the module's directory.
+func buildAgent(ctx context.Context, binary string) (module string, err error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "stoker.io/stoker/agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}
+
+// agent is the running agent, as an operator sees it: a process, a log and /state.
+type agent struct {
+	url    string // of its health port
+	cmd    *exec.Cmd
+	client http.Client
+
+	mu  sync.Mutex
+	log []byte
+}
+
+// state is what the story reads of /state.
+type state struct {
+	Phase, Reason, Message, Ref string
+	Target, Commit              string
+	Plan                        string
+	Report                      *struct {
+		Files struct{ Added, Modified, Deleted, Kept, Saved, Total int }
+		Scans []struct{ Kind, Duration string }
+	}
+	Drift *struct {
+		Files int
+		Paths []struct{ Path, What string }
+	}
+}
+
+func startAgent(binary string, args ...string) (*agent, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	a := &agent{url: "http://" + addr, client: http.Client{Timeout: 10 * time.Second}}
+	a.cmd = exec.Command(binary, append(args, "--health-addr", addr, "--metrics-addr", "", "--log-format", "text")...)
+	a.cmd.Stdout, a.cmd.Stderr = a, a
+	return a, a.cmd.Start()
+}
+
+// Write keeps the end of the log.
+func (a *agent) Write(p []byte) (int, error) {
+	const most = 16 << 10
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.log = append(a.log, p...)
+	a.log = a.log[max(0, len(a.log)-most):]
+	return len(p), nil
+}
+
+// said is the end of the log, for an error message.
+func (a *agent) said() string {
+	if a == nil {
+		return ""
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return "\nThe agent's log:\n" + string(a.log)
+}
+
+func (a *agent) state(ctx context.Context) (state, error) {
+	var s state
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/state", nil)
+	if err != nil {
+		return s, err
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer res.Body.Close()
+	return s, json.NewDecoder(res.Body).Decode(&s)
+}
+
+// patience bounds the wait for one thing to happen.
+const patience = time.Minute
+
+// await asks for the state until it is as wanted.
+func (a *agent) await(ctx context.Context, what string, wanted func(state) bool) (state, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last state
+	for {
+		s, err := a.state(ctx)
+		switch {
+		case err == nil && wanted(s):
+			return s, nil
+		case err == nil:
+			last = s
+		case ctx.Err() == nil && !errors.Is(err, syscall.ECONNREFUSED):
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return last, fmt.Errorf("%s: it did not happen; the agent says %s/%s at %.7s for %.7s: %s",
+				what, last.Phase, last.Reason, last.Commit, last.Target, last.Message)
+		case <-tick.C:
+		}
+	}
+}
+
+// synced waits until a commit is delivered and verified.
+func (a *agent) synced(ctx context.Context, commit string) (state, error) {
+	return a.await(ctx, "synced to "+commit[:7], func(s state) bool { return s.Phase == "Synced" && s.Commit == commit })
+}
+
+// stop asks the agent to end, and waits until it has.
+func (a *agent) stop() error {
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the agent: %w", err)
+	}
+	kill := time.AfterFunc(30*time.Second, func() { _ = a.cmd.Process.Kill() })
+	defer kill.Stop()
+	if err := a.cmd.Wait(); err != nil {
+		return fmt.Errorf("the agent ended badly: %w", err)
+	}
+	return nil
+}

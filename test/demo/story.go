@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// step is a scene of the story.
+type step struct {
+	title string
+	play  func(context.Context, *world) error
+}
+
+var steps = []step{
+	{"First sync", firstSync},
+	{"A commit arrives", commitArrives},
+	{"A commit for the other plant", otherPlant},
+	{"Somebody saves in the Designer", designerSaves},
+	{"Git changes the same view: a conflict", conflict},
+	{"A broken commit", brokenCommit},
+	{"Back to an earlier commit", goBack},
+	{"The branch is repaired, and followed again", goOn},
+}
+
+func firstSync(ctx context.Context, w *world) error {
+	w.say("A gateway runs. Its GatewaySync names a repository with two plants; this gateway is site-a. The agent starts.")
+	if err := w.startAgent(); err != nil {
+		return err
+	}
+	s, err := w.agent.synced(ctx, w.commits["first"])
+	if err != nil {
+		return err
+	}
+	w.show(s.Plan)
+	if err := w.isLive(w.commits["first"]); err != nil {
+		return err
+	}
+	differ, err := w.differing(w.commits["first"])
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(filepath.Join(w.data(), "projects", "site-b"))
+	return errors.Join(
+		w.check(len(differ) == 0, "every file of site-a is on the disk byte for byte as in git%s", strings.Join(append([]string{""}, differ...), "\n     ")),
+		w.check(errors.Is(err, fs.ErrNotExist), "nothing of site-b came along"),
+		w.check(len(w.gateway.LoadErrors()) == 0, "the gateway could load everything"),
+	)
+}
+
+func commitArrives(ctx context.Context, w *world) error {
+	w.say("Somebody pushes a new title for the overview of site-a.")
+	before := w.git.Stats().PackBytes
+	c := w.commit("title", "a better title", gitserver.Write(inGit, w.view(w.commits["first"], "Bottling: Line 1", "Bottling: Line 1, day shift")))
+	s, err := w.agent.synced(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.show(s.Plan)
+	if err := w.isLive(c); err != nil {
+		return err
+	}
+	bytes := w.git.Stats().PackBytes - before
+	return w.check(bytes < 2000, "git sent %d bytes for it", bytes)
+}
+
+func otherPlant(ctx context.Context, w *world) error {
+	w.say("A commit changes site-b only.")
+	scans := w.scans()
+	c := w.commit("furnace", "site-b: a new set point", gitserver.Write(
+		"services/site-b/config/resources/core/ignition/tag-definition/default/Furnace/tags.json", "[]"))
+	s, err := w.agent.synced(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.show(s.Message)
+	files := s.Report.Files
+	return errors.Join(
+		w.check(files.Added+files.Modified+files.Deleted == 0, "no file of site-a was written, and the agent stands at %.7s", c),
+		w.check(w.scans() == scans, "the gateway was not asked to scan"),
+	)
+}
+
+func designerSaves(ctx context.Context, w *world) error {
+	w.say("Maria changes the same overview on the gateway, in a Designer, and saves.")
+	before := w.commits["furnace"]
+	session, err := w.gateway.OpenDesigner("maria", "site-a")
+	if err != nil {
+		return err
+	}
+	resource := strings.TrimPrefix(overview, "projects/site-a/")
+	if err := w.gateway.OpenResource(session, resource); err != nil {
+		return err
+	}
+	hers := w.view(before, "Bottling: Line 1, day shift", "Bottling: Line 1 (Maria was here)")
+	if err := w.gateway.SaveResource(ctx, session, resource, map[string][]byte{"view.json": []byte(hers)}, false); err != nil {
+		return err
+	}
+	if err := w.gateway.CloseDesigner(session); err != nil {
+		return err
+	}
+	s, err := w.agent.await(ctx, "drift is seen", func(s state) bool { return s.Drift != nil && s.Drift.Files > 0 })
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Drift.Paths {
+		w.show(fmt.Sprintf("drift: %s: %s", p.Path, p.What))
+	}
+	got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(viewFile)))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		w.check(s.Drift.Files == 1 && len(s.Drift.Paths) == 1 && s.Drift.Paths[0].Path == viewFile, "the agent reports the one file that differs from git"),
+		w.check(string(got) == hers, "and leaves it alone: driftPolicy is report"),
+	)
+}
+
+func conflict(ctx context.Context, w *world) error {
+	w.say("Then a commit changes that view too. Git wins, and what Maria saved is kept in lost+found.")
+	c := w.commit("night", "night shift", gitserver.Write(inGit, w.view(w.commits["furnace"], "day shift", "night shift")))
+	s, err := w.agent.synced(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.show(s.Plan)
+	if err := w.isLive(c); err != nil {
+		return err
+	}
+	lost, err := w.find(filepath.Join(w.data(), ".stoker", "lost+found"), "Maria was here")
+	if err != nil {
+		return err
+	}
+	w.show(strings.Join(lost, "\n"))
+	return w.check(len(lost) == 1, "Maria's version lies in lost+found")
+}
+
+// find returns the view.json files below dir that hold a text, relative to the data directory.
+func (w *world) find(dir, text string) ([]string, error) {
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "view.json" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(content), text) {
+			relative, _ := filepath.Rel(w.data(), path) // both are absolute
+			found = append(found, filepath.ToSlash(relative))
+		}
+		return err
+	})
+	return found, err
+}
+
+func brokenCommit(ctx context.Context, w *world) error {
+	w.say("Somebody pushes a view that is no JSON, together with a change that would be fine.")
+	scans := w.scans()
+	whole := w.view(w.commits["night"], "night shift", "late shift")
+	c := w.commit("broken", "half a view",
+		gitserver.Write(inGit, whole[:len(whole)/2]),
+		gitserver.Write("shared/projects/plant-library/ignition/script-python/units/code.py", "# all new\n"))
+	s, err := w.agent.await(ctx, "the commit is refused", func(s state) bool {
+		return s.Target == c && s.Reason == string(v1alpha1.ReasonConfigSyntaxError)
+	})
+	if err != nil {
+		return err
+	}
+	w.show(fmt.Sprintf("%s/%s: %s", s.Phase, s.Reason, s.Message))
+	if err := w.check(s.Commit == w.commits["night"], "the agent stands at %.7s, not at %.7s", s.Commit, c); err != nil {
+		return err
+	}
+	if err := w.isLive(w.commits["night"]); err != nil {
+		return err
+	}
+	units, err := os.ReadFile(filepath.Join(w.data(), "projects/plant-library/ignition/script-python/units/code.py"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		w.check(!strings.Contains(string(units), "all new"), "nothing of the broken commit was written, the fine part neither"),
+		w.check(w.scans() == scans, "the gateway was not asked to scan"),
+	)
+}
+
+func goBack(ctx context.Context, w *world) error {
+	c := w.commits["title"]
+	w.say("An operator asks for the commit of the day shift: an annotation on the GatewaySync.")
+	w.show(v1alpha1.AnnotationRequestedRef + ": " + c)
+	err := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: c}
+	})
+	if err != nil {
+		return err
+	}
+	s, err := w.agent.synced(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.show(s.Plan)
+	return w.isLive(c)
+}
+
+func goOn(ctx context.Context, w *world) error {
+	w.say("The branch gets a commit that repairs the view, and the request is taken back.")
+	c := w.commit("repaired", "the whole view", gitserver.Write(inGit, w.view(w.commits["night"], "night shift", "late shift")))
+	if err := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Annotations = nil }); err != nil {
+		return err
+	}
+	s, err := w.agent.synced(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.show(s.Plan)
+	if err := w.isLive(c); err != nil {
+		return err
+	}
+	return errors.Join(
+		w.check(w.gateway.Canaries() == nil, "the gateway's own files were never touched"),
+		w.check(len(w.gateway.Violations()) == 0, "every request to the gateway was one that Ignition documents"),
+	)
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// teller prints the story.
+type teller struct {
+	out    io.Writer
+	checks int
+}
+
+func (t *teller) line(format string, args ...any) {
+	fmt.Fprintf(t.out, format+"\n", args...)
+}
+
+func (t *teller) step(n int, title string) { t.line("\n%d. %s", n, title) }
+
+// say tells what is done.
+func (t *teller) say(format string, args ...any) { t.line("   "+format, args...) }
+
+// show prints evidence: at most eight lines of it.
+func (t *teller) show(text string) {
+	const most = 8
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		if i == most {
+			t.line("     | … and %d more lines", len(lines)-most)
+			return
+		}
+		t.line("     | %s", line)
+	}
+}
+
+// check prints a fact that was found true, or returns it as the error that ends the demo.
+func (t *teller) check(ok bool, format string, args ...any) error {
+	fact := fmt.Sprintf(format, args...)
+	if !ok {
+		return fmt.Errorf("this should be true and is not: %s", fact)
+	}
+	t.checks++
+	t.line("   ✓ %s", fact)
+	return nil
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// world is the stage of the story.
+type world struct {
+	*teller
+	dir, binary string
+	repo        *gitserver.Repo
+	git         *gitserver.Server
+	gateway     *simulator.Gateway
+	agent       *agent
+	commits     map[string]string // by what the story calls them
+}
+
+// Where the story takes place.
+const (
+	views    = "projects/site-a/com.inductiveautomation.perspective/views/"
+	overview = views + "Overview"
+	viewFile = overview + "/view.json"
+	inGit    = "services/site-a/" + viewFile
+)
+
+// unhappy makes a failed git command of the story an error: see do.
+type unhappy struct{ error }
+
+// ender is the gitserver.TB of a program that is no test.
+type ender struct{}
+
+func (ender) Helper() {}
+
+func (ender) Fatalf(format string, args ...any) { panic(unhappy{fmt.Errorf(format, args...)}) }
+
+// do plays a step.
+func (w *world) do(ctx context.Context, s step) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			u, ok := r.(unhappy)
+			if !ok {
+				panic(r)
+			}
+			err = u.error
+		}
+	}()
+	return s.play(ctx, w)
+}
+
+// newWorld makes the repository and starts the git server and the gateway.
+func newWorld(example, dir, binary string, t *teller) (*world, error) {
+	w := &world{teller: t, dir: dir, binary: binary, commits: map[string]string{}}
+	for _, d := range []string{"git", "data", "secrets/gateway-api"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	files, err := readTree(example)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.do(context.Background(), step{play: func(context.Context, *world) error {
+		w.repo = gitserver.NewRepo(ender{}, filepath.Join(dir, "git", "plants.git"))
+		w.commits["first"] = w.repo.Commit("the two plants", gitserver.Files(files))
+		return nil
+	}}); err != nil {
+		return nil, err
+	}
+	if w.git, err = gitserver.Start(filepath.Join(dir, "git"), gitserver.Options{}); err != nil {
+		return nil, err
+	}
+	if w.gateway, err = simulator.Start(simulator.Options{Data: w.data(), Name: "site-a", Strict: true}); err != nil {
+		return nil, errors.Join(err, w.git.Close())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "secrets", "gateway-api", "apiKey"), []byte(w.gateway.Token()), 0o600); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	if err := w.configure(example); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// readTree reads the files below a directory.
+func readTree(dir string) (map[string]string, error) {
+	files := map[string]string{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(filepath.Join(dir, path))
+		files[path] = string(content)
+		return err
+	})
+	return files, err
+}
+
+func (w *world) data() string { return filepath.Join(w.dir, "data") }
+func (w *world) file() string { return filepath.Join(w.dir, "gatewaysync.yaml") }
+
+// configure writes the GatewaySync of the example, with this machine's repository and a quicker pace.
+func (w *world) configure(example string) error {
+	content, err := os.ReadFile(filepath.Join(example, "gatewaysync.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(w.file(), content, 0o644); err != nil {
+		return err
+	}
+	return w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Git.Repo = w.git.URL("plants.git")
+		gs.Spec.Polling.Interval = "1s"
+		period := int32(5)
+		gs.Spec.Sync.Defaults.SyncPeriod = &period
+	})
+}
+
+// edit changes the GatewaySync as a person does with an editor: the file is replaced.
+func (w *world) edit(change func(*v1alpha1.GatewaySync)) error {
+	content, err := os.ReadFile(w.file())
+	if err != nil {
+		return err
+	}
+	var gs v1alpha1.GatewaySync
+	if err := yaml.UnmarshalStrict(content, &gs); err != nil {
+		return err
+	}
+	change(&gs)
+	if content, err = yaml.Marshal(&gs); err != nil {
+		return err
+	}
+	fresh := w.file() + ".new"
+	if err := os.WriteFile(fresh, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, w.file())
+}
+
+// startAgent starts the agent for the gateway.
+func (w *world) startAgent() (err error) {
+	w.agent, err = startAgent(w.binary, "--file", w.file(), "--profile", "site-a", "--gateway-name", "site-a",
+		"--data-dir", w.data(), "--repo-dir", filepath.Join(w.dir, "cache"), "--gateway-url", w.gateway.URL())
+	return err
+}
+
+// commit commits edits and gives the commit a name in the story.
+func (w *world) commit(name, message string, edits ...gitserver.Edit) string {
+	w.commits[name] = w.repo.Commit(message, edits...)
+	return w.commits[name]
+}
+
+// view is the overview's content in a commit, with what is replaced in it.
+func (w *world) view(commit, old, new string) string {
+	return strings.Replace(w.repo.Content(commit, inGit), old, new, 1)
+}
+
+// isLive checks that disk and gateway show the overview of a commit.
+func (w *world) isLive(commit string) error {
+	want := w.repo.Content(commit, inGit)
+	got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(viewFile)))
+	if err != nil {
+		return err
+	}
+	if err := w.check(string(got) == want, "the view on the disk is that of commit %.7s", commit); err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(want))
+	return w.check(w.gateway.Loaded(overview)["view.json"] == hex.EncodeToString(sum[:]), "the gateway has loaded exactly these bytes")
+}
+
+// differing returns the files of site-a in a commit that are otherwise on the disk.
+func (w *world) differing(commit string) ([]string, error) {
+	var differ []string
+	for _, m := range []string{"shared/", "services/site-a/"} {
+		for _, path := range strings.Split(w.repo.Git("ls-tree", "-r", "--name-only", commit, m), "\n") {
+			got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(strings.TrimPrefix(path, m))))
+			if err != nil {
+				return nil, err
+			}
+			if string(got) != w.repo.Content(commit, path) {
+				differ = append(differ, path)
+			}
+		}
+	}
+	return differ, nil
+}
+
+// scans counts the scans that the gateway was asked for.
+func (w *world) scans() int {
+	return w.gateway.Count("POST /data/api/v1/scan/projects") + w.gateway.Count("POST /data/api/v1/scan/config")
+}
+
+// sumUp ends the story.
+func (w *world) sumUp(took time.Duration) {
+	stats := w.git.Stats()
+	w.line("\nDone in %s: %d steps, %d facts checked.", took.Round(time.Second), len(steps), w.checks)
+	w.line("The agent asked git for refs %d times and fetched %d packs, %d bytes in all. The gateway was asked to scan %d times.",
+		stats.Advertisements, stats.UploadPacks, stats.PackBytes, w.scans())
+}
+
+// explain says where everything is, for who wants to look around.
+func (w *world) explain() {
+	w.line("\nStill running (KEEP is set); Ctrl-C ends it and removes everything.")
+	w.line("  agent        %s/state", w.agent.url)
+	w.line("  GatewaySync  %s   (edit it: it is watched)", w.file())
+	w.line("  gateway      %s   simulator's own: %s", w.gateway.URL(), w.gateway.AdminURL())
+	w.line("  its files    %s", w.data())
+	w.line("  repository   %s", w.git.URL("plants.git"))
+	w.line("  to commit    git clone %s, then commit and push", w.repo.Dir)
+}
+
+// close ends everything; the agent first.
+func (w *world) close() error {
+	var errs []error
+	if w.agent != nil {
+		errs = append(errs, w.agent.stop())
+	}
+	return errors.Join(append(errs, w.gateway.Close(), w.git.Close())...)
+}
