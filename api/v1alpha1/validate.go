@@ -68,7 +68,7 @@ func validateName(name string) field.ErrorList {
 	case len(name) > maxName:
 		return field.ErrorList{field.TooLong(path, name, maxName)}
 	case len(validation.IsDNS1123Subdomain(name)) > 0:
-		return field.ErrorList{field.Invalid(path, name, "use lower-case letters, digits, '-' and '.', a letter or digit first and last")}
+		return field.ErrorList{invalid(path, name, "use lower-case letters, digits, '-' and '.', a letter or digit first and last")}
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func validateDuration(path *field.Path, value string) field.ErrorList {
 		return nil
 	}
 	if _, problem := parseDuration(value); problem != "" {
-		return field.ErrorList{field.Invalid(path, value, problem)}
+		return field.ErrorList{invalid(path, value, problem)}
 	}
 	return nil
 }
@@ -133,9 +133,25 @@ func matches(path *field.Path, value, pattern string, max int, required bool, ad
 	case utf8.RuneCountInString(value) > max:
 		return field.ErrorList{field.TooLong(path, value, max)}
 	case !regexp.MustCompile(pattern).MatchString(value):
-		return field.ErrorList{field.Invalid(path, value, advice)}
+		return field.ErrorList{invalid(path, value, advice)}
 	}
 	return nil
+}
+
+// invalid is field.Invalid with no more of the value than a person wants to read.
+func invalid(path *field.Path, value, advice string) *field.Error {
+	return field.Invalid(path, shown(value), advice)
+}
+
+// member is the path of a member of a map.
+func member(path *field.Path, name string) *field.Path { return path.Key(shown(name)) }
+
+func shown(value string) string {
+	const most = 80
+	if len(value) <= most {
+		return value
+	}
+	return strings.ToValidUTF8(value[:most], "") + "…"
 }
 
 // oneOf checks an enumerated string; empty means left out.
@@ -143,7 +159,7 @@ func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return field.ErrorList{field.NotSupported(path, value, allowed)}
+	return field.ErrorList{field.NotSupported(path, T(shown(string(value))), allowed)}
 }
 
 func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength int) field.ErrorList {
@@ -158,7 +174,7 @@ func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength i
 		case utf8.RuneCountInString(p) > maxLength:
 			errs = append(errs, field.TooLong(path.Index(i), p, maxLength))
 		case problem != "":
-			errs = append(errs, field.Invalid(path.Index(i), p, problem))
+			errs = append(errs, invalid(path.Index(i), p, problem))
 		}
 	}
 	return errs

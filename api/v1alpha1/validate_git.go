@@ -11,7 +11,7 @@ func validateGit(path *field.Path, git *GitSpec) field.ErrorList {
 	if git.Ref == "" {
 		errs = append(errs, field.Required(path.Child("ref"), "name a branch, a tag, or a commit"))
 	} else if problem := refProblem(git.Ref); problem != "" {
-		errs = append(errs, field.Invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
+		errs = append(errs, invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
 	}
 	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
@@ -66,5 +66,9 @@ func validateApp(path *field.Path, app *GitHubAppAuth) field.ErrorList {
 	if app.InstallationID < 1 {
 		errs = append(errs, field.Invalid(path.Child("installationId"), app.InstallationID, "use the number that GitHub shows for the installation"))
 	}
-	return append(errs, matches(path.Child("apiBaseURL"), app.APIBaseURL, apiURLPattern, maxURL, false, "use https://host/path of the API")...)
+	for _, e := range matches(path.Child("apiBaseURL"), app.APIBaseURL, apiURLPattern, maxURL, false, "use https://host/path of the API") {
+		e.BadValue = field.OmitValueType{} // it may hold a password
+		errs = append(errs, e)
+	}
+	return errs
 }

@@ -33,7 +33,7 @@ func validateSync(path *field.Path, sync *SyncSpec) field.ErrorList {
 	}
 	for _, name := range slices.Sorted(maps.Keys(sync.Profiles)) {
 		p := sync.Profiles[name]
-		errs = append(errs, validateProfile(profiles.Key(name), name, &p)...)
+		errs = append(errs, validateProfile(member(profiles, name), name, &p)...)
 	}
 	return errs
 }
@@ -49,7 +49,7 @@ func validateDefaults(path *field.Path, d *SyncDefaults) field.ErrorList {
 func validateProfile(path *field.Path, name string, p *SyncProfile) field.ErrorList {
 	var errs field.ErrorList
 	if problem := profileNameProblem(name); problem != "" {
-		errs = append(errs, field.Invalid(path, name, problem))
+		errs = append(errs, invalid(path, name, problem))
 	}
 	switch n := len(p.Mappings); {
 	case n == 0:
@@ -100,10 +100,10 @@ func validateVars(path *field.Path, vars map[string]VarValue) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		if name == "" || utf8.RuneCountInString(name) > maxVarKey {
-			errs = append(errs, field.Invalid(path, name, "the name of a variable has from 1 to 128 characters"))
+			errs = append(errs, invalid(path, name, "the name of a variable has from 1 to 128 characters"))
 		}
 		if utf8.RuneCountInString(string(vars[name])) > maxValue {
-			errs = append(errs, field.TooLong(path.Key(name), nil, maxValue))
+			errs = append(errs, field.TooLong(member(path, name), nil, maxValue))
 		}
 	}
 	return errs
@@ -114,10 +114,10 @@ func validateMapping(path *field.Path, m *Mapping) field.ErrorList {
 	errs = append(errs, validatePath(path.Child("destination"), m.Destination)...)
 	destination := normalPath(m.Destination)
 	if destination == ".stoker" || strings.HasPrefix(destination, ".stoker/") {
-		errs = append(errs, field.Invalid(path.Child("destination"), m.Destination, "lies in .stoker, the agent's own folder; choose another one"))
+		errs = append(errs, invalid(path.Child("destination"), m.Destination, "lies in .stoker, the agent's own folder; choose another one"))
 	}
 	if m.Type == MappingFile && destination == "." {
-		errs = append(errs, field.Invalid(path.Child("destination"), m.Destination, "does not name the file; write its path"))
+		errs = append(errs, invalid(path.Child("destination"), m.Destination, "does not name the file; write its path"))
 	}
 	errs = append(errs, oneOf(path.Child("type"), m.Type, MappingDir, MappingFile)...)
 	if len(m.Patches) > maxPatches {
@@ -131,7 +131,7 @@ func validateMapping(path *field.Path, m *Mapping) field.ErrorList {
 
 func validatePath(path *field.Path, p string) field.ErrorList {
 	if problem := pathProblem(p); problem != "" {
-		return field.ErrorList{field.Invalid(path, p, problem)}
+		return field.ErrorList{invalid(path, p, problem)}
 	}
 	return nil
 }
@@ -147,10 +147,10 @@ func validatePatch(path *field.Path, kind MappingType, p *Patch) field.ErrorList
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Set)) {
 		if utf8.RuneCountInString(key) > maxSetKey || !setKey.MatchString(key) {
-			errs = append(errs, field.Invalid(set, key, `is not the path of a value; join members with dots, and write a literal . | # @ * ? or \ with a \ before it`))
+			errs = append(errs, invalid(set, key, `is not the path of a value; join members with dots, and write a literal . | # @ * ? or \ with a \ before it`))
 		}
 		if utf8.RuneCountInString(string(p.Set[key])) > maxValue {
-			errs = append(errs, field.TooLong(set.Key(key), nil, maxValue))
+			errs = append(errs, field.TooLong(member(set, key), nil, maxValue))
 		}
 	}
 	return errs
@@ -167,10 +167,10 @@ func validatePatchFile(path *field.Path, kind MappingType, file string) field.Er
 	case utf8.RuneCountInString(file) > maxPattern:
 		return field.ErrorList{field.TooLong(path, nil, maxPattern)}
 	case !fileRegexp.MatchString(file) || !utf8.ValidString(file):
-		return field.ErrorList{field.Invalid(path, file, "is not relative to the destination; leave out .. and . between slashes, a / at either end, and control characters")}
+		return field.ErrorList{invalid(path, file, "is not relative to the destination; leave out .. and . between slashes, a / at either end, and control characters")}
 	}
 	if problem := patternProblem(file); problem != "" {
-		return field.ErrorList{field.Invalid(path, file, problem)}
+		return field.ErrorList{invalid(path, file, problem)}
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (gs *GatewaySync) checkUsed(name string, p *SyncProfile) error {
 	path := field.NewPath("spec", "sync")
 	errs := validateDefaults(path.Child("defaults"), &gs.Spec.Sync.Defaults)
 	if p != nil {
-		errs = append(errs, validateProfile(path.Child("profiles").Key(name), name, p)...)
+		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p)...)
 	}
 	if len(errs) == 0 {
 		return nil

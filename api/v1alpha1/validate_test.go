@@ -1,6 +1,7 @@
 package v1alpha1_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,7 +31,7 @@ func TestValidateFollowsTheTable(t *testing.T) {
 			for _, e := range errs {
 				fields = append(fields, e.Field)
 				assert.NotEmpty(t, e.Error())
-				assert.LessOrEqual(t, len(e.Error()), 6000)
+				assert.LessOrEqual(t, len(e.Error()), 600)
 			}
 			assert.Contains(t, fields, c.Refused)
 		})
@@ -42,6 +43,9 @@ func TestNoMessageShowsTheRepository(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Git.Repo = "ftp://user:S3CR3T-1@host/a b"
 	assert.Contains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "spec.git.repo")
+	assert.NotContains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "S3CR3T")
+	gs.Spec.Git.Auth = &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{APIBaseURL: "ftp://user:S3CR3T-2@host"}}
+	assert.Contains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "apiBaseURL")
 	assert.NotContains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Repo = "http://user:S3CR3T-1@host/a"
 	warnings := v1alpha1.Warnings(gs)
@@ -70,4 +74,26 @@ func smallest() *v1alpha1.GatewaySync {
 	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
 	gs.Spec.Git.Ref = "main"
 	return gs
+}
+
+// An object that no API server has checked may hold anything; what is said of it goes into a status and a log.
+func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
+	long := strings.Repeat("/ä", 1<<19)
+	gs := smallest()
+	gs.Name, gs.Spec.Git.Ref, gs.Spec.Polling.Interval = long, long, long
+	gs.Spec.Git.AllowedRefs = []string{long}
+	gs.Spec.Agent.Image.PullPolicy = "maybe"
+	gs.Spec.Sync.Defaults.Prune = v1alpha1.Prune(long)
+	gs.Spec.Sync.Defaults.Vars = map[string]v1alpha1.VarValue{long: v1alpha1.VarValue(long)}
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{long: {Mappings: []v1alpha1.Mapping{{
+		Source: long, Destination: long, Type: v1alpha1.MappingType(long),
+		Patches: []v1alpha1.Patch{{File: long, Set: map[string]v1alpha1.PatchValue{long: v1alpha1.PatchValue(long)}}}}}}}
+	errs := v1alpha1.Validate(gs)
+	assert.Greater(t, len(errs), 10)
+	for _, e := range errs {
+		assert.Less(t, len(e.Error()), 700)
+	}
+	_, err := gs.Effective(long, nil)
+	require.Error(t, err)
+	assert.Less(t, len(err.Error()), 1000)
 }

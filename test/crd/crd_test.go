@@ -175,3 +175,32 @@ func decode(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
 	require.NoError(t, err)
 	return gs
 }
+
+// What people type and see: contracts of the command line.
+func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
+	crd, _ := load(t)
+	assert.Equal(t, []string{"gs", "gsync"}, crd.Spec.Names.ShortNames)
+	assert.Equal(t, apiextensions.NamespaceScoped, crd.Spec.Scope)
+	require.Len(t, crd.Spec.Versions, 1)
+	version := crd.Spec.Versions[0]
+	columns := version.AdditionalPrinterColumns
+	if len(columns) == 0 {
+		columns = crd.Spec.AdditionalPrinterColumns
+	}
+	var narrow, wide []string
+	for _, c := range columns {
+		if c.Priority == 0 {
+			narrow = append(narrow, c.Name)
+		} else {
+			wide = append(wide, c.Name)
+		}
+	}
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Status", "Age"}, narrow)
+	assert.Equal(t, []string{"Profiles", "Last Sync", "Repo"}, wide)
+	subresources := version.Subresources
+	if subresources == nil {
+		subresources = crd.Spec.Subresources
+	}
+	require.NotNil(t, subresources)
+	assert.NotNil(t, subresources.Status)
+}

@@ -15,6 +15,7 @@ func defaults() []Case {
 		"designerSessionPolicy", "designerSessionScope", "conflictPolicy", "driftPolicy", "prune", "startup",
 	}, "the value maybe for", func(name, v string) Case { return bad(name, field+v, d(v, "maybe")) })
 	return append(append(periods, policies...),
+		good("a variable that is null", d("vars", O{"n": nil})),
 		good("every default", O{"sync": O{"defaults": O{
 			"excludePatterns": L{"**/*.bak", "docs/", "{a,b}/**"}, "vars": O{"site": "north", "a-b/c": ""}, "syncPeriod": 3600,
 			"designerSessionPolicy": "wait", "designerSessionScope": "gateway", "conflictPolicy": "hold", "driftPolicy": "repair",

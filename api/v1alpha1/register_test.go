@@ -1,0 +1,30 @@
+package v1alpha1_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func TestASchemeReadsAndWritesGatewaySyncs(t *testing.T) {
+	scheme := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	codec := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{})
+	gs := plant()
+	gs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+	written, err := runtime.Encode(codec, gs)
+	require.NoError(t, err)
+	read, err := runtime.Decode(codec, written)
+	require.NoError(t, err)
+	assert.Equal(t, gs, read)
+	assert.Equal(t, "gatewaysyncs.stoker.io", v1alpha1.Resource("gatewaysyncs").String())
+
+	list, err := scheme.New(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind + "List"))
+	require.NoError(t, err)
+	assert.IsType(t, &v1alpha1.GatewaySyncList{}, list)
+}
