@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -53,19 +54,17 @@ func (e *missingBaseError) Error() string {
 func (e *missingBaseError) Unwrap() error { return e.err }
 
 // foreignError is an error whose text may hold what a server sent: it is printed in bounds, escaped, and without secrets.
-type foreignError struct {
-	err     error
-	secrets []string
-}
+// It does not unwrap, so that nobody prints what it hides.
+type foreignError struct{ text string }
 
-func (e *foreignError) Unwrap() error { return e.err }
+func (e *foreignError) Error() string { return e.text }
 
-func (e *foreignError) Error() string {
-	text := scrub(e.err.Error(), e.secrets)
+func foreign(err error, secrets []string) error {
+	text := scrub(err.Error(), secrets)
 	if len(text) > maxQuoted || strings.ContainsFunc(text, unprintableInText) {
-		return quoted(text)
+		text = quoted(text)
 	}
-	return text
+	return &foreignError{text}
 }
 
 func unprintableInText(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }
@@ -116,12 +115,12 @@ func explain(ctx context.Context, u URL, err error, secrets []string) error {
 		return cause
 	}
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return refused
+		return &refusedError{scrub(refused.words, secrets)}
 	}
 	if missing, ok := errors.AsType[*missingBaseError](err); ok {
 		return missing
 	}
-	said := &foreignError{err, secrets}
+	said := foreign(err, secrets)
 	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
 		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time: %w", u, said)
 	}
@@ -144,7 +143,7 @@ func advice(err error) string {
 		return " shows a certificate of an unknown authority (git.caSecretRef names a private one)"
 	case invalid, host, verify:
 		return " shows a certificate that does not hold"
-	case record:
+	case record, errors.Is(err, http.ErrSchemeMismatch):
 		return " does not speak TLS (http:// and https:// mixed up?)"
 	case dns:
 		return " has a name that cannot be looked up"

@@ -3,6 +3,9 @@ package repo
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -221,4 +224,8 @@ func (s *site) history(n int, path func(int) string, content func(int) string) p
 	}
 	runGit(s.t, s.Dir, b.Bytes(), "fast-import", "--quiet")
 	return parseID(s.t, s.Git("rev-parse", "refs/heads/main"))
+}
+
+func reverseProxy(to *url.URL) http.Handler {
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 }

@@ -44,14 +44,16 @@ func (w *web) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 	if len(a.refs.byName) == 0 {
 		return nil, failure.New(v1alpha1.ReasonRefNotFound, "the repository %s is empty; commit %s cannot be in it", w.url, f.commit)
 	}
-	var refusal error
+	refusal := errors.New("what it sent does not hold it")
 	for _, s := range a.steps(f.commit, f.base) {
 		in, _, err := w.attempt(ctx, dog, a, f, s)
 		if in != nil || !refused(err) {
 			return in, err
 		}
 		w.opts.Log.Debug("the git server refused; asking for more", "depth", s.depth, "incremental", !s.base.IsZero(), "error", err)
-		refusal = errors.Join(refusal, err)
+		if err != nil {
+			refusal = err
+		}
 	}
 	return w.deepen(ctx, dog, a, f, refusal)
 }
@@ -84,8 +86,7 @@ func refused(err error) bool {
 func (w *web) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, refusal error) (*incoming, error) {
 	f.base = plan.ID{}
 	gone := func(why string) error {
-		return failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it: %s (%w)",
-			w.url, f.commit, why, &foreignError{refusal, nil})
+		return failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it: %s (%w)", w.url, f.commit, why, refusal)
 	}
 	tip, ok := a.refs.named(f.ref)
 	switch {
@@ -95,7 +96,7 @@ func (w *web) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, re
 		return nil, gone("the ref " + quoted(f.ref) + " is gone")
 	case tip == f.commit:
 		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w",
-			w.url, f.commit, &foreignError{refusal, nil})
+			w.url, f.commit, refusal)
 	}
 	depths := deeper[:]
 	if !a.caps.Supports(capability.Shallow) {

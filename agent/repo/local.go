@@ -229,5 +229,5 @@ func (l *local) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return explain(ctx, l.url, err, nil)
 	}
-	return l.unusable(&foreignError{err, nil})
+	return l.unusable(foreign(err, nil))
 }

@@ -117,7 +117,7 @@ func (r *receiver) scan(ctx context.Context) error {
 		return overLimit("the pack has %d objects, more than %d", n, r.limits.Objects)
 	}
 	// The header may lie: memory is spent on what came, not on what was announced.
-	r.recs = make([]record, 0, min(n, 1<<17))
+	r.recs = make([]record, 0, min(n, 1<<20))
 	for i := range n {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)

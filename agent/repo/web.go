@@ -81,7 +81,7 @@ func (w *web) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
 	}
 	if err != nil {
 		if refused, ok := errors.AsType[*refusedError](err); ok {
-			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s: %w", w.url, &foreignError{refused, secrets})
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s: %w", w.url, foreign(refused, secrets))
 		}
 		return nil, explain(ctx, w.url, err, secrets)
 	}

@@ -1,0 +1,372 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const tripwire = "S3CR3T-42"
+
+func token(value string) func() (secret.String, error) {
+	return func() (secret.String, error) { return secret.New(value), nil }
+}
+
+// requireReason checks the reason of an error, and that no secret is in its text.
+func requireReason(t testing.TB, want v1alpha1.Reason, err error) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, want, failure.Reason(err, "none"), "%v", err)
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		require.NotContains(t, e.Error(), "S3CR3T")
+		require.NotContains(t, fmt.Sprintf("%+v", e), "S3CR3T")
+	}
+}
+
+func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
+	tests := map[string]struct {
+		fault gitserver.Fault
+		want  v1alpha1.Reason
+	}{
+		"401 is AuthFailed":                         {gitserver.Status(401), v1alpha1.ReasonAuthFailed},
+		"403 is AuthFailed":                         {gitserver.Status(403), v1alpha1.ReasonAuthFailed},
+		"404 is RefNotFound":                        {gitserver.Status(404), v1alpha1.ReasonRefNotFound},
+		"429 is GitThrottled":                       {gitserver.Status(429), v1alpha1.ReasonGitThrottled},
+		"429 with Retry-After is GitThrottled":      {gitserver.Throttle(90 * time.Second), v1alpha1.ReasonGitThrottled},
+		"500 is GitUnreachable":                     {gitserver.Status(500), v1alpha1.ReasonGitUnreachable},
+		"503 is GitUnreachable":                     {gitserver.Status(503), v1alpha1.ReasonGitUnreachable},
+		"504 is GitTimeout":                         {gitserver.Status(504), v1alpha1.ReasonGitTimeout},
+		"an answer cut at once is GitUnreachable":   {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
+		"an answer cut short is GitUnreachable":     {gitserver.Truncate(300), v1alpha1.ReasonGitUnreachable},
+		"an answer that stalls is GitTimeout":       {gitserver.Stall(100), v1alpha1.ReasonGitTimeout},
+		"an answer that never starts is GitTimeout": {gitserver.Stall(0), v1alpha1.ReasonGitTimeout},
+		"an answer that is no git is GitUnreachable": {
+			gitserver.Rewrite(func([]byte) []byte { return []byte("0008oops" + tripwire) }), v1alpha1.ReasonGitUnreachable,
+		},
+	}
+	g := newSite(t)
+	g.commit("first", views(200))
+	auth := Auth{Token: token(tripwire)}
+	for name, tt := range tests {
+		for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+			t.Run(name+" during "+string(service), func(t *testing.T) {
+				defer g.srv.Heal()
+				o := RemoteOptions{}
+				if tt.want == v1alpha1.ReasonGitTimeout {
+					o.StallWindow = 150 * time.Millisecond
+				}
+				r, s := newRemote(t, g.url(), auth, o), openStore(t, t.TempDir())
+				g.srv.Inject(tt.fault.On(service))
+				res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+				if service == gitserver.UploadPack {
+					require.NoError(t, err)
+					_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
+				}
+				requireReason(t, tt.want, err)
+				assert.Empty(t, packFiles(t, s, ""), "nothing is left behind")
+
+				g.srv.Heal()
+				pull(t, s, newRemote(t, g.url(), auth, RemoteOptions{}), "main") // and it recovers
+			})
+		}
+	}
+}
+
+func TestThrottlingSaysWhenToComeBack(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(1))
+	g.srv.Inject(gitserver.Throttle(90 * time.Second))
+	_, err := g.remote().Resolve(t.Context(), parseRef(t, "main"))
+	after, ok := RetryAfter(fmt.Errorf("wrapped: %w", err))
+	assert.True(t, ok)
+	assert.Equal(t, 90*time.Second, after)
+
+	for header, want := range map[string]time.Duration{
+		"0": 0, "7": 7 * time.Second, "99999999999": maxWait, "Fri, 02 Jan 2026 00:00:10 GMT": 10 * time.Second,
+		"Thu, 01 Jan 2026 00:00:00 GMT": 0,
+	} {
+		got, ok := retryAfter(header, time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+		assert.True(t, ok, header)
+		assert.Equal(t, want, got, header)
+	}
+	for _, header := range []string{"", "soon", "-1"} {
+		_, ok := retryAfter(header, time.Now())
+		assert.False(t, ok, header)
+	}
+}
+
+func TestDeadlinesAndCancellation(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(10))
+	g.srv.Inject(gitserver.Stall(0))
+	t.Run("the total time is GitTimeout", func(t *testing.T) {
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{Advertise: 50 * time.Millisecond})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	})
+	t.Run("the caller's deadline is GitTimeout", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := g.remote().Resolve(ctx, parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	})
+	t.Run("the caller's cancellation is no failure", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		_, err := g.remote().Resolve(ctx, parseRef(t, "main"))
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
+	})
+	t.Run("a slow server that goes on sending is no stall", func(t *testing.T) {
+		g.srv.Heal()
+		g.srv.Inject(gitserver.Slow(600).On(gitserver.Advertisement))
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{StallWindow: 250 * time.Millisecond, StallBytes: 1})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		require.NoError(t, err)
+	})
+}
+
+func TestServersThatAreNotThere(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for name, address := range map[string]string{
+		"connection refused is GitUnreachable": gone.URL + "/x.git",
+		"an unknown name is GitUnreachable":    "https://name.invalid/x.git",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := newRemote(t, parseURL(t, address), Auth{Token: token(tripwire)}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		})
+	}
+}
+
+func TestServersThatAreNotGit(t *testing.T) {
+	for name, tt := range map[string]struct{ contentType, body, says string }{
+		"a login page is UnsupportedRepository with advice": {"text/html; charset=utf-8", "<html>", `"text/html"`},
+		"dumb http is UnsupportedRepository":                {"text/plain", strings.Repeat("1", 40) + "\trefs/heads/main\n", "smart HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", tt.contentType)
+				_, _ = w.Write([]byte(tt.body))
+			}))
+			defer srv.Close()
+			_, err := newRemote(t, parseURL(t, srv.URL+"/x.git"), Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+			assert.ErrorContains(t, err, tt.says)
+		})
+	}
+	t.Run("object format sha256 is UnsupportedRepository", func(t *testing.T) {
+		g := newSiteWith(t, gitserver.Options{}, "--object-format=sha256")
+		g.Commit("first", views(1))
+		for _, u := range []URL{g.url(), parseURL(t, g.Dir)} {
+			_, err := newRemote(t, u, Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+			assert.ErrorContains(t, err, "sha256")
+		}
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
+	g.commit("first", views(3))
+	t.Run("a token is sent as basic authentication and read again at every use", func(t *testing.T) {
+		var mu sync.Mutex
+		current := "S3CR3T-old"
+		r := newRemote(t, g.url(), Auth{Token: func() (secret.String, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return secret.New(current + "\n"), nil // as files end
+		}}, RemoteOptions{})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonAuthFailed, err)
+		mu.Lock()
+		current = tripwire
+		mu.Unlock()
+		pull(t, openStore(t, t.TempDir()), r, "main")
+	})
+	t.Run("credentials in the address are used and not printed", func(t *testing.T) {
+		u := parseURL(t, strings.Replace(g.srv.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
+		pull(t, openStore(t, t.TempDir()), newRemote(t, u, Auth{}, RemoteOptions{}), "main")
+		assert.Equal(t, g.srv.URL("site.git"), u.String())
+	})
+	t.Run("none where some are needed says so", func(t *testing.T) {
+		_, err := g.remote().Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "git.auth")
+	})
+	t.Run("a token that cannot be read or is empty is AuthFailed", func(t *testing.T) {
+		for _, f := range []func() (secret.String, error){
+			token(" \n"), func() (secret.String, error) { return secret.String{}, errors.New("no such file") },
+		} {
+			_, err := newRemote(t, g.url(), Auth{Token: f}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonAuthFailed, err)
+		}
+	})
+	t.Run("what a server echoes of a token is redacted", func(t *testing.T) {
+		defer g.srv.Heal()
+		remove := g.srv.Inject(gitserver.Rewrite(func([]byte) []byte {
+			text := "ERR no such user " + tripwire
+			return fmt.Appendf(nil, "%04x%s", len(text)+4, text)
+		}))
+		r := newRemote(t, g.url(), Auth{Token: token(tripwire)}, RemoteOptions{})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		remove()
+		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		require.NoError(t, err)
+		g.srv.Inject(gitserver.Rewrite(func([]byte) []byte {
+			text := "ERR no such user " + tripwire
+			return fmt.Appendf(nil, "%04x%s", len(text)+4, text)
+		}).On(gitserver.UploadPack))
+		_, err = openStore(t, t.TempDir()).Fetch(t.Context(), r, res.Commit, res.Ref)
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "REDACTED")
+	})
+	t.Run("no log line holds them", func(t *testing.T) {
+		var log bytes.Buffer
+		l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		u := parseURL(t, strings.Replace(g.srv.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
+		s := openStoreWith(t, t.TempDir(), StoreOptions{Log: l})
+		pull(t, s, newRemote(t, u, Auth{Token: token(tripwire)}, RemoteOptions{Log: l}), "main")
+		l.Info("x", "url", u, "auth", fmt.Sprintf("%+v", u))
+		assert.NotEmpty(t, log.String())
+		assert.NotContains(t, log.String(), "S3CR3T")
+	})
+}
+
+// F9: credentials never reach another host.
+func TestCredentialsNeverFollowARedirectToAnotherHost(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.URL.String()+" "+r.Header.Get("Authorization"))
+	}))
+	defer thief.Close()
+	g := newSite(t)
+	g.commit("first", views(3))
+	thiefURL, err := url.Parse(thief.URL)
+	require.NoError(t, err)
+	for name, to := range map[string]string{
+		"another port":                thief.URL,
+		"another scheme":              "https://" + strings.TrimPrefix(g.srv.URL(""), "http://"),
+		"another name, same address":  "http://localhost:" + thiefURL.Port(),
+		"credentials in the location": "http://x:" + tripwire + "@" + thiefURL.Host,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+				g.srv.Heal()
+				g.srv.Inject(gitserver.Redirect(to).On(service))
+				r := newRemote(t, g.url(), Auth{Token: token(tripwire)}, RemoteOptions{})
+				res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+				if service == gitserver.UploadPack {
+					require.NoError(t, err)
+					_, err = openStore(t, t.TempDir()).Fetch(t.Context(), r, res.Commit, res.Ref)
+				}
+				requireReason(t, v1alpha1.ReasonRedirectRefused, err)
+				assert.ErrorContains(t, err, "redirected to another host")
+			}
+		})
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Empty(t, seen, "no request of any kind reaches the other host")
+}
+
+func TestARenamedRepositoryIsFollowedOnItsOwnHost(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
+	first := g.commit("first", views(3))
+	front := httptest.NewServer(nil)
+	defer front.Close()
+	back, err := url.Parse(g.srv.URL(""))
+	require.NoError(t, err)
+	front.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/old.git/info/refs") {
+			http.Redirect(w, r, strings.Replace(r.URL.String(), "/old.git", "/site.git", 1), http.StatusMovedPermanently)
+			return
+		}
+		reverseProxy(back).ServeHTTP(w, r)
+	})
+	s := openStore(t, t.TempDir())
+	r := newRemote(t, parseURL(t, front.URL+"/old.git"), Auth{Token: token(tripwire)}, RemoteOptions{})
+	pull(t, s, r, "main")
+	requireSame(t, g, s, first)
+}
+
+func TestTLS(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{TLS: true})
+	g.commit("first", views(3))
+	t.Run("an unknown authority is GitUnreachable and names the field", func(t *testing.T) {
+		_, err := g.remote().Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "git.caSecretRef")
+	})
+	t.Run("a CA bundle is trusted, and read again when it changes", func(t *testing.T) {
+		ca := []byte("no certificate")
+		r := newRemote(t, g.url(), Auth{CA: func() ([]byte, error) { return ca, nil }}, RemoteOptions{})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		ca = g.srv.CA()
+		pull(t, openStore(t, t.TempDir()), r, "main")
+	})
+	t.Run("an expired certificate is GitUnreachable", func(t *testing.T) {
+		old := newSiteWith(t, gitserver.Options{TLS: true, NotAfter: time.Now().Add(-time.Hour)})
+		old.commit("first", views(3))
+		r := newRemote(t, old.url(), Auth{CA: func() ([]byte, error) { return old.srv.CA(), nil }}, RemoteOptions{})
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "certificate")
+	})
+	t.Run("https where only http is spoken says so", func(t *testing.T) {
+		plain := newSite(t)
+		_, err := newRemote(t, parseURL(t, strings.Replace(plain.srv.URL("site.git"), "http:", "https:", 1)), Auth{}, RemoteOptions{}).
+			Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "mixed up")
+	})
+}
+
+// F11: a server cannot make us read without end.
+func TestAdvertisementsAreBounded(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(1))
+	for i := range 30 {
+		g.Tag(fmt.Sprintf("t%d", i), g.Head())
+	}
+	for name, o := range map[string]RemoteOptions{
+		"too many refs":  {MaxRefs: 20},
+		"too many bytes": {MaxBytes: 500},
+	} {
+		t.Run(name+" is LimitExceeded", func(t *testing.T) {
+			_, err := newRemote(t, g.url(), Auth{}, o).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+		})
+	}
+	t.Run("a pack of too many bytes is LimitExceeded", func(t *testing.T) {
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{MaxBytes: 10_000})
+		g.commit("big", views(300))
+		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		require.NoError(t, err)
+		_, err = openStore(t, t.TempDir()).Fetch(t.Context(), r, res.Commit, res.Ref)
+		requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+	})
+}
