@@ -1,0 +1,234 @@
+package plan_test
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+)
+
+// The tests here are about the directory of a resource, which is one thing to the gateway.
+
+const (
+	view     = "projects/p/views/v/view.json"
+	code     = "projects/p/views/v/code.py"
+	thumb    = "projects/p/views/v/thumbnail.png"
+	meta     = "projects/p/views/v/resource.json"
+	signed   = `{"version":1,"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"aa"}}`
+	resigned = `{"version":1,"attributes":{"lastModification":{"actor":"external"},"lastModificationSignature":"bb"}}`
+	again    = `{"version":1,"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"cc"}}`
+	version2 = `{"version":2,"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"dd"}}`
+	edited   = `{"version":9,"attributes":{"lastModification":{"actor":"designer"},"lastModificationSignature":"ee"}}`
+)
+
+func oneView() plantest.Files { return text(view, "v1", code, "c1", thumb, "t1", meta, signed) }
+
+func with(files plantest.Files, pairs ...string) plantest.Files {
+	files = maps.Clone(files)
+	maps.Copy(files, text(pairs...))
+	return files
+}
+
+func without(files plantest.Files, paths ...string) plantest.Files {
+	files = maps.Clone(files)
+	for _, path := range paths {
+		delete(files, path)
+	}
+	return files
+}
+
+func TestAResignedResourceThatWasThereIsAdoptedWithTheGatewaysBytes(t *testing.T) {
+	s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "t1", meta: resigned})
+	c := s.sync(oneView())
+	assert.False(t, c.Writes())
+	assert.Equal(t, plantest.BlobID([]byte(resigned)), s.manifest.Records[meta].Have)
+	s.has(meta, resigned)
+	assert.Empty(t, s.sync(oneView(), full).List)
+	assert.Zero(t, s.sync(oneView(), full).Drifted)
+}
+
+func TestAResourceThatTheGatewayResignedIsNoDrift(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(oneView())
+	s.disk.Write(meta, resigned)
+	c := s.sync(oneView(), full)
+	assert.Equal(t, map[string]plan.Op{meta: plan.Adopt}, done(c))
+	assert.Zero(t, c.Drifted)
+	assert.Empty(t, s.sync(oneView(), full).List)
+}
+
+func TestACommitThatOnlyResignsIsAdoptedWithoutAWrite(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		c := s.sync(with(oneView(), meta, again), mode)
+		assert.Equal(t, map[string]plan.Op{meta: plan.Adopt}, done(c))
+		s.has(meta, signed)
+	})
+}
+
+func TestASavedViewIsWrittenWithItsResourceJSON(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		c := s.sync(with(oneView(), view, "v2", meta, again), mode)
+		assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
+		s.has(meta, again)
+	})
+}
+
+func TestAResignedResourceJSONIsWrittenWithItsView(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		for name, adopt := range map[string]bool{"adopted before": true, "signed anew since": false} {
+			t.Run(name, func(t *testing.T) {
+				s := newScene(t, nil)
+				s.rules.Conflict = plan.Hold
+				s.sync(oneView())
+				s.disk.Write(meta, resigned)
+				if adopt {
+					s.sync(oneView(), full)
+				}
+				c := s.sync(with(oneView(), view, "v2"), mode)
+				assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
+				assert.Empty(t, s.lost, "a signature is nothing to keep")
+				s.has(meta, signed)
+				assert.Empty(t, s.sync(with(oneView(), view, "v2"), full).List)
+			})
+		}
+	})
+}
+
+func TestAResourceThatGitAndTheGatewayResignedIsNoConflict(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.rules.Conflict = plan.Hold
+		s.sync(oneView())
+		s.disk.Write(meta, resigned)
+		c := s.sync(with(oneView(), meta, version2), mode)
+		assert.Equal(t, map[string]plan.Op{meta: plan.Update}, done(c))
+		assert.Zero(t, c.Counts().Conflicts)
+		s.has(meta, version2)
+	})
+}
+
+func TestAResourceJSONThatSaysSomethingElseIsAConflictWithItsView(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		s.disk.Write(meta, edited)
+		c := s.sync(with(oneView(), view, "v2"), mode)
+		assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
+		assert.Equal(t, map[string]string{meta: edited}, s.lost)
+		assert.Zero(t, c.Drifted)
+
+		s = newScene(t, nil)
+		s.rules.Conflict = plan.Hold
+		s.sync(oneView())
+		s.disk.Write(meta, edited)
+		held, err := s.plan(with(oneView(), view, "v2"), mode)
+		require.NoError(t, err)
+		require.NotNil(t, held.Held)
+		assert.Equal(t, []string{meta}, held.Held.Paths)
+
+		s = newScene(t, nil)
+		s.rules.Conflict = plan.GatewayWins
+		s.sync(oneView())
+		s.disk.Write(meta, edited)
+		s.sync(with(oneView(), view, "v2"), mode)
+		s.has(meta, edited)
+		s.has(view, "v2")
+	})
+}
+
+func TestAFileThatLeavesAResourceTakesItsResourceJSONAlong(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		s.disk.Write(meta, resigned)
+		c := s.sync(without(oneView(), code), mode)
+		assert.Equal(t, map[string]plan.Op{code: plan.Delete, meta: plan.Update}, done(c))
+	})
+}
+
+func TestAThumbnailThatOnlyTheGatewayDrewIsAdopted(t *testing.T) {
+	for name, conflict := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "drawn", meta: resigned})
+			s.rules.Conflict = conflict
+			assert.False(t, s.sync(oneView()).Writes(), "as it was there before us")
+			s.disk.Write(thumb, "drawn again")
+			c := s.sync(oneView(), full)
+			assert.Equal(t, map[string]plan.Op{thumb: plan.Adopt}, done(c), "and as it was drawn since")
+			assert.Zero(t, c.Drifted)
+			assert.Empty(t, s.sync(oneView(), full).List)
+		})
+	}
+}
+
+func TestAThumbnailThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		c := s.sync(with(oneView(), thumb, "t2"), mode)
+		assert.Equal(t, map[string]plan.Op{thumb: plan.Update}, done(c))
+	})
+}
+
+func TestAThumbnailThatBothDrewIsGitsAndNoConflict(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.rules.Conflict = plan.Hold
+		s.sync(oneView())
+		s.disk.Write(thumb, "drawn")
+		c := s.sync(with(oneView(), thumb, "t2"), mode)
+		assert.Equal(t, map[string]plan.Op{thumb: plan.Update}, done(c))
+		assert.Zero(t, c.Counts().Conflicts)
+	})
+}
+
+func TestAViewThatGoesToLostAndFoundTakesItsWholeResourceAlong(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(oneView())
+		s.disk.Write(view, "designer's")
+		s.disk.Write(meta, resigned)
+		s.disk.Write(thumb, "drawn")
+		s.sync(with(oneView(), view, "v2", meta, again), mode)
+		assert.Equal(t, map[string]string{view: "designer's", meta: resigned, thumb: "drawn"}, s.lost)
+		for path, content := range map[string]string{view: "v2", code: "c1", thumb: "t1", meta: again} {
+			s.has(path, content)
+		}
+	})
+}
+
+func TestADeletedResourceThatTheGatewayOnlyResignedIsNoConflict(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.rules.Conflict = plan.Hold
+		s.sync(with(oneView(), file, "x"))
+		s.disk.Write(meta, resigned)
+		s.disk.Write(thumb, "drawn")
+		c := s.sync(text(file, "x"), mode)
+		assert.Equal(t, plan.Counts{Deleted: 4}, c.Counts())
+	})
+}
+
+func TestAResourceWhoseOldBlobIsGoneIsKeptRatherThanLost(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(oneView())
+	s.disk.Write(meta, resigned)
+	s.objects.Forget(plantest.BlobID([]byte(signed)))
+	c := s.sync(with(oneView(), meta, version2))
+	assert.True(t, change(t, c, meta).Conflict)
+	assert.Equal(t, map[string]string{meta: resigned}, s.lost)
+}
+
+func TestABrokenResourceJSONOnTheGatewayIsAConflict(t *testing.T) {
+	s := newScene(t, map[string]string{meta: `{"version":1,`})
+	c := s.sync(text(meta, signed))
+	assert.True(t, change(t, c, meta).Conflict)
+}
