@@ -21,7 +21,7 @@ const maxGatewayName = 200
 // The error is an *Error with ReasonInvalidAnnotation: an annotation that cannot be a name is not passed over, since the
 // next choice would silently be another gateway. Labels that cannot be a name are passed over.
 func GatewayName(podName string, labels, annotations map[string]string) (string, error) {
-	name := podName
+	var name string
 	if value, ok := PodAnnotation(annotations, AnnotationGatewayName); ok && value != "" {
 		if !isGatewayName(value) {
 			return "", newError(ReasonInvalidAnnotation,

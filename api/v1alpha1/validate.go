@@ -124,14 +124,14 @@ func validateSecret(path *field.Path, ref *SecretKeyRef) field.ErrorList {
 }
 
 // matches checks a string by the pattern and length of the CRD.
-func matches(path *field.Path, value, pattern string, max int, required bool, advice string) field.ErrorList {
+func matches(path *field.Path, value, pattern string, maxLength int, required bool, advice string) field.ErrorList {
 	switch {
 	case value == "" && required:
 		return field.ErrorList{field.Required(path, advice)}
 	case value == "":
 		return nil
-	case utf8.RuneCountInString(value) > max:
-		return field.ErrorList{field.TooLong(path, value, max)}
+	case utf8.RuneCountInString(value) > maxLength:
+		return field.ErrorList{field.TooLong(path, value, maxLength)}
 	case !regexp.MustCompile(pattern).MatchString(value):
 		return field.ErrorList{invalid(path, value, advice)}
 	}

@@ -93,10 +93,10 @@ func agentOnly(why, name, field string, spec O) Case {
 }
 
 // each makes one case of every value.
-func each[T any](values []T, name string, make func(name string, value T) Case) []Case {
-	var cases []Case
+func each[T any](values []T, name string, of func(name string, value T) Case) []Case {
+	cases := make([]Case, 0, len(values))
 	for _, v := range values {
-		cases = append(cases, make(fmt.Sprintf(name+" %.60q", fmt.Sprint(v)), v))
+		cases = append(cases, of(fmt.Sprintf(name+" %.60q", fmt.Sprint(v)), v))
 	}
 	return cases
 }
