@@ -1,0 +1,342 @@
+package plan_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// walk returns the desired tree as path → content, and checks that it came in the order of git.
+func walk(t *testing.T, objects *plantest.Objects, d *plan.Desired) map[string]string {
+	t.Helper()
+	got := make(map[string]string)
+	var paths []string
+	for w, err := range d.Walk() {
+		require.NoError(t, err)
+		paths = append(paths, w.Path)
+		got[w.Path] = string(objects.Content(t, w.ID))
+		found, ok, err := d.Lookup(w.Path)
+		require.NoError(t, err)
+		assert.True(t, ok)
+		assert.Equal(t, w, found)
+	}
+	assert.True(t, slices.IsSorted(paths), "%v", paths)
+	assert.Len(t, got, len(paths), "no path comes twice")
+	return got
+}
+
+// walkErr returns the error that ends a walk.
+func walkErr(t *testing.T, d *plan.Desired) error {
+	t.Helper()
+	for _, err := range d.Walk() {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestMappingsOverlayEachOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		mappings []string
+		commit   []string
+		want     map[string]string
+	}{
+		"one directory": {
+			[]string{"s/projects", "projects"},
+			[]string{"s/projects/a", "1", "s/other", "2", "s/projects/b/c", "3"},
+			map[string]string{"projects/a": "1", "projects/b/c": "3"},
+		},
+		"the whole repository is a project": {
+			[]string{".", "projects/main"},
+			[]string{"project.json", "{}", "views/v/view.json", "{}"},
+			map[string]string{"projects/main/project.json": "{}", "projects/main/views/v/view.json": "{}"},
+		},
+		"a later directory wins file by file": {
+			[]string{"shared", "projects", "own", "projects"},
+			[]string{"shared/p/a", "s", "shared/p/b", "s", "own/p/b", "o", "own/q/c", "o"},
+			map[string]string{"projects/p/a": "s", "projects/p/b": "o", "projects/q/c": "o"},
+		},
+		"a destination inside an earlier one": {
+			[]string{"all", "projects", "x", "projects/x"},
+			[]string{"all/x/a", "all", "all/x/b", "all", "all/y/a", "all", "x/a", "x", "x/c", "x"},
+			map[string]string{"projects/x/a": "x", "projects/x/b": "all", "projects/x/c": "x", "projects/y/a": "all"},
+		},
+		"a destination around an earlier one": {
+			[]string{"x", "projects/x", "all", "projects"},
+			[]string{"all/x/a", "all", "all/y/a", "all", "x/a", "x", "x/c", "x"},
+			map[string]string{"projects/x/a": "all", "projects/x/c": "x", "projects/y/a": "all"},
+		},
+		"a destination whose parents no layer has": {
+			[]string{"all", "projects", "deep", "projects/a/b/c", "a.txt", "projects/a.txt"},
+			[]string{"all/z", "all", "deep/f", "deep", "a.txt", "text"},
+			map[string]string{"projects/z": "all", "projects/a/b/c/f": "deep", "projects/a.txt": "text"},
+		},
+		"a file mapping over a directory's file": {
+			[]string{"all", "projects", "special.json", "projects/p/view.json"},
+			[]string{"all/p/view.json", "all", "all/p/code.py", "all", "special.json", "special"},
+			map[string]string{"projects/p/view.json": "special", "projects/p/code.py": "all"},
+		},
+		"a later file hides an earlier directory": {
+			[]string{"one", "d", "two", "d"},
+			[]string{"one/x/a", "1", "one/x/b", "1", "two/x", "2"},
+			map[string]string{"d/x": "2"},
+		},
+		"a later directory hides an earlier file": {
+			[]string{"one", "d", "two", "d"},
+			[]string{"one/x", "1", "two/x/a", "2"},
+			map[string]string{"d/x/a": "2"},
+		},
+		"a file in between hides what is below it only": {
+			[]string{"one", "d", "two", "d", "three", "d"},
+			[]string{"one/x/a", "1", "two/x", "2", "three/x/b", "3"},
+			map[string]string{"d/x/b": "3"},
+		},
+		"a file hides a destination of an earlier mapping": {
+			[]string{"one", "d/x/y", "two", "d"},
+			[]string{"one/a", "1", "two/x", "2"},
+			map[string]string{"d/x": "2"},
+		},
+		"a destination of a later mapping hides a file": {
+			[]string{"two", "d", "one", "d/x/y"},
+			[]string{"one/a", "1", "two/x", "2", "two/z", "2"},
+			map[string]string{"d/x/y/a": "1", "d/z": "2"},
+		},
+		"names around a slash are in the order of paths": {
+			[]string{"one", "d", "two", "d"},
+			[]string{"one/a/x", "1", "one/a-b", "1", "one/a.b/x", "1", "two/a/0", "2", "two/a0", "2"},
+			map[string]string{"d/a/x": "1", "d/a-b": "1", "d/a.b/x": "1", "d/a/0": "2", "d/a0": "2"},
+		},
+		"one source in two places": {
+			[]string{"s", "one", "s", "two"},
+			[]string{"s/a", "1"},
+			map[string]string{"one/a": "1", "two/a": "1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := plantest.NewObjects()
+			r := rules(t, plan.Rules{Mappings: mappings(t, c.mappings...)})
+			d, err := plan.Desire(o, o.Commit(text(c.commit...)), r)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, walk(t, o, d))
+		})
+	}
+}
+
+func TestExcludesTakeFilesAwayBeforeMappingsOverlay(t *testing.T) {
+	o := plantest.NewObjects()
+	r := rules(t, plan.Rules{
+		Mappings: mappings(t, "one", "d", "two", "d"), Excludes: excludes(t, "d/x", "**/.git/", "**/*.bak", "d/gone/**"),
+	})
+	d, err := plan.Desire(o, o.Commit(text("one/x/a", "1", "two/x", "2", "one/b.bak", "1", "one/gone/a", "1", "one/keep", "1")), r)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"d/x/a": "1", "d/keep": "1"}, walk(t, o, d), "an excluded file hides nothing")
+	assert.Len(t, d.Warnings(), 1, "a pattern that looks as if it meant a directory: %v", d.Warnings())
+}
+
+func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
+	o := plantest.NewObjects()
+	broken := o.RawTree([]plan.Entry{{Name: "b", Mode: plan.Regular}, {Name: "a", Mode: plan.Regular}})
+	good := o.Blob([]byte("x"))
+	root := o.TreeOf([]plan.Entry{{Name: "skip", Mode: plan.Directory, ID: broken}, {Name: "file", Mode: plan.Regular, ID: good}})
+	for _, pattern := range []string{"d/skip/", "**/skip/", "**/skip/**", "d/s*/**"} {
+		r := rules(t, plan.Rules{Mappings: mappings(t, ".", "d"), Excludes: excludes(t, pattern)})
+		d, err := plan.Desire(o, root, r)
+		require.NoError(t, err)
+		assert.Equal(t, map[string]string{"d/file": "x"}, walk(t, o, d), pattern)
+	}
+}
+
+func TestASourceThatIsNotThereIsAWarningUnlessRequired(t *testing.T) {
+	o := plantest.NewObjects()
+	r := rules(t, plan.Rules{Mappings: mappings(t, "a", "a", "gone", "projects", "a/file/below", "x")})
+	root := o.Commit(text("a/file", "1"))
+	d, err := plan.Desire(o, root, r)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"a/file": "1"}, walk(t, o, d))
+	assert.Len(t, d.Warnings(), 2)
+	assert.Contains(t, d.Warnings()[0], "gone")
+
+	r.Mappings[1].Required = true
+	_, err = plan.Desire(o, root, r)
+	assert.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""))
+	assert.ErrorContains(t, err, "mappings[1]")
+	assert.ErrorContains(t, err, "gone")
+}
+
+func TestAServicePathWithoutAnyFolderIsAnError(t *testing.T) {
+	o := plantest.NewObjects()
+	r := rules(t, plan.Rules{Mappings: mappings(t, "wrong/projects", "projects", "wrong/config", "config"), AnySource: true})
+	_, err := plan.Desire(o, o.Commit(text("right/projects/a", "1")), r)
+	assert.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""))
+	_, err = plan.Desire(o, o.Commit(text("wrong/config/a", "1")), r)
+	assert.NoError(t, err)
+}
+
+func TestASourceOfTheOtherKindIsAnError(t *testing.T) {
+	o := plantest.NewObjects()
+	root := o.Commit(text("dir/a", "1", "file", "1"))
+	for _, m := range []plan.Mapping{
+		{Source: "file", Destination: "d", Kind: plan.DirSource},
+		{Source: "dir", Destination: "d", Kind: plan.FileSource},
+		{Source: "file", Destination: plan.Root},
+	} {
+		_, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: []plan.Mapping{m}}))
+		assert.NotEmpty(t, failure.Reason(err, ""), "%v", m)
+		assert.ErrorContains(t, err, string(m.Source))
+	}
+}
+
+// F1: a link under a mapped path ends the sync before anything is written, wherever it points to.
+func TestASymbolicLinkIsUnsafe(t *testing.T) {
+	for _, target := range []string{"/etc/passwd", "../../..", "b", "self", "gone", strings.Repeat("long/", 1000)} {
+		files := text("projects/p/a", "1")
+		files["projects/p/link"] = plantest.File{Content: target, Mode: plan.Symlink}
+		s := newScene(t, nil)
+		_, err := s.plan(files)
+		require.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""), "%v", err)
+		assert.ErrorContains(t, err, "projects/p/link")
+		assert.ErrorContains(t, err, target[:min(len(target), 100)])
+		assert.Less(t, len(err.Error()), 600)
+
+		s.rules.Excludes = excludes(t, "**/link")
+		_, err = s.plan(files)
+		assert.NoError(t, err, "an excluded link harms nobody")
+	}
+}
+
+// F1: also where a mapping's source is a link, or a directory above it.
+func TestASymbolicLinkInASourceIsUnsafe(t *testing.T) {
+	o := plantest.NewObjects()
+	files := text("real/a", "1")
+	files["link"] = plantest.File{Content: "real", Mode: plan.Symlink}
+	for _, source := range []string{"link", "link/a"} {
+		_, err := plan.Desire(o, o.Commit(files), rules(t, plan.Rules{Mappings: mappings(t, source, "d")}))
+		assert.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""), source)
+	}
+}
+
+func TestASubmoduleIsSkippedWithAWarning(t *testing.T) {
+	files := text("projects/p/a", "1")
+	for i := range 30 {
+		files[fmt.Sprintf("projects/p/sub%02d", i)] = plantest.File{Mode: plan.Submodule, ID: plan.ID{1}}
+	}
+	s := newScene(t, nil)
+	c := s.sync(files)
+	assert.Equal(t, map[string]plan.Op{"projects/p/a": plan.Create}, done(c))
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), "submodule projects/p/sub00 is skipped")
+	assert.Less(t, len(c.Warnings), 30, "warnings are bounded")
+}
+
+// F4: what a hostile tree could name.
+func TestAHostileNameInATreeIsRefused(t *testing.T) {
+	for name, want := range map[string]v1alpha1.Reason{
+		"..": v1alpha1.ReasonUnsafePath, ".": v1alpha1.ReasonUnsafePath, "": v1alpha1.ReasonUnsafePath,
+		"a\nb": v1alpha1.ReasonUnsafePath, "a\x00": v1alpha1.ReasonUnsafePath, `a\b`: v1alpha1.ReasonUnsafePath,
+		"a/b": v1alpha1.ReasonUnsafePath, "\xff": v1alpha1.ReasonUnsafePath, "C:x": v1alpha1.ReasonUnsafePath,
+		strings.Repeat("n", 1100): v1alpha1.ReasonLimitExceeded,
+	} {
+		o := plantest.NewObjects()
+		blob := o.Blob([]byte("x"))
+		for _, e := range []plan.Entry{
+			{Name: name, Mode: plan.Regular, ID: blob},
+			{Name: name, Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
+		} {
+			d, err := plan.Desire(o, o.TreeOf([]plan.Entry{e}), rules(t, plan.Rules{Mappings: mappings(t, ".", ".")}))
+			require.NoError(t, err)
+			assert.Equal(t, want, failure.Reason(walkErr(t, d), ""), "%q", name)
+		}
+	}
+}
+
+func TestNamesThatAreOneOnSomeFileSystemCollide(t *testing.T) {
+	for name, pair := range map[string][2]string{
+		"case":                    {"p/View.json", "p/view.json"},
+		"case of a directory":     {"P/a", "p/b"},
+		"composed and decomposed": {"p/\u00e9", "p/e\u0301"},
+		"both":                    {"p/\u00c9", "p/e\u0301"},
+		"sharp s":                 {"p/straße", "p/STRASSE"},
+		"Kelvin":                  {"p/\u212a", "p/k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := plantest.NewObjects()
+			r := rules(t, plan.Rules{Mappings: mappings(t, ".", "projects")})
+			d, err := plan.Desire(o, o.Commit(text(pair[0], "1", pair[1], "2", "p/other", "3")), r)
+			require.NoError(t, err)
+			err = walkErr(t, d)
+			assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""), "%v", err)
+		})
+	}
+	t.Run("across mappings", func(t *testing.T) {
+		o := plantest.NewObjects()
+		r := rules(t, plan.Rules{Mappings: mappings(t, "one", "projects", "two", "Projects")})
+		d, err := plan.Desire(o, o.Commit(text("one/a", "1", "two/b", "2")), r)
+		require.NoError(t, err)
+		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(walkErr(t, d), ""))
+	})
+	t.Run("file and directory in one tree", func(t *testing.T) {
+		o := plantest.NewObjects()
+		blob := o.Blob([]byte("x"))
+		root := o.TreeOf([]plan.Entry{
+			{Name: "a", Mode: plan.Regular, ID: blob}, {Name: "a-b", Mode: plan.Regular, ID: blob},
+			{Name: "a", Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
+		})
+		for _, m := range [][]string{{".", "projects"}, {".", "projects", "a-b", "projects/c"}} {
+			d, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: mappings(t, m...)}))
+			require.NoError(t, err)
+			assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(walkErr(t, d), ""))
+		}
+	})
+}
+
+func TestADamagedTreeIsRefused(t *testing.T) {
+	o := plantest.NewObjects()
+	blob := o.Blob([]byte("x"))
+	for _, entries := range [][]plan.Entry{
+		{{Name: "b", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
+		{{Name: "a", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
+		{{Name: "a", ID: blob}},
+	} {
+		d, err := plan.Desire(o, o.RawTree(entries), rules(t, plan.Rules{Mappings: mappings(t, ".", "projects")}))
+		require.NoError(t, err)
+		assert.Equal(t, v1alpha1.ReasonUnsupportedRepository, failure.Reason(walkErr(t, d), ""))
+	}
+}
+
+// F11: each limit has a message of its own.
+func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits plan.Limits
+		files  plantest.Files
+	}{
+		"limit files":     {plan.Limits{Files: 2}, text("projects/a", "1", "projects/b", "2", "projects/c", "3")},
+		"limit pathBytes": {plan.Limits{PathBytes: 12}, text("projects/abcd", "1")},
+		"limit depth":     {plan.Limits{Depth: 3}, text("projects/a/b/c", "1")},
+		"limit depth,":    {plan.Limits{}, text("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil)
+			s.rules = rules(t, plan.Rules{Mappings: s.rules.Mappings, Limits: c.limits})
+			_, err := s.plan(c.files)
+			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
+			assert.ErrorContains(t, err, name)
+		})
+	}
+}
+
+func TestFilesThatComeOneByOneMeetTheSameLimit(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules = rules(t, plan.Rules{Mappings: s.rules.Mappings, Limits: plan.Limits{Files: 2}})
+	s.sync(text("projects/a", "1", "projects/b", "2"))
+	_, err := s.plan(text("projects/a", "1", "projects/b", "2", "projects/c", "3"))
+	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
+}
