@@ -2,12 +2,12 @@ package v1alpha1
 
 // GitSpec names the repository and the ref.
 type GitSpec struct {
-	// URL of the repository: https://, ssh://, the form user@host:path, http:// (not encrypted: warned about), or file://
-	// (standalone agent).
+	// URL of the repository: https://, ssh://, the form user@host:path, or http:// (not encrypted: warned about). For the
+	// standalone agent also file:// or the absolute path of a folder.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	Repo string `json:"repo"`
 	// What to sync: a branch, a tag, a full name (refs/…), or a full commit id. 40 hex digits are a commit, never a branch.
 	// A name that is both a branch and a tag is refused as AmbiguousRef: write refs/heads/… or refs/tags/….
@@ -15,7 +15,7 @@ type GitSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
-	// +kubebuilder:validation:XValidation:rule="!self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end"
+	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Ref string `json:"ref"`
 	// Credentials. At most one kind. Public repositories need none.
 	// +optional

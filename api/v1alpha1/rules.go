@@ -9,7 +9,7 @@ import (
 
 // The patterns of the CRD, for objects that no API server has seen. They are the markers' text; a test compares both.
 const (
-	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|file:///[^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	refPattern        = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
 	pathPattern       = `^(\.|(\./)?(([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+))/?$`
 	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
@@ -43,6 +43,8 @@ func refProblem(ref string) string {
 	switch {
 	case ref == "":
 		return "it is empty"
+	case ref == "@":
+		return "it is @ alone"
 	case utf8.RuneCountInString(ref) > maxRef:
 		return "it is longer than 255 characters"
 	case strings.HasPrefix(ref, "-"):
@@ -50,8 +52,9 @@ func refProblem(ref string) string {
 	case !refRegexp.MatchString(ref) || !utf8.ValidString(ref):
 		return `it starts with '/', or holds a space, a control character, or one of ~ ^ : ? * [ \`
 	case strings.Contains(ref, ".."), strings.Contains(ref, "//"), strings.Contains(ref, "/."), strings.Contains(ref, "@{"),
-		strings.HasPrefix(ref, "."), strings.HasSuffix(ref, "/"), strings.HasSuffix(ref, "."), strings.HasSuffix(ref, ".lock"):
-		return "git allows no .. // /. @{ within, no . at the start, and no / . or .lock at the end"
+		strings.HasPrefix(ref, "."), strings.HasSuffix(ref, "/"), strings.HasSuffix(ref, "."), strings.HasSuffix(ref, ".lock"),
+		strings.Contains(ref, ".lock/"):
+		return "git allows no .. // /. @{ within, no . at the start, and no / . or .lock at the end, and not @ alone"
 	}
 	return ""
 }

@@ -23,10 +23,10 @@ func repositories() []Case {
 		"https://user@git.example.com/a", "https://user:password@git.example.com/a",
 		"ssh://git@git.example.com:2222/a.git", "ssh://[::1]/a",
 		"git@git.example.com:a/b.git", "git@[::1]:a/b", "git.example.com:a/b", "git@git.example.com:/srv/a.git",
-		"file:///srv/git/a b.git",
+		"file:///srv/git/a b.git", "/srv/git/a b.git",
 	}, "the repository", func(name, v string) Case { return good(name, repo(v)) })
 	refuses := each([]string{
-		"", "-uhost", "--upload-pack=touch x", "ext::sh -c touch", "ext::sh", "/srv/git/a.git", "../a", "host",
+		"", "-uhost", "--upload-pack=touch x", "ext::sh -c touch", "ext::sh", "/", "//host/a", "file:///", "../a", "host",
 		"file://host/a", "https://", "https:///a", "https://-x/a", "ssh://-oProxyCommand=x/a",
 		"git@-x:a", "git@host:-a", "git@host:/-a", "ftp://host/a", "git://host/a", "a://b:c",
 		"https://host/a b", "https://host/a\nb", "https://host/\x01", "https://h/" + strings.Repeat("a", 2039),
@@ -41,7 +41,7 @@ func refs() []Case {
 		"x.lockx", "ä", "0123456789abcdef0123456789abcdef01234567", strings.Repeat("ä", 255),
 	}, "the ref", func(name, v string) Case { return good(name, ref(v)) })
 	refuses := each([]string{
-		"", "-x", "--upload-pack=x", "/main", "main/", "a b", "a..b", "..", "a//b", "a/.b", ".a", "a.", "a.lock", "a@{1}",
+		"", "-x", "--upload-pack=x", "/main", "main/", "a b", "a..b", "..", "a//b", "a/.b", ".a", "a.", "a.lock", "a.lock/b", "@", "a@{1}",
 		"a~1", "a^", "a:b", "a?", "a*", "a[b", `a\b`, "a\tb", "a\nb", "a\x7f", "refs/heads/../../x", strings.Repeat("a", 256),
 	}, "the ref", func(name, v string) Case { return bad(name, "spec.git.ref", ref(v)) })
 	allowed := func(v any) O { return O{"git": O{"allowedRefs": v}} }
