@@ -167,3 +167,18 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 		}
 	}
 }
+
+// The whole bench with the real agent, on the smallest repository.
+func TestTheBenchRunsFromEndToEnd(t *testing.T) {
+	work := t.TempDir()
+	var out strings.Builder
+	err := run(t.Context(), []string{"-sizes", "T", "-n", "1", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
+	require.NoError(t, err)
+	for _, c := range cases {
+		assert.Contains(t, out.String(), "| "+c.title+" ")
+	}
+	assert.Contains(t, out.String(), "| T: store lost, nothing changed: the ref advertisement only")
+	left, err := os.ReadDir(work)
+	require.NoError(t, err)
+	assert.Empty(t, left, "the work directories are removed")
+}

@@ -104,7 +104,7 @@ func (g *judge) memory(limit int64, c string) {
 func (g *judge) idle() {
 	k := g.key("nothing", resident)
 	used, ok := median(g.r, k, cpu)
-	if !ok {
+	if !ok || used == 0 { // a system that does not tell
 		return
 	}
 	asked, _ := median(g.r, k, fetches)

@@ -21,6 +21,7 @@ type agentResident struct {
 	remote *remote
 	addr   string
 	cmd    *exec.Cmd
+	ended  chan error // receives once, when the process ends
 	output tail
 	client http.Client
 }
@@ -61,8 +62,11 @@ func (a *agentResident) reset(ctx context.Context) error {
 	args := append(a.args(), "--health-addr", a.addr, "--metrics-addr", "")
 	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, &a.output)
 	if err := a.cmd.Start(); err != nil {
+		a.cmd = nil
 		return err
 	}
+	a.ended = make(chan error, 1)
+	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(a.cmd, a.ended)
 	want, err := a.remote.head(ctx)
 	if err != nil {
 		return err
@@ -112,6 +116,9 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 			return nil
 		}
 		select {
+		case err := <-a.ended:
+			a.cmd = nil
+			return fmt.Errorf("the resident agent ended by itself: %v: %s", err, a.output.String())
 		case <-ctx.Done():
 			return fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
 		case <-tick.C:
@@ -140,11 +147,11 @@ func (a *agentResident) close() error {
 	}
 	cmd := a.cmd
 	a.cmd = nil
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("the resident agent: %w: %s", err, a.output.String())
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("the resident agent: %w: %s", err, a.output.String())
+	_ = cmd.Process.Signal(syscall.SIGTERM) // where it has ended already, Wait has the reason
+	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer kill.Stop()
+	if err := <-a.ended; err != nil {
+		return fmt.Errorf("the resident agent ended badly: %w: %s", err, a.output.String())
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type agent struct {
 	url    string // of its health port
 	cmd    *exec.Cmd
 	client http.Client
+	ended  chan struct{} // closed when the process has ended, with the outcome in err
+	err    error
 
 	mu  sync.Mutex
 	log []byte
@@ -64,10 +66,17 @@ func startAgent(binary string, args ...string) (*agent, error) {
 	if err := listener.Close(); err != nil {
 		return nil, err
 	}
-	a := &agent{url: "http://" + addr, client: http.Client{Timeout: 10 * time.Second}}
+	a := &agent{url: "http://" + addr, client: http.Client{Timeout: 10 * time.Second}, ended: make(chan struct{})}
 	a.cmd = exec.Command(binary, append(args, "--health-addr", addr, "--metrics-addr", "", "--log-format", "text")...)
 	a.cmd.Stdout, a.cmd.Stderr = a, a
-	return a, a.cmd.Start()
+	if err := a.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(a.ended)
+		a.err = a.cmd.Wait()
+	}()
+	return a, nil
 }
 
 // Write keeps the end of the log.
@@ -125,6 +134,8 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 			return s, err
 		}
 		select {
+		case <-a.ended:
+			return last, fmt.Errorf("%s: the agent ended by itself: %v", what, a.err)
 		case <-ctx.Done():
 			return last, fmt.Errorf("%s: it did not happen; the agent says %s/%s at %.7s for %.7s: %s",
 				what, last.Phase, last.Reason, last.Commit, last.Target, last.Message)
@@ -140,13 +151,12 @@ func (a *agent) synced(ctx context.Context, commit string) (state, error) {
 
 // stop asks the agent to end, and waits until it has.
 func (a *agent) stop() error {
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop the agent: %w", err)
-	}
+	_ = a.cmd.Process.Signal(syscall.SIGTERM) // where it has ended already, err has the reason
 	kill := time.AfterFunc(30*time.Second, func() { _ = a.cmd.Process.Kill() })
 	defer kill.Stop()
-	if err := a.cmd.Wait(); err != nil {
-		return fmt.Errorf("the agent ended badly: %w", err)
+	<-a.ended
+	if a.err != nil {
+		return fmt.Errorf("the agent ended badly: %w", a.err)
 	}
 	return nil
 }
