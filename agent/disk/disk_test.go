@@ -53,7 +53,11 @@ func (t tree) source() Source {
 // seeded returns a data directory as a gateway leaves it after its first start.
 func seeded(t testing.TB) string {
 	t.Helper()
-	root := t.TempDir()
+	return seededIn(t, t.TempDir())
+}
+
+func seededIn(t testing.TB, root string) string {
+	t.Helper()
 	put(t, root, ".ignition-seed-complete", "")
 	put(t, root, "ignition.conf", "wrapper")
 	put(t, root, "config/resources/core/config-mode.json", "{}")
@@ -77,7 +81,7 @@ func open(t testing.TB, root string, o Options) *Dir {
 }
 
 // planFor is a plan in small: what has to change so that the directory is want.
-func planFor(t testing.TB, d *Dir, want tree) *plan.Changes {
+func planFor(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) *plan.Changes {
 	t.Helper()
 	owned := map[string]plan.Owned{}
 	for rec, err := range d.Manifest().All("") {
@@ -112,11 +116,14 @@ func planFor(t testing.TB, d *Dir, want tree) *plan.Changes {
 			c.Op = plan.Create
 		case c.FoundID != c.ID || st.Exec != f.exec:
 			c.Op = plan.Update
-		case rec.Want != c.ID || rec.Have != c.FoundID || rec.Mtime != st.Mtime || rec.Exec != c.Exec:
+		case !has || rec.Want != c.ID || rec.Have != c.FoundID || rec.Mtime != st.Mtime || rec.Exec != c.Exec:
 			c.Op = plan.Adopt
 		default:
 			ch.Unchanged++
 			continue
+		}
+		for _, mod := range mods {
+			mod(&c)
 		}
 		ch.List = append(ch.List, c)
 	}
@@ -128,16 +135,16 @@ func head(want tree) plan.Header {
 }
 
 // apply brings the directory to want.
-func apply(t testing.TB, d *Dir, want tree) Result {
+func apply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) Result {
 	t.Helper()
-	res, err := tryApply(t, d, want)
+	res, err := tryApply(t, d, want, mods...)
 	require.NoError(t, err)
 	return res
 }
 
-func tryApply(t testing.TB, d *Dir, want tree) (Result, error) {
+func tryApply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) (Result, error) {
 	t.Helper()
-	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	s, err := d.Stage(t.Context(), planFor(t, d, want, mods...), nil, want.source())
 	if err != nil {
 		return Result{}, err
 	}

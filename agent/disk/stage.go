@@ -159,9 +159,10 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	}
 	w := &blobWriter{f: f, small: small[:0]}
 	var id plan.ID
+	var refused error
 	err = r.d.fill(path, func() error {
-		if err := src(w, *c); err != nil {
-			return err
+		if refused = src(w, *c); refused != nil {
+			return refused
 		}
 		id, err = w.finish(r.buf)
 		return err
@@ -169,7 +170,11 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	switch {
 	case w.err != nil:
 		err = writing(w.err, "stage %s", c.Path)
-	case err == nil && id != c.ID:
+	case refused != nil:
+		err = refused
+	case err != nil:
+		err = writing(err, "stage %s", c.Path)
+	case id != c.ID:
 		err = fmt.Errorf("stage %s: git wants blob %s here and the source gave %s", c.Path, c.ID, id)
 	}
 	var fi fs.FileInfo
@@ -201,7 +206,7 @@ func (r *run) openAreas(make bool) error {
 	for _, a := range r.areas {
 		n, err := r.openArea(a, make)
 		if err != nil {
-			return fmt.Errorf("open the staging folder below %q: %w", a, err)
+			return writing(err, "open the staging folder below %q", a)
 		}
 		r.staging[a] = n
 	}

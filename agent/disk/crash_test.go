@@ -1,0 +1,418 @@
+//go:build linux
+
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// crashWorld is one sync of about forty files with every kind of operation (trust.md F14), from the commit one, with
+// what the gateway did since, to the commit two.
+type crashWorld struct {
+	one, two      tree
+	before, after map[string]string // the files as they are to be at either end
+	unowned       []string
+	gateways      []string // contents that only the gateway has
+}
+
+func newCrashWorld() *crashWorld {
+	one, two := tree{}, tree{}
+	for i := range 6 {
+		v := fmt.Sprintf("projects/p/com.inductiveautomation.perspective/views/v%d/", i)
+		for _, f := range []string{"resource.json", "view.json", "thumbnail.png"} {
+			one[v+f] = file{content: fmt.Sprintf("%s %d one", f, i)}
+			two[v+f] = one[v+f]
+		}
+		if i < 3 { // update
+			two[v+"view.json"] = file{content: fmt.Sprintf("view %d two", i)}
+			two[v+"resource.json"] = file{content: fmt.Sprintf("resource %d two", i)}
+		}
+		n := fmt.Sprintf("config/resources/core/ignition/db/new%d/", i) // create, with directories
+		if i < 4 {
+			two[n+"resource.json"], two[n+"config.json"] = file{content: n}, file{content: n + "c"}
+		}
+		if i == 5 { // delete, with its directories
+			for _, f := range []string{"resource.json", "view.json", "thumbnail.png"} {
+				delete(two, v+f)
+			}
+		}
+	}
+	set := func(p, a, b string) {
+		if a != "" {
+			one[p] = file{content: a}
+		}
+		if b != "" {
+			two[p] = file{content: b}
+		}
+	}
+	set("projects/p/project.json", "p", "p2")
+	set("projects/p/turn", "file", "")         // file → directory
+	set("projects/p/turn/in/x.json", "", "x2") //
+	set("projects/q/turn/in/y.json", "y", "")  // directory → file
+	set("projects/q/turn/z.json", "z", "")     //
+	set("projects/q/turn", "", "turned")       //
+	set("projects/q/project.json", "q", "q")   //
+	set("projects/q/edited.json", "e1", "e2")  // conflict: edited on the gateway
+	set("projects/q/dropped.json", "d1", "")   // conflict: edited there, deleted in git
+	set("projects/q/linked.json", "l1", "l2")  // conflict: a link now
+	set("projects/q/foreign.json", "", "git")  // conflict: the gateway had one before us
+	set("projects/q/same.json", "", "same")    // adopt
+	set("projects/q/kept.json", "k1", "k2")    // keep
+	set("projects/q/released.json", "rel", "") // release
+	set("projects/q/half/mine.json", "m", "")  // delete; the directory is in use
+	one["projects/p/run.sh"], two["projects/p/run.sh"] = file{"#!", false}, file{"#!", true}
+	w := &crashWorld{one: one, two: two, gateways: []string{"e-gateway", "d-gateway", "f-gateway"}}
+	w.unowned = []string{
+		".ignition-seed-complete", "ignition.conf", "config/resources/core/config-mode.json", "projects/.resources/cafe",
+		"projects/q/half/theirs.json", "projects/q/released.json", "projects/q/kept.json",
+	}
+	return w
+}
+
+// mods turns two changes into the ones that only rules can ask for.
+func (w *crashWorld) mods(c *plan.Change) {
+	switch c.Path {
+	case "projects/q/kept.json":
+		if c.Op == plan.Update {
+			c.Op, c.Conflict = plan.Keep, false
+		}
+	case "projects/q/released.json":
+		if c.Op == plan.Delete {
+			c.Op, c.Conflict = plan.Release, false
+		}
+	}
+}
+
+// build makes the directory as it is before the sync to two.
+func (w *crashWorld) build(t testing.TB) string {
+	root := seededIn(t, memory(t))
+	d, err := Open(root, Options{around: quick})
+	require.NoError(t, err)
+	put(t, root, "projects/q/half/theirs.json", "theirs") // so that we did not make the directory
+	apply(t, d, w.one)
+	require.NoError(t, d.Close())
+	put(t, root, "projects/q/edited.json", "e-gateway")
+	put(t, root, "projects/q/dropped.json", "d-gateway")
+	put(t, root, "projects/q/kept.json", "k-gateway")
+	put(t, root, "projects/q/foreign.json", "f-gateway")
+	put(t, root, "projects/q/same.json", "same")
+	require.NoError(t, os.Remove(filepath.Join(root, "projects/q/linked.json")))
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "projects/q/linked.json")))
+	if w.before == nil {
+		w.before = contents(t, root)
+		w.after = maps.Clone(w.before)
+		for p := range w.one {
+			if _, ok := w.two[p]; !ok && p != "projects/q/released.json" {
+				delete(w.after, p)
+			}
+		}
+		for p, f := range w.two {
+			if p != "projects/q/kept.json" {
+				w.after[p] = f.content
+			}
+		}
+	}
+	return root
+}
+
+// memory returns a folder that is quick, where there is one.
+func memory(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "disk-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// quick leaves out what makes durable, for directories whose life ends with the test.
+func quick(e effect, do func() error) error {
+	if strings.HasPrefix(e.op, "sync") {
+		return nil
+	}
+	return do()
+}
+
+func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) { return tryApply(t, d, w.two, w.mods) }
+
+// check asserts the invariants of trust.md after a crash and the next start, that the next sync delivers, and that the
+// one after it has nothing to do.
+func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
+	t.Helper()
+	d, err := Open(root, Options{around: quick})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	got := contents(t, root)
+	want := w.before
+	if forward = d.Manifest().Header().Commit == w.two.id(); forward {
+		want = w.after
+	}
+	require.Empty(t, cmp.Diff(want, got), "INV1 and INV2: all files are those of one commit, and nobody else's changed")
+	assertNoLeftovers(t, root)
+	w.assertNothingLost(t, root)
+
+	_, err = w.sync(t, d)
+	require.NoError(t, err)
+	require.Empty(t, cmp.Diff(w.after, contents(t, root)))
+	assert.Equal(t, len(w.two), d.Manifest().Header().Files)
+	for rec, err := range d.Manifest().All("") {
+		require.NoError(t, err)
+		id, err := d.BlobID(rec.Path)
+		require.NoError(t, err)
+		if rec.Path != "projects/q/kept.json" {
+			assert.Equal(t, rec.Have, id, "INV4 %s", rec.Path)
+		}
+	}
+	assertNoLeftovers(t, root)
+	w.assertNothingLost(t, root)
+
+	steps := 0
+	d.o.around = func(effect, func() error) error { steps++; return errCut }
+	res, err := w.sync(t, d)
+	require.NoError(t, err)
+	assert.Zero(t, steps, "INV6: the second run does nothing")
+	assert.Zero(t, res.Created+res.Updated+res.Deleted+res.Saved)
+	d.o.around = quick
+	return forward
+}
+
+// assertNothingLost looks for each content of the gateway's own in the live files and in lost+found.
+func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
+	t.Helper()
+	all := everything(t, root)
+	for _, g := range w.gateways {
+		assert.Contains(t, all, g, "a version of the gateway's is gone")
+	}
+}
+
+// everything returns the contents of all files, also those in .stoker.
+func everything(t testing.TB, root string) map[string]bool {
+	all := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			b, rerr := os.ReadFile(p)
+			all[string(b)], err = true, rerr
+		}
+		return err
+	}))
+	return all
+}
+
+// run syncs through a power cut and returns how many steps there were.
+func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
+	d, err := Open(root, Options{around: c.around})
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := w.sync(t, d)
+	require.NoError(t, d.Close())
+	return res, err
+}
+
+func (w *crashWorld) steps(t *testing.T) int {
+	root := w.build(t)
+	c := newPowerCut(t, root)
+	_, err := w.run(t, root, c)
+	require.NoError(t, err)
+	require.True(t, w.check(t, root))
+	require.Greater(t, c.steps, 150)
+	return c.steps
+}
+
+// stride thins a matrix out in short mode.
+func stride(n int) int {
+	if testing.Short() {
+		return 7 * n
+	}
+	return n
+}
+
+// F14: whatever the last step was, the next start finds one commit or the other, and nothing is lost.
+func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for _, mode := range []struct {
+		name        string
+		cut, strict bool
+	}{
+		{"process dies", false, false},
+		{"power cut, names kept in order", true, false},
+		{"power cut, names kept by directory", true, true},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			ends := map[bool]int{}
+			for stop := 1; stop <= n; stop += stride(1) {
+				ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+					root := w.build(t)
+					c := newPowerCut(t, root)
+					c.stop, c.strict = stop, mode.strict
+					_, err := w.run(t, root, c)
+					if stop < n-10 { // after the end only leftovers are cleared, and that may fail
+						require.Error(t, err)
+					}
+					if mode.cut {
+						c.cut()
+					}
+					ends[w.check(t, root)]++
+				})
+				if !ok {
+					return
+				}
+			}
+			assert.Positive(t, ends[true])
+			assert.Positive(t, ends[false])
+		})
+	}
+}
+
+// F13, F14: a step that fails makes the sync fail with its reason and leaves the last good commit.
+func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for fail := 1; fail <= n; fail += stride(1) {
+		ok := t.Run(strconv.Itoa(fail), func(t *testing.T) {
+			root := w.build(t)
+			c := newPowerCut(t, root)
+			c.fail, c.err = fail, syscall.ENOSPC
+			res, err := w.run(t, root, c)
+			if err != nil {
+				assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
+				if !res.Applied {
+					assert.Empty(t, cmp.Diff(w.before, contents(t, root)))
+				}
+			}
+			w.check(t, root)
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+// F14: the power goes while a failed sync is taken back.
+func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for fail := n / 2; fail <= n; fail += stride(11) {
+		for stop := fail + 1; stop < fail+n; stop += stride(5) {
+			done := false
+			ok := t.Run(fmt.Sprintf("%d-%d", fail, stop), func(t *testing.T) {
+				root := w.build(t)
+				c := newPowerCut(t, root)
+				c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
+				_, _ = w.run(t, root, c) // how it ends depends on the two steps; what is left is what counts
+				done = !c.dead
+				c.cut()
+				w.check(t, root)
+			})
+			if !ok {
+				return
+			}
+			if done {
+				break
+			}
+		}
+	}
+}
+
+// F14: what the gateway writes between a crash and the next start is not lost either.
+func TestGatewayWritesBetweenCrashAndRecoveryAreKept(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for stop := n / 3; stop <= n; stop += stride(3) {
+		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+			root := w.build(t)
+			c := newPowerCut(t, root)
+			c.stop = stop
+			_, _ = w.run(t, root, c) // as above
+			wrote := []string{"late-0", "late-1", "late-2"}
+			for i, p := range []string{"projects/p/com.inductiveautomation.perspective/views/v0/view.json", "projects/q/edited.json", "projects/p/project.json"} {
+				put(t, root, p+".tmp", wrote[i])
+				require.NoError(t, os.Rename(filepath.Join(root, p+".tmp"), filepath.Join(root, p)))
+			}
+			d, err := Open(root, Options{around: quick})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, d.Close()) }()
+			_, err = w.sync(t, d)
+			require.NoError(t, err)
+			assert.Empty(t, cmp.Diff(w.after, contents(t, root)))
+			all := everything(t, root)
+			for _, s := range append(wrote, "d-gateway", "f-gateway") {
+				assert.Contains(t, all, s)
+			}
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+const (
+	envKillRoot = "DISK_TEST_KILL_ROOT"
+	envKillStep = "DISK_TEST_KILL_STEP"
+)
+
+// TestKilledProcess is the process that TestSIGKILLAtAnyStep kills.
+func TestKilledProcess(t *testing.T) {
+	root := os.Getenv(envKillRoot)
+	if root == "" {
+		t.Skip("it is run by TestSIGKILLAtAnyStepIsRecovered")
+	}
+	stop, err := strconv.Atoi(os.Getenv(envKillStep))
+	require.NoError(t, err)
+	steps := 0
+	d, err := Open(root, Options{around: func(_ effect, do func() error) error {
+		if steps++; steps == stop {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		return do()
+	}})
+	require.NoError(t, err)
+	_, err = newCrashWorld().sync(t, d)
+	require.NoError(t, err)
+}
+
+// F14: SIGKILL at an instant, and again at the next start.
+func TestSIGKILLAtAnyStepIsRecovered(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for stop := 2; stop <= n; stop += stride(6) {
+		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+			root := w.build(t)
+			for _, s := range []int{stop, stop / 2} {
+				cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
+				cmd.Env = append(os.Environ(), envKillRoot+"="+root, envKillStep+"="+strconv.Itoa(s))
+				var out bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &out
+				err := cmd.Run()
+				if s == stop {
+					require.Error(t, err, out.String())
+					require.Equal(t, syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), out.String())
+				}
+			}
+			w.check(t, root)
+		})
+		if !ok {
+			return
+		}
+	}
+}

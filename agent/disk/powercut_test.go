@@ -1,0 +1,198 @@
+//go:build linux
+
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var errCut = errors.New("the power is gone")
+
+// powerCut is a file system that stops at a step, and then forgets what was not made durable. It does each step for real
+// and remembers how to take it back.
+type powerCut struct {
+	t    testing.TB
+	root string
+	side string // keeps what a step removes
+	// stop is the step before which the power goes; 0 never.
+	stop int
+	// fail is a step that fails with err, alone; 0 none.
+	fail int
+	err  error
+	// strict forgets each name that the fsync of its own directory did not keep; else all names since the last sync, as
+	// file systems with a journal in order do.
+	strict bool
+
+	steps   int
+	dead    bool
+	pending []pending
+	dirty   map[uint64]*os.File // contents, by inode
+}
+
+// pending is a step that is not durable yet.
+type pending struct {
+	dirs []string // that still have to be made durable
+	back func() error
+}
+
+func newPowerCut(t testing.TB, root string) *powerCut {
+	return &powerCut{t: t, root: root, side: memory(t), dirty: map[uint64]*os.File{}}
+}
+
+func (c *powerCut) around(e effect, do func() error) error {
+	if c.dead {
+		return errCut
+	}
+	c.steps++
+	if c.steps == c.fail {
+		return &os.PathError{Op: e.op, Path: e.path, Err: c.err}
+	}
+	if c.steps == c.stop {
+		if e.op == "fill" {
+			_ = do() // the last thing that happens; how much of it stays is for cut to say
+		}
+		c.dead = true
+		return errCut
+	}
+	return c.step(e, do)
+}
+
+func (c *powerCut) step(e effect, do func() error) error {
+	path, dest := filepath.Join(c.root, e.path), filepath.Join(c.root, e.dest)
+	keep := filepath.Join(c.side, strconv.Itoa(c.steps))
+	switch e.op {
+	case "sync":
+		c.settle(inode(c.t, path))
+		return nil
+	case "syncfs":
+		for ino := range c.dirty {
+			c.settle(ino)
+		}
+		c.pending = nil
+		return nil
+	case "syncdir":
+		c.syncDir(path)
+		return nil
+	case "remove":
+		if _, err := os.Lstat(path); err == nil {
+			require.NoError(c.t, linkTree(path, keep))
+		}
+	case "rename":
+		if fi, err := os.Lstat(dest); err == nil && !fi.IsDir() {
+			require.NoError(c.t, os.Link(dest, keep))
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	c.remember(e.op, path, dest, keep)
+	return nil
+}
+
+// remember notes how a step that was done is taken back.
+func (c *powerCut) remember(op, path, dest, keep string) {
+	p := pending{dirs: []string{filepath.Dir(path)}}
+	switch op {
+	case "create":
+		if fi, err := os.Lstat(path); err == nil && fi.Mode().IsRegular() {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(c.t, err)
+			c.dirty[inode(c.t, path)] = f
+		}
+		p.back = func() error { return os.Remove(path) }
+	case "mkdir":
+		p.back = func() error { return os.Remove(path) }
+	case "rmdir":
+		p.back = func() error { return os.Mkdir(path, 0o755) }
+	case "link":
+		p.dirs[0] = filepath.Dir(dest)
+		p.back = func() error { return os.Remove(dest) }
+	case "exchange":
+		p.dirs = append(p.dirs, filepath.Dir(dest))
+		p.back = func() error { return unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, dest, unix.RENAME_EXCHANGE) }
+	case "remove":
+		p.back = func() error { return os.Rename(keep, path) }
+	case "rename":
+		p.dirs = append(p.dirs, filepath.Dir(dest))
+		p.back = func() error {
+			err := os.Rename(dest, path)
+			if _, kerr := os.Lstat(keep); kerr == nil {
+				err = errors.Join(err, os.Rename(keep, dest))
+			}
+			return err
+		}
+	default:
+		return
+	}
+	c.pending = append(c.pending, p)
+}
+
+func (c *powerCut) settle(ino uint64) {
+	if f := c.dirty[ino]; f != nil {
+		_ = f.Close()
+		delete(c.dirty, ino)
+	}
+}
+
+func (c *powerCut) syncDir(dir string) {
+	if !c.strict {
+		c.pending = nil
+		return
+	}
+	kept := c.pending[:0]
+	for _, p := range c.pending {
+		var left []string
+		for _, d := range p.dirs {
+			if d != dir {
+				left = append(left, d)
+			}
+		}
+		if p.dirs = left; len(left) > 0 {
+			kept = append(kept, p)
+		}
+	}
+	c.pending = kept
+}
+
+// cut forgets what was not durable when the power went.
+func (c *powerCut) cut() {
+	for ino, f := range c.dirty {
+		_ = f.Truncate(0)
+		c.settle(ino)
+	}
+	for i := len(c.pending) - 1; i >= 0; i-- {
+		// One that cannot be taken back, because a later one that is durable stands on it, was durable too.
+		_ = c.pending[i].back()
+	}
+	c.pending = nil
+}
+
+func inode(t testing.TB, path string) uint64 {
+	var st unix.Stat_t
+	require.NoError(t, unix.Lstat(path, &st))
+	return st.Ino
+}
+
+// linkTree copies a tree with hard links for its files.
+func linkTree(from, to string) error {
+	return filepath.WalkDir(from, func(p string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, p)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return os.Mkdir(filepath.Join(to, rel), 0o755)
+		}
+		return os.Link(p, filepath.Join(to, rel))
+	})
+}
