@@ -1,0 +1,315 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestAFileThatBecomesADirectoryAndBack(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(text("projects/p/x", "file", "projects/p/x-y", "1"))
+		c := s.sync(text("projects/p/x/a", "1", "projects/p/x/b/c", "2", "projects/p/x-y", "1"), mode)
+		assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Delete, "projects/p/x/a": plan.Create, "projects/p/x/b/c": plan.Create}, done(c))
+		s.has("projects/p/x/b/c", "2")
+		s.sync(text("projects/p/x", "file", "projects/p/x-y", "1"), mode)
+		s.has("projects/p/x", "file")
+		assert.Empty(t, s.sync(text("projects/p/x", "file", "projects/p/x-y", "1"), full).List)
+	})
+}
+
+func TestAForeignFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, map[string]string{"projects/q": "own"})
+		s.sync(text("projects/p/a", "1"))
+		_, err := s.plan(text("projects/p/a", "1", "projects/q/views/v", "1"), mode)
+		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/q stands")
+	})
+}
+
+func TestAReleasedFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.GatewayWins
+	s.sync(text("projects/p/x", "1"))
+	s.disk.Write("projects/p/x", "gateway's")
+	_, err := s.plan(text("projects/p/x/a", "1"))
+	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+}
+
+func TestADirectoryWithForeignFilesWhereAFileIsNeededGoesByTheConflictPolicy(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		scene := func(policy plan.ConflictPolicy) (*plan.Changes, error) {
+			s := newScene(t, nil)
+			s.rules.Conflict = policy
+			s.sync(text("projects/p/x/a", "1", "projects/p/b", "1"))
+			s.disk.Write("projects/p/x/own", "gateway's")
+			return s.plan(text("projects/p/x", "file", "projects/p/b", "1"), mode)
+		}
+		_, err := scene(plan.GitWins)
+		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/p/x/own")
+
+		c, err := scene(plan.Hold)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, []string{"projects/p/x"}, c.Held.Paths)
+
+		c, err = scene(plan.GatewayWins)
+		require.NoError(t, err)
+		assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Keep, "projects/p/x/a": plan.Delete}, done(c))
+	})
+}
+
+func TestAnEmptyDirectoryMakesWayForAFile(t *testing.T) {
+	s := newScene(t, nil)
+	s.disk.Put("projects/p/x/y", plan.Dir)
+	c := s.sync(text("projects/p/x", "file"))
+	assert.Equal(t, plan.Dir, change(t, c, "projects/p/x").Found.Kind)
+	s.has("projects/p/x", "file")
+}
+
+// F2: a link above a desired path is never followed.
+func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(text("projects/p/a", "1"))
+		s.disk.Put("projects/q", plan.Link)
+		_, err := s.plan(text("projects/p/a", "1", "projects/q/views/v", "1"), mode)
+		assert.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/q is a symbolic link")
+	})
+}
+
+// F2: a link at the path itself is replaced, never written through, and only as the policy has it.
+func TestALinkAtADesiredPathIsAConflict(t *testing.T) {
+	s := newScene(t, nil)
+	s.disk.Put(file, plan.Link)
+	c := s.sync(text(file, "one"))
+	x := change(t, c, file)
+	assert.True(t, x.Conflict)
+	assert.Equal(t, plan.Update, x.Op)
+	assert.Equal(t, plan.Link, x.Found.Kind)
+	assert.True(t, x.FoundID.IsZero())
+	s.has(file, "one")
+
+	s = newScene(t, nil)
+	s.rules.Conflict = plan.GatewayWins
+	s.disk.Put(file, plan.Other)
+	assert.Equal(t, map[string]plan.Op{file: plan.Keep}, done(s.sync(text(file, "one"))))
+}
+
+func project(name string, n int) plantest.Files {
+	files := text("projects/"+name+"/project.json", `{"title":"`+name+`"}`)
+	for i := range n {
+		files[fmt.Sprintf("projects/%s/views/v%03d", name, i)] = plantest.File{Content: fmt.Sprint(i)}
+	}
+	return files
+}
+
+func merged(sets ...plantest.Files) plantest.Files {
+	all := make(plantest.Files)
+	for _, s := range sets {
+		maps.Copy(all, s)
+	}
+	return all
+}
+
+func TestADeletedProjectIsHeldUntilItIsAllowed(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(project("line1", 3), project("line2", 100)))
+		c, err := s.plan(project("line2", 100), mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Equal(t, "4 files of 105 would be deleted, with them the whole of project line1: if that is meant, allow it by force-sync",
+			c.Held.Message)
+		assert.Len(t, c.Held.Paths, 4)
+		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")
+		assert.Equal(t, 4, s.sync(project("line2", 100), mode, force).Counts().Deleted)
+	})
+}
+
+func TestARenamedProjectIsHeld(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(merged(project("old", 2), project("line2", 100)))
+	c, err := s.plan(merged(project("new", 2), project("line2", 100)))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Contains(t, c.Held.Message, "project old")
+}
+
+func TestAProjectOfWhichSomethingStaysIsNotHeld(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(merged(project("p", 2), project("line2", 100)))
+	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), project("line2", 100)))
+	assert.Equal(t, 1, c.Counts().Deleted)
+}
+
+func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T) {
+	for _, c := range []struct {
+		owned, left int
+		held        bool
+	}{
+		{60, 40, false},  // 20 files, 33 percent
+		{60, 39, true},   // 21 files, 35 percent
+		{100, 70, false}, // 30 percent
+		{100, 69, true},
+		{25, 3, true},
+		{20, 0, false}, // all of 20 files, but no project
+	} {
+		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+			s := newScene(t, nil)
+			s.sync(without(project("p", c.owned), "projects/p/project.json"))
+			got, err := s.plan(without(project("p", c.left), "projects/p/project.json"), mode)
+			require.NoError(t, err)
+			assert.Equal(t, c.held, got.Held != nil, "%d of %d", c.left, c.owned)
+		})
+	}
+}
+
+func TestAConflictBesideAMassDeletionIsNamedToo(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.Hold
+	s.sync(merged(project("p", 2), text("config/c", "1")))
+	s.disk.Write("config/c", "gateway's")
+	c, err := s.plan(text("config/c", "2"))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+	assert.Contains(t, c.Held.Message, "config/c")
+}
+
+func TestAConflictNamesTenPathsAndCountsTheRest(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.Hold
+	for path := range project("p", 12) {
+		s.disk.Write(path, "own")
+	}
+	c, err := s.plan(without(project("p", 12), "projects/p/project.json"))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Len(t, c.Held.Paths, 10)
+	assert.Contains(t, c.Held.Message, "12 files changed both")
+	assert.Contains(t, c.Held.Message, "and 2 more")
+}
+
+func TestAPreviousTreeThatCannotBeReadMakesThePlanAFullOne(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(text(file, "one", "projects/p/b", "b"))
+	for _, dir := range []plantest.Files{text("a.txt", "one", "b", "b"), text("p/a.txt", "one", "p/b", "b")} {
+		s.objects.Forget(s.objects.Commit(dir))
+	}
+	c := s.sync(text(file, "two", "projects/p/b", "b"))
+	assert.True(t, c.Full)
+	assert.Equal(t, map[string]plan.Op{file: plan.Update}, done(c))
+}
+
+func TestAPlanIsFullWhereTheManifestDoesNotFit(t *testing.T) {
+	for name, change := range map[string]func(s *scene){
+		"incomplete":     func(s *scene) { s.manifest.Head.Complete = false },
+		"other rules":    func(s *scene) { s.rules.Prune = plan.PruneNone },
+		"another commit": func(s *scene) { s.manifest.Head.Commit = plan.ID{1} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil)
+			s.sync(text(file, "one"))
+			change(s)
+			in := s.input(text(file, "one"))
+			in.From = in.Previous.Root()
+			c, err := plan.Compute(in)
+			require.NoError(t, err)
+			assert.True(t, c.Full)
+		})
+	}
+}
+
+func TestErrorsOfManifestAndDiskEndThePlan(t *testing.T) {
+	broken := errors.New("input/output error")
+	s := newScene(t, nil)
+	s.sync(text(file, "one", "projects/p/b", "b"))
+	s.disk.Touch("projects/p/b")
+	for name, with := range map[string]func(*plan.Input){
+		"stat":             func(in *plan.Input) { in.State = failing{State: in.State, stat: broken} },
+		"hash":             func(in *plan.Input) { in.State = failing{State: in.State, blob: broken}; in.Verify = true },
+		"manifest get":     func(in *plan.Input) { in.Manifest = failingManifest{in.Manifest, broken} },
+		"manifest all":     func(in *plan.Input) { in.Manifest = failingManifest{in.Manifest, broken}; in.Previous = nil },
+		"a tree of commit": func(*plan.Input) { s.objects.Forget(s.objects.Commit(text("a.txt", "two", "b", "b"))) },
+	} {
+		_, err := s.plan(text(file, "two", "projects/p/b", "b"), with)
+		assert.Error(t, err, name)
+		if name != "a tree of commit" {
+			assert.ErrorIs(t, err, broken, name)
+		}
+	}
+}
+
+func TestRecordsKeepTheirMappingWhenOthersComeAndGo(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mappings = mappings(t, "a", "a", "b", "b", "c", "c")
+	files := text("a/1", "1", "b/1", "1", "c/1", "1", "d/1", "1", "e/1", "1")
+	s.sync(files)
+	s.rules.Mappings = mappings(t, "d", "d", "c", "c", "a", "a")
+	c := s.sync(files)
+	assert.Equal(t, map[string]plan.Op{"b/1": plan.Release, "d/1": plan.Create}, done(c), "no record is renewed")
+	assert.Equal(t, []plan.Origin{{Source: "a", Destination: "a"}, {Source: "d", Destination: "d"}, {Source: "c", Destination: "c"}},
+		c.Mappings, "the place of b is free")
+	for path, rec := range s.manifest.Records {
+		assert.Equal(t, path[:1], s.manifest.Head.Mappings[rec.Origin].Source, path)
+	}
+	s.rules.Mappings = mappings(t, "e", "e", "d", "d", "c", "c", "a", "a")
+	assert.Len(t, s.sync(files).Mappings, 4)
+}
+
+func TestAFileThatComesFromAnotherMappingIsRecordedSo(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mappings = mappings(t, "one", "projects", "two", "projects")
+	s.sync(text("one/a", "1", "two/b", "1"))
+	c := s.sync(text("one/a", "1", "two/b", "1", "two/a", "1"))
+	assert.Equal(t, map[string]plan.Op{"projects/a": plan.Adopt}, done(c))
+	assert.Equal(t, "two", s.manifest.Head.Mappings[s.manifest.Records["projects/a"].Origin].Source)
+}
+
+// failing is a State in which some calls fail.
+type failing struct {
+	plan.State
+	stat, blob error
+}
+
+func (f failing) Stat(path string) (plan.Stat, error) {
+	if f.stat != nil {
+		return plan.Stat{}, f.stat
+	}
+	return f.State.Stat(path)
+}
+
+func (f failing) BlobID(path string) (plan.ID, error) {
+	if f.blob != nil {
+		return plan.ID{}, f.blob
+	}
+	return f.State.BlobID(path)
+}
+
+// failingManifest is a Manifest of which only the header can be read.
+type failingManifest struct {
+	plan.Manifest
+	err error
+}
+
+func (f failingManifest) Get(string) (plan.Owned, bool, error) { return plan.Owned{}, false, f.err }
+
+func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) { yield(plan.Owned{}, f.err) }
+}
