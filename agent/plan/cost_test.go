@@ -1,0 +1,174 @@
+package plan_test
+
+import (
+	"fmt"
+	"iter"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+)
+
+// large makes a commit of about n files as real projects have them: three to a resource, nine levels deep.
+func large(n int) plantest.Files {
+	files := make(plantest.Files, n)
+	for i := 0; len(files) < n; i++ {
+		dir := fmt.Sprintf("projects/line%02d/com.inductiveautomation.perspective/views/area%02d/page%02d/view%04d", i%20, i/20%20, i/400%20, i)
+		for _, name := range []string{"resource.json", "thumbnail.png", "view.json"} {
+			files[dir+"/"+name] = plantest.File{Content: fmt.Sprint(i)}
+		}
+	}
+	return files
+}
+
+// column is a Manifest over a sorted slice, whose cost is not that of a map.
+type column struct {
+	head    plan.Header
+	records []plan.Owned
+	index   map[string]int
+}
+
+func newColumn(t testing.TB, d *plan.Desired) *column {
+	m := &column{index: make(map[string]int)}
+	for w, err := range d.Walk() {
+		require.NoError(t, err)
+		m.index[w.Path] = len(m.records)
+		m.records = append(m.records, plan.Owned{Path: w.Path, Want: w.ID, Have: w.ID, Mtime: 1})
+	}
+	m.head = plan.Header{
+		Commit: d.Root(), Rules: d.Rules().Fingerprint(), Mappings: []plan.Origin{{Source: "projects", Destination: "projects"}},
+		Files: len(m.records), Complete: true,
+	}
+	return m
+}
+
+func (m *column) Header() plan.Header { return m.head }
+
+func (m *column) Get(path string) (plan.Owned, bool, error) {
+	i, ok := m.index[path]
+	if !ok {
+		return plan.Owned{}, false, nil
+	}
+	return m.records[i], true, nil
+}
+
+func (m *column) All(string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) {
+		for _, r := range m.records {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+// stats is a disk on which all is as the manifest says, or nothing is there.
+type stats struct {
+	plan.State
+	found plan.Stat
+}
+
+func (s stats) Stat(string) (plan.Stat, error)            { return s.found, nil }
+func (s stats) Blocked(string) (string, plan.Kind, error) { return "", plan.Missing, nil }
+func (s stats) Walk(string) iter.Seq2[plan.Found, error] {
+	return func(func(plan.Found, error) bool) {}
+}
+func (s stats) BlobID(string) (plan.ID, error)     { panic("nothing has to be hashed") }
+func (s stats) Read(string, int64) ([]byte, error) { panic("nothing has to be read") }
+
+type cost struct {
+	objects       *plantest.Objects
+	before, after *plan.Desired
+	manifest      *column
+}
+
+func newCost(t testing.TB, n int) cost {
+	o := plantest.NewObjects()
+	r, err := plan.NewRules(plan.Rules{Mappings: []plan.Mapping{{Source: "projects", Destination: "projects"}}})
+	require.NoError(t, err)
+	files := large(n)
+	before, err := plan.Desire(o, o.Commit(files), r)
+	require.NoError(t, err)
+	const changed = "projects/line01/com.inductiveautomation.perspective/views/area00/page00/view0001/view.json"
+	require.Contains(t, files, changed)
+	files[changed] = plantest.File{Content: "changed"}
+	after, err := plan.Desire(o, o.Commit(files), r)
+	require.NoError(t, err)
+	return cost{objects: o, before: before, after: after, manifest: newColumn(t, before)}
+}
+
+func (c cost) oneFile(t testing.TB) *plan.Changes {
+	changes, err := plan.Compute(plan.Input{
+		Desired: c.after, Previous: c.before, Manifest: c.manifest, State: stats{found: plan.Stat{Kind: plan.File, Mtime: 1}},
+		From: c.before.Root(), To: c.after.Root(),
+	})
+	require.NoError(t, err)
+	return changes
+}
+
+func TestAOneFileCommitReadsTheChangedDirectoriesOnly(t *testing.T) {
+	c := newCost(t, 9000)
+	c.objects.Reads = 0
+	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
+	assert.LessOrEqual(t, c.objects.Reads, 2*8+1, "trees read: one a level in each commit, and the resource's directory again")
+}
+
+func TestAFirstPlanOfManyFilesStaysSmall(t *testing.T) {
+	const files = 30000
+	c := newCost(t, files)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	changes := c.first(t)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := float64(after.HeapAlloc-before.HeapAlloc) / files
+	assert.Equal(t, plan.Counts{Added: files}, changes.Counts())
+	path := 0
+	for _, x := range changes.List {
+		path += len(x.Path)
+	}
+	t.Logf("%.0f bytes a change, of which %d are its path", each, path/files)
+	assert.Less(t, each, 250.0)
+	runtime.KeepAlive(c)
+}
+
+func (c cost) first(t testing.TB) *plan.Changes {
+	changes, err := plan.Compute(plan.Input{
+		Desired: c.after, Manifest: &plantest.Manifest{}, State: stats{}, To: c.after.Root(),
+	})
+	require.NoError(t, err)
+	return changes
+}
+
+func BenchmarkOneFileIn100k(b *testing.B) {
+	c := newCost(b, 100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.oneFile(b)
+	}
+}
+
+func BenchmarkFirstPlanOf100k(b *testing.B) {
+	c := newCost(b, 100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.first(b)
+	}
+}
+
+func BenchmarkNothingToDoIn100k(b *testing.B) {
+	c := newCost(b, 100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		changes, err := plan.Compute(plan.Input{
+			Desired: c.before, Manifest: c.manifest, State: stats{found: plan.Stat{Kind: plan.File, Mtime: 1}}, To: c.before.Root(),
+		})
+		require.NoError(b, err)
+		require.Empty(b, changes.List)
+	}
+}

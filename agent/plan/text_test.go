@@ -1,0 +1,103 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func id(b byte) plan.ID { return plan.ID{b, b, b, b} }
+
+func TestAPlanReadsWell(t *testing.T) {
+	c := &plan.Changes{
+		From: id(0xab), To: id(0xcd),
+		List: []plan.Change{
+			{Op: plan.Adopt, Path: "config/a.json"},
+			{Op: plan.Create, Path: "config/b.json"},
+			{Op: plan.Update, Path: "config/c.json", ID: id(1), FoundID: id(2)},
+			{Op: plan.Update, Path: "config/d.json", ID: id(1), FoundID: id(1)},
+			{Op: plan.Update, Path: "config/e.json", ID: id(1), FoundID: id(2), Conflict: true},
+			{Op: plan.Delete, Path: "config/f.json"},
+			{Op: plan.Delete, Path: "config/g\nx\x1b[2J.json", Conflict: true},
+			{Op: plan.Keep, Path: "config/h.json", Found: plan.Stat{Kind: plan.File}},
+			{Op: plan.Release, Path: "config/i.json", Found: plan.Stat{Kind: plan.File}},
+			{Op: plan.Release, Path: "config/j.json"},
+		},
+		Held:     &plan.Held{Reason: v1alpha1.ReasonMassDeletion, Message: "2 files of 3 would be deleted"},
+		Warnings: []string{"submodule x is skipped"},
+	}
+	const want = `abababa → cdcdcdc: 1 created, 3 updated, 2 deleted, 1 kept, 1 adopted, 2 released, 2 to lost+found
+held (MassDeletion): 2 files of 3 would be deleted
++ config/b.json
+~ config/c.json
+~ config/d.json (mode)
+! config/e.json (the gateway's version goes to lost+found)
+- config/f.json
+! "config/g\nx\x1b[2J.json" (deleted; the gateway's version goes to lost+found)
+= config/h.json (kept: the gateway's version)
+= config/i.json (released: left as it is)
+= config/j.json (gone already)
+= config/a.json (adopted as it is)
+warning: submodule x is skipped
+`
+	assert.Equal(t, want, c.String())
+	assert.Equal(t, c.String(), c.String(), "it is the same every time")
+}
+
+func TestAPlanWithNothingToDoSaysSo(t *testing.T) {
+	assert.Equal(t, "first sync → cdcdcdc: nothing to do", (&plan.Changes{To: id(0xcd)}).Summary())
+}
+
+func TestALargePlanPrintsTwoHundredLines(t *testing.T) {
+	c := &plan.Changes{To: id(1)}
+	for i := range 1000 {
+		c.List = append(c.List, plan.Change{Op: plan.Adopt, Path: fmt.Sprintf("a/%03d", i)})
+	}
+	c.List = append(c.List, plan.Change{Op: plan.Create, Path: "b"})
+	text := c.String()
+	assert.Equal(t, 202, strings.Count(text, "\n"))
+	assert.Contains(t, text, "\n+ b\n", "what is written comes first")
+	assert.True(t, strings.HasSuffix(text, "… and 801 more\n"))
+}
+
+func TestAPlanKnowsWhatTheGatewayHasToScan(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mappings = mappings(t, "projects", "projects", "config", "config", "other", "other")
+	const provider = "config/resources/core/ignition/tag-provider/line/"
+	files := text("projects/a/project.json", "{}", "projects/a/v/code.py", "1", "projects/a-b/project.json", "{}",
+		provider+"config.json", "{}", provider+"resource.json", "{}",
+		"config/resources/core/ignition/system-properties/config.json", "{}", "config/resources/core/config-mode.json", "{}", "other/x", "1")
+	c := s.sync(files)
+	projects, config := c.Touches()
+	assert.True(t, projects)
+	assert.True(t, config)
+	assert.Equal(t, []string{"a", "a-b"}, c.Projects())
+	assert.Equal(t, []plan.ConfigResource{
+		{Collection: "core", Module: "ignition", Type: "system-properties"},
+		{Collection: "core", Module: "ignition", Type: "tag-provider", Name: "line"},
+	}, c.ConfigResources())
+
+	c = s.sync(without(files, provider+"config.json", provider+"resource.json"))
+	projects, config = c.Touches()
+	assert.False(t, projects)
+	assert.True(t, config)
+	assert.Empty(t, c.Projects())
+	assert.Equal(t, []plan.ConfigResource{
+		{Collection: "core", Module: "ignition", Type: "tag-provider", Name: "line", Deleted: true},
+	}, c.ConfigResources())
+
+	adopted := newScene(t, map[string]string{"projects/a/project.json": "{}"}).sync(text("projects/a/project.json", "{}"))
+	projects, config = adopted.Touches()
+	assert.False(t, projects || config, "what is adopted needs no scan")
+	assert.Empty(t, adopted.Projects())
+	assert.False(t, adopted.Writes())
+
+	c = s.sync(with(files, "other/x", "2"))
+	projects, _ = c.Touches()
+	assert.False(t, projects)
+}
