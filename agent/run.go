@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/standalone"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/serve"
+)
+
+// Exit codes, the same as those of the stoker command.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitTimeout = 3
+	exitHeld    = 6
+)
+
+// run is the whole program: what main and the tests call. It returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitDone
+	case err != nil:
+		return exitUsage
+	case s.Version:
+		fmt.Fprintln(stdout, version)
+		return exitDone
+	}
+	// The agent shares a small pod with a gateway: memory counts more than the time of its collector.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	code, err := follow(ctx, s, stdout, stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "agent: %v\n", err)
+	}
+	return code
+}
+
+// follow builds the parts and runs them until ctx ends, or once.
+func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, error) {
+	screen := newScreen(stdout, stderr, s)
+	log := screen.log
+	name, namespace := identify(s)
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	dir, err := s.repoDir()
+	if err != nil {
+		return exitUsage, err
+	}
+	store, err := repo.Open(dir, repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}})
+	if err != nil {
+		return exitFailed, fmt.Errorf("the cache of git objects: %w", err)
+	}
+	defer store.Close()
+	engine := sync.New(sync.Config{
+		DataDir: s.DataDir, Store: store, Log: log, Progress: screen.progress,
+		Disk:    disk.Options{Log: log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
+		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth},
+		MaxBlob: int64(s.MaxBlob),
+	})
+	defer engine.Close()
+	loop := standalone.New(standalone.Config{
+		File:    s.File,
+		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
+		Secrets: standalone.Secrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
+
+		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
+		Remote:  repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)},
+		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
+	})
+	if s.Once {
+		return outcome(loop.Once(ctx)), nil
+	}
+	return exitDone, serveAndRun(ctx, s, loop, reg, log)
+}
+
+// serveAndRun runs the loop beside its HTTP servers. The loop ends first: its last sync is finished or rolled back
+// while its state can still be asked for.
+func serveAndRun(ctx context.Context, s settings, loop *standalone.Loop, reg *prometheus.Registry, log *slog.Logger) error {
+	servers, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, servers := errgroup.WithContext(servers)
+	for _, e := range []struct {
+		name, addr string
+		handler    http.Handler
+	}{
+		{"health", s.HealthAddr, loop.Handler()},
+		{"metrics", s.MetricsAddr, metricsHandler(reg)},
+	} {
+		if e.addr == "" {
+			continue
+		}
+		srv, err := serve.Listen(e.addr, e.handler)
+		if err != nil {
+			return fmt.Errorf("--%s-addr: %w", e.name, err)
+		}
+		log.Info("listening", "for", e.name, "address", srv.Addr())
+		group.Go(func() error { return srv.Run(servers) })
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(servers, cancel) // a server that fails ends the agent
+	err := loop.Run(ctx)
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+func metricsHandler(reg *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	return mux
+}
+
+// identify names the GatewaySync for metrics. A file that cannot be read yet is no reason not to start.
+func identify(s settings) (name, namespace string) {
+	gs, _, err := standalone.Load(s.File)
+	if err != nil {
+		return "", ""
+	}
+	return gs.Name, gs.Namespace
+}
+
+// outcome is the exit code of a state.
+func outcome(s standalone.State) int {
+	switch {
+	case s.TimedOut:
+		return exitTimeout
+	case s.Phase == sync.Synced, s.DryRun():
+		return exitDone
+	case s.Phase == sync.Held:
+		return exitHeld
+	default:
+		return exitFailed
+	}
+}

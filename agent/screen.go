@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	gosync "sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"stoker.io/stoker/agent/standalone"
+	"stoker.io/stoker/agent/sync"
+)
+
+// screen is where the agent talks to people: on a terminal readable plans and progress, else logs as JSON. With --once
+// the plan and the outcome go to stdout in either case, because they are the answer to what was asked.
+type screen struct {
+	out, talk io.Writer
+	log       *slog.Logger
+	plans     bool // print plans and outcomes
+	live      bool // talk is a terminal: progress may be drawn over itself
+
+	mu    gosync.Mutex
+	drawn time.Time
+	dirty bool // a line of progress stands there
+	last  *sync.Report
+	said  string
+}
+
+func newScreen(stdout, stderr io.Writer, s settings) *screen {
+	onTerminal := terminal(stdout) && terminal(stderr)
+	c := &screen{out: stdout, talk: stderr, plans: onTerminal || s.Once, live: terminal(stderr)}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		level = slog.LevelInfo // parse has checked it
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if s.LogFormat == "text" || s.LogFormat == "auto" && c.live {
+		if s.LogFormat == "auto" && c.plans && level == slog.LevelInfo {
+			o.Level = slog.LevelWarn // the plans say the rest
+		}
+		c.log = slog.New(slog.NewTextHandler(c, o))
+	} else {
+		c.log = slog.New(slog.NewJSONHandler(c, o))
+	}
+	return c
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Write takes log lines, and keeps them from running into a line of progress.
+func (c *screen) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clear()
+	return c.talk.Write(p)
+}
+
+const redraw = 100 * time.Millisecond
+
+// progress draws where long work stands.
+func (c *screen) progress(step string, done, total int) {
+	if !c.live {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.drawn) >= redraw {
+		c.drawn, c.dirty = now, true
+		if total > 0 {
+			fmt.Fprintf(c.talk, "\r\x1b[K%s %d/%d", step, done, total)
+		} else {
+			fmt.Fprintf(c.talk, "\r\x1b[K%s …", step)
+		}
+	}
+}
+
+func (c *screen) clear() {
+	if c.dirty {
+		fmt.Fprint(c.talk, "\r\x1b[K")
+		c.dirty = false
+	}
+}
+
+// state prints what changed: a plan that was carried out or refused, an outcome, drift.
+func (c *screen) state(s standalone.State) {
+	if !c.plans {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clear()
+	if s.Report != nil && s.Report != c.last {
+		c.last = s.Report
+		if s.Report.Changes != nil && len(s.Report.Changes.List) > 0 {
+			fmt.Fprint(c.out, s.Plan)
+		}
+		for _, n := range s.Report.Notes {
+			fmt.Fprintln(c.out, "note:", n)
+		}
+	}
+	line := fmt.Sprintf("%s: %s", s.GatewayName, s.Line())
+	if line != c.said {
+		c.said = line
+		fmt.Fprintln(c.out, line)
+	}
+}

@@ -1,0 +1,66 @@
+package standalone
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// driftCheck is the agent's own look at the files that are ours.
+type driftCheck struct {
+	last    *disk.Drift
+	due     time.Time
+	repairs int // in a row: each doubles the pause, so that two writers never fight at full speed
+}
+
+// maxRepairPause bounds how slow repairs become where somebody undoes them again and again.
+const maxRepairPause = 10 * time.Minute
+
+// checkDrift compares the files with the manifest when that is due, and repairs where the policy says so.
+func (l *Loop) checkDrift(ctx context.Context) {
+	if l.sync.report == nil || l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
+		return
+	}
+	l.drift.due = l.Now().Add(l.period())
+	d, err := l.Engine.Drift(ctx, false)
+	if err != nil {
+		l.Log.Warn("the files could not be compared with the manifest", "error", err)
+		return
+	}
+	l.Metrics.Drift(d.Files)
+	if l.drift.last == nil || l.drift.last.Files != d.Files {
+		if d.Files > 0 {
+			l.Log.Warn("files were changed on the gateway since they were written", "files", d.Files, "first", driftText(d))
+		} else if l.drift.last != nil && l.drift.last.Files > 0 {
+			l.Log.Info("no file differs from what was written any more")
+		}
+	}
+	l.drift.last = &d
+	if d.Files == 0 {
+		l.drift.repairs = 0
+		return
+	}
+	if l.spec.effective.DriftPolicy != v1alpha1.DriftRepair || l.spec.effective.Paused || l.spec.effective.DryRun {
+		return
+	}
+	l.drift.repairs++
+	l.run(ctx, wanted{l.target.commit, l.spec.gs}, true)
+	l.drift.due = l.Now().Add(min(l.period()<<min(l.drift.repairs-1, 10), max(maxRepairPause, l.period())))
+}
+
+// driftText names the first files that drifted, in a few words.
+func driftText(d disk.Drift) string {
+	const shown = 3
+	var parts []string
+	for _, p := range d.Paths[:min(len(d.Paths), shown)] {
+		parts = append(parts, string(p.What)+" "+p.Path)
+	}
+	if d.Files > len(parts) {
+		parts = append(parts, fmt.Sprintf("%d more", d.Files-len(parts)))
+	}
+	return strings.Join(parts, ", ")
+}

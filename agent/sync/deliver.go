@@ -1,0 +1,265 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// lockHold is how long the gateway may keep its scan lock for us when the scan that releases it never comes. The
+// section under it is renames only, so it is far shorter.
+const lockHold = 60 * time.Second
+
+// gatewayState is what a ping says.
+type gatewayState int
+
+const (
+	noGateway gatewayState = iota // none is configured
+	away                          // nothing listens: it is stopped, and reads its files when it starts
+	busy                          // it is starting or waits for its commissioning
+	running
+)
+
+// look asks where the gateway stands. The error says why it is not running.
+func (s *run) look(ctx context.Context) (gatewayState, error) {
+	if s.peers.Gateway == nil {
+		return noGateway, nil
+	}
+	ping, err := s.peers.Gateway.Ping(ctx)
+	switch {
+	case err == nil && ping.Running():
+		return running, nil
+	case err == nil && ping.Commissioning():
+		return busy, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
+	case err == nil:
+		return busy, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
+	case failure.Is(err, v1alpha1.ReasonWaitingForGateway), failure.Is(err, v1alpha1.ReasonWaitingForCommissioning):
+		return busy, err
+	case ctx.Err() != nil:
+		return busy, err
+	default:
+		return away, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
+	}
+}
+
+// ready says whether files may be written now. A gateway that is away may be written for: it reads its files when it
+// starts. One that is starting is reading them at this moment, so that it is waited for.
+func (s *run) ready(ctx context.Context) error {
+	state, err := s.look(ctx)
+	s.before = state
+	switch state {
+	case busy:
+		return err
+	case running:
+		return s.configAccess(ctx)
+	default:
+		return nil
+	}
+}
+
+// configAccess holds a node of a redundant pair that may not change its configuration. A gateway that does not answer
+// the question, because the token does not let us ask, is not held for it.
+func (s *run) configAccess(ctx context.Context) error {
+	if !s.peers.Token {
+		return nil
+	}
+	red, err := s.peers.Gateway.Redundancy(ctx)
+	if err != nil {
+		s.Log.Debug("redundancy is not known", "error", err)
+		return ctx.Err()
+	}
+	if red.Role == "" || red.Role == "Independent" || red.HasConfigAccess {
+		return nil
+	}
+	return failure.New(v1alpha1.ReasonNoConfigAccess, "this gateway is the %s of a redundant pair and has no config access now (activity %s)", red.Role, red.ActivityLevel)
+}
+
+// apply makes the staged files live, under the gateway's scan lock where it gives one.
+func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
+	defer s.step("apply")()
+	before := s.owed
+	there, gone, err := s.projects(changes)
+	if err == nil {
+		s.owed = before.add(changes, there, gone)
+		err = s.owed.save(s.dir)
+	}
+	if err != nil {
+		return errors.Join(err, staged.Discard())
+	}
+	locked := s.lock(ctx, changes)
+	res, err := staged.Apply(ctx, plan.Header{
+		Ref: s.t.Ref, Commit: s.t.Commit, Rules: s.rules.Fingerprint(), Mappings: changes.Mappings, Complete: true,
+	})
+	if err != nil {
+		s.unlock(ctx, locked)
+		if !res.Applied {
+			s.owed = before
+			err = errors.Join(err, before.save(s.dir))
+		}
+		return err
+	}
+	c := changes.Counts()
+	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
+	s.r.Message = changes.Summary()
+	return s.startedAfter(ctx)
+}
+
+// startedAfter drops the scans that are owed where the gateway was away for the whole time that files moved: it reads
+// everything when it starts, and is only verified then.
+func (s *run) startedAfter(ctx context.Context) error {
+	if s.before != away {
+		return nil
+	}
+	if state, _ := s.look(ctx); state != away {
+		return nil
+	}
+	s.owed.ScanProjects, s.owed.ScanConfig = false, false
+	return s.owed.save(s.dir)
+}
+
+// lock takes the scan lock of each tree that changes. Without it the sync goes on and says so: the lock only keeps the
+// gateway's own writes apart from ours, and what it cannot prevent the disk finds out.
+func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
+	if s.before != running || !s.peers.Token {
+		return nil
+	}
+	var locked []ignition.Kind
+	projects, config := changes.Touches()
+	for _, k := range []struct {
+		kind  ignition.Kind
+		needs bool
+	}{{ignition.ConfigScan, config}, {ignition.Projects, projects}} {
+		if !k.needs {
+			continue
+		}
+		if _, err := s.peers.Gateway.Lock(ctx, k.kind, lockHold); err != nil {
+			s.note("written without the gateway's %s scan lock: %v", k.kind, err)
+			continue
+		}
+		locked = append(locked, k.kind)
+	}
+	return locked
+}
+
+// unlock releases locks after a failed apply. There is no other way to release one than the scan itself, which finds
+// nothing new because the files were rolled back.
+func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
+	for _, k := range locked {
+		if _, err := s.peers.Gateway.Scan(context.WithoutCancel(ctx), k); err != nil {
+			s.note("the gateway's %s scan lock could not be released and lapses by itself: %v", k, err)
+		}
+	}
+}
+
+// deliver makes the gateway take what is owed to it, and verifies that it did.
+func (s *run) deliver(ctx context.Context) error {
+	if s.force {
+		s.owed.Commit, s.owed.ScanProjects, s.owed.ScanConfig = s.t.Commit, true, true
+	}
+	if err := s.owed.drop(s.dir); err != nil {
+		return err
+	}
+	switch {
+	case s.peers.Gateway == nil:
+		s.r.Message = also(s.r.Message, "files only, no gateway is named: nothing was scanned or verified")
+		return nil
+	case !s.peers.Token:
+		s.r.Message = also(s.r.Message, "files only, spec.gateway.api names no API token: nothing was scanned or verified")
+		return nil
+	case s.owed.empty():
+		return nil
+	}
+	if state, err := s.look(ctx); state != running {
+		s.r.Phase = Applied
+		return err
+	}
+	since := s.gatewayClock(ctx)
+	if err := s.scan(ctx); err != nil {
+		s.gatewayErrors(ctx, since)
+		return s.undelivered(err)
+	}
+	if err := s.verify(ctx); err != nil {
+		s.gatewayErrors(ctx, since)
+		return s.undelivered(err)
+	}
+	s.gatewayErrors(ctx, since)
+	s.r.Projects = s.owed.Projects
+	s.owed = owed{}
+	return s.owed.save(s.dir)
+}
+
+// undelivered is said of files that are on the disk and that the gateway did not take.
+func (s *run) undelivered(err error) error {
+	return fmt.Errorf("the files of %s are on the disk, but the gateway has not taken them: %w", s.t.Commit.Short(), err)
+}
+
+// scan scans what changed, configuration first: tag providers and connections come before the views that use them.
+func (s *run) scan(ctx context.Context) error {
+	defer s.step("scan")()
+	for _, k := range []struct {
+		kind ignition.Kind
+		owes *bool
+	}{{ignition.ConfigScan, &s.owed.ScanConfig}, {ignition.Projects, &s.owed.ScanProjects}} {
+		if !*k.owes {
+			continue
+		}
+		started := s.Now()
+		res, err := s.peers.Gateway.Scan(ctx, k.kind)
+		out := ScanOutcome{Kind: string(k.kind), Duration: res.Status.Duration}
+		if err != nil {
+			out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
+			out.Duration = s.Now().Sub(started)
+		}
+		s.r.Scans = append(s.r.Scans, out)
+		if err != nil {
+			return err
+		}
+		*k.owes = false
+	}
+	return nil
+}
+
+// gatewayClock is the gateway's own time, for its log; ours may be off.
+func (s *run) gatewayClock(ctx context.Context) time.Time {
+	if p, err := s.peers.Gateway.Ping(ctx); err == nil && !p.Date.IsZero() {
+		return p.Date
+	}
+	return s.Now()
+}
+
+// maxNotes bounds what a report carries of the gateway's log.
+const maxNotes = 10
+
+// gatewayErrors attaches what the gateway logged since. It decides nothing: a busy gateway always logs.
+func (s *run) gatewayErrors(ctx context.Context, since time.Time) {
+	lines, err := s.peers.Gateway.ErrorsSince(ctx, since)
+	if err != nil {
+		s.Log.Debug("the gateway's log is not readable", "error", err)
+		return
+	}
+	for i, l := range lines {
+		if i == maxNotes {
+			s.note("the gateway logged %d more errors", len(lines)-i)
+			return
+		}
+		s.note("the gateway logged: %s: %s", l.Logger, l.Message)
+	}
+}
+
+func (s *run) note(format string, args ...any) {
+	s.r.Notes = append(s.r.Notes, fmt.Sprintf(format, args...))
+}
+
+func also(message, more string) string {
+	if message == "" {
+		return more
+	}
+	return message + "; " + more
+}

@@ -1,0 +1,149 @@
+package sync
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+)
+
+// owed is what the gateway still has to be told about files that are on the disk: it is written before the first file
+// moves and dropped when the gateway has confirmed them, so that a crash, a restart or a gateway that is away never
+// makes a half-delivered commit look delivered.
+type owed struct {
+	Commit plan.ID `json:"commit"`
+	// Scan says which trees changed since the gateway last read them.
+	ScanProjects bool `json:"scanProjects,omitempty"`
+	ScanConfig   bool `json:"scanConfig,omitempty"`
+	// Projects and Resources are what the gateway has to show afterwards.
+	Projects  []string   `json:"projects,omitempty"`
+	Gone      []string   `json:"gone,omitempty"` // projects that must not be there any more
+	Resources []configID `json:"resources,omitempty"`
+}
+
+// configID names a config resource as the gateway's API does.
+type configID struct {
+	Collection string `json:"collection"`
+	Module     string `json:"module"`
+	Type       string `json:"type"`
+	Name       string `json:"name"`
+}
+
+const owedNote = "owed"
+
+// maxOwed bounds the lists: beyond it a sync verifies the first ones, which is as good a proof that the scan worked.
+const maxOwed = 1000
+
+func loadOwed(d *disk.Dir) (owed, error) {
+	var o owed
+	b, err := d.Note(owedNote)
+	if err != nil || b == nil {
+		return o, err
+	}
+	if err := json.Unmarshal(b, &o); err != nil {
+		// It is our own file, written by rename; a broken one still says that something is owed.
+		return owed{ScanProjects: true, ScanConfig: true}, nil
+	}
+	return o, nil
+}
+
+func (o owed) empty() bool {
+	return !o.ScanProjects && !o.ScanConfig && len(o.Projects)+len(o.Gone)+len(o.Resources) == 0
+}
+
+func (o owed) save(d *disk.Dir) error {
+	if o.empty() {
+		return d.SetNote(owedNote, nil)
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode what is owed to the gateway: %w", err)
+	}
+	return d.SetNote(owedNote, b)
+}
+
+// add merges what a plan is going to change. Projects are those that the gateway has to show after it, gone those that
+// it must not show any more.
+func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
+	p, c := changes.Touches()
+	o.Commit = changes.To
+	o.ScanProjects = o.ScanProjects || p
+	o.ScanConfig = o.ScanConfig || c
+	if p {
+		o.Projects = union(without(o.Projects, gone), projects)
+		o.Gone = union(without(o.Gone, projects), gone)
+	}
+	for _, r := range changes.ConfigResources() {
+		id := configID{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
+		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })
+		// A singleton has no name, and how the API names resources in folders is not known: the scan vouches for them.
+		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxOwed {
+			continue
+		}
+		o.Resources = append(o.Resources, id)
+	}
+	return o
+}
+
+// projects finds out which projects the gateway has to show once changes are applied: those that git wants, where there
+// is a project.json, in git or the gateway's own.
+func (s *run) projects(changes *plan.Changes) (there, gone []string, err error) {
+	names, err := s.desired.Dirs("projects")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range union(names, changes.Projects()) {
+		file := "projects/" + name + "/project.json"
+		_, wanted, err := s.desired.Lookup(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		st, err := s.dir.Stat(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		deleted := slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Op == plan.Delete && c.Path == file })
+		switch {
+		case wanted || st.Kind == plan.File && !deleted:
+			there = append(there, name)
+		case deleted:
+			gone = append(gone, name)
+		}
+	}
+	return there, gone, nil
+}
+
+// drop takes out what the disk does not bear out: a sync that was taken back after a crash leaves promises behind that
+// nobody will keep.
+func (o *owed) drop(d *disk.Dir) error {
+	var failed error
+	there := func(path string) bool {
+		st, err := d.Stat(path)
+		if err != nil {
+			failed = err
+		}
+		return st.Kind == plan.File
+	}
+	project := func(name string) bool { return there("projects/" + name + "/project.json") }
+	o.Projects = slices.DeleteFunc(o.Projects, func(name string) bool { return !project(name) })
+	o.Gone = slices.DeleteFunc(o.Gone, project)
+	o.Resources = slices.DeleteFunc(o.Resources, func(r configID) bool {
+		return !there(strings.Join([]string{"config/resources", r.Collection, r.Module, r.Type, r.Name, resource.File}, "/"))
+	})
+	return failed
+}
+
+func union(a, b []string) []string {
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return out[:min(len(out), maxOwed)]
+}
+
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
+}

@@ -1,0 +1,162 @@
+package sync
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Phase is where a gateway stands after a sync; the words are those of status.discoveredGateways[].syncStatus.
+type Phase string
+
+// The phases that a sync can end in.
+const (
+	// Pending: nothing was written yet, because the gateway or its volume is not ready.
+	Pending Phase = "Pending"
+	// Applied: the files are on the disk, and the gateway has not confirmed them.
+	Applied Phase = "Applied"
+	// Synced: the files are on the disk and the gateway took them; without an API token, the files alone.
+	Synced Phase = "Synced"
+	// Held: a person, a policy or a Designer has to move first. The last good commit is live.
+	Held Phase = "Held"
+	// Error: the sync failed. The last good commit is live unless Message says otherwise.
+	Error Phase = "Error"
+)
+
+// Counts says how many files a sync changed.
+type Counts struct {
+	Added    int `json:"added"`
+	Modified int `json:"modified"`
+	Deleted  int `json:"deleted"`
+	// Kept counts files whose gateway version stayed in spite of git.
+	Kept int `json:"kept"`
+	// Saved counts files whose gateway version went to lost+found.
+	Saved int `json:"saved,omitempty"`
+	// Total is the number of files that are ours.
+	Total int `json:"total"`
+}
+
+// Fetch is what was asked of git.
+type Fetch struct {
+	Kind    string `json:"kind"` // none, first, incremental, or what the server made necessary
+	Objects int    `json:"objects"`
+	Bytes   int64  `json:"bytes"`
+}
+
+// ScanOutcome is what one scan of the gateway did.
+type ScanOutcome struct {
+	Kind     string        `json:"kind"`
+	Duration time.Duration `json:"duration"` // as the gateway measured it
+	Reason   string        `json:"reason,omitempty"`
+}
+
+// Report is the outcome of one sync. It is complete before Sync returns.
+type Report struct {
+	Phase   Phase           `json:"phase"`
+	Reason  v1alpha1.Reason `json:"reason"`
+	Message string          `json:"message"`
+	Ref     string          `json:"ref"`
+	// Commit is the commit that lies on the disk: never ahead of it. Target is the one that was asked for.
+	Commit plan.ID `json:"commit"`
+	Target plan.ID `json:"target"`
+	// Started and Duration are of this sync; Steps says where the time went.
+	Started  time.Time                `json:"started"`
+	Duration time.Duration            `json:"duration"`
+	Steps    map[string]time.Duration `json:"steps,omitempty"`
+	Fetch    Fetch                    `json:"fetch"`
+	Files    Counts                   `json:"files"`
+	Projects []string                 `json:"projects,omitempty"`
+	Scans    []ScanOutcome            `json:"scans,omitempty"`
+	// Notes are for people: what was skipped, what the gateway logged, why the scan lock was not there.
+	Notes []string `json:"notes,omitempty"`
+	// Drift is the last look at the files that are ours.
+	Drift *disk.Drift `json:"drift,omitempty"`
+	// Changes is the plan; it is served and printed, not reported.
+	Changes *plan.Changes `json:"-"`
+	// Err is the error behind Reason, nil where the sync did what was asked.
+	Err error `json:"-"`
+	// DryRun is true where the plan was only made and validated.
+	DryRun bool `json:"dryRun,omitempty"`
+}
+
+// Class says what happens next.
+func (r *Report) Class() v1alpha1.Class { return r.Reason.Class() }
+
+// Wrote reports whether files of the gateway were changed.
+func (r *Report) Wrote() bool { return r.Files.Added+r.Files.Modified+r.Files.Deleted > 0 }
+
+// String is one line for a terminal or a log.
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", r.Phase)
+	if string(r.Reason) != string(r.Phase) {
+		fmt.Fprintf(&b, "/%s", r.Reason)
+	}
+	if r.Message != "" {
+		fmt.Fprintf(&b, ": %s", r.Message)
+	}
+	return b.String()
+}
+
+// MarshalJSON writes durations as text ("1.2s").
+func (r *Report) MarshalJSON() ([]byte, error) {
+	type plain Report
+	type scan struct {
+		ScanOutcome
+		Duration string `json:"duration"`
+	}
+	steps := make(map[string]string, len(r.Steps))
+	for k, d := range r.Steps {
+		steps[k] = short(d).String()
+	}
+	scans := make([]scan, len(r.Scans))
+	for i, s := range r.Scans {
+		scans[i] = scan{s, s.Duration.String()}
+	}
+	return json.Marshal(struct {
+		*plain
+		Duration string            `json:"duration"`
+		Steps    map[string]string `json:"steps,omitempty"`
+		Scans    []scan            `json:"scans,omitempty"`
+	}{(*plain)(r), short(r.Duration).String(), steps, scans})
+}
+
+// short rounds a duration to what a person reads.
+func short(d time.Duration) time.Duration {
+	switch {
+	case d > 10*time.Second:
+		return d.Round(100 * time.Millisecond)
+	case d > 10*time.Millisecond:
+		return d.Round(time.Millisecond)
+	default:
+		return d.Round(10 * time.Microsecond)
+	}
+}
+
+// settle writes the outcome of err into the report. It is the one place where an error becomes phase and reason.
+func (r *Report) settle(err error) {
+	if err == nil {
+		return
+	}
+	r.Err = err
+	r.Reason = failure.Reason(err, v1alpha1.ReasonWriteFailed)
+	r.Message = err.Error()
+	switch r.Reason.Class() {
+	case v1alpha1.ClassHeld:
+		r.Phase = Held
+	case v1alpha1.ClassDone: // paused
+		r.Phase = Held
+	case v1alpha1.ClassWorking:
+		if r.Phase != Applied {
+			r.Phase = Pending
+		}
+	default:
+		r.Phase = Error
+	}
+}

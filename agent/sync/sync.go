@@ -1,0 +1,350 @@
+// Package sync runs one sync from a target commit to a report: fetch, plan, validate, hold, apply, scan, verify. It
+// knows git, the data directory and the gateway, and nothing of Kubernetes; the loops that drive it (standalone,
+// follow) decide when it runs and where its report goes.
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Gateway is what a sync needs of the gateway's REST API; *ignition.Client is the real one.
+type Gateway interface {
+	Ping(ctx context.Context) (ignition.Ping, error)
+	Info(ctx context.Context) (ignition.Info, error)
+	Redundancy(ctx context.Context) (ignition.Redundancy, error)
+	Projects(ctx context.Context) ([]ignition.Project, error)
+	ResourceNames(ctx context.Context, module, typ string) ([]ignition.ResourceName, error)
+	ErrorsSince(ctx context.Context, since time.Time) ([]ignition.LogLine, error)
+	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) (ignition.Lock, error)
+	Scan(ctx context.Context, kind ignition.Kind) (ignition.ScanResult, error)
+}
+
+// Target is what a sync is to deliver.
+type Target struct {
+	// Ref is the ref as it was asked for; Name is the full name of the ref that Commit is the tip of ("" for a bare
+	// commit), for git servers that do not give a commit by its id.
+	Ref, Name string
+	Commit    plan.ID
+	Profile   v1alpha1.Effective
+	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every
+	// file is verified by its hash, what differs is repaired, the gateway scans again, and a mass deletion is allowed.
+	ForceID string
+	// Repair restores files that were changed on the gateway (driftPolicy repair).
+	Repair bool
+}
+
+// Peers are the two ends of a sync. They follow the spec, so that they may be others at the next sync.
+type Peers struct {
+	Remote  *repo.Remote
+	Gateway Gateway // nil: files only
+	// Token is whether there is an API token: without one nothing is scanned and nothing verified.
+	Token bool
+}
+
+// Config is what an Engine works with.
+type Config struct {
+	DataDir string
+	Disk    disk.Options
+	Store   *repo.Store
+	Limits  plan.Limits
+	MaxBlob int64 // bytes of the largest file; 0 for no limit
+	Log     *slog.Logger
+	Now     func() time.Time
+	// Progress is told where long work stands; done and total count files, and are 0 where there is nothing to count.
+	Progress func(step string, done, total int)
+}
+
+// Engine syncs one data directory. Its methods must not be called at the same time.
+type Engine struct {
+	Config
+	dir *disk.Dir
+}
+
+// New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
+// seeded.
+func New(c Config) *Engine {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Progress == nil {
+		c.Progress = func(string, int, int) {}
+	}
+	return &Engine{Config: c}
+}
+
+// Close lets go of the data directory.
+func (e *Engine) Close() error {
+	if e.dir == nil {
+		return nil
+	}
+	err := e.dir.Close()
+	e.dir = nil
+	return err
+}
+
+// Open takes the data directory and finishes what a crash left; it is a no-op where that was done.
+func (e *Engine) Open() (*disk.Dir, error) {
+	if e.dir != nil {
+		return e.dir, nil
+	}
+	o := e.Disk
+	o.Wanted = e.Store.WriteBlob
+	d, err := disk.Open(e.DataDir, o)
+	if err != nil {
+		return nil, err
+	}
+	e.dir = d
+	return d, nil
+}
+
+// Drift compares what is ours with what lies on the disk; full hashes every file.
+func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
+	dir, err := e.Open()
+	if err != nil {
+		return disk.Drift{}, err
+	}
+	return dir.Drift(ctx, full)
+}
+
+// LostAndFound is the number of bytes in lost+found, 0 where the data directory is not open.
+func (e *Engine) LostAndFound() (int64, error) {
+	if e.dir == nil {
+		return 0, nil
+	}
+	return e.dir.LostAndFoundBytes()
+}
+
+// Sync delivers t and reports. It returns when nothing of it runs any more; a context that ends stops it before the
+// first file of the gateway is changed, and not between two.
+func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
+	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: t.Ref, Target: t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
+	s := &run{Engine: e, peers: p, t: t, r: r}
+	err := s.all(ctx)
+	if e.dir != nil {
+		h := e.dir.Manifest().Header()
+		r.Commit, r.Files.Total = h.Commit, h.Files
+	}
+	r.Duration = e.Now().Sub(r.Started)
+	r.settle(err)
+	return r
+}
+
+// run is the state of one sync.
+type run struct {
+	*Engine
+	peers Peers
+	t     Target
+	r     *Report
+
+	dir     *disk.Dir
+	rules   plan.Rules
+	desired *plan.Desired
+	owed    owed
+	before  gatewayState // before the first file moved
+	force   bool
+}
+
+func (s *run) all(ctx context.Context) error {
+	if s.t.Profile.Paused {
+		s.r.Phase = Held
+		return failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+	}
+	var err error
+	if s.rules, err = plan.ParseRules(s.t.Profile, s.Limits); err != nil {
+		return err
+	}
+	if s.dir, err = s.Open(); err != nil {
+		return err
+	}
+	if s.owed, err = loadOwed(s.dir); err != nil {
+		return err
+	}
+	if s.force, err = s.forced(); err != nil {
+		return err
+	}
+	if !s.settled() {
+		if err := s.files(ctx); err != nil {
+			return err
+		}
+	}
+	if s.t.Profile.DryRun {
+		return nil
+	}
+	if err := s.deliver(ctx); err != nil {
+		return err
+	}
+	return s.handled()
+}
+
+const forcedNote = "force-sync"
+
+// forced reports whether the request to force a sync is a new one. What was dealt with is kept in the data directory,
+// so that a restart does not repeat it.
+func (s *run) forced() (bool, error) {
+	if s.t.ForceID == "" {
+		return false, nil
+	}
+	done, err := s.dir.Note(forcedNote)
+	return string(done) != s.t.ForceID, err
+}
+
+// handled keeps the request to force a sync as dealt with.
+func (s *run) handled() error {
+	if !s.force {
+		return nil
+	}
+	return s.dir.SetNote(forcedNote, []byte(s.t.ForceID))
+}
+
+// settled reports whether the files of the target are on the disk already, by the manifest alone: nothing is fetched
+// and nothing is read for a target that is there.
+func (s *run) settled() bool {
+	h := s.dir.Manifest().Header()
+	if h.Commit != s.t.Commit || h.Rules != s.rules.Fingerprint() || !h.Complete || s.force || s.t.Repair {
+		return false
+	}
+	s.r.Message = fmt.Sprintf("%s is there already: nothing to do", s.t.Commit.Short())
+	return true
+}
+
+// files brings the commit's files to the disk.
+func (s *run) files(ctx context.Context) error {
+	changes, err := s.plan(ctx)
+	if err != nil {
+		return err
+	}
+	s.r.Changes = changes
+	s.r.Notes = append(s.r.Notes, changes.Warnings...)
+	if s.t.Profile.DryRun {
+		return s.dryRun(ctx, changes)
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	done := s.step("stage")
+	staged, err := s.dir.Stage(ctx, changes, s.Store.SortKey, s.source(changes))
+	done()
+	if err != nil {
+		return err
+	}
+	if changes.Held != nil {
+		return errors.Join(failure.New(changes.Held.Reason, "%s", changes.Held.Message), staged.Discard())
+	}
+	return s.apply(ctx, changes, staged)
+}
+
+// plan fetches the commit and compares it with the manifest and the disk.
+func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
+	done := s.step("fetch")
+	stats, err := s.Store.Fetch(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+	done()
+	if err != nil {
+		return nil, err
+	}
+	s.r.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
+	defer s.step("plan")()
+	if s.desired, err = s.desire(s.t.Commit); err != nil {
+		return nil, err
+	}
+	h := s.dir.Manifest().Header()
+	in := plan.Input{
+		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,
+		AllowMassDeletion: s.force, Repair: s.force || s.t.Repair, Verify: s.force,
+	}
+	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && s.Store.Has(h.Commit) {
+		// Where the old commit cannot be read any more the plan is a full one, which is right too and only slower.
+		if previous, err := s.desire(h.Commit); err == nil {
+			in.Previous = previous
+		} else {
+			s.Log.Debug("the last commit cannot be read; every file is compared", "commit", h.Commit.String(), "error", err)
+		}
+	}
+	return plan.Compute(in)
+}
+
+func (s *run) desire(commit plan.ID) (*plan.Desired, error) {
+	root, err := s.Store.RootTree(commit)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Desire(s.Store, root, s.rules)
+}
+
+// source streams the wanted bytes of a change through the check of what a gateway must never be given.
+func (s *run) source(changes *plan.Changes) disk.Source {
+	counts := changes.Counts()
+	total, n := counts.Added+counts.Modified, 0
+	return func(w io.Writer, c plan.Change) error {
+		check := resource.NewChecker(c.Path)
+		out := &bounded{w: io.MultiWriter(w, check), left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}
+		if _, err := s.Store.WriteBlob(out, c.ID); err != nil {
+			// What the check found first is why the writing ended, where it did.
+			if bad := check.Close(); bad != nil {
+				return bad
+			}
+			return err
+		}
+		n++
+		s.Progress("stage", n, total)
+		return check.Close()
+	}
+}
+
+// dryRun validates what would be written, and writes nothing.
+func (s *run) dryRun(ctx context.Context, changes *plan.Changes) error {
+	defer s.step("validate")()
+	src := s.source(changes)
+	for _, c := range changes.List {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if c.Op != plan.Create && c.Op != plan.Update {
+			continue
+		}
+		if err := src(io.Discard, c); err != nil {
+			return err
+		}
+	}
+	s.r.Phase, s.r.Reason, s.r.DryRun = Pending, v1alpha1.ReasonProgressing, true
+	s.r.Message = "dry run, nothing was written: " + changes.Summary()
+	if changes.Held != nil {
+		return failure.New(changes.Held.Reason, "%s", changes.Held.Message)
+	}
+	return nil
+}
+
+// step names a part of the sync for Report.Steps and for progress; call what it returns when the part is done.
+func (s *run) step(name string) func() {
+	s.Progress(name, 0, 0)
+	t := s.Now()
+	return func() { s.r.Steps[name] += s.Now().Sub(t) }
+}
+
+// bounded refuses a file that is larger than the limit, before it fills the disk.
+type bounded struct {
+	w           io.Writer
+	left, limit int64
+	path        string
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.limit > 0 {
+		if b.left -= int64(len(p)); b.left < 0 {
+			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-blob, %d bytes", b.path, b.limit)
+		}
+	}
+	return b.w.Write(p)
+}

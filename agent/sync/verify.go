@@ -1,0 +1,106 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// verify asks the gateway whether it shows what was delivered. That a scan ended is no proof: a resource that the
+// gateway cannot read is skipped by it without an error.
+func (s *run) verify(ctx context.Context) error {
+	defer s.step("verify")()
+	if err := s.verifyProjects(ctx); err != nil {
+		return err
+	}
+	return s.verifyResources(ctx)
+}
+
+func (s *run) verifyProjects(ctx context.Context) error {
+	if len(s.owed.Projects)+len(s.owed.Gone) == 0 {
+		return nil
+	}
+	list, err := s.peers.Gateway.Projects(ctx)
+	if err != nil {
+		return err
+	}
+	loaded := make(map[string]ignition.Project, len(list))
+	for _, p := range list {
+		loaded[p.Name] = p
+	}
+	var missing, orphans, left []string
+	for _, name := range s.owed.Projects {
+		p, ok := loaded[name]
+		switch {
+		case !ok:
+			missing = append(missing, name)
+		case p.InvalidParent:
+			orphans = append(orphans, name+" (parent "+p.Parent+")")
+		}
+	}
+	for _, name := range s.owed.Gone {
+		if _, ok := loaded[name]; ok {
+			left = append(left, name)
+		}
+	}
+	var errs []error
+	if len(missing) > 0 {
+		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway does not show the project %s: look at its log for the reason", strings.Join(missing, ", ")))
+	}
+	if len(orphans) > 0 {
+		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway finds no valid parent for the project %s: is the parent synced and inheritable?", strings.Join(orphans, ", ")))
+	}
+	if len(left) > 0 {
+		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway still shows the deleted project %s", strings.Join(left, ", ")))
+	}
+	return errors.Join(errs...)
+}
+
+// verifyResources looks up changed config resources by name. It judges only where the gateway can tell: in collections
+// that are effective in its mode, for types that it lists by name.
+func (s *run) verifyResources(ctx context.Context) error {
+	if len(s.owed.Resources) == 0 {
+		return nil
+	}
+	effective := []string{"external", "core"}
+	if info, err := s.peers.Gateway.Info(ctx); err == nil && info.DeploymentMode != "" {
+		effective = append(effective, info.DeploymentMode)
+	}
+	type kind struct{ module, typ string }
+	names := map[kind]map[string]bool{} // nil: the gateway does not list this type
+	var missing []string
+	for _, r := range s.owed.Resources {
+		if !slices.Contains(effective, r.Collection) {
+			continue
+		}
+		k := kind{r.Module, r.Type}
+		if _, asked := names[k]; !asked {
+			list, err := s.peers.Gateway.ResourceNames(ctx, k.module, k.typ)
+			if err != nil && !errors.Is(err, ignition.ErrNotFound) {
+				return err
+			}
+			if err == nil {
+				names[k] = make(map[string]bool, len(list))
+			} else {
+				names[k] = nil
+				s.Log.Debug("the gateway does not list this type", "module", k.module, "type", k.typ)
+			}
+			for _, n := range list {
+				names[k][n.Name] = true
+			}
+		}
+		if names[k] != nil && !names[k][r.Name] {
+			missing = append(missing, k.module+"/"+k.typ+"/"+r.Name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return failure.New(v1alpha1.ReasonVerificationFailed, "the gateway does not show the config resource %s: look at its log for the reason",
+		strings.Join(missing[:min(len(missing), maxNotes)], ", "))
+}
