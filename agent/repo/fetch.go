@@ -178,7 +178,7 @@ func (f *fetch) newPack(fill func(*os.File, *scratch) (packed, error)) (*incomin
 }
 
 func (f *fetch) fill(in *incoming, file *os.File, fill func(*os.File, *scratch) (packed, error)) error {
-	sc := newScratch(func() (*os.File, error) { return anonymous(f.root, packDir) })
+	sc := newScratch(func() (*os.File, error) { return anonymous(f.root, packDir) }, f.store.scratch)
 	defer sc.close()
 	p, err := fill(file, sc)
 	if err != nil {

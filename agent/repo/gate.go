@@ -102,7 +102,7 @@ func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
 func (g *gate) authorize(req *http.Request, x *exchange) error {
 	req.Header.Del("Authorization")
 	req.Header.Del("Cookie")
-	user, password := g.url.username.Reveal(), g.url.password.Reveal()
+	user, password := g.url.credentials()
 	if g.auth.Token != nil {
 		token, err := g.auth.Token()
 		if err != nil {
@@ -197,7 +197,7 @@ func (g *gate) status(res *http.Response) error {
 }
 
 func (g *gate) credentials() bool {
-	return g.auth.Token != nil || !g.url.username.Empty() || !g.url.password.Empty()
+	return g.auth.Token != nil || g.url.login != nil
 }
 
 // retryAfter reads a Retry-After header: seconds or a date.

@@ -16,14 +16,14 @@ type reader struct {
 }
 
 func (s *Store) newReader() *reader {
-	return &reader{newInflater(), newScratch(s.scratchFile)}
+	return &reader{newInflater(), newScratch(s.scratchFile, s.scratch)}
 }
 
 // scratchFile makes a file for objects that are too large for memory.
 func (s *Store) scratchFile() (*os.File, error) {
-	root, err := os.OpenRoot(s.dir)
+	root, err := s.openRoot()
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, err
 	}
 	defer func() { _ = root.Close() }()
 	return anonymous(root, packDir)

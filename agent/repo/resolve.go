@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -128,24 +130,36 @@ func (v *resolver) fromPack(ctx context.Context) error {
 	return nil
 }
 
-// fromOutside follows the deltas of a thin pack, whose bases we have.
+// fromOutside follows the deltas of a thin pack, whose bases we have. What we do not have may come out of the deltas
+// that are still to be made, so it is missing only when nothing else is left.
 func (v *resolver) fromOutside(ctx context.Context) error {
 	for len(v.byRef) > 0 {
-		for id, list := range v.byRef {
-			delete(v.byRef, id)
+		ids := slices.Collect(maps.Keys(v.byRef))
+		var missing error
+		progress := false
+		for _, id := range ids {
+			list, ok := v.byRef[id]
+			if !ok {
+				continue // another walk has made it
+			}
 			k, c, err := v.external(id)
 			if errors.Is(err, errNotFound) {
-				return &missingBaseError{err}
+				missing = err
+				continue
 			}
 			if err != nil {
 				return err
 			}
+			delete(v.byRef, id)
+			progress = true
 			v.thin = append(v.thin, id)
 			v.stack = append(v.stack, frame{data: c, child: list, kind: k})
 			if err := v.walk(ctx); err != nil {
 				return err
 			}
-			break // the walk may have taken other names off the map
+		}
+		if !progress {
+			return &missingBaseError{missing}
 		}
 	}
 	return nil

@@ -11,21 +11,23 @@ import (
 type scratch struct {
 	create func() (*os.File, error)
 	file   *os.File
-	large  int64 // bytes: an object over this size never lies in memory
-	budget int64 // bytes that may lie in memory at one time
-	held   int64
+	sizes  scratchSizes
+	held   int64    // bytes in memory
 	live   []region // of file, sorted
 }
 
 type region struct{ off, size int64 }
 
-const (
-	scratchLarge  = 16 << 20
-	scratchBudget = 24 << 20
-)
+// scratchSizes says what of a scratch lies in memory.
+type scratchSizes struct {
+	large  int64 // bytes: an object over this size never does
+	budget int64 // bytes of all objects together
+}
 
-func newScratch(create func() (*os.File, error)) *scratch {
-	return &scratch{create: create, large: scratchLarge, budget: scratchBudget}
+func defaultScratch() scratchSizes { return scratchSizes{large: 16 << 20, budget: 24 << 20} }
+
+func newScratch(create func() (*os.File, error), sizes scratchSizes) *scratch {
+	return &scratch{create: create, sizes: sizes}
 }
 
 // content is one object in a scratch. It is written once from front to back, then read.
@@ -40,7 +42,7 @@ type content struct {
 // alloc makes room for an object of size bytes.
 func (s *scratch) alloc(size int64) (*content, error) {
 	c := &content{home: s, size: size}
-	if size <= s.large && s.held+size <= s.budget {
+	if size <= s.sizes.large && s.held+size <= s.sizes.budget {
 		c.mem = make([]byte, 0, size)
 		s.held += size
 		return c, nil

@@ -29,6 +29,7 @@ type Store struct {
 	log      *slog.Logger
 	limits   Limits
 	maxPacks int
+	scratch  scratchSizes
 	lock     *os.File
 	readers  sync.Pool // *reader
 
@@ -56,7 +57,7 @@ func Open(dir string, o StoreOptions) (*Store, error) {
 	if o.MaxPacks <= 0 {
 		o.MaxPacks = 50
 	}
-	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks}
+	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
 	s.readers.New = func() any { return s.newReader() }
 	lock, err := lockStore(dir)
 	if err != nil {

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"log/slog"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -19,12 +20,15 @@ const maxURL = 2048 // bytes
 // URL is where a repository is: an https or http address, or a directory of this machine. It holds the credentials that
 // stood in the text, if any, but never prints them.
 type URL struct {
-	scheme   string // https, http or file
-	host     string // lower case, with the port where it is not the scheme's own; empty for file
-	path     string // decoded; absolute
-	username secret.String
-	password secret.String
+	scheme string // https, http or file
+	host   string // lower case, with the port where it is not the scheme's own; empty for file
+	path   string // decoded; absolute
+	// Two pointers, because package fmt prints unexported fields without asking their String methods, and follows one.
+	login **login
 }
+
+// login is what stood before the @ of an address.
+type login struct{ username, password secret.String }
 
 // ParseURL reads the address of a repository: https://, http://, file:// or the absolute path of a directory. ssh in both
 // forms is recognised and refused. An error never repeats what was given: it may hold a password.
@@ -34,12 +38,14 @@ func ParseURL(s string) (URL, error) {
 		return URL{}, badURL("it is empty: give the address of the repository")
 	case len(s) > maxURL:
 		return URL{}, badURL("it is longer than %d bytes", maxURL)
-	case !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable):
-		return URL{}, badURL("it holds a space, a control character or bytes that are no UTF-8")
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return URL{}, badURL("it holds a control character or bytes that are no UTF-8")
 	case strings.HasPrefix(s, "-"):
 		return URL{}, badURL("it starts with a dash")
 	case filepath.IsAbs(s):
 		return URL{scheme: "file", path: filepath.Clean(s)}, nil
+	case strings.ContainsFunc(s, unicode.IsSpace):
+		return URL{}, badURL("it holds a space")
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -73,6 +79,23 @@ func (u URL) String() string {
 	return (&url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}).String()
 }
 
+// GoString makes %#v safe.
+func (u URL) GoString() string { return strconv.Quote(u.String()) }
+
+// LogValue implements slog.LogValuer.
+func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// credentials returns what stood in the address, "" for nothing.
+func (u URL) credentials() (username, password string) {
+	if u.login == nil {
+		return "", ""
+	}
+	return (*u.login).username.Reveal(), (*u.login).password.Reveal()
+}
+
 // origin is what credentials are bound to.
 func (u URL) origin() string { return u.scheme + "://" + u.host }
 
@@ -103,7 +126,8 @@ func parseHTTP(s string) (URL, error) {
 	}
 	if p.User != nil {
 		password, _ := p.User.Password()
-		u.username, u.password = secret.New(p.User.Username()), secret.New(password)
+		l := &login{secret.New(p.User.Username()), secret.New(password)}
+		u.login = &l
 	}
 	return u, nil
 }
@@ -143,8 +167,6 @@ func refuseSSH() error {
 func badURL(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "git.repo is not valid: "+format, args...)
 }
-
-func unprintable(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }
 
 // validHost admits DNS names and IP addresses, and nothing that a command line could take for an option.
 func validHost(h string) bool {

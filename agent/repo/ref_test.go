@@ -1,0 +1,156 @@
+package repo
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+var sha = strings.Repeat("0123456789", 4)
+
+// F8, F5
+func TestParseRefTakesWhatGitTakes(t *testing.T) {
+	for _, good := range []string{"main", "v1.2.3", "feature/a-b_c", "refs/heads/main", "refs/tags/v1", "refs/pull/1/head", "HEAD", "ü", "a@b", "a.b",
+		"deadbeef", sha[:39], sha + "0", "@x", "a{b}"} {
+		r, err := ParseRef(good)
+		require.NoError(t, err, good)
+		assert.Equal(t, good, r.String())
+		_, isCommit := r.Commit()
+		assert.False(t, isCommit)
+	}
+	for _, bad := range []string{"", "-", "--upload-pack=x", "-b", "@", "a@{1}", "a..b", "refs/heads/../../x", "../x", "a.", ".a", "a/.b", "a.lock",
+		"a.lock/b", "/a", "a/", "a//b", "a b", "a~1", "a^", "a^{}", "a:b", "+a:b", "a?", "a*", "a[b", `a\b`, "a\x00b", "a\nb", "a\x7f", "refs", "refs/x",
+		"refs/heads/", strings.Repeat("0", 40), strings.Repeat("a", 2000)} {
+		_, err := ParseRef(bad)
+		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+	}
+	for _, id := range []string{sha, strings.ToUpper("abcdef" + sha[6:])} {
+		r, err := ParseRef(id)
+		require.NoError(t, err)
+		commit, isCommit := r.Commit()
+		assert.True(t, isCommit)
+		assert.Equal(t, strings.ToLower(id), commit.String())
+		assert.Equal(t, strings.ToLower(id), r.String())
+	}
+}
+
+func FuzzParseRef(f *testing.F) {
+	for _, s := range []string{"main", "refs/heads/a", "a..b", "a@{b", "x.lock", "-x", sha, "a/./b", "\x7f", "é", "refs/x/y"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := ParseRef(s)
+		if err != nil {
+			requireReason(t, v1alpha1.ReasonRefNotFound, err)
+			require.Less(t, len(err.Error()), 1500)
+			return
+		}
+		again, err := ParseRef(r.String())
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+		if _, isCommit := r.Commit(); !isCommit {
+			require.False(t, strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.ContainsAny(s, "\x00\n ~^:?*[\\"))
+		}
+	})
+}
+
+func TestParseRefAgreesWithGit(t *testing.T) {
+	for _, s := range []string{"a", "a.b", "a..b", ".a", "a.lock", "a/b.lock/c", "a@{b", "@", "a@b", "a\\b", "a~b", "a b", "a/", "//a", "é", "a\x01", "a-", "a.lockx"} {
+		_, err := ParseRef(s)
+		git := exec.CommandContext(t.Context(), "git", "check-ref-format", "refs/heads/"+s).Run()
+		if s == "@" {
+			continue // git allows the branch refs/heads/@, but @ alone means HEAD
+		}
+		assert.Equal(t, git == nil, err == nil, "%q", s)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		first := g.commit("first", views(2))
+		second := g.commit("second", editView(1, 1))
+		g.Tag("light", first.String())
+		g.AnnotatedTag("v1.0.0", first.String())
+		g.Git("tag", "-a", "-m", "x", "nested", g.Git("rev-parse", "v1.0.0"))
+		g.Branch("both", first.String())
+		g.Tag("both", second.String())
+		g.Branch("feature/Display", first.String())
+		g.Branch(sha, first.String()) // F8: a branch that is named like a commit
+		g.Git("update-ref", "refs/pull/7/head", first.String())
+
+		for ref, want := range map[string]Resolution{
+			"main":             {"refs/heads/main", second},
+			"refs/heads/main":  {"refs/heads/main", second},
+			"HEAD":             {"refs/heads/main", second},
+			"light":            {"refs/tags/light", first},
+			"v1.0.0":           {"refs/tags/v1.0.0", first},
+			"refs/tags/v1.0.0": {"refs/tags/v1.0.0", first},
+			"nested":           {"refs/tags/nested", first},
+			"refs/heads/both":  {"refs/heads/both", first},
+			"refs/tags/both":   {"refs/tags/both", second},
+			"refs/pull/7/head": {"refs/pull/7/head", first},
+			first.String():     {"", first},
+			sha:                {"", parseID(t, sha)},
+		} {
+			got, err := r.Resolve(t.Context(), parseRef(t, ref))
+			require.NoError(t, err, ref)
+			assert.Equal(t, want, got, ref)
+		}
+
+		_, err := r.Resolve(t.Context(), parseRef(t, "both"))
+		requireReason(t, v1alpha1.ReasonAmbiguousRef, err)
+		assert.ErrorContains(t, err, "refs/heads/both")
+
+		_, err = r.Resolve(t.Context(), Ref{})
+		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+
+		for ref, near := range map[string]string{
+			"Main": `"main"`, "maim": `"main"`, "display": `"feature/Display"`, "v1.0.1": `"v1.0.0"`, "refs/heads/mian": `"main"`,
+		} {
+			_, err = r.Resolve(t.Context(), parseRef(t, ref))
+			requireReason(t, v1alpha1.ReasonRefNotFound, err)
+			if ref != "display" { // equal but for case in its last part only
+				assert.ErrorContains(t, err, near, ref)
+			}
+		}
+		_, err = r.Resolve(t.Context(), parseRef(t, "nothing-like-it"))
+		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		assert.NotContains(t, err.Error(), "did you mean")
+	})
+}
+
+func TestAnEmptyRepositorySaysSo(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		assert.ErrorContains(t, err, "is empty")
+		s := openStore(t, t.TempDir())
+		_, err = s.Fetch(t.Context(), r, plan.ID{1}, "main")
+		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+
+		first := g.commit("first", views(2)) // and it works as soon as something is there
+		res, _ := pull(t, s, r, "main")
+		assert.Equal(t, first, res.Commit)
+	})
+}
+
+// F8: what a fake server calls its refs does no harm.
+func TestHostileRefNamesAreNotRepeated(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(1))
+	g.Branch("mainxx", g.Head())
+	g.srv.Inject(gitserver.Rewrite(func(b []byte) []byte {
+		return []byte(strings.Replace(string(b), "refs/heads/mainxx", "refs/heads/../..x", 1))
+	}).On(gitserver.Advertisement))
+	_, err := g.remote().Resolve(t.Context(), parseRef(t, "mainx"))
+	requireReason(t, v1alpha1.ReasonRefNotFound, err)
+	assert.NotContains(t, err.Error(), "..")
+	assert.ErrorContains(t, err, `"main"`)
+}
