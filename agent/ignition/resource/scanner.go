@@ -14,8 +14,9 @@ type scanner struct {
 	literal string // what is left of true, false or null
 	hex     int    // digits left of a \u escape
 	bom     int    // bytes seen of the byte order mark
-	line    int    // of the next byte, from 0
-	column  int    // of the next byte, from 0, in bytes
+	at      int64  // offset of the next byte
+	line    int    // its line, from 0
+	begin   int64  // offset of that line
 	err     error
 }
 
@@ -56,20 +57,32 @@ type syntaxError struct {
 func (e *syntaxError) Error() string { return e.text }
 
 func (s *scanner) write(p []byte) {
-	for _, c := range p {
-		if s.err != nil {
-			return
+	base := s.at
+	for i := 0; i < len(p) && s.err == nil; i++ {
+		if s.state == str || s.state == strKey { // where most bytes of a file are
+			for i < len(p) && p[i] >= ' ' && p[i] != '"' && p[i] != '\\' {
+				i++
+			}
+			if i == len(p) {
+				break
+			}
 		}
-		if s.state == str && c >= ' ' && c != '"' && c != '\\' { // the usual byte of a large file
-			s.column++
+		if p[i] == ' ' && s.state >= value && s.state <= done { // and where the rest is
 			continue
 		}
-		s.step(c)
-		s.column++
-		if c == '\n' {
-			s.line, s.column = s.line+1, 0
+		s.at = base + int64(i)
+		if p[i] == '\n' {
+			s.newline()
+			continue
 		}
+		s.step(p[i])
 	}
+	s.at = base + int64(len(p))
+}
+
+func (s *scanner) newline() {
+	s.step('\n')
+	s.line, s.begin = s.line+1, s.at+1
 }
 
 // end must be called after the last byte.
@@ -93,7 +106,7 @@ func (s *scanner) end() error {
 }
 
 func (s *scanner) fail(format string, args ...any) {
-	s.err = &syntaxError{line: s.line + 1, column: s.column + 1, text: fmt.Sprintf(format, args...)}
+	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.begin) + 1, text: fmt.Sprintf(format, args...)}
 }
 
 func (s *scanner) step(c byte) {
@@ -123,7 +136,7 @@ const byteOrderMark = "\xef\xbb\xbf"
 
 func (s *scanner) stepStart(c byte) {
 	switch {
-	case s.bom < len(byteOrderMark) && s.line == 0 && s.column == s.bom && c == byteOrderMark[s.bom]:
+	case s.bom < len(byteOrderMark) && s.at == int64(s.bom) && c == byteOrderMark[s.bom]:
 		s.bom++
 	case s.bom > 0 && s.bom < len(byteOrderMark):
 		s.fail("unexpected %s; want a value", quote(c))

@@ -1,0 +1,212 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const viewPath = "projects/p/com.inductiveautomation.perspective/views/v/"
+
+func TestAFileThatTheGatewayCanTakePasses(t *testing.T) {
+	for name, c := range map[string]struct{ path, content string }{
+		"view":                        {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
+		"resource":                    {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
+		"resource without files":      {viewPath + "resource.json", `{"attributes":{"lastModification":{}}}`},
+		"tags of a folder":            {"config/resources/core/ignition/tag-definition/p/unary-resource.json", `{"files":["tags.json"]}`},
+		"a resource.json of others":   {"data/x/resource.json", `{"name":"not Ignition's"}`},
+		"byte order mark":             {viewPath + "view.json", "\xef\xbb\xbf{}"},
+		"byte order mark in resource": {viewPath + "resource.json", "\xef\xbb\xbf{\"attributes\":{}}"},
+		"a value that is no object":   {"projects/p/x.json", " 7 \n"},
+		"binary":                      {viewPath + "thumbnail.png", "\x89PNG\x00"},
+		"empty script":                {viewPath + "code.py", ""},
+		"broken, but no JSON by name": {viewPath + "notes.txt", `{"a":`},
+		"text about LFS":              {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
+		"a long file that begins so":  {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.NoError(t, Check(c.path, strings.NewReader(c.content)))
+			assert.NoError(t, Check(c.path, iotest.OneByteReader(strings.NewReader(c.content))), "byte by byte")
+		})
+	}
+}
+
+func TestAFileThatTheGatewayCannotTakeIsRefusedWithItsPlace(t *testing.T) {
+	const view, meta = viewPath + "view.json", viewPath + "resource.json"
+	for name, c := range map[string]struct {
+		path, content string
+		reason        v1alpha1.Reason
+		text          string
+	}{
+		"cut off":                {view, "{\n  \"a\": [1,\n", v1alpha1.ReasonConfigSyntaxError, "view.json:3:1: the file ends in the middle"},
+		"trailing comma":         {view, "{\n  \"a\": 1,\n}\n", v1alpha1.ReasonConfigSyntaxError, "view.json:3:1: unexpected '}'; want a key"},
+		"conflict marker":        {view, "{\n<<<<<<< HEAD\n", v1alpha1.ReasonConfigSyntaxError, "view.json:2:1: unexpected '<'"},
+		"two values":             {view, "{} {}", v1alpha1.ReasonConfigSyntaxError, ":1:4: unexpected '{' after the end"},
+		"control character":      {view, "\"a\tb\"", v1alpha1.ReasonConfigSyntaxError, ":1:3: unexpected byte 0x09 in a string"},
+		"single quotes":          {view, "{'a':1}", v1alpha1.ReasonConfigSyntaxError, ":1:2:"},
+		"NaN":                    {view, "[NaN]", v1alpha1.ReasonConfigSyntaxError, ":1:2:"},
+		"empty":                  {view, "", v1alpha1.ReasonConfigSyntaxError, ":1:1: the file is empty"},
+		"blank":                  {view, " \n\n", v1alpha1.ReasonConfigSyntaxError, ":3:1: the file is empty"},
+		"half a byte order mark": {view, "\xef\xbb{}", v1alpha1.ReasonConfigSyntaxError, ":1:3:"},
+		"two byte order marks":   {view, "\xef\xbb\xbf\xef\xbb\xbf{}", v1alpha1.ReasonConfigSyntaxError, ":1:4:"},
+		"UTF-16":                 {view, "\xff\xfe{\x00}\x00", v1alpha1.ReasonConfigSyntaxError, ":1:1: unexpected byte 0xff"},
+		"in capitals":            {viewPath + "VIEW.JSON", "{", v1alpha1.ReasonConfigSyntaxError, "VIEW.JSON:1:2"},
+		"too deep":               {view, strings.Repeat("[", 10001), v1alpha1.ReasonConfigSyntaxError, "nested deeper than 10000"},
+		"LFS pointer": {
+			viewPath + "thumbnail.png", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "thumbnail.png is a Git LFS pointer",
+		},
+		"LFS pointer for JSON":           {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", v1alpha1.ReasonLFSPointer, "LFS"},
+		"no attributes":                  {meta, `{"scope":"G","files":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
+		"no attributes in config":        {"config/resources/core/ignition/x/resource.json", `{}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
+		"attributes null":                {meta, `{"attributes":null}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
+		"attributes a list":              {meta, `{"attributes":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
+		"a list":                         {meta, `[]`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"null":                           {meta, `null`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"files a string":                 {meta, `{"attributes":{},"files":"view.json"}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files null":                     {meta, `{"attributes":{},"files":null}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files of numbers":               {meta, `{"attributes":{},"files":[1]}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files that climb":               {meta, `{"attributes":{},"files":["../x"]}`, v1alpha1.ReasonConfigSyntaxError, `names "../x"`},
+		"files in folders":               {meta, `{"attributes":{},"files":["a/b"]}`, v1alpha1.ReasonConfigSyntaxError, `names "a/b"`},
+		"files without a name":           {meta, `{"attributes":{},"files":[""]}`, v1alpha1.ReasonConfigSyntaxError, `names ""`},
+		"unary-resource.json of nothing": {viewPath + "unary-resource.json", `3`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"a resource.json of 5 MiB":       {meta, `{"attributes":{"a":"` + strings.Repeat("a", 5<<20) + `"}}`, v1alpha1.ReasonLimitExceeded, "resource.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range []io.Reader{strings.NewReader(c.content), iotest.OneByteReader(strings.NewReader(c.content))} {
+				err := Check(c.path, r)
+				require.Error(t, err)
+				assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+				assert.ErrorContains(t, err, c.text)
+				assert.ErrorContains(t, err, c.path)
+			}
+		})
+	}
+}
+
+func TestAReaderThatFailsIsNoFinding(t *testing.T) {
+	err := Check("projects/p/x.json", iotest.ErrReader(io.ErrUnexpectedEOF))
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	assert.Empty(t, failure.Reason(err, ""))
+}
+
+// F11: the size of a file costs no memory.
+func TestAHugeFileIsCheckedInLittleMemory(t *testing.T) {
+	chunk := []byte(strings.Repeat("a", 1<<20))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c := NewChecker("projects/p/huge.json")
+	_, err := io.WriteString(c, `["`)
+	require.NoError(t, err)
+	for range 64 {
+		_, err := c.Write(chunk)
+		require.NoError(t, err)
+	}
+	_, err = io.WriteString(c, `"]`)
+	require.NoError(t, err)
+	assert.NoError(t, c.Close())
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+// Every file of real repositories passes: a check that refuses what a gateway takes would stall a plant.
+func TestEveryFileOfRealTreesPasses(t *testing.T) {
+	trees := os.Getenv("STOKER_TREES")
+	if trees == "" {
+		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
+	}
+	files, resources := 0, 0
+	err := filepath.WalkDir(trees, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		at := "projects/p/" + e.Name()
+		assert.NoError(t, Check(at, bytes.NewReader(content)), path)
+		if files++; e.Name() == File {
+			resources++
+			same, err := SameButModification(content, resign(t, content))
+			assert.NoError(t, err)
+			assert.True(t, same, path)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotZero(t, resources)
+	t.Logf("%d files, %d of them resource.json", files, resources)
+}
+
+// resign gives a resource.json another modification, as the gateway does, and writes it in another layout.
+func resign(t testing.TB, content []byte) []byte {
+	t.Helper()
+	var v map[string]any
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.UseNumber()
+	require.NoError(t, d.Decode(&v))
+	attributes, ok := v["attributes"].(map[string]any)
+	require.True(t, ok)
+	attributes["lastModification"] = map[string]any{"actor": "external"}
+	attributes["lastModificationSignature"] = "00"
+	out, err := json.Marshal(v)
+	require.NoError(t, err)
+	return out
+}
+
+// FuzzCheck holds the streaming parser to encoding/json: both take and refuse the same texts, however they are cut.
+func FuzzCheck(f *testing.F) {
+	for _, s := range []string{
+		``, `{}`, `{"files":["view.json"],"attributes":{"lastModification":{"actor":"a"}}}`, `[1,-0.5e-7,"\u00e9\n"]`, `-`, `01`,
+		`1.`, `1e`, `"\x"`, `tru`, `nulll`, `[1,]`, `{"a"}`, "\xef\xbb\xbf1", `{"a":1}}`, `"\ud800"`, "\"\x7f\"", `[[[]]]`, `1 2`, `{,}`,
+	} {
+		f.Add([]byte(s), 1)
+	}
+	f.Fuzz(func(t *testing.T, content []byte, cut int) {
+		if bytes.HasPrefix(content, []byte(lfsHeader)) {
+			return
+		}
+		c := NewChecker("projects/p/x.json")
+		cut = min(max(cut, 0), len(content))
+		_, _ = c.Write(content[:cut])
+		_, _ = c.Write(content[cut:])
+		err := c.Close()
+		if valid := json.Valid(withoutMark(content)); valid != (err == nil) {
+			t.Fatalf("encoding/json says %t, the checker says %v", valid, err)
+		}
+		if err != nil && !failure.Is(err, v1alpha1.ReasonConfigSyntaxError) {
+			t.Fatalf("an error without its reason: %v", err)
+		}
+		if err := Check(viewPath+File, bytes.NewReader(content)); err == nil {
+			var shape struct {
+				Attributes map[string]any `json:"attributes"`
+			}
+			if json.Unmarshal(withoutMark(content), &shape) != nil {
+				t.Fatalf("%q passed as a resource.json", content)
+			}
+		}
+	})
+}
+
+func BenchmarkCheck(b *testing.B) {
+	content := []byte(`{"root":{"children":[` + strings.Repeat(`{"meta":{"name":"Label_1"},"position":{"x":12.5,"y":-3},"props":{"text":"Line 1, Pump 2"},"type":"ia.display.label"},`, 10000) + `{}]}}`)
+	b.SetBytes(int64(len(content)))
+	for b.Loop() {
+		if err := Check("projects/p/view.json", bytes.NewReader(content)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
