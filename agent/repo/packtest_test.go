@@ -111,3 +111,8 @@ func readBlob(t testing.TB, s *Store, id plan.ID) string {
 	require.NoError(t, err)
 	return b.String()
 }
+
+func (p *rawPack) sum(b []byte) []byte {
+	s := sha1.Sum(b)
+	return s[:]
+}
