@@ -56,12 +56,13 @@ type planner struct {
 	header  Header
 	rules   *Rules
 	changes *Changes
+	chunks  [][]Change // what join or diff adds; gather makes the list of it
 	full    bool
 	// sameRules says that the manifest was written under these rules: what is not desired has left the commit.
 	sameRules bool
 	owned     int               // records
 	mirrors   []string          // the directories that prune mirror empties
-	used      []bool            // by index in header.Mappings: a record keeps it
+	used      []bool            // by index in header.Mappings: a record names it
 	noise     map[string]bool   // changes of files whose bytes the gateway made by itself
 	dirs      []string          // desired files where a directory stands
 	blocked   map[string]string // files that stand where a directory is needed, and for what
@@ -83,7 +84,7 @@ func compute(in Input) (*Changes, error) {
 	if p.rules.Prune == PruneMirror {
 		p.mirrors = in.Desired.mappedDirs()
 	}
-	steps := []func() error{p.join, p.mirror, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
+	steps := []func() error{p.join, p.gather, p.mirror, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
 	if !p.full {
 		steps[0] = p.diff
 		p.owned = header.Files
@@ -126,6 +127,7 @@ func (p *planner) join() error {
 	rec, err, more := next()
 	advance := func() {
 		p.owned++
+		p.keepOrigin(rec)
 		rec, err, more = next()
 	}
 	for w, werr := range p.Desired.Walk() {
@@ -160,7 +162,30 @@ func (p *planner) join() error {
 	return nil
 }
 
-func (p *planner) add(c Change) { p.changes.List = append(p.changes.List, c) }
+// chunkSize is the number of changes that add takes at a time. A growing slice would be copied again and again, and a
+// first sync of 100,000 files would hold several of them.
+const chunkSize = 1024
+
+// add appends a change while join or diff walks in the order of the paths.
+func (p *planner) add(c Change) {
+	last := len(p.chunks) - 1
+	if last < 0 || len(p.chunks[last]) == cap(p.chunks[last]) {
+		size := chunkSize
+		if last < 0 {
+			size = 16 // most plans are small
+		}
+		p.chunks = append(p.chunks, make([]Change, 0, size))
+		last++
+	}
+	p.chunks[last] = append(p.chunks[last], c)
+}
+
+// gather makes one list of the chunks.
+func (p *planner) gather() error {
+	p.changes.List = slices.Concat(p.chunks...)
+	p.chunks = nil
+	return nil
+}
 
 // insert adds changes that do not come in the order of their paths.
 func (p *planner) insert(list []Change) {

@@ -29,7 +29,7 @@ func (p *planner) missing(c Change, rec Owned) error {
 	c.Op = Create
 	if c.Owned {
 		if c.ID == rec.Want && c.Exec == rec.Exec && !p.repairs(rec) {
-			p.drift(rec)
+			p.changes.Drifted++
 			return nil
 		}
 		if c.ID != rec.Want && p.rules.Conflict != GitWins {
@@ -49,7 +49,7 @@ func (p *planner) replaced(c Change, rec Owned) error {
 	unwanted := c.Owned && c.ID == rec.Want
 	switch {
 	case unwanted && !p.repairs(rec):
-		p.drift(rec)
+		p.changes.Drifted++
 	case c.Found.Kind == Dir:
 		// Whether it may go is known when all deletions are: settleDirs.
 		c.Op = Create
@@ -106,7 +106,7 @@ func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, erro
 func (p *planner) equal(c Change, rec Owned) {
 	switch {
 	case c.Found.Exec != c.Exec && c.Owned && c.Exec == rec.Exec && c.ID == rec.Want && !p.Repair:
-		p.drift(rec) // a chmod on the gateway
+		p.changes.Drifted++ // a chmod on the gateway
 	case c.Found.Exec != c.Exec:
 		c.Op = Update
 		p.add(c)
@@ -114,7 +114,7 @@ func (p *planner) equal(c Change, rec Owned) {
 		c.Op = Adopt
 		p.add(c)
 	default:
-		p.unchanged(rec)
+		p.changes.Unchanged++
 	}
 }
 
@@ -151,7 +151,7 @@ func (p *planner) settled(c Change, rec Owned) error {
 	}
 	switch {
 	case same && p.upToDate(c, rec):
-		p.unchanged(rec)
+		p.changes.Unchanged++
 	case same:
 		p.adoptNoise(c)
 	default: // git's version was held back once, for a change on the gateway that is gone now
@@ -194,7 +194,7 @@ func (p *planner) changedOnGateway(c Change, rec Owned) error {
 	case p.repairs(rec):
 		p.overwrite(c)
 	default:
-		p.drift(rec)
+		p.changes.Drifted++
 	}
 	return nil
 }
@@ -310,16 +310,6 @@ func (p *planner) adoptNoise(c Change) {
 	c.Op = Adopt
 	p.noise[c.Path] = true
 	p.add(c)
-}
-
-func (p *planner) unchanged(rec Owned) {
-	p.keepOrigin(rec)
-	p.changes.Unchanged++
-}
-
-func (p *planner) drift(rec Owned) {
-	p.keepOrigin(rec)
-	p.changes.Drifted++
 }
 
 // checkParents refuses a path that cannot be written because a parent of it is no directory. A parent that is a file of

@@ -21,7 +21,8 @@ func (p *planner) origin(mapping uint16) Origin {
 	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
 }
 
-// keepOrigin notes that a record stays with the index that it has.
+// keepOrigin notes that a record names an index. It holds for this plan, also where the record goes: a change may turn out
+// to be impossible when it is applied.
 func (p *planner) keepOrigin(rec Owned) {
 	if int(rec.Origin) < len(p.used) {
 		p.used[rec.Origin] = true
