@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/ignition/resource"
@@ -151,7 +152,8 @@ func FuzzPlan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, choices []byte) { play(t, &world{choices: choices}) })
 }
 
-func play(t *testing.T, w *world) {
+// play returns the plans that were applied.
+func play(t *testing.T, w *world) (applied []*plan.Changes) {
 	objects, disk, manifest := plantest.NewObjects(), plantest.NewDisk(nil), &plantest.Manifest{}
 	rules := w.rules(t)
 	var previous *plan.Desired
@@ -187,7 +189,9 @@ func play(t *testing.T, w *world) {
 		c.lostBytes()
 		c.second()
 		manifest, previous = next, desired
+		applied = append(applied, changes)
 	}
+	return applied
 }
 
 type check struct {
@@ -342,14 +346,32 @@ func (c *check) second() {
 	}
 }
 
-// TestRandomWorlds plays more worlds than a fuzz corpus holds, and makes sure that they are worth playing.
+// TestRandomWorlds plays more worlds than a fuzz corpus holds, and makes sure that they are worth playing: that most
+// plans are applied, and that every kind of change occurs.
 func TestRandomWorlds(t *testing.T) {
+	const worlds = 2000
 	random := rand.New(rand.NewPCG(3, 4))
-	for range 2000 {
+	plans, incremental, sum := 0, 0, plan.Counts{}
+	for range worlds {
 		choices := make([]byte, 300)
 		for i := range choices {
 			choices[i] = byte(random.Uint32())
 		}
-		play(t, &world{choices: choices})
+		for _, c := range play(t, &world{choices: choices}) {
+			plans++
+			if !c.Full {
+				incremental++
+			}
+			n := c.Counts()
+			sum.Added, sum.Modified, sum.Deleted = sum.Added+n.Added, sum.Modified+n.Modified, sum.Deleted+n.Deleted
+			sum.Kept, sum.Adopted, sum.Released = sum.Kept+n.Kept, sum.Adopted+n.Adopted, sum.Released+n.Released
+			sum.Conflicts += n.Conflicts
+		}
+	}
+	t.Logf("%d plans, %d of them incremental: %s", plans, incremental, sum)
+	assert.Greater(t, plans, worlds*2)
+	assert.Greater(t, incremental, worlds/4)
+	for _, n := range []int{sum.Added, sum.Modified, sum.Deleted, sum.Kept, sum.Adopted, sum.Released, sum.Conflicts} {
+		assert.Greater(t, n, worlds/10)
 	}
 }
