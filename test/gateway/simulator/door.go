@@ -27,6 +27,7 @@ type door struct {
 	mu     sync.Mutex
 	server *http.Server
 	served chan struct{}
+	walled bool // never to be opened again
 }
 
 func (d *door) address() string {
@@ -39,6 +40,9 @@ func (d *door) address() string {
 func (d *door) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.walled {
+		return net.ErrClosed
+	}
 	if d.server != nil {
 		return nil
 	}
@@ -65,6 +69,14 @@ func (d *door) open() error {
 	}()
 	d.server, d.served = server, served
 	return nil
+}
+
+// wall closes the door for ever.
+func (d *door) wall() {
+	d.mu.Lock()
+	d.walled = true
+	d.mu.Unlock()
+	d.close()
 }
 
 func (d *door) close() {

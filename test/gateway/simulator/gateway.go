@@ -134,9 +134,10 @@ func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.end()
 	g.mu.Unlock()
-	g.closeFront()
-	if g.admin != nil {
-		g.admin.close()
+	for _, d := range []*door{g.front, g.frontTLS, g.admin} {
+		if d != nil {
+			d.wall()
+		}
 	}
 	g.wg.Wait()
 	return g.root.Close()

@@ -13,18 +13,23 @@ type scanLock struct {
 	actor string
 	taken time.Time // the gateway's clock
 	until time.Time // ours
-	freed chan struct{}
+	// changed is closed when the lock is taken or released.
+	changed chan struct{}
 }
 
 func (l *scanLock) held() bool { return l.actor != "" && time.Now().Before(l.until) }
 
-// release wakes those who wait.
 func (l *scanLock) release() {
 	l.actor = ""
-	if l.freed != nil {
-		close(l.freed)
-		l.freed = nil
+	l.wake()
+}
+
+// wake lets those who wait look again.
+func (l *scanLock) wake() {
+	if l.changed != nil {
+		close(l.changed)
 	}
+	l.changed = make(chan struct{})
 }
 
 func (l *scanLock) doc() node {
@@ -61,9 +66,7 @@ func (g *Gateway) ReleaseLock(kind string) error {
 
 func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
 	l.actor, l.taken, l.until = actor, at, time.Now().Add(d)
-	if l.freed == nil {
-		l.freed = make(chan struct{})
-	}
+	l.wake()
 }
 
 // awaitLock waits until a lock is free: released or lapsed.
@@ -71,7 +74,7 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 	for {
 		g.mu.Lock()
 		l := g.locks[kind]
-		held, rest, freed, up := l.held(), time.Until(l.until), l.freed, g.up
+		held, rest, changed, up := l.held(), time.Until(l.until), l.changed, g.up
 		g.mu.Unlock()
 		if !held {
 			return ctx.Err()
@@ -79,8 +82,12 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 		timer := time.NewTimer(rest)
 		select {
 		case <-timer.C:
-		case <-freed:
-		case <-up.Done():
+		case <-changed:
+		case <-up.Done(): // a restart drops the locks
+			if g.life.Err() != nil {
+				timer.Stop()
+				return g.life.Err()
+			}
 		case <-ctx.Done():
 			timer.Stop()
 			return ctx.Err()

@@ -1,10 +1,12 @@
 package simulator
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -56,4 +58,59 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 	assert.Equal(t, 419, signed)
 	assert.Equal(t, 418, matched)
 	assert.Equal(t, 426, stable)
+}
+
+// The write-back leaves a real gateway's own tree alone: what it signed, it finds signed.
+func TestRealTreeIsLoadedAndLeftAsItIs(t *testing.T) {
+	root := trees(t, "coffee-lab/services/ignition")
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, root.FS()))
+	g, err := Start(Options{Data: dir, Mode: "dev", Seeding: SeedNone, Unknowns: Unknowns{SignConfig: true}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, g.Close()) }()
+	state, reason := g.State()
+	require.Equal(t, Running, state, reason)
+	assert.Empty(t, g.LoadErrors())
+	changed := 0
+	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		want, err := readFile(root, name)
+		require.NoError(t, err)
+		got, err := readFile(g.root, name)
+		require.NoError(t, err)
+		if string(got) != string(want) {
+			changed++
+			assert.Equal(t, resourceFile, path.Base(name), name)
+		}
+		return nil
+	}))
+	// The one signature that does not fit, and seven resources that were never signed.
+	assert.Equal(t, 8, changed)
+}
+
+// FuzzResourceJSON: what the gateway's writer makes of any JSON is JSON again, and is written the same way again.
+func FuzzResourceJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"scope":"A","version":1,"files":["a"],"attributes":{"x":1e5}}`, `[[],{},null,true,-0.0]`, `"\u2028<>&='\ud800\t"`,
+		`{"a":1,"a":2}`, `{`, "\xff", strings.Repeat("[", 300) + strings.Repeat("]", 300),
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		v, err := parseJSON(raw)
+		if err != nil {
+			return
+		}
+		once := pretty(v)
+		again, err := parseJSON(once)
+		require.NoError(t, err)
+		assert.Equal(t, string(once), string(pretty(again)))
+		assert.True(t, json.Valid(compact(v)))
+		assert.NotContains(t, string(once), "<")
+		if doc, ok := v.(object); ok {
+			_, _ = (&resource{doc: doc}).signature()
+		}
+	})
 }
