@@ -108,8 +108,8 @@ func (p *planner) diff() error {
 			return fmt.Errorf("read the manifest: %w", err)
 		}
 		switch {
-		case d.new != nil:
-			err = p.desired(*d.new, rec, owned)
+		case d.after != nil:
+			err = p.desired(*d.after, rec, owned)
 		case owned:
 			err = p.gone(rec)
 		}

@@ -5,10 +5,10 @@ import (
 	"iter"
 )
 
-// delta is a path that two desired trees do not have in common: its old file, its new one, or both.
+// delta is a path that two desired trees do not have in common. after is nil where the newer tree does not have it.
 type delta struct {
-	path     string
-	old, new *Want
+	path  string
+	after *Want
 }
 
 // errPrevious marks an error that came from the older of two trees, which is there to save work and can be done without.
@@ -16,32 +16,32 @@ var errPrevious = errors.New("the previous tree cannot be read")
 
 // diff yields what differs between two trees that were made with the same rules, bytewise sorted by path. Directories
 // that are made of the same trees are not read, so that its cost is that of the changed directories.
-func diff(old, new *Desired) iter.Seq2[delta, error] {
+func diff(from, to *Desired) iter.Seq2[delta, error] {
 	return func(yield func(delta, error) bool) {
-		x := differ{old: old, new: new, yield: yield}
-		if old.root != new.root {
-			before, after := old.top(), new.top()
+		x := differ{from: from, to: to, yield: yield}
+		if from.root != to.root {
+			before, after := from.top(), to.top()
 			x.dirs(&before, &after)
 		}
 	}
 }
 
 type differ struct {
-	old, new *Desired
+	from, to *Desired
 	yield    func(delta, error) bool
 }
 
 // dirs compares two directories of one path; nil is one that is not there. It returns false when the walk must end.
-func (x *differ) dirs(old, new *node) bool {
-	if old != nil && new != nil && old.same(*new) {
+func (x *differ) dirs(from, to *node) bool {
+	if from != nil && to != nil && from.same(*to) {
 		return true
 	}
-	before, err := listOf(x.old, old)
+	before, err := listOf(x.from, from)
 	if err != nil {
 		x.yield(delta{}, errors.Join(errPrevious, err))
 		return false
 	}
-	after, err := listOf(x.new, new)
+	after, err := listOf(x.to, to)
 	if err != nil {
 		x.yield(delta{}, err)
 		return false
@@ -57,7 +57,7 @@ func (x *differ) dirs(old, new *node) bool {
 			b, before = &before[0], before[1:]
 			a, after = &after[0], after[1:]
 		}
-		if !x.child(old, b, new, a) {
+		if !x.child(from, b, to, a) {
 			return false
 		}
 	}
@@ -65,34 +65,27 @@ func (x *differ) dirs(old, new *node) bool {
 }
 
 // child compares two children of one name that are both files or both directories; nil is one that is not there.
-func (x *differ) child(oldDir *node, b *child, newDir *node, a *child) bool {
+func (x *differ) child(from *node, b *child, to *node, a *child) bool {
 	if b != nil && b.isDir || a != nil && a.isDir {
-		var old, new *node
+		var before, after *node
 		if b != nil {
-			n := b.dir(*oldDir)
-			old = &n
+			n := b.dir(*from)
+			before = &n
 		}
 		if a != nil {
-			n := a.dir(*newDir)
-			new = &n
+			n := a.dir(*to)
+			after = &n
 		}
-		return x.dirs(old, new)
+		return x.dirs(before, after)
 	}
 	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin {
 		return true
 	}
-	var d delta
-	if b != nil {
-		d.path = join(oldDir.path, b.name)
-		w := b.want(d.path)
-		d.old = &w
+	if a == nil {
+		return x.yield(delta{path: join(from.path, b.name)}, nil)
 	}
-	if a != nil {
-		d.path = join(newDir.path, a.name)
-		w := a.want(d.path)
-		d.new = &w
-	}
-	return x.yield(d, nil)
+	w := a.want(join(to.path, a.name))
+	return x.yield(delta{path: w.Path, after: &w}, nil)
 }
 
 func listOf(d *Desired, n *node) ([]child, error) {

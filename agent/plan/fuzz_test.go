@@ -349,7 +349,7 @@ func (c *check) second() {
 // TestRandomWorlds plays more worlds than a fuzz corpus holds, and makes sure that they are worth playing: that most
 // plans are applied, and that every kind of change occurs.
 func TestRandomWorlds(t *testing.T) {
-	const worlds = 2000
+	const worlds = 1000
 	random := rand.New(rand.NewPCG(3, 4))
 	plans, incremental, sum := 0, 0, plan.Counts{}
 	for range worlds {

@@ -97,7 +97,8 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 			return Change{}, false, err
 		}
 		if !same { // it says more than a new signature
-			return p.takeBack(c)
+			c, ok := p.takeBack(c)
+			return c, ok, nil
 		}
 	}
 	if p.full {
@@ -107,10 +108,10 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 }
 
 // takeBack replaces a drifted resource.json where the conflict policy lets git have its resource.
-func (p *planner) takeBack(c Change) (Change, bool, error) {
+func (p *planner) takeBack(c Change) (Change, bool) {
 	switch p.rules.Conflict {
 	case GatewayWins:
-		return Change{}, false, nil
+		return Change{}, false
 	case Hold:
 		p.hold(c.Path)
 	}
@@ -118,7 +119,7 @@ func (p *planner) takeBack(c Change) (Change, bool, error) {
 		p.changes.Drifted--
 	}
 	c.Conflict = true
-	return c, true, nil
+	return c, true
 }
 
 // writes reports whether a change touches the file itself.
