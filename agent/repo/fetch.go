@@ -9,8 +9,6 @@ import (
 	"os"
 
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // FetchKind says how a Fetch came by its commit.
@@ -63,6 +61,9 @@ func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string
 	f.stats.Objects = in.objects
 	if f.stats.Kind == FetchIncremental && f.base.IsZero() {
 		f.stats.Kind = FetchRenewed // the server gave no increment
+		if s.isDamaged() {
+			f.stats.Kind = FetchRepaired // and could not, because its base cannot be read
+		}
 	}
 	if err := s.publish(in, f); err != nil {
 		return f.stats, err
@@ -93,6 +94,12 @@ func (s *Store) isClosed() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.closed
+}
+
+func (s *Store) isDamaged() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.damaged
 }
 
 // needs decides how the store wants to be fed.
@@ -147,7 +154,11 @@ func (f *fetch) receive(ctx context.Context, stream io.Reader) (*incoming, error
 			if f.base.IsZero() {
 				return 0, nil, notFound(id)
 			}
-			return f.store.object(id, sc)
+			k, c, err := f.store.object(id, sc)
+			if f.store.suspect(err) {
+				err = notFound(id)
+			}
+			return k, c, err
 		}}
 		order, trailer, err := r.run(ctx, stream, file)
 		f.stats.Bytes += r.in.n
@@ -233,10 +244,7 @@ func (f *fetch) check(in *incoming) (found bool, err error) {
 	if _, ok, err := p.find(tree); ok || err != nil {
 		return ok, err
 	}
-	if f.base.IsZero() || !f.store.Has(tree) {
-		return false, failure.New(v1alpha1.ReasonGitUnreachable, "the server sent commit %s without its files; trying again", f.commit)
-	}
-	return true, nil
+	return !f.base.IsZero() && f.store.Has(tree), nil
 }
 
 // publish renames a received pack into place, the index last, and adds it to the store. Where it stands for itself, the

@@ -202,6 +202,11 @@ func readTip(root *os.Root) plan.ID {
 
 func writeTip(root *os.Root, id plan.ID) error {
 	temp := "refs/stoker/" + tempPrefix + "tip"
+	if st, err := root.Lstat(tipFile); err == nil && !st.Mode().IsRegular() {
+		if err := remove(root, tipFile); err != nil {
+			return err
+		}
+	}
 	if err := root.WriteFile(temp, []byte(id.String()+"\n"), 0o600); err != nil {
 		return onDisk(err)
 	}

@@ -16,7 +16,12 @@ func mapFile(f *os.File, size int64) ([]byte, func() error, error) {
 	return data, func() error { return syscall.Munmap(data) }, nil
 }
 
-// lockFile takes the lock of a store, which the system drops when the process ends.
+// lockFile takes the lock of a store. The system drops it when the process ends.
 func lockFile(f *os.File) error {
 	return os.NewSyscallError("flock", syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+}
+
+// unlockFile drops the lock at once. Closing the file would do it only when no child process has the file any more.
+func unlockFile(f *os.File) error {
+	return os.NewSyscallError("flock", syscall.Flock(int(f.Fd()), syscall.LOCK_UN))
 }

@@ -85,7 +85,7 @@ func (s *Store) Close() error {
 		p.release()
 	}
 	s.packs = nil
-	return s.lock.Close()
+	return errors.Join(unlockFile(s.lock), s.lock.Close())
 }
 
 // Has reports whether an object is in the store.
@@ -93,6 +93,7 @@ func (s *Store) Has(id plan.ID) bool {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	_, _, err := find(packs, id)
+	s.suspect(err)
 	return err == nil
 }
 
@@ -114,6 +115,9 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
 	if err != nil {
+		if !IsNotFound(err) {
+			err = s.noticed(err)
+		}
 		return plan.ID{}, err
 	}
 	return rootTree(commit, k, b.Bytes())
@@ -136,9 +140,20 @@ func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 
 // noticed remembers damage: a tree or blob that belongs to a fetched commit must be there and readable.
 func (s *Store) noticed(err error) error {
-	_, ours := errors.AsType[*storeError](err)
-	if err == nil || !(ours || errors.Is(err, errNotFound) || errors.Is(err, errCorrupt)) {
+	if err == nil || !(s.suspect(err) || errors.Is(err, errNotFound)) {
 		return err
+	}
+	s.mu.Lock()
+	s.damaged = true
+	s.mu.Unlock()
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%w; the store is a cache and is fetched again at the next sync", err)
+}
+
+// suspect reports whether an error says that the store's files are not what they were, and remembers it.
+func (s *Store) suspect(err error) bool {
+	_, ours := errors.AsType[*storeError](err)
+	if !ours && !errors.Is(err, errCorrupt) {
+		return false
 	}
 	s.mu.Lock()
 	first := !s.damaged && !s.closed
@@ -147,7 +162,7 @@ func (s *Store) noticed(err error) error {
 	if first {
 		s.log.Warn("the repository's store is damaged; it is fetched again", "dir", s.dir, "error", err)
 	}
-	return failure.New(v1alpha1.ReasonGitUnreachable, "%w; the store is a cache and is fetched again at the next sync", err)
+	return true
 }
 
 // acquire returns the packs as they are now. They stay open until releaseAll.

@@ -1,0 +1,380 @@
+package repo
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// F12: whatever happens to the store, a new commit is there after two syncs at most, and nothing panics meanwhile.
+func TestADamagedStoreHeals(t *testing.T) {
+	newest := func(t *testing.T, s *Store, ext string) string {
+		files := packFiles(t, s, ext)
+		require.NotEmpty(t, files)
+		return files[0]
+	}
+	bare := func(s *Store, name string) string { return filepath.Join(s.Dir(), name) }
+	overwrite := func(t *testing.T, path string, change func([]byte) []byte) {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, change(b), 0o600))
+	}
+	zero := func(b []byte) []byte { return make([]byte, len(b)) }
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	damages := map[string]func(t *testing.T, s *Store){
+		"a pack is cut short":     func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
+		"all packs are cut short": func(t *testing.T, s *Store) { each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, half) }) },
+		"all packs are zeroed":    func(t *testing.T, s *Store) { each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, zero) }) },
+		"all packs are empty": func(t *testing.T, s *Store) {
+			each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, func([]byte) []byte { return nil }) })
+		},
+		"an index is zeroed": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), zero) },
+		"all indexes are cut": func(t *testing.T, s *Store) {
+			each(packFiles(t, s, indexExt), func(p string) { overwrite(t, p, half) })
+		},
+		"an index is empty": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), func([]byte) []byte { return nil }) },
+		"an index is gone":  func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, indexExt))) },
+		"a pack is gone":    func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, packExt))) },
+		"a pair is gone": func(t *testing.T, s *Store) {
+			p := newest(t, s, packExt)
+			require.NoError(t, os.Remove(p))
+			require.NoError(t, os.Remove(strings.TrimSuffix(p, packExt)+indexExt))
+		},
+		"indexes are swapped": func(t *testing.T, s *Store) {
+			files := packFiles(t, s, indexExt)
+			require.Len(t, files, 2)
+			require.NoError(t, os.Rename(files[0], files[0]+"x"))
+			require.NoError(t, os.Rename(files[1], files[0]))
+			require.NoError(t, os.Rename(files[0]+"x", files[1]))
+		},
+		"a pack is a directory": func(t *testing.T, s *Store) {
+			p := newest(t, s, packExt)
+			require.NoError(t, os.Remove(p))
+			require.NoError(t, os.Mkdir(p, 0o700))
+		},
+		"objects are gone": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(bare(s, "objects"))) },
+		"objects is a file": func(t *testing.T, s *Store) {
+			require.NoError(t, os.RemoveAll(bare(s, "objects")))
+			touch(t, bare(s, "objects"))
+		},
+		"the repository is gone":   func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())) },
+		"the repository is a file": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())); touch(t, s.Dir()) },
+		"everything is gone":       func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.dir)) },
+		"the tip is gone":          func(t *testing.T, s *Store) { require.NoError(t, os.Remove(bare(s, tipFile))) },
+		"the tip is nonsense":      func(t *testing.T, s *Store) { overwrite(t, bare(s, tipFile), zero) },
+		"the tip is unknown": func(t *testing.T, s *Store) {
+			overwrite(t, bare(s, tipFile), func([]byte) []byte { return []byte(sha) })
+		},
+		"the tip is a directory": func(t *testing.T, s *Store) {
+			require.NoError(t, os.Remove(bare(s, tipFile)))
+			require.NoError(t, os.MkdirAll(bare(s, tipFile)+"/x", 0o700))
+		},
+		"HEAD is a directory": func(t *testing.T, s *Store) {
+			require.NoError(t, os.Remove(bare(s, "HEAD")))
+			require.NoError(t, os.Mkdir(bare(s, "HEAD"), 0o700))
+		},
+		"leftovers and foreign files": func(t *testing.T, s *Store) {
+			for _, name := range []string{
+				"HEAD.lock", "index.lock", "config.lock", "packed-refs.lock", "shallow.lock", tipFile + ".lock", "refs/stoker/tmp-tip",
+				packDir + "/tmp-ABC.pack", packDir + "/tmp-ABC.idx", packDir + "/tmp_pack_abc", packDir + "/pack-1234.pack", packDir + "/foreign.txt",
+			} {
+				touch(t, bare(s, name))
+			}
+		},
+	}
+	for name, damage := range damages {
+		for _, running := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, running %t", name, running), func(t *testing.T) {
+				t.Parallel()
+				g := newSite(t)
+				g.commit("first", views(40))
+				dir := filepath.Join(t.TempDir(), "repo")
+				s, r := openStore(t, dir), g.remote()
+				pull(t, s, r, "main")
+				g.commit("second", editView(1, 1))
+				pull(t, s, r, "main")
+				if !running {
+					require.NoError(t, s.Close())
+				}
+				damage(t, s)
+				if !running {
+					s = openStore(t, dir)
+				}
+				third := g.commit("third", editView(2, 1))
+				for attempt := 1; ; attempt++ {
+					pull(t, s, r, "main")
+					err := readEverything(s, third)
+					if err == nil {
+						break
+					}
+					require.Less(t, attempt, 2, "%v", err)
+				}
+				// And it stays whole, also for the next process; damage that only that one sees is healed there.
+				require.NoError(t, s.Close())
+				s = openStore(t, dir)
+				for _, f := range packFiles(t, s, "") {
+					assert.NotContains(t, f, tempPrefix)
+				}
+				fourth := g.commit("fourth", editView(3, 1))
+				pull(t, s, r, "main")
+				requireSame(t, g, s, fourth)
+			})
+		}
+	}
+}
+
+func each(paths []string, f func(string)) {
+	for _, p := range paths {
+		f(p)
+	}
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+}
+
+// readEverything reads all trees and blobs of a commit, as a plan and a stager do.
+func readEverything(s *Store, commit plan.ID) error {
+	root, err := s.RootTree(commit)
+	if err != nil {
+		return err
+	}
+	var walk func(plan.ID) error
+	walk = func(id plan.ID) error {
+		entries, err := s.Tree(id)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.Mode == plan.Directory {
+				err = walk(e.ID)
+			} else {
+				_, err = s.WriteBlob(io.Discard, e.ID)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return walk(root)
+}
+
+func TestTheStoreIsOfBoundedSizeAfterAThousandCommits(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		commits := 1000
+		if !r.URL().Local() {
+			commits = 110 // the same, at the price of a git process each
+		}
+		g.commit("first", views(40))
+		s := openStore(t, t.TempDir())
+		pull(t, s, r, "main")
+		first := packBytes(t, s)
+		last := g.history(commits, func(i int) string { return fmt.Sprintf("projects/p%d/views/v%04d/view.json", i%7, i%40) },
+			func(i int) string { return view(i%40, i+1) })
+		ids := strings.Fields(g.Git("rev-list", "--reverse", last.String()))[1:]
+		require.Len(t, ids, commits)
+		kinds := map[FetchKind]int{}
+		var largest int64
+		for _, id := range ids {
+			stats, err := s.Fetch(t.Context(), r, parseID(t, id), "main")
+			require.NoError(t, err)
+			kinds[stats.Kind]++
+			largest = max(largest, packBytes(t, s))
+		}
+		assert.Equal(t, map[FetchKind]int{FetchRenewed: commits / 51, FetchIncremental: commits - commits/51}, kinds)
+		assert.Less(t, largest, first+51*8_000)
+		requireSame(t, g, s, last)
+	})
+}
+
+func packBytes(t *testing.T, s *Store) int64 {
+	t.Helper()
+	total := int64(0)
+	for _, f := range packFiles(t, s, "") {
+		st, err := os.Stat(f)
+		require.NoError(t, err)
+		total += st.Size()
+	}
+	return total
+}
+
+func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(5))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	pull(t, s, r, "main")
+	random := func(seed byte) string { // which does not compress
+		b := make([]byte, 3<<20)
+		x := uint32(seed) + 1
+		for i := range b {
+			x = x*1664525 + 1013904223
+			b[i] = byte(x >> 24)
+		}
+		return string(b)
+	}
+	var kinds []FetchKind
+	for i := range 5 {
+		g.commit("big", gitserver.Write("big.bin", random(byte(i))))
+		_, stats := pull(t, s, r, "main")
+		kinds = append(kinds, stats.Kind)
+		assert.Less(t, packBytes(t, s), int64(4*3<<20+smallStore))
+	}
+	assert.Contains(t, kinds, FetchRenewed)
+	requireSame(t, g, s, parseID(t, g.Head()))
+}
+
+func TestReadersAreNotDisturbedByAFetch(t *testing.T) {
+	g := newSite(t)
+	first := g.commit("first", views(60))
+	s, r := openStoreWith(t, t.TempDir(), StoreOptions{MaxPacks: 1}), g.remote() // renews all the time
+	pull(t, s, r, "main")
+	root, err := s.RootTree(first)
+	require.NoError(t, err)
+	keep := walkTree(t, s, root, "projects") // unchanged in every commit below
+
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, l := range keep {
+					id, err := plan.ParseID(l[:40])
+					if !assert.NoError(t, err) {
+						return
+					}
+					if !strings.HasSuffix(l, "resource.json") {
+						continue
+					}
+					var b bytes.Buffer
+					if _, err := s.WriteBlob(&b, id); !assert.NoError(t, err) || !assert.Equal(t, id, blobID(b.String())) {
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range 6 {
+		g.commit("edit", gitserver.Write("README.md", fmt.Sprint(i)))
+		pull(t, s, r, "main")
+	}
+	close(stop)
+	wg.Wait()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, p := range s.packs {
+		assert.Equal(t, int32(1), p.refs.Load(), "no pack is leaked")
+	}
+}
+
+func TestReadingWhatIsNotThere(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(2))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	_, err := s.RootTree(commit)
+	assert.True(t, IsNotFound(err), "an empty store has nothing")
+	pull(t, s, r, "main")
+	assert.True(t, s.Has(commit))
+	assert.False(t, s.Has(plan.ID{1}))
+	assert.Equal(t, int64(-1), s.SortKey(plan.ID{1}))
+	_, err = s.RootTree(plan.ID{1})
+	assert.True(t, IsNotFound(err))
+
+	root, err := s.RootTree(commit)
+	require.NoError(t, err)
+	_, err = s.Tree(commit)
+	assert.ErrorContains(t, err, "is a commit, where a tree belongs")
+	_, err = s.WriteBlob(io.Discard, root)
+	assert.ErrorContains(t, err, "is a tree, where a blob belongs")
+	_, err = s.RootTree(root)
+	assert.ErrorContains(t, err, "no commit")
+
+	_, stats := pull(t, s, r, "main")
+	assert.Equal(t, FetchNone, stats.Kind, "questions of that kind are no sign of damage")
+	_, err = s.Tree(plan.ID{1})
+	assert.True(t, IsNotFound(err))
+	_, stats = pull(t, s, r, "main")
+	assert.Equal(t, FetchRepaired, stats.Kind, "but a tree that is missing is")
+
+	writeErr := fmt.Errorf("disk full")
+	_, err = s.WriteBlob(failingWriter{writeErr}, blobID("site\n"))
+	require.ErrorIs(t, err, writeErr)
+	_, stats = pull(t, s, r, "main")
+	assert.Equal(t, FetchNone, stats.Kind, "the caller's trouble is no damage")
+}
+
+type failingWriter struct{ err error }
+
+func (f failingWriter) Write([]byte) (int, error) { return 0, f.err }
+
+func TestOpen(t *testing.T) {
+	t.Run("a store that another one has open is refused", func(t *testing.T) {
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		_, err := Open(dir, StoreOptions{})
+		require.ErrorContains(t, err, "in use by another process")
+		require.NoError(t, s.Close())
+		openStore(t, dir)
+	})
+	t.Run("what else lies in the directory is not touched", func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"objects/pack/tmp-x", "HEAD", "notes.txt"} {
+			touch(t, filepath.Join(dir, name))
+		}
+		openStore(t, dir)
+		for _, name := range []string{"objects/pack/tmp-x", "HEAD", "notes.txt"} {
+			assert.FileExists(t, filepath.Join(dir, name))
+		}
+	})
+	t.Run("a directory that is a file is an error, and the file stays", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "repo")
+		touch(t, path)
+		_, err := Open(path, StoreOptions{})
+		require.Error(t, err)
+		assert.FileExists(t, path)
+	})
+	t.Run("a closed store fetches no more", func(t *testing.T) {
+		g := newSite(t)
+		commit := g.commit("first", views(1))
+		s := openStore(t, t.TempDir())
+		require.NoError(t, s.Close())
+		_, err := s.Fetch(t.Context(), g.remote(), commit, "main")
+		require.Error(t, err)
+		assert.False(t, s.Has(commit))
+	})
+}
+
+func TestSortKeysFollowThePack(t *testing.T) {
+	g := newSite(t)
+	first := g.commit("first", views(30))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	pull(t, s, r, "main")
+	second := g.commit("second", editView(1, 1))
+	pull(t, s, r, "main")
+	changed := parseID(t, g.Git("rev-parse", second.String()+":projects/p1/views/v0001/view.json"))
+	old := parseID(t, g.Git("rev-parse", first.String()+":projects/p2/views/v0002/view.json"))
+	assert.Greater(t, s.SortKey(changed), s.SortKey(old), "later packs come later")
+	offsets := map[int64]bool{}
+	for _, l := range strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String())) {
+		offsets[s.SortKey(parseID(t, l))] = true
+	}
+	assert.Len(t, offsets, len(strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String()))))
+}
