@@ -20,7 +20,8 @@ type Input struct {
 	To, From ID
 	// AllowMassDeletion is what force-sync says.
 	AllowMassDeletion bool
-	// Repair puts back what only the gateway changed. It makes the plan a full one.
+	// Repair puts back what only the gateway changed, its version to lost+found first. What it changed beside git is for
+	// the conflict policy, as ever. It makes the plan a full one.
 	Repair bool
 	// Verify hashes every file, also where stat agrees with the manifest. It makes the plan a full one.
 	Verify bool

@@ -134,7 +134,7 @@ func TestADeletedProjectIsHeldUntilItIsAllowed(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Equal(t, "4 files of 105 would be deleted, with them the whole of project line1: if that is meant, allow it by force-sync",
+		assert.Equal(t, "4 files would be deleted (105 are ours), with them the whole of project line1: if that is meant, allow it by force-sync",
 			c.Held.Message)
 		assert.Len(t, c.Held.Paths, 4)
 		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")

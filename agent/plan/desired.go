@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -78,6 +79,9 @@ func Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
 		}
 		if err := checkKind(i, m, entry.Mode); err != nil {
 			return nil, err
+		}
+		if resource.NeverTouch(m.Destination.rel()) {
+			d.warn("mappings[%d]: %s belongs to the gateway alone; nothing is written there", i, m.Destination)
 		}
 		d.mount(m.Destination, mount{mapping: i, entry: entry})
 	}

@@ -156,6 +156,19 @@ func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
 	}
 }
 
+func TestDirsNamesTheDirectoriesThatGitWants(t *testing.T) {
+	o := plantest.NewObjects()
+	r := rules(t, plan.Rules{Mappings: mappings(t, "one", "projects", "two", "projects", "x", "projects/z/deep"), Excludes: excludes(t, "**/skip/")})
+	d, err := plan.Desire(o, o.Commit(text("one/b/1", "1", "two/a/1", "1", "two/file", "1", "two/skip/1", "1", "x/1", "1")), r)
+	require.NoError(t, err)
+	names, err := d.Dirs("projects")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b", "z"}, names)
+	names, err = d.Dirs("config")
+	require.NoError(t, err)
+	assert.Empty(t, names)
+}
+
 func TestASourceThatIsNotThereIsAWarningUnlessRequired(t *testing.T) {
 	o := plantest.NewObjects()
 	r := rules(t, plan.Rules{Mappings: mappings(t, "a", "a", "gone", "projects", "a/file/below", "x")})

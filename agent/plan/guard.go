@@ -141,7 +141,7 @@ func (p *planner) massDeletion() (*Held, error) {
 	}
 	return &Held{
 		Reason: v1alpha1.ReasonMassDeletion,
-		Message: fmt.Sprintf("%s of %d would be deleted%s: if that is meant, allow it by force-sync",
+		Message: fmt.Sprintf("%s would be deleted (%d are ours)%s: if that is meant, allow it by force-sync",
 			files(deleted), p.owned, what),
 		Paths: first,
 	}, nil

@@ -353,4 +353,5 @@ func TestTheNeverTouchListIsNotLookedIntoWhateverAMappingSays(t *testing.T) {
 		"config/ignition/keys/root.json", "{}", "secrets/x", "x", "projects/p/.GIT/config", "x", ".stoker/manifest", "x"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Create, "secrets/x": plan.Create}, done(c))
 	s.has("config/local/x", "gateway's")
+	assert.Equal(t, []string{"mappings[1]: config/resources/local belongs to the gateway alone; nothing is written there"}, c.Warnings)
 }
