@@ -28,7 +28,7 @@ func document(t *testing.T, name string) string {
 func cells(doc string, n int) map[string][]string {
 	rows := map[string][]string{}
 	for line := range strings.Lines(doc) {
-		c := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		c := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		if len(c) >= n && strings.HasPrefix(strings.TrimSpace(c[0]), "`") {
 			key := strings.Trim(strings.TrimSpace(c[0]), "`")
 			for _, v := range c[1:n] {

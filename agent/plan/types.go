@@ -25,6 +25,13 @@ func (id ID) IsZero() bool { return id == ID{} }
 // MarshalText implements encoding.TextMarshaler.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (id *ID) UnmarshalText(b []byte) error {
+	parsed, err := ParseID(string(b))
+	*id = parsed
+	return err
+}
+
 // ParseID reads 40 hex digits.
 func ParseID(s string) (ID, error) {
 	var id ID

@@ -322,7 +322,7 @@ func (l *Loop) deliver(ctx context.Context) {
 func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	r := l.Engine.Sync(ctx, l.spec.peers, sync.Target{
 		Ref: l.target.ref, Name: l.target.name, Commit: of.commit, Profile: l.spec.effective,
-		ForceID: l.spec.gs.ForceSync(), Repair: repair,
+		ForceID: l.spec.gs.ForceSync(), Repair: repair, Working: l.working,
 	})
 	if ctx.Err() != nil && r.Err != nil {
 		return // we are asked to stop: that is no outcome

@@ -99,6 +99,15 @@ func (l *Loop) publish() {
 	l.Tell(s)
 }
 
+// working shows that a sync is under way: what was said before of the gateway does not hold while files move.
+func (l *Loop) working() {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	s := &l.state.now
+	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+l.target.commit.Short()
+	s.Ref, s.Target = l.target.ref, l.target.commit
+}
+
 func (l *Loop) compose(previous State) State {
 	s := State{Version: previous.Version, GatewayName: l.Gateway.Name, History: previous.History, Drift: l.drift.last,
 		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
@@ -118,7 +127,7 @@ func (l *Loop) compose(previous State) State {
 	for _, p := range []struct {
 		err      error
 		fallback v1alpha1.Reason
-	}{{l.spec.err, v1alpha1.ReasonProfilesInvalid}, {l.target.err, v1alpha1.ReasonGitUnreachable}} {
+	}{{l.target.err, v1alpha1.ReasonGitUnreachable}, {l.spec.err, v1alpha1.ReasonProfilesInvalid}} {
 		if p.err == nil {
 			continue
 		}

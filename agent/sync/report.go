@@ -19,6 +19,8 @@ type Phase string
 const (
 	// Pending: nothing was written yet, because the gateway or its volume is not ready.
 	Pending Phase = "Pending"
+	// Syncing: a sync is under way. No report ends in it.
+	Syncing Phase = "Syncing"
 	// Applied: the files are on the disk, and the gateway has not confirmed them.
 	Applied Phase = "Applied"
 	// Synced: the files are on the disk and the gateway took them; without an API token, the files alone.

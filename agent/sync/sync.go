@@ -42,6 +42,8 @@ type Target struct {
 	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every
 	// file is verified by its hash, what differs is repaired, the gateway scans again, and a mass deletion is allowed.
 	ForceID string
+	// Working is called once, when it turned out that there is something to do; nil for nobody.
+	Working func()
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
 	Repair bool
 }
@@ -176,6 +178,9 @@ func (s *run) all(ctx context.Context) error {
 		return err
 	}
 	if !s.settled() {
+		if s.t.Working != nil {
+			s.t.Working()
+		}
 		if err := s.files(ctx); err != nil {
 			return err
 		}

@@ -1,0 +1,84 @@
+package sync
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+)
+
+func openDir(t *testing.T) (*disk.Dir, string) {
+	t.Helper()
+	data := t.TempDir()
+	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d, data
+}
+
+func TestWhatIsOwedIsReadBackAsItWasWrittenAndGoesWhenItIsSettled(t *testing.T) {
+	d, _ := openDir(t)
+	o, err := loadOwed(d)
+	require.NoError(t, err)
+	assert.True(t, o.empty())
+
+	o = owed{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Gone: []string{"b"},
+		Resources: []configID{{"core", "ignition", "database-connection", "db"}}}
+	require.NoError(t, o.save(d))
+	back, err := loadOwed(d)
+	require.NoError(t, err)
+	assert.Equal(t, o, back)
+
+	require.NoError(t, owed{Commit: plan.ID{1, 2}}.save(d))
+	note, err := d.Note(owedNote)
+	require.NoError(t, err)
+	assert.Nil(t, note, "a commit alone is no debt")
+}
+
+func TestADamagedNoteStillOwesBothScans(t *testing.T) {
+	d, _ := openDir(t)
+	require.NoError(t, d.SetNote(owedNote, []byte("{torn")))
+	o, err := loadOwed(d)
+	require.NoError(t, err)
+	assert.True(t, o.ScanProjects && o.ScanConfig)
+}
+
+func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *testing.T) {
+	d, data := openDir(t)
+	first := &plan.Changes{To: plan.ID{1}, List: []plan.Change{
+		{Op: plan.Create, Path: "config/resources/core/ignition/database-connection/db/resource.json"},
+		{Op: plan.Create, Path: "config/resources/core/ignition/system-properties/config.json"},
+		{Op: plan.Create, Path: "projects/a/project.json"}}}
+	o := owed{}.add(first, []string{"a"}, nil)
+	assert.True(t, o.ScanProjects && o.ScanConfig)
+	assert.Equal(t, []configID{{"core", "ignition", "database-connection", "db"}}, o.Resources, "singletons have no name to look up")
+
+	second := &plan.Changes{To: plan.ID{2}, List: []plan.Change{{Op: plan.Delete, Path: "projects/a/project.json"}, {Op: plan.Create, Path: "projects/b/project.json"}}}
+	o = o.add(second, []string{"b"}, []string{"a"})
+	assert.Equal(t, []string{"b"}, o.Projects)
+	assert.Equal(t, []string{"a"}, o.Gone)
+
+	// Nothing of it lies on the disk but project a, which came back.
+	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
+	require.NoError(t, o.drop(d))
+	assert.Empty(t, o.Projects)
+	assert.Empty(t, o.Gone)
+	assert.Empty(t, o.Resources)
+	assert.True(t, o.ScanProjects, "a scan too many does no harm")
+}
+
+func TestDebtsAreBounded(t *testing.T) {
+	changes := &plan.Changes{}
+	for i := range maxOwed + 50 {
+		changes.List = append(changes.List, plan.Change{Op: plan.Create, Path: fmt.Sprintf("config/resources/core/ignition/database-connection/db%05d/resource.json", i)})
+	}
+	o := owed{}.add(changes, nil, nil)
+	assert.Len(t, o.Resources, maxOwed)
+}

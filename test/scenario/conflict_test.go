@@ -1,0 +1,230 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+const edited = `{"edited": "on the gateway"}`
+
+// F15: an edit on the gateway is drift until git wants the same file; then it is a conflict.
+func TestAnEditOnTheGatewayIsDriftThenAConflictAndEndsInLostAndFound(t *testing.T) {
+	p := newPlant(t)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+
+	p.write(viewPath, edited)
+	s := p.await("drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
+	assert.Equal(t, edited, p.read(viewPath), "drift is reported and left alone")
+	assert.Equal(t, "Synced", s.Phase, "delivery and drift are two figures")
+
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	s = p.synced(second)
+	assert.Contains(t, p.lostAndFound(), edited)
+	assert.Len(t, p.lostAndFound(), s.Report.Files.Saved)
+	p.await("no drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 0 })
+	p.stop()
+	p.checkQuiet(second)
+}
+
+func TestDriftIsRepairedWhereThePolicySaysSo(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.spec.defaults = "      driftPolicy: repair\n"
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(head)
+
+	p.write(viewPath, edited)
+	require.NoError(t, os.Remove(filepath.Join(p.data, "projects/line/project.json")))
+	script := filepath.Join(p.data, "projects/line/ignition/script-python/pkg1/mod/code.py")
+	require.NoError(t, os.Remove(script))
+	require.NoError(t, os.Symlink("/etc/passwd", script)) // F15: replaced by a link
+	p.eventually("repaired", func() bool {
+		return p.read(viewPath) == view("one") && p.read("projects/line/project.json") == projectJSON("Line") &&
+			p.read("projects/line/ignition/script-python/pkg1/mod/code.py") == "def run():\n    return 1\n"
+	})
+	p.synced(head)
+	assert.Contains(t, p.lostAndFound(), edited)
+	p.stop()
+	p.checkQuiet(head)
+}
+
+func TestAConflictUnderHoldStopsTheWholeSyncUntilGitAgrees(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.spec.defaults = "      conflictPolicy: hold\n"
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.write(viewPath, edited)
+	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")), gitserver.Write(inGit+"projects/line/new.json", "{}"))
+	s := p.reason("ConflictDetected")
+	assert.Equal(t, "Held", s.Phase)
+	assert.Contains(t, s.Message, viewPath)
+	assert.Equal(t, edited, p.read(viewPath))
+	assert.Empty(t, p.read("projects/line/new.json"), "all or nothing")
+	assert.Equal(t, first, s.Commit)
+
+	p.stop()
+	code, _ := p.once()
+	assert.Equal(t, 6, code, "held has its own exit code")
+	p.start()
+
+	third := p.repo.Commit("git takes the edit", gitserver.Write(inGit+viewPath, edited))
+	p.synced(third)
+	assert.Empty(t, p.lostAndFound())
+}
+
+func TestUnderGatewayWinsTheGatewaysVersionStays(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.spec.defaults = "      conflictPolicy: gatewayWins\n"
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.write(viewPath, edited)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")), gitserver.Write(inGit+"projects/line/new.json", "{}"))
+	s := p.await("Synced", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
+	assert.Equal(t, 1, s.Report.Files.Kept)
+	assert.Equal(t, edited, p.read(viewPath))
+	assert.Equal(t, "{}", p.read("projects/line/new.json"))
+	p.checkForeign()
+}
+
+// A gateway that was there before: what is equal is adopted, what differs is a conflict, what git does not have stays.
+func TestAGatewayThatWasThereBeforeIsAdopted(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.write("projects/line/project.json", projectJSON("Line"))
+	p.write(viewPath, edited)
+	p.write(viewDir+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["view.json"],"attributes":{"lastModification":{"actor":"admin","timestamp":"2026-01-01T00:00:00Z"}}}`)
+	p.foreign("projects/line/com.inductiveautomation.perspective/views/own/view.json", `{"mine": true}`)
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	s := p.synced(head)
+	assert.Contains(t, p.lostAndFound(), edited)
+	assert.Len(t, p.lostAndFound(), s.Report.Files.Saved, "what differs, and nothing that is equal or adopted")
+	p.stop()
+	p.checkQuiet(head)
+}
+
+func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
+	p.start()
+	p.synced(first)
+	second := p.repo.Commit("renamed", gitserver.Delete(inGit+"projects/line"))
+	s := p.reason("MassDeletion")
+	assert.Contains(t, s.Message, "line")
+	assert.Equal(t, view("one"), p.read(viewPath))
+	p.spec.annotations = map[string]string{"stoker.io/force-sync": "yes, I mean it"}
+	p.saveSpec()
+	p.synced(second)
+	assert.Empty(t, p.read(viewPath))
+	p.stop()
+	p.checkQuiet(second)
+
+	third := p.repo.Commit("and again", gitserver.Delete(inGit+"projects/other"))
+	code, out := p.once()
+	assert.Equal(t, 6, code, "a force that was dealt with does not count twice: %s", out)
+	assert.Contains(t, out, "MassDeletion", third)
+}
+
+func TestForceSyncFindsWhatStatCannotSeeAndRepairsIt(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(head)
+	file := filepath.Join(p.data, viewPath)
+	fi, err := os.Stat(file)
+	require.NoError(t, err)
+	torn := []byte(p.read(viewPath))
+	torn[len(torn)/2] ^= 1
+	require.NoError(t, os.WriteFile(file, torn, 0o644))
+	require.NoError(t, os.Chtimes(file, fi.ModTime(), fi.ModTime())) // the same size and time
+	p.spec.annotations = map[string]string{"stoker.io/force-sync": "1"}
+	p.saveSpec()
+	p.eventually("repaired", func() bool { return p.read(viewPath) == view("one") })
+	p.synced(head)
+}
+
+func TestPausedSyncsNothingAndGoesOnAfterwards(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.spec.annotations = map[string]string{"stoker.io/paused": "true"}
+	p.saveSpec()
+	p.reason("Paused")
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.await("the target moves", func(s state) bool { return s.Target == second })
+	assert.Equal(t, view("one"), p.read(viewPath))
+	p.spec.annotations = nil
+	p.saveSpec()
+	p.synced(second)
+}
+
+// F2: what lies on the gateway's disk is not trusted either.
+func TestSymbolicLinksOnTheGatewayAreNeverFollowed(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	canary := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(canary, "view.json"), []byte("outside"), 0o644))
+	require.NoError(t, os.MkdirAll(filepath.Join(p.data, "projects/line/com.inductiveautomation.perspective/views"), 0o755))
+	require.NoError(t, os.Symlink(canary, filepath.Join(p.data, viewDir)))
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	s := p.reason("UnsafePath")
+	assert.Contains(t, s.Message, "overview")
+	b, err := os.ReadFile(filepath.Join(canary, "view.json"))
+	require.NoError(t, err)
+	assert.Equal(t, "outside", string(b))
+	list, err := os.ReadDir(canary)
+	require.NoError(t, err)
+	assert.Len(t, list, 1)
+
+	require.NoError(t, os.Remove(filepath.Join(p.data, viewDir)))
+	p.saveSpec()
+	p.synced(head)
+}
+
+// File, directory and back, between commits.
+func TestAFileBecomesADirectoryAndBack(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	asFile := p.repo.Commit("file", site(gitserver.Write(inGit+"projects/line/thing", "a file"))...)
+	p.start()
+	p.synced(asFile)
+	asDir := p.repo.Commit("directory", gitserver.Delete(inGit+"projects/line/thing"), gitserver.Write(inGit+"projects/line/thing/inside.json", "{}"))
+	p.synced(asDir)
+	p.repo.ForcePush(asFile)
+	p.synced(asFile)
+	p.stop()
+	p.checkQuiet(asFile)
+}
+
+// lostAndFound returns the contents that lie in lost+found.
+func (p *plant) lostAndFound() []string {
+	p.t.Helper()
+	var out []string
+	root := filepath.Join(p.data, ".stoker", "lost+found")
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err != nil || d.IsDir() || filepath.Dir(path) == root {
+			return err
+		}
+		if d.Type()&os.ModeSymlink != 0 {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		out = append(out, string(b))
+		return err
+	})
+	require.NoError(p.t, err, fmt.Sprint(root))
+	return out
+}

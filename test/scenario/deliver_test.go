@@ -1,0 +1,240 @@
+package scenario
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestCommitsArriveOnTheGatewayAndARestartChangesNothing(t *testing.T) {
+	p := newPlant(t)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	s := p.synced(first)
+	assert.Equal(t, 29, s.Report.Files.Total)
+
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.gw.ResetRequests()
+	s = p.synced(second)
+	assert.Equal(t, view("two"), p.read(viewPath))
+	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"), "one scan of the tree that changed")
+	assert.Zero(t, p.gw.Count("POST /data/api/v1/scan/config"), "none of the one that did not")
+	assert.LessOrEqual(t, s.Report.Fetch.Bytes, int64(2048), "a commit of one file costs one file")
+
+	third := p.repo.Commit("third", gitserver.Delete(inGit+"projects/line/ignition/script-python/pkg3/mod/code.py"),
+		gitserver.Delete(inGit+"projects/line/ignition/script-python/pkg3/mod/resource.json"))
+	p.synced(third)
+	assert.NoDirExists(t, p.data+"/projects/line/ignition/script-python/pkg3", "directories that the agent made go with their files")
+
+	p.stop()
+	p.checkQuiet(third)
+}
+
+func TestAnEarlierCommitATagAndABranchAreDeliveredAsTheSpecNamesThem(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.repo.AnnotatedTag("v1", first)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.start()
+	p.synced(second)
+
+	p.spec.ref = "v1" // F16: an annotated tag is the commit that it points to, also going backwards
+	p.saveSpec()
+	p.synced(first)
+	p.spec.ref = second
+	p.saveSpec()
+	p.synced(second)
+	p.repo.Branch("other", first)
+	p.spec.ref = "refs/heads/other"
+	p.saveSpec()
+	p.synced(first)
+	p.stop()
+	p.checkQuiet(first)
+}
+
+func TestAMovedMappingReleasesWhatItLeavesAndDeliversWhatItGains(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site(gitserver.Write("shared/projects/common/project.json", projectJSON("Common")))...)
+	p.start()
+	p.synced(first)
+	p.spec.mappings = append(p.spec.mappings[:1], [2]string{"shared/projects", "projects"})
+	p.saveSpec() // the same commit, other rules
+	p.await("the new project", func(s state) bool { return p.read("projects/common/project.json") != "" })
+	p.await("Synced", func(s state) bool { return s.Phase == "Synced" })
+	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"), "unmapped files are released, not deleted")
+	p.stop()
+	p.check(first)
+	p.checkQuiet(first)
+}
+
+func TestAnotherRepositoryIsTakenUpWithoutARestart(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(p.repo.Head())
+	other := gitserver.NewRepo(t, p.dir+"/git/other.git")
+	head := other.Commit("unrelated", site(gitserver.Write(inGit+viewPath, view("from the other repository")))...)
+	p.repo, p.spec.repo = other, p.git.URL("other.git")
+	p.saveSpec()
+	p.synced(head)
+	p.stop()
+	p.checkQuiet(head)
+}
+
+// F16: rewritten history is an ordinary change of the tip.
+func TestAForcePushToUnrelatedHistoryIsDeliveredAndADeletedBranchKeepsTheLastCommit(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(p.repo.Head())
+
+	p.repo.Checkout("rewritten")
+	orphan := p.repo.Orphan("unrelated", site(gitserver.Write(inGit+viewPath, view("rewritten")))...)
+	p.repo.Branch("main", orphan)
+	p.synced(orphan)
+
+	p.repo.DeleteBranch("main")
+	s := p.reason("RefNotFound")
+	assert.Equal(t, orphan, s.Commit, "the last good commit stays")
+	assert.Equal(t, view("rewritten"), p.read(viewPath))
+	p.checkForeign()
+
+	p.repo.Branch("main", orphan)
+	p.synced(orphan)
+}
+
+func TestADryRunPrintsThePlanAndTouchesNothing(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", site()...)
+	code, out := p.once("--dry-run")
+	require.Equal(t, 0, code, out)
+	assert.Contains(t, out, "+ "+viewPath)
+	assert.NoFileExists(t, p.data+"/"+viewPath)
+	p.checkForeign()
+
+	broken := p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
+	code, out = p.once("--dry-run")
+	assert.Equal(t, 1, code, out)
+	assert.Contains(t, out, "ConfigSyntaxError", broken)
+}
+
+// An unseeded volume is not touched: Ignition seeds only an empty directory.
+func TestAnUnseededVolumeIsLeftAloneUntilTheGatewayHasStarted(t *testing.T) {
+	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Down = true })
+	p.removeAll()
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	p.reason("WaitingForGateway")
+	assert.Empty(t, p.entries(), "nothing is written into an empty data directory")
+
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.secret("gateway/apiKey", p.gw.Token())
+	p.synced(head)
+}
+
+// A gateway that is stopped is written for, is owed nothing but a look, and is verified when it runs.
+func TestAStoppedGatewayGetsItsFilesBeforeItStarts(t *testing.T) {
+	p := newPlant(t)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	s := p.await("Applied", func(s state) bool { return s.Phase == "Applied" && s.Commit == second })
+	assert.Equal(t, "WaitingForGateway", s.Reason)
+	assert.Equal(t, view("two"), p.read(viewPath))
+	p.gw.ResetRequests()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.synced(second)
+	assert.Zero(t, p.gw.Count("POST /data/api/v1/scan/projects"), "it has read the files at its start")
+}
+
+// What is owed to the gateway survives a crash between the files and the scan.
+func TestAScanThatWasNotDeliveredIsMadeUpForAfterACrash(t *testing.T) {
+	p := newPlant(t)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+
+	require.NoError(t, p.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 500}))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.await("the scan fails", func(s state) bool { return s.Phase == "Error" && s.Commit == second })
+	assert.Equal(t, view("two"), p.read(viewPath), "the files are there")
+	p.kill()
+	p.gw.ClearFaults()
+	p.gw.ResetRequests()
+	p.start()
+	p.synced(second)
+	assert.Positive(t, p.gw.Count("POST /data/api/v1/scan/projects"))
+}
+
+func TestATokenThatTheGatewayRefusesIsSaidAndAMendedOneIsTakenUp(t *testing.T) {
+	p := newPlant(t)
+	token := p.gw.Token()
+	p.secret("gateway/apiKey", "stoker:nonsense")
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	s := p.reason("GatewayForbidden")
+	assert.NotEqual(t, "Synced", s.Phase)
+	p.secret("gateway/apiKey", token)
+	p.synced(head)
+	assert.NotContains(t, p.agent.log.String(), token)
+}
+
+func TestAProjectThatTheGatewayCannotLoadIsNotCalledSynced(t *testing.T) {
+	p := newPlant(t)
+	head := p.repo.Commit("orphan", site(gitserver.Write(inGit+"projects/child/project.json",
+		`{"title": "Child", "description": "", "parent": "nobody", "enabled": true, "inheritable": false}`))...)
+	p.start()
+	s := p.reason("VerificationFailed")
+	assert.Contains(t, s.Message, "child")
+	mended := p.repo.Commit("parent", gitserver.Write(inGit+"projects/child/project.json", projectJSON("Child")))
+	p.synced(mended)
+	assert.NotEqual(t, head, mended)
+}
+
+func TestRealTreesAreSyncedAdoptedAndThenLeftAlone(t *testing.T) {
+	for _, tree := range realTrees(t) {
+		t.Run(tree.name, func(t *testing.T) {
+			p := newPlant(t, withoutGateway)
+			p.spec.mappings = tree.mappings
+			head := p.importTree(tree.dir)
+			p.start()
+			p.synced(head)
+			p.stop()
+			p.checkQuiet(head)
+
+			require.NoError(t, removeAll(p.data+"/.stoker")) // a gateway that was there before us
+			before := p.fingerprint()
+			code, out := p.once()
+			require.Equal(t, 0, code, out)
+			after := p.fingerprint()
+			for path, was := range before {
+				assert.Equal(t, was, after[path], "adopted, not written: %s", path)
+			}
+			p.checkQuiet(head)
+		})
+	}
+}
+
+func TestAHundredCommitsInARowKeepTheStoreSmall(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", site()...)
+	var head string
+	for i := range 100 {
+		head = p.repo.Commit("next", gitserver.Write(inGit+viewPath, view(fmt.Sprint(i))))
+		if i%10 != 9 {
+			continue
+		}
+		code, out := p.once()
+		require.Equal(t, 0, code, out)
+		p.check(head)
+	}
+	p.checkQuiet(head)
+	assert.Less(t, size(t, p.dir+"/objects"), int64(1<<20))
+}

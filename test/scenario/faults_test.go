@@ -1,0 +1,292 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		edits  []gitserver.Edit
+		reason string
+		says   string
+	}{
+		"JSON that does not parse": {
+			[]gitserver.Edit{gitserver.Write(inGit+viewPath, "{\n  \"root\": {\n    \"type\": oops\n  }\n}")},
+			"ConfigSyntaxError", "view.json:3",
+		},
+		"a resource.json without attributes": { // it faults a whole gateway at its next start
+			[]gitserver.Edit{gitserver.Write(inGit+viewDir+"/resource.json", `{"scope": "G", "version": 1, "files": ["view.json"]}`)},
+			"ConfigSyntaxError", "attributes",
+		},
+		"a symbolic link": { // F1
+			[]gitserver.Edit{gitserver.Symlink(inGit+"projects/line/link.json", "/etc/passwd")},
+			"UnsafePath", "link.json",
+		},
+		"a link to a directory outside": { // F1
+			[]gitserver.Edit{gitserver.Symlink(inGit+"projects/line/up", "../../../..")},
+			"UnsafePath", "up",
+		},
+		"a Git LFS pointer": {
+			[]gitserver.Edit{gitserver.Write(inGit+"projects/line/big.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n")},
+			"LFSPointer", "big.bin",
+		},
+		"two paths that are one where case does not count": {
+			[]gitserver.Edit{gitserver.Write(inGit+"projects/line/A.json", "{}"), gitserver.Write(inGit+"projects/line/a.json", "{}")},
+			"PathCollision", "a.json",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, withoutGateway)
+			good := p.repo.Commit("good", site()...)
+			p.start()
+			p.synced(good)
+
+			bad := p.repo.Commit("bad", append(c.edits, gitserver.Write(inGit+"projects/line/new.json", "{}"))...)
+			s := p.reason(c.reason)
+			assert.Contains(t, s.Message, c.says)
+			assert.Equal(t, good, s.Commit)
+			assert.Equal(t, bad, s.Target)
+			p.check(good)
+			assert.Empty(t, p.read("projects/line/new.json"), "nothing of the commit is written")
+
+			p.repo.ForcePush(good)
+			mended := p.repo.Commit("mended", gitserver.Write(inGit+"projects/line/new.json", "{}"))
+			p.synced(mended)
+		})
+	}
+}
+
+// Every way in which a remote breaks has its reason, the last good commit stays, and the agent goes on by itself.
+func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	last := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(last)
+	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
+	require.NoError(t, err)
+	defer elsewhere.Close()
+
+	for i, c := range []struct {
+		name, reason string
+		fault        gitserver.Fault
+	}{
+		{"500", "GitUnreachable", gitserver.Status(500)},
+		{"429", "GitThrottled", gitserver.Throttle(time.Second)},
+		{"401", "AuthFailed", gitserver.Status(401)},
+		{"403", "AuthFailed", gitserver.Status(403)},
+		{"404", "RefNotFound", gitserver.Status(404)},
+		{"a redirect to another host", "RedirectRefused", gitserver.Redirect(elsewhere.URL(""))}, // F9
+		{"a pack that is cut off", "GitUnreachable", gitserver.Truncate(300).On(gitserver.UploadPack)},
+	} {
+		p.git.Inject(c.fault)
+		next := p.repo.Commit(c.name, gitserver.Write(inGit+viewPath, view(fmt.Sprint("after ", c.name, i))))
+		s := p.await(c.name, func(s state) bool { return s.Reason == c.reason || c.name == "404" && s.Phase == "Error" })
+		assert.Equal(t, last, s.Commit, "%s: the last good commit stays", c.name)
+		assert.NotEqual(t, "Synced", s.Phase, c.name)
+		p.checkForeign()
+		p.git.Heal()
+		p.saveSpec() // what wakes a person's patience too: look again now
+		p.synced(next)
+		last = next
+	}
+	for _, r := range elsewhere.Requests() {
+		assert.False(t, r.Authorization, "F9: a credential went to another host")
+	}
+	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+}
+
+func TestAServerThatGoesAwayIsWaitedForAndTheDataPlaneStays(t *testing.T) {
+	p := newPlant(t)
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(head)
+	require.NoError(t, p.git.Close())
+	s := p.reason("GitUnreachable")
+	assert.Equal(t, head, s.Commit)
+	p.check(head)
+	p.kill() // and without git, from its disk alone
+	p.start()
+	s = p.reason("GitUnreachable")
+	p.check(head)
+	p.stop()
+}
+
+// F12: the cache of objects is a cache. Whatever happens to it, the published files are never in danger.
+func TestADamagedStoreIsRebuilt(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, store string){
+		"it is gone": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
+		"it is a file": func(t *testing.T, store string) {
+			require.NoError(t, os.RemoveAll(store))
+			require.NoError(t, os.WriteFile(store, []byte("?"), 0o644))
+		},
+		"every file is cut off": func(t *testing.T, store string) {
+			eachFile(t, store, func(f string, n int64) error { return os.Truncate(f, n/2) })
+		},
+		"every file is emptied": func(t *testing.T, store string) {
+			eachFile(t, store, func(f string, _ int64) error { return os.Truncate(f, 0) })
+		},
+		"every file is zeroed": func(t *testing.T, store string) {
+			eachFile(t, store, func(f string, n int64) error { return os.WriteFile(f, make([]byte, n), 0o644) })
+		},
+		"foreign files lie there": func(t *testing.T, store string) {
+			eachDir(t, store, func(d string) error { return os.WriteFile(filepath.Join(d, "HEAD.lock"), nil, 0o644) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, withoutGateway)
+			head := p.repo.Commit("first", site()...)
+			code, out := p.once()
+			require.Equal(t, 0, code, out)
+			damage(t, filepath.Join(p.dir, "objects", "stoker.git"))
+			p.checkQuiet(head) // the same commit needs no object
+			next := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+			code, out = p.once()
+			if code != 0 { // at most two syncs
+				code, out = p.once()
+			}
+			require.Equal(t, 0, code, out)
+			p.check(next)
+			p.checkQuiet(next)
+		})
+	}
+}
+
+func eachFile(t *testing.T, dir string, do func(file string, size int64) error) {
+	t.Helper()
+	n := 0
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		n++
+		_ = os.Chmod(path, 0o644)
+		return do(path, fi.Size())
+	}))
+	require.Positive(t, n, "the store has no file")
+}
+
+func eachDir(t *testing.T, dir string, do func(dir string) error) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		return do(path)
+	}))
+}
+
+// F14 from outside: the real process is killed at many points of a large sync.
+func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	var many, changed []gitserver.Edit
+	for i := range 400 {
+		path := fmt.Sprintf("%sprojects/line/ignition/script-python/k%d/mod/code.py", inGit, i)
+		many = append(many, gitserver.Write(path, fmt.Sprintf("v = 1 # %d\n", i)))
+		if i%3 == 0 {
+			changed = append(changed, gitserver.Delete(path))
+		} else {
+			changed = append(changed, gitserver.Write(path, fmt.Sprintf("v = 2 # %d\n", i)))
+		}
+	}
+	first := p.repo.Commit("first", site(many...)...)
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	second := p.repo.Commit("second", append(changed, gitserver.Write(inGit+viewPath, view("two")))...)
+	p.spec.annotations = map[string]string{"stoker.io/force-sync": "0"} // the deletions are meant
+
+	began := time.Now()
+	code, out = p.once() // how long it takes undisturbed
+	took := time.Since(began)
+	require.Equal(t, 0, code, out)
+	for n := range 12 {
+		p.repo.ForcePush([]string{first, second}[n%2])
+		p.spec.annotations["stoker.io/force-sync"] = fmt.Sprint(n + 1)
+		target := p.repo.Head()
+		p.start()
+		time.Sleep(took * time.Duration(n+1) / 14) // spread over the whole sync; any instant must do
+		p.kill()
+		p.checkForeign()
+		code, out := p.once("--log-level=debug")
+		require.Equal(t, 0, code, out)
+		p.check(target)
+		p.checkManifest(target)
+	}
+	p.checkQuiet(p.repo.Head())
+}
+
+func TestSIGTERMInTheMiddleLeavesOneCommitOrTheOther(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.git.Inject(gitserver.Stall(200).On(gitserver.UploadPack))
+	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.eventually("the fetch is under way", func() bool { return p.git.InFlight() > 0 })
+	began := time.Now()
+	p.stop()
+	assert.Less(t, time.Since(began), 30*time.Second, "a sync that fetches is dropped at once")
+	p.check(first)
+	p.checkManifest(first)
+}
+
+func TestTwoAgentsOnOneDataDirectoryAreRefusedToTheSecond(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	head := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(head)
+	code, out := p.once("--repo-dir", filepath.Join(p.dir, "objects-of-another"))
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, fmt.Sprint(p.agent.cmd.Process.Pid), "the message names who holds it")
+	p.check(head)
+}
+
+// F8: a name is never guessed at.
+func TestAmbiguousAndHostileRefsAreRefused(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.repo.Branch("v1", first)
+	p.repo.Tag("v1", first)
+	p.spec.ref = "v1"
+	p.saveSpec()
+	s := p.reason("AmbiguousRef")
+	assert.Contains(t, s.Message, "refs/heads/v1")
+	p.spec.ref = "refs/heads/../../x"
+	p.saveSpec()
+	p.reason("ProfilesInvalid")
+	p.spec.ref = "deadbeefdeadbeefdeadbeefdeadbeefdeadbeef"
+	p.repo.Git("branch", "--force", "x"+p.spec.ref[1:], first)
+	p.saveSpec()
+	p.reason("RefNotFound")
+	p.spec.ref = "main"
+	p.saveSpec()
+	p.synced(first)
+}
+
+func TestABrokenGatewaySyncKeepsTheLastGoodOneInForce(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	require.NoError(t, os.WriteFile(p.file(), []byte("apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nspec: {git: {repo: 7}}\n"), 0o644))
+	p.await("the field is named", func(s state) bool { return s.Reason == "ProfilesInvalid" && strings.Contains(s.Message, "repo") })
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.await("the last good spec is followed", func(s state) bool { return s.Commit == second })
+	p.saveSpec()
+	p.synced(second)
+}

@@ -1,0 +1,150 @@
+package scenario
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// check asserts what has to hold whenever the agent says that it is synced at commit. The names INV1 to INV6 are those
+// of the list of promises.
+func (p *plant) check(commit string) {
+	p.t.Helper()
+	want := p.desired(commit)
+	for path, id := range want { // INV1: every file is the bytes of this commit
+		got := p.read(path)
+		if blobID(got) == id {
+			continue
+		}
+		git := p.repo.Git("cat-file", "blob", id)
+		if same, err := resource.SameButModification([]byte(got), []byte(git)); filepath.Base(path) == "resource.json" && err == nil && same {
+			continue // the gateway re-signed it
+		}
+		assert.Failf(p.t, "INV1", "%s is not what %s has:\n%q", path, commit, got)
+	}
+	p.checkForeign()
+	p.checkLoaded(want)
+	assert.NoFileExists(p.t, filepath.Join(p.data, ".stoker", "journal"), "INV3")
+	left, err := filepath.Glob(filepath.Join(p.data, ".stoker", "staging", "*"))
+	require.NoError(p.t, err)
+	assert.Empty(p.t, left, "INV3: nothing is left in staging")
+}
+
+// checkForeign asserts that what is not ours is as it was (INV2), and that the gateway's own files are too.
+func (p *plant) checkForeign() {
+	p.t.Helper()
+	for path, content := range p.unowned {
+		assert.Equal(p.t, content, p.read(path), "INV2: %s", path)
+	}
+	if p.gw != nil {
+		assert.NoError(p.t, p.gw.Canaries(), "INV2: files that nobody may touch")
+	}
+}
+
+// checkLoaded asserts that the gateway's own picture is that of the disk: what Synced promises beyond the files.
+func (p *plant) checkLoaded(want map[string]string) {
+	p.t.Helper()
+	if p.gw == nil {
+		return
+	}
+	seen := 0
+	for path := range want {
+		dir, name := filepath.Split(path)
+		if name == "resource.json" || name == "project.json" {
+			continue
+		}
+		seen++
+		loaded := p.gw.Loaded(filepath.Clean(dir))
+		assert.Equal(p.t, fmt.Sprintf("%x", sha256.Sum256([]byte(p.read(path)))), loaded[name], "the gateway has not loaded %s", path)
+	}
+	assert.Positive(p.t, seen)
+}
+
+// checkManifest asserts that the manifest lists exactly the commit's files, with the hashes that lie on the disk
+// (INV4). The agent must not run.
+func (p *plant) checkManifest(commit string) {
+	p.t.Helper()
+	d, err := disk.Open(p.data, disk.Options{AllowUnseeded: true})
+	require.NoError(p.t, err)
+	defer d.Close()
+	m := d.Manifest()
+	assert.Equal(p.t, commit, m.Header().Commit.String())
+	want := p.desired(commit)
+	for o, err := range m.All("") {
+		require.NoError(p.t, err)
+		assert.Equal(p.t, want[o.Path], o.Want.String(), "INV4: %s", o.Path)
+		// The gateway may have signed a resource.json since; the next look at drift adopts it.
+		if p.gw == nil || filepath.Base(o.Path) != "resource.json" {
+			assert.Equal(p.t, blobID(p.read(o.Path)), o.Have.String(), "INV4: %s", o.Path)
+		}
+		delete(want, o.Path)
+	}
+	assert.Empty(p.t, want, "INV4: files of the commit that the manifest does not list")
+}
+
+// checkQuiet runs the agent again and asserts that it writes nothing, fetches nothing and scans nothing (INV6). The
+// agent must not run.
+func (p *plant) checkQuiet(commit string) {
+	p.t.Helper()
+	before := p.fingerprint()
+	p.git.Forget()
+	code, out := p.once()
+	require.Equal(p.t, 0, code, out)
+	assert.Equal(p.t, before, p.fingerprint(), "INV6: a second run writes nothing")
+	assert.Zero(p.t, p.git.Stats().UploadPacks, "INV6: a second run fetches nothing")
+	p.checkManifest(commit)
+}
+
+// fingerprint is path, size, time and inode of every file below the data directory but the gateway's own noise.
+func (p *plant) fingerprint() map[string]string {
+	p.t.Helper()
+	out := map[string]string{}
+	require.NoError(p.t, filepath.WalkDir(p.data, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(p.data, path)
+		if rel == filepath.Join(".stoker", "lock") {
+			return nil
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		out[rel] = fmt.Sprint(fi.Size(), fi.ModTime().UnixNano(), fi.Mode())
+		return nil
+	}))
+	return out
+}
+
+// desired is what git has for the gateway at commit, by git's own reading: destination path → blob id.
+func (p *plant) desired(commit string) map[string]string {
+	p.t.Helper()
+	out := map[string]string{}
+	for _, m := range p.spec.mappings {
+		for _, line := range strings.Split(p.repo.Git("ls-tree", "-r", "-z", commit, "--", m[0]+"/"), "\x00") {
+			meta, path, ok := strings.Cut(line, "\t")
+			if !ok {
+				continue
+			}
+			out[m[1]+strings.TrimPrefix(path, m[0])] = strings.Fields(meta)[2]
+		}
+	}
+	require.NotEmpty(p.t, out, "the test's commit has no files")
+	return out
+}
+
+func blobID(content string) string {
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00%s", len(content), content)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}

@@ -1,0 +1,367 @@
+// Package scenario drives the real agent binary through phases, as a plant would: commits are pushed, processes are
+// killed, servers go away, somebody edits on the gateway. After each phase the invariants of invariants_test.go are
+// checked against git, the disk and the gateway.
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// liveness bounds every wait: ten times what a loaded machine needs.
+const liveness = 60 * time.Second
+
+var agentBinary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "stoker-scenario")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		agentBinary = filepath.Join(dir, "agent")
+		if out, err := exec.Command("go", "build", "-o", agentBinary, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the agent: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// plant is one gateway with everything around it.
+type plant struct {
+	t    *testing.T
+	git  *gitserver.Server
+	repo *gitserver.Repo
+	gw   *simulator.Gateway // nil: files only
+	data string             // the gateway's data directory
+	dir  string             // everything else
+	spec spec
+
+	agent   *process
+	unowned map[string]string // path → content of what nobody may touch
+}
+
+// spec is the part of the GatewaySync that scenarios vary.
+type spec struct {
+	repo, ref   string
+	annotations map[string]string
+	defaults    string // lines below spec.sync.defaults
+	mappings    [][2]string
+	prune       string
+}
+
+// start options of newPlant.
+type setup func(p *plant, o *simulator.Options)
+
+// withoutGateway syncs files only.
+func withoutGateway(p *plant, o *simulator.Options) { o.Data = "" }
+
+func newPlant(t *testing.T, setups ...setup) *plant {
+	t.Helper()
+	p := &plant{t: t, dir: t.TempDir(), unowned: map[string]string{}}
+	p.data = filepath.Join(p.dir, "data")
+	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "secrets", "gateway"), 0o755))
+	require.NoError(t, os.MkdirAll(p.data, 0o755))
+	root := filepath.Join(p.dir, "git")
+	require.NoError(t, os.MkdirAll(root, 0o755))
+	p.repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+	var err error
+	p.git, err = gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { p.git.Close() })
+	p.spec = spec{repo: p.git.URL("site.git"), ref: "main", mappings: [][2]string{{"services/gw/projects", "projects"}, {"services/gw/config", "config"}}}
+
+	o := simulator.Options{Data: p.data, Strict: true}
+	for _, s := range setups {
+		s(p, &o)
+	}
+	if o.Data != "" {
+		p.gw, err = simulator.Start(o)
+		require.NoError(t, err)
+		t.Cleanup(func() { p.gw.Close() })
+		p.secret("gateway/apiKey", p.gw.Token())
+	} else {
+		p.write(".ignition-seed-complete", "")
+	}
+	p.foreign("projects/local-only/project.json", `{"title": "made on the gateway", "enabled": true}`)
+	p.foreign("config/resources/core/notes.txt", "kept by a person")
+	return p
+}
+
+// secret puts a secret where the agent looks for it.
+func (p *plant) secret(key, value string) {
+	p.t.Helper()
+	file := filepath.Join(p.dir, "secrets", key)
+	require.NoError(p.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(p.t, os.WriteFile(file+".new", []byte(value+"\n"), 0o600))
+	require.NoError(p.t, os.Rename(file+".new", file))
+}
+
+// foreign makes a file that is not the agent's and has to stay as it is.
+func (p *plant) foreign(path, content string) {
+	p.t.Helper()
+	p.write(path, content)
+	p.unowned[path] = content
+}
+
+// write does what somebody does on the gateway.
+func (p *plant) write(path, content string) {
+	p.t.Helper()
+	file := filepath.Join(p.data, path)
+	require.NoError(p.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(p.t, os.WriteFile(file+"~", []byte(content), 0o644))
+	require.NoError(p.t, os.Rename(file+"~", file))
+}
+
+// read returns a file of the data directory, "" where it is not there.
+func (p *plant) read(path string) string {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.data, path))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	require.NoError(p.t, err)
+	return string(b)
+}
+
+// saveSpec writes the GatewaySync, as an editor does: to another name, then renamed.
+func (p *plant) saveSpec() {
+	p.t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nmetadata:\n  name: site\n  annotations:\n    example.com/kept: \"yes\"\n")
+	for k, v := range p.spec.annotations {
+		fmt.Fprintf(&b, "    %s: %q\n", k, v)
+	}
+	fmt.Fprintf(&b, "spec:\n  git:\n    repo: %s\n    ref: %q\n", p.spec.repo, p.spec.ref)
+	fmt.Fprintf(&b, "    auth:\n      token:\n        secretRef: {name: git, key: token}\n")
+	fmt.Fprintf(&b, "  polling: {interval: 1s}\n")
+	if p.gw != nil {
+		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n")
+	}
+	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: 5\n%s    profiles:\n      default:\n        mappings:\n", p.spec.defaults)
+	for _, m := range p.spec.mappings {
+		fmt.Fprintf(&b, "          - {source: %s, destination: %s}\n", m[0], m[1])
+	}
+	file := p.file()
+	require.NoError(p.t, os.WriteFile(file+".new", []byte(b.String()), 0o644))
+	require.NoError(p.t, os.Rename(file+".new", file))
+	if _, err := os.Stat(filepath.Join(p.dir, "secrets", "git", "token")); err != nil {
+		p.secret("git/token", "S3CR3T-git")
+	}
+}
+
+func (p *plant) file() string { return filepath.Join(p.dir, "gatewaysync.yaml") }
+
+// process is a running agent.
+type process struct {
+	cmd    *exec.Cmd
+	log    *lines
+	done   chan struct{}
+	err    error
+	health string
+}
+
+// lines collects output while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (p *plant) args(extra ...string) []string {
+	a := []string{"--file", p.file(), "--data-dir", p.data, "--gateway-name", "gw", "--repo-dir", filepath.Join(p.dir, "objects"),
+		"--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json"}
+	if p.gw != nil {
+		a = append(a, "--gateway-url", p.gw.URL())
+	}
+	return append(a, extra...)
+}
+
+// start runs the agent in the background and waits until it answers.
+func (p *plant) start(extra ...string) {
+	p.t.Helper()
+	p.saveSpec()
+	a := &process{log: &lines{}, done: make(chan struct{})}
+	a.cmd = exec.Command(agentBinary, p.args(extra...)...)
+	a.cmd.Env = []string{"HOME=" + p.dir} // F7: no PATH, nothing of ours
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	require.NoError(p.t, a.cmd.Start())
+	go func() { a.err = a.cmd.Wait(); close(a.done) }()
+	p.agent = a
+	p.t.Cleanup(func() {
+		_ = a.cmd.Process.Kill()
+		<-a.done
+		if p.t.Failed() {
+			p.t.Logf("the agent's log:\n%s", a.log)
+		}
+	})
+	p.eventually("the agent listens", func() bool {
+		a.health = a.address("health")
+		return a.health != "" || a.ended()
+	})
+	require.NotEmpty(p.t, a.health, "the agent ended: %s", a.log)
+}
+
+// address finds where the agent listens in its log.
+func (a *process) address(what string) string {
+	for line := range strings.Lines(a.log.String()) {
+		var l struct{ Msg, For, Address string }
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "listening" && l.For == what {
+			return l.Address
+		}
+	}
+	return ""
+}
+
+func (a *process) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop ends the agent as an orchestrator does, and expects it to end well.
+func (p *plant) stop() {
+	p.t.Helper()
+	require.NoError(p.t, p.agent.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-p.agent.done:
+	case <-time.After(liveness):
+		p.t.Fatal("the agent does not stop")
+	}
+	require.NoError(p.t, p.agent.err, "the agent ended with an error")
+}
+
+// kill ends it as the kernel does.
+func (p *plant) kill() {
+	p.t.Helper()
+	require.NoError(p.t, p.agent.cmd.Process.Kill())
+	<-p.agent.done
+}
+
+// once runs the agent once and returns its exit code and what it said.
+func (p *plant) once(extra ...string) (code int, out string) {
+	p.t.Helper()
+	p.saveSpec()
+	cmd := exec.Command(agentBinary, p.args(append([]string{"--once"}, extra...)...)...)
+	cmd.Env = []string{"HOME=" + p.dir}
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(p.t, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(b)
+}
+
+// state is what /state says.
+type state struct {
+	Phase, Reason, Message, Ref, Target, Commit, Plan string
+	Problems                                          []struct{ Reason, Message string }
+	Report                                            *struct {
+		Files struct{ Added, Modified, Deleted, Kept, Saved, Total int }
+		Scans []struct{ Kind, Reason string }
+		Notes []string
+		Fetch struct {
+			Kind    string
+			Objects int
+			Bytes   int64
+		}
+	}
+	Drift *struct {
+		Files int
+		Paths []json.RawMessage
+	}
+	History []struct{ Commit, Phase, Reason string }
+}
+
+func (p *plant) state() (state, bool) {
+	p.t.Helper()
+	var s state
+	res, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + p.agent.health + "/state")
+	if err != nil {
+		return s, false
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return s, false
+	}
+	require.NoError(p.t, json.Unmarshal(b, &s), "%s", b)
+	return s, true
+}
+
+// await waits for a state and returns it.
+func (p *plant) await(what string, ok func(state) bool) state {
+	p.t.Helper()
+	var last state
+	p.eventually(what, func() bool {
+		if p.agent.ended() {
+			p.t.Fatalf("the agent ended while we waited for: %s", what)
+		}
+		s, there := p.state()
+		last = s
+		return there && ok(s)
+	}, func() string { return fmt.Sprintf("%+v", last) })
+	return last
+}
+
+// synced waits until the gateway is synced at commit, and then checks everything.
+func (p *plant) synced(commit string) state {
+	p.t.Helper()
+	s := p.await("Synced at "+commit, func(s state) bool { return s.Phase == "Synced" && s.Commit == commit })
+	p.check(commit)
+	return s
+}
+
+// reason waits for an outcome.
+func (p *plant) reason(reason string) state {
+	p.t.Helper()
+	return p.await(reason, func(s state) bool { return s.Reason == reason })
+}
+
+func (p *plant) eventually(what string, ok func() bool, detail ...func() string) {
+	p.t.Helper()
+	deadline := time.Now().Add(liveness)
+	for !ok() {
+		if time.Now().After(deadline) {
+			for _, d := range detail {
+				what += "; last: " + d()
+			}
+			p.t.Fatalf("waited %s for: %s", liveness, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
