@@ -71,7 +71,7 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", c.adviceNotFound(ctx), cause)
 	case got.status == http.StatusBadRequest && c.base.Scheme == "http":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"the gateway at %s does not take the request; if this port speaks https, set gateway.tls: %w", c.base, cause)
+			"the gateway at %s does not take the request; if this port speaks https, set spec.gateway.tls: %w", c.base, cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway at %s answered with an error: %w", c.base, cause)
 }
@@ -89,11 +89,11 @@ func (c *Client) redirected(cause *StatusError, location string) error {
 			"the gateway at %s waits for its commissioning: open it in a browser and finish the steps there: %w", c.base, cause)
 	case c.base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"the gateway at %s wants https: set gateway.tls and the port to that of %s: %w",
+			"the gateway at %s wants https: set spec.gateway.tls and the port to that of %s: %w",
 			c.base, oneLine(to.Host, 200), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
-		"%s redirects to %s, which is not followed, so that the API token stays with its host; point gateway.port (or the URL) at the gateway itself: %w",
+		"%s redirects to %s, which is not followed, so that the API token stays with its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
 		c.base, oneLine(to.Host, 200), cause)
 }
 
@@ -101,7 +101,7 @@ func adviceUnauthorized(key secret.String) string {
 	name, value, named := strings.Cut(key.Reveal(), ":")
 	switch {
 	case key.Empty():
-		return "the gateway wants an API token and none was given: set gateway.api.secretName"
+		return "the gateway wants an API token and none was given: set spec.gateway.api.secretName"
 	case !named || name == "" || value == "":
 		return "the gateway does not know the API token: it lacks its name; want <name>:<key>, as the gateway showed it once"
 	}
@@ -116,7 +116,7 @@ func (c *Client) adviceForbidden(r call) string {
 	}
 	advice := "the gateway knows the API token but does not let it: give its security level the gateway permission " + level
 	if c.base.Scheme == "http" {
-		advice += ", or, as this is http and new tokens require a secure connection: set gateway.tls (port 8043), " +
+		advice += ", or, as this is http and new tokens require a secure connection: set spec.gateway.tls (port 8043), " +
 			"or secureChannelRequired: false in the token"
 	}
 	return advice + "; after its first boot a gateway resets ignition/security-properties, which drops the grant until it is synced again"
@@ -151,7 +151,7 @@ func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration,
 	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
 		what = fmt.Sprintf("the gateway's host %s has no address", c.base.Hostname())
 	} else if isDial(err) {
-		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is gateway.port right?", c.base)
+		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is spec.gateway.port right?", c.base)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, err)
 }
@@ -170,23 +170,23 @@ func tlsAdvice(err error, host string) string {
 		return "check the PEM file"
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
-		return "gateway.tls is set, but this port speaks no TLS: Ignition's https port is 8043 unless changed"
+		return "spec.gateway.tls is set, but this port speaks no TLS: Ignition's https port is 8043 unless changed"
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return "its certificate is of an unknown authority: put that authority's certificate (or, of a self-signed one, itself) into gateway.tlsConfig.caSecretRef"
+		return "its certificate is of an unknown authority: put that authority's certificate (or, of a self-signed one, itself) into spec.gateway.tlsConfig.caSecretRef"
 	}
 	if e, ok := errors.AsType[x509.HostnameError](err); ok {
-		return fmt.Sprintf("its certificate is for %s and not for %s: set gateway.tlsConfig.serverName", certificateNames(e.Certificate), e.Host)
+		return fmt.Sprintf("its certificate is for %s and not for %s: set spec.gateway.tlsConfig.serverName", certificateNames(e.Certificate), e.Host)
 	}
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
 		if e.Reason == x509.Expired {
 			return fmt.Sprintf("its certificate is valid from %s to %s only: renew it on the gateway, and check the clocks",
 				e.Cert.NotBefore.Format(time.RFC3339), e.Cert.NotAfter.Format(time.RFC3339))
 		}
-		return "its certificate is not valid for a server: replace it on the gateway, or set gateway.tlsConfig"
+		return "its certificate is not valid for a server: replace it on the gateway, or set spec.gateway.tlsConfig"
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "its certificate could not be verified for " + host + ": set gateway.tlsConfig"
+		return "its certificate could not be verified for " + host + ": set spec.gateway.tlsConfig"
 	}
 	return ""
 }

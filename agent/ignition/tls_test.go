@@ -41,7 +41,7 @@ func TestUntrustedGatewayGetsNoTokenAndTheErrorSaysWhatToSet(t *testing.T) {
 		says string
 	}{
 		"unknown authority": {tls: func(*simulator.Gateway) ignition.TLS { return ignition.TLS{ServerName: "gateway.example"} }, says: "gateway.tlsConfig.caSecretRef"},
-		"wrong name":        {tls: func(g *simulator.Gateway) ignition.TLS { return ignition.TLS{CA: ca(g)} }, says: "gateway.example and not for 127.0.0.1: set gateway.tlsConfig.serverName"},
+		"wrong name":        {tls: func(g *simulator.Gateway) ignition.TLS { return ignition.TLS{CA: ca(g)} }, says: "gateway.example and not for 127.0.0.1: set spec.gateway.tlsConfig.serverName"},
 		"expired": {opts: simulator.TLSOptions{NotAfter: time.Now().Add(-24 * time.Hour)}, says: "renew it",
 			tls: func(g *simulator.Gateway) ignition.TLS {
 				return ignition.TLS{CA: ca(g), ServerName: "gateway.example"}
@@ -77,7 +77,7 @@ func TestPlainHTTPToATLSPortSaysSo(t *testing.T) {
 	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.TLSURL(), "https:", "http:", 1) })
 	_, err := c.Info(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
-	assert.ErrorContains(t, err, "set gateway.tls")
+	assert.ErrorContains(t, err, "set spec.gateway.tls")
 }
 
 func TestRotatedAuthorityCountsForTheNextConnection(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
@@ -77,7 +77,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-func run(ctx context.Context, args []string, stderr io.Writer) error {
+// run plays a gateway until ctx ends. On stdout it prints the addresses as shell variables, once the ports are open.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {
 		return err
@@ -99,16 +100,16 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = hand(g, s)
+	err = handOut(g, s)
 	if err == nil {
-		s.Log.Info("simulated gateway is up", "url", g.URL(), "tls", g.TLSURL(), "admin", g.AdminURL())
+		fmt.Fprintf(stdout, "GATEWAY=%s\nGATEWAY_TLS=%s\nADMIN=%s\n", g.URL(), g.TLSURL(), g.AdminURL())
 		<-ctx.Done()
 	}
 	return errors.Join(err, g.Close())
 }
 
-// hand writes the files that were asked for. The token is the same from the first start on.
-func hand(g *simulator.Gateway, s settings) error {
+// handOut writes the files that were asked for. The token is the same from the first start on.
+func handOut(g *simulator.Gateway, s settings) error {
 	if s.caOut != "" {
 		if err := os.WriteFile(s.caOut, g.CA(), 0o644); err != nil {
 			return err
