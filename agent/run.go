@@ -75,14 +75,18 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 	if err != nil {
 		return exitFailed, fmt.Errorf("the cache of git objects: %w", err)
 	}
-	defer store.Close()
+	defer func() { _ = store.Close() }() // a cache: nothing in it is lost
 	engine := sync.New(sync.Config{
 		DataDir: s.DataDir, Store: store, Log: log, Progress: screen.progress,
 		Disk:    disk.Options{Log: log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
 		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth},
 		MaxBlob: int64(s.MaxBlob),
 	})
-	defer engine.Close()
+	defer func() {
+		if err := engine.Close(); err != nil {
+			log.Warn("the data directory was not closed cleanly", "error", err)
+		}
+	}()
 	loop := standalone.New(standalone.Config{
 		File:    s.File,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
@@ -114,7 +118,7 @@ func serveAndRun(ctx context.Context, s settings, loop *standalone.Loop, reg *pr
 		if e.addr == "" {
 			continue
 		}
-		srv, err := serve.Listen(e.addr, e.handler)
+		srv, err := serve.Listen(ctx, e.addr, e.handler)
 		if err != nil {
 			return fmt.Errorf("--%s-addr: %w", e.name, err)
 		}

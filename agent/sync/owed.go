@@ -44,9 +44,9 @@ func loadOwed(d *disk.Dir) (owed, error) {
 	if err != nil || b == nil {
 		return o, err
 	}
-	if err := json.Unmarshal(b, &o); err != nil {
+	if json.Unmarshal(b, &o) != nil {
 		// It is our own file, written by rename; a broken one still says that something is owed.
-		return owed{ScanProjects: true, ScanConfig: true}, nil
+		o = owed{ScanProjects: true, ScanConfig: true}
 	}
 	return o, nil
 }

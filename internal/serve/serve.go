@@ -20,8 +20,8 @@ type Server struct {
 }
 
 // Listen opens addr ("host:port"; port 0 picks a free one) for h. It serves once Run is called.
-func Listen(addr string, h http.Handler) (*Server, error) {
-	l, err := net.Listen("tcp", addr)
+func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
@@ -38,6 +38,14 @@ func Listen(addr string, h http.Handler) (*Server, error) {
 // Addr returns the address that is really listened on.
 func (s *Server) Addr() string { return s.l.Addr().String() }
 
+// ignoreClosed drops what Serve returns after an ordinary Shutdown.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
 // Run serves until ctx ends, then lets requests finish for up to two seconds.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
@@ -53,6 +61,5 @@ func (s *Server) Run(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.srv.Close()
 	}
-	<-done
-	return err
+	return errors.Join(err, ignoreClosed(<-done))
 }

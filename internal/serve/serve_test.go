@@ -18,7 +18,7 @@ import (
 
 func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	s, err := serve.Listen("127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s, err := serve.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
@@ -55,6 +55,6 @@ func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	_, err = serve.Listen(l.Addr().String(), http.NotFoundHandler())
+	_, err = serve.Listen(t.Context(), l.Addr().String(), http.NotFoundHandler())
 	assert.ErrorContains(t, err, l.Addr().String())
 }

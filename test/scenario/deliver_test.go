@@ -64,7 +64,7 @@ func TestAMovedMappingReleasesWhatItLeavesAndDeliversWhatItGains(t *testing.T) {
 	p.synced(first)
 	p.spec.mappings = append(p.spec.mappings[:1], [2]string{"shared/projects", "projects"})
 	p.saveSpec() // the same commit, other rules
-	p.await("the new project", func(s state) bool { return p.read("projects/common/project.json") != "" })
+	p.await("the new project", func(state) bool { return p.read("projects/common/project.json") != "" })
 	p.await("Synced", func(s state) bool { return s.Phase == "Synced" })
 	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"), "unmapped files are released, not deleted")
 	p.stop()

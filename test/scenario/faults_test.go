@@ -116,7 +116,7 @@ func TestAServerThatGoesAwayIsWaitedForAndTheDataPlaneStays(t *testing.T) {
 	p.check(head)
 	p.kill() // and without git, from its disk alone
 	p.start()
-	s = p.reason("GitUnreachable")
+	p.reason("GitUnreachable")
 	p.check(head)
 	p.stop()
 }

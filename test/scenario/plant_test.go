@@ -67,14 +67,13 @@ type spec struct {
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
 	mappings    [][2]string
-	prune       string
 }
 
 // start options of newPlant.
 type setup func(p *plant, o *simulator.Options)
 
 // withoutGateway syncs files only.
-func withoutGateway(p *plant, o *simulator.Options) { o.Data = "" }
+func withoutGateway(_ *plant, o *simulator.Options) { o.Data = "" }
 
 func newPlant(t *testing.T, setups ...setup) *plant {
 	t.Helper()
