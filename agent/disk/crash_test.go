@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -29,10 +28,12 @@ import (
 type crashWorld struct {
 	// quiet is a gateway that changed nothing, so that nothing is saved: saving makes all durable on its way, and would
 	// hide what the other steps forget.
-	quiet         bool
+	quiet bool
+	// plain is a file system without exchange and no-replace.
+	plain         bool
 	one, two      tree
 	before, after map[string]string // the files as they are to be at either end
-	gateways      []string // contents that only the gateway has
+	gateways      []string          // contents that only the gateway has
 }
 
 func newCrashWorld() *crashWorld {
@@ -152,21 +153,13 @@ func memory(t testing.TB) string {
 	return dir
 }
 
-// quick leaves out what makes durable, for directories whose life ends with the test.
-func quick(e effect, do func() error) error {
-	if strings.HasPrefix(e.op, "sync") {
-		return nil
-	}
-	return do()
-}
-
 func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) { return tryApply(t, d, w.two, w.mods) }
 
 // check asserts the invariants of trust.md after a crash and the next start, that the next sync delivers, and that the
 // one after it has nothing to do.
 func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	t.Helper()
-	d, err := Open(root, Options{around: quick})
+	d, err := Open(root, Options{around: quick, plain: w.plain})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, d.Close()) }()
 	got := contents(t, root)
@@ -227,7 +220,7 @@ func everything(t testing.TB, root string) map[string]bool {
 
 // run syncs through a power cut and returns how many steps there were.
 func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
-	d, err := Open(root, Options{around: c.around})
+	d, err := Open(root, Options{around: c.around, plain: w.plain})
 	if err != nil {
 		return Result{}, err
 	}
@@ -259,14 +252,18 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 	for _, mode := range []struct {
 		name               string
 		cut, strict, quiet bool
+		plain              bool
 	}{
-		{"process dies", false, false, false},
-		{"power cut, names kept in order", true, false, false},
-		{"power cut, names kept by directory", true, true, false},
-		{"power cut, nothing to save", true, true, true},
+		{name: "process dies"},
+		{name: "power cut, names kept in order", cut: true},
+		{name: "power cut, names kept by directory", cut: true, strict: true},
+		{name: "power cut, nothing to save", cut: true, strict: true, quiet: true},
+		{name: "process dies, no exchange", plain: true},
+		{name: "power cut, no exchange", cut: true, plain: true},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			w := newCrashWorld()
+			w.plain = mode.plain
 			if w.quiet = mode.quiet; w.quiet {
 				w.gateways = nil
 			}

@@ -33,7 +33,9 @@ type Options struct {
 	// Now is the clock; time.Now where it is nil.
 	Now func() time.Time
 
-	around func(e effect, do func() error) error // tests
+	// For tests: a seam around each step, and a file system that cannot exchange two names.
+	around func(e effect, do func() error) error
+	plain  bool
 }
 
 func (o Options) withDefaults() Options {
@@ -89,6 +91,7 @@ func Open(root string, o Options) (*Dir, error) {
 	o = o.withDefaults()
 	d := &Dir{o: o, log: o.Log, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
 	d.cur.top = top
+	d.plainRename.Store(o.plain)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -65,6 +65,7 @@ func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
 		if list, err = old.decode(i, &buf, list[:0]); err != nil {
 			return err
 		}
+		mw.limit = 2 * blockSize // a block may grow, so that the ones behind it keep their borders
 		for k := range list {
 			r := &list[k]
 			for more && e.rec.Path < r.Path {
@@ -83,6 +84,7 @@ func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
 			e, more = next()
 		}
 	}
+	mw.limit = blockSize
 	for more {
 		mw.edit(&e, nil)
 		e, more = next()
@@ -97,12 +99,13 @@ type manifestWriter struct {
 	off    int64
 	cur    block
 	b      []byte // the block being filled
+	limit  int    // its size from which on the next one starts
 	prev   string
 	err    error
 }
 
 func newManifestWriter(w io.Writer) *manifestWriter {
-	mw := &manifestWriter{w: bufio.NewWriterSize(w, 4*blockSize), b: make([]byte, 0, 2*blockSize)}
+	mw := &manifestWriter{w: bufio.NewWriterSize(w, 4*blockSize), b: make([]byte, 0, 2*blockSize), limit: blockSize}
 	mw.write([]byte(manifestMagic))
 	return mw
 }
@@ -132,7 +135,7 @@ func (w *manifestWriter) put(r *record) {
 	} else {
 		w.cur.files++
 	}
-	if len(w.b) >= blockSize {
+	if len(w.b) >= w.limit {
 		w.flush()
 	}
 }

@@ -1,0 +1,256 @@
+package disk
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// F2: links that lie in the data directory are never followed.
+func TestPlantedLinksAreNeverFollowed(t *testing.T) {
+	root, canary := seeded(t), t.TempDir()
+	put(t, canary, "x.json", "canary")
+	put(t, root, "inside/real.json", "inside")
+	require.NoError(t, os.Symlink(canary, filepath.Join(root, "projects/out")))
+	require.NoError(t, os.Symlink("../inside", filepath.Join(root, "projects/in")))
+	require.NoError(t, os.Symlink(filepath.Join(canary, "x.json"), filepath.Join(root, "projects/x.json")))
+	d := open(t, root, Options{})
+	before := snapshot(t, canary)
+
+	for _, link := range []string{"projects/out", "projects/in"} {
+		st, err := d.Stat(link + "/x.json")
+		require.NoError(t, err)
+		assert.Equal(t, plan.Stat{}, st)
+		at, kind, err := d.Blocked(link + "/deep/x.json")
+		require.NoError(t, err)
+		assert.Equal(t, link, at)
+		assert.Equal(t, plan.Link, kind)
+		_, err = d.Read(link+"/real.json", 100)
+		require.Error(t, err)
+		_, err = tryApply(t, d, text(map[string]string{link + "/new.json": "1"}))
+		assert.True(t, failure.Is(err, v1alpha1.ReasonUnsafePath), "%v", err)
+		assert.ErrorContains(t, err, link)
+	}
+	_, err := d.BlobID("projects/x.json")
+	require.Error(t, err)
+	for f, err := range d.Walk("projects") {
+		require.NoError(t, err)
+		assert.NotContains(t, f.Path, "/in/")
+		assert.NotContains(t, f.Path, "/out/")
+	}
+	res := apply(t, d, text(map[string]string{"projects/x.json": "git"}))
+	assert.Equal(t, 1, res.Saved, "the link itself is replaced and kept")
+	assert.Equal(t, "git", contents(t, root)["projects/x.json"])
+	assert.Equal(t, before, snapshot(t, canary))
+}
+
+// F2: a directory that turns into a link and back while files are written below it.
+func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
+	root, canary := seeded(t), t.TempDir()
+	put(t, canary, "p/v/view.json", "canary")
+	put(t, root, "inside/v/view.json", "inside")
+	d := open(t, root, Options{around: quick})
+	before, inside := snapshot(t, canary), snapshot(t, filepath.Join(root, "inside"))
+
+	dir, aside := filepath.Join(root, "projects/p"), filepath.Join(root, "projects/p.aside")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "v"), 0o755))
+	stop, flips := make(chan struct{}), atomic.Int64{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		targets := []string{canary + "/p", "../inside"}
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if os.Rename(dir, aside) == nil {
+				if os.Symlink(targets[i%2], dir) == nil {
+					flips.Add(1)
+				}
+				_ = os.Remove(dir)
+				_ = os.Rename(aside, dir)
+			}
+		}
+	})
+	deadline := time.Now().Add(race(5 * time.Second))
+	applied := 0
+	for i := 0; time.Now().Before(deadline); i++ {
+		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
+		s, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
+		if err != nil {
+			continue
+		}
+		if _, err := s.Apply(t.Context(), head(want)); err == nil {
+			applied++
+		}
+		_, _ = d.Read("projects/p/v/view.json", 1<<20)
+		assert.Equal(t, before, snapshot(t, canary))
+	}
+	close(stop)
+	wg.Wait()
+	assert.Positive(t, flips.Load())
+	assert.Positive(t, applied, "it must get through now and then, or nothing was tried")
+	assert.Equal(t, before, snapshot(t, canary))
+	assert.Equal(t, inside, snapshot(t, filepath.Join(root, "inside")))
+}
+
+// race shortens tests that wait for a race in short mode.
+func race(d time.Duration) time.Duration {
+	if testing.Short() {
+		return d / 10
+	}
+	return d
+}
+
+// changesFor is a plan that takes it that nothing is there.
+func changesFor(want tree) *plan.Changes {
+	ch := &plan.Changes{To: want.id()}
+	for _, p := range slices.Sorted(maps.Keys(want)) {
+		ch.List = append(ch.List, plan.Change{Op: plan.Create, Path: p, ID: blobID([]byte(want[p].content))})
+	}
+	return ch
+}
+
+// F3: what os.Root has to hold against; a table of escapes.
+func TestNoPathLeavesTheDataDirectory(t *testing.T) {
+	root, canary := seeded(t), t.TempDir()
+	put(t, canary, "x", "canary")
+	for link, to := range map[string]string{
+		"dirlink": canary, "filelink": canary + "/x", "up": "..", "chain1": "chain2", "chain2": canary, "loop": "loop",
+	} {
+		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
+	}
+	d := open(t, root, Options{})
+	before := snapshot(t, canary)
+	for _, p := range []string{
+		"../x", "a/../../x", "/etc/passwd", "dirlink/x", "dirlink/new/deep/x", "filelink/x", "up/x", "chain1/x", "loop/x",
+		"a//b", "a/./b", "a/", "", ".", "..", "a\x00b", ".stoker/manifest", "projects/.stoker/staging/1", ".STOKER/lock",
+	} {
+		want := tree{p: {content: "evil"}}
+		_, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
+		require.Error(t, err, "%q", p)
+		_, err = d.Read(p, 10)
+		require.Error(t, err, "%q", p)
+		_, err = d.BlobID(p)
+		require.Error(t, err, "%q", p)
+	}
+	assert.Equal(t, before, snapshot(t, canary))
+	assertNoLeftovers(t, root)
+}
+
+// An own folder that somebody replaced by a link is refused: nothing is written through it.
+func TestOwnFolderThatIsALinkIsRefused(t *testing.T) {
+	root, canary := seeded(t), t.TempDir()
+	require.NoError(t, os.Symlink(canary, filepath.Join(root, ownDir)))
+	_, err := Open(root, Options{})
+	require.ErrorContains(t, err, "a symbolic link")
+	assert.Empty(t, snapshot(t, canary))
+
+	root = seeded(t)
+	put(t, root, "projects/victim", "victim")
+	require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
+	require.NoError(t, os.Symlink("../projects/victim", filepath.Join(root, ownDir, lockFile)))
+	_, err = Open(root, Options{})
+	require.ErrorContains(t, err, "a symbolic link")
+	assert.Equal(t, "victim", contents(t, root)["projects/victim"])
+}
+
+// An unseeded volume is not touched at all: Ignition seeds only an empty one.
+func TestUnseededDirectoryIsNotTouched(t *testing.T) {
+	for name, path := range map[string]string{"empty": "", "lost+found of the volume": "lost+found/x", "projects alone": "projects/p/project.json"} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if path != "" {
+				put(t, root, path, "x")
+			}
+			before := snapshot(t, root)
+			_, err := Open(root, Options{})
+			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
+			assert.Equal(t, before, snapshot(t, root))
+			assert.NoDirExists(t, filepath.Join(root, ownDir))
+			open(t, root, Options{AllowUnseeded: true})
+		})
+	}
+}
+
+func TestSeededDirectoryIsRecognised(t *testing.T) {
+	for _, paths := range [][]string{
+		{".ignition-seed-complete"}, {"ignition.conf"}, {"gateway.xml"}, {"gateway.xml_clean"},
+		{"config/resources/core/config-mode.json"}, {"db/config.idb", "projects/p/project.json"}, {".stoker/manifest"},
+	} {
+		root := t.TempDir()
+		for _, p := range paths {
+			put(t, root, p, "")
+		}
+		_ = open(t, root, Options{})
+	}
+}
+
+// Two agents on one volume: the second one is told who is there.
+func TestSecondAgentIsRefusedAndToldWhoHoldsTheDirectory(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	_, err := Open(root, Options{})
+	require.ErrorIs(t, err, ErrLocked)
+	host, herr := os.Hostname()
+	require.NoError(t, herr)
+	assert.ErrorContains(t, err, fmt.Sprintf("process %d on %s", os.Getpid(), host))
+	_, err = open(t, root, Options{ReadOnly: true}).Stage(t.Context(), &plan.Changes{}, nil, nil)
+	require.ErrorIs(t, err, ErrReadOnly, "looking is allowed beside it")
+	require.NoError(t, d.Close())
+	_ = open(t, root, Options{})
+}
+
+func TestReadOnlyLeavesNoTrace(t *testing.T) {
+	root := seeded(t)
+	before := snapshot(t, root)
+	d := open(t, root, Options{ReadOnly: true})
+	assert.Empty(t, d.Manifest().Header())
+	assert.NoDirExists(t, filepath.Join(root, ownDir))
+	assert.Equal(t, before, snapshot(t, root))
+	_, err := d.Drift(t.Context(), true)
+	require.NoError(t, err)
+	require.ErrorIs(t, d.SetNote("x", nil), ErrReadOnly)
+}
+
+// A source that fails, or gives other bytes than the commit has, touches nothing.
+func TestSourceThatFailsOrLiesTouchesNothing(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	before := snapshot(t, root)
+	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
+	refused := failure.New(v1alpha1.ReasonConfigSyntaxError, "projects/p/b.json:1: no JSON")
+	_, err := d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
+		if c.Path == "projects/p/b.json" {
+			return refused
+		}
+		return want.source()(w, c)
+	})
+	require.ErrorIs(t, err, refused)
+	assert.Equal(t, before, snapshot(t, root))
+	assertNoLeftovers(t, root)
+
+	_, err = d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
+		_, err := w.Write([]byte("other"))
+		return err
+	})
+	require.ErrorContains(t, err, "the source gave")
+	assert.Equal(t, before, snapshot(t, root))
+	assertNoLeftovers(t, root)
+	apply(t, d, want)
+}

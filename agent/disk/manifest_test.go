@@ -1,0 +1,250 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// some returns n records as a gateway's tree has them, sorted.
+func some(n int) []record {
+	list := make([]record, 0, n)
+	for i := 0; len(list) < n; i++ {
+		dir := fmt.Sprintf("projects/p%03d/com.inductiveautomation.perspective/views/Area %04d/v", i/900, i)
+		list = append(list, record{Owned: plan.Owned{Path: dir}, dir: true})
+		for _, f := range []string{"resource.json", "thumbnail.png", "view.json"} {
+			r := record{Owned: plan.Owned{Path: dir + "/" + f, Size: int64(i * 7), Mtime: int64(1e18 + i), Origin: uint16(i % 3), Exec: i%5 == 0}}
+			r.Want = blobID([]byte(r.Path))
+			if r.Have = r.Want; i%4 == 0 {
+				r.Have = blobID([]byte(dir))
+			}
+			list = append(list, r)
+		}
+	}
+	list = list[:n]
+	slices.SortFunc(list, func(a, b record) int { return strings.Compare(a.Path, b.Path) })
+	return list
+}
+
+func setAll(list []record) edits {
+	i := 0
+	return func() (edit, bool) {
+		if i == len(list) {
+			return edit{}, false
+		}
+		i++
+		return edit{editSet, list[i-1]}, true
+	}
+}
+
+// encode makes a manifest of old and edits.
+func encode(t testing.TB, h plan.Header, old *manifest, e edits) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, merge(&b, h, old, e))
+	return b.Bytes()
+}
+
+func decodeManifest(t testing.TB, b []byte) *manifest {
+	t.Helper()
+	m, err := readManifest(bytes.NewReader(b), int64(len(b)))
+	require.NoError(t, err)
+	return m
+}
+
+func everyRecord(t testing.TB, m *manifest) []record {
+	t.Helper()
+	var list []record
+	for r, err := range m.all("") {
+		require.NoError(t, err)
+		list = append(list, r)
+	}
+	return list
+}
+
+var testHeader = plan.Header{Ref: "main", Commit: plan.ID{1}, Rules: "r", Mappings: []plan.Origin{{Source: "a", Destination: "b"}}, Complete: true}
+
+func TestManifestKeepsEveryRecord(t *testing.T) {
+	for _, n := range []int{0, 1, 4, 3000} {
+		list := some(n)
+		m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+		files := 0
+		for _, r := range list {
+			got, ok, err := m.get(r.Path)
+			require.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, r, got)
+			if !r.dir {
+				files++
+			}
+		}
+		h := testHeader
+		h.Files = files
+		assert.Equal(t, h, m.Header())
+		assert.Empty(t, cmp.Diff(list, append([]record{}, everyRecord(t, m)...), cmp.AllowUnexported(record{})))
+		for _, p := range []string{"", "a", "projects/p000", "projects/p000/com.inductiveautomation.perspective/views/Area 0001/v", "zzz"} {
+			_, ok, err := m.Get(p)
+			require.NoError(t, err)
+			assert.False(t, ok, "%q is no file", p)
+		}
+	}
+}
+
+func TestManifestYieldsThePathsOfAPrefix(t *testing.T) {
+	list := some(3000)
+	m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+	for _, prefix := range []string{"", "projects/", "projects/p000/com.inductiveautomation.perspective/views/Area 05", list[1500].Path, "a", "z"} {
+		var want, got []string
+		for _, r := range list {
+			if !r.dir && strings.HasPrefix(r.Path, prefix) {
+				want = append(want, r.Path)
+			}
+		}
+		for r, err := range m.All(prefix) {
+			require.NoError(t, err)
+			got = append(got, r.Path)
+		}
+		assert.Equal(t, want, got, prefix)
+	}
+}
+
+func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
+	old := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(some(5000))))
+	list := everyRecord(t, old)
+	r := list[slices.IndexFunc(list[2500:], func(r record) bool { return !r.dir })+2500]
+	r.Have = plan.ID{9}
+	now := decodeManifest(t, encode(t, testHeader, old, setAll([]record{r})))
+	require.Len(t, now.blocks, len(old.blocks))
+	same := 0
+	for i := range old.blocks {
+		if old.blocks[i].sum == now.blocks[i].sum {
+			same++
+		}
+	}
+	assert.Equal(t, len(old.blocks)-1, same)
+}
+
+func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
+	list := some(4000)
+	m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+	for i := 0; i < len(list); i += 9 { // delete most, one by one
+		var drop []edit
+		for _, r := range list[i:min(i+8, len(list))] {
+			drop = append(drop, edit{op: editDrop, rec: r})
+		}
+		k := 0
+		m = decodeManifest(t, encode(t, testHeader, m, func() (edit, bool) {
+			if k == len(drop) {
+				return edit{}, false
+			}
+			k++
+			return drop[k-1], true
+		}))
+	}
+	assert.Len(t, everyRecord(t, m), 444)
+	assert.Less(t, len(m.blocks), 15)
+}
+
+func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
+	b := encode(t, testHeader, noManifest(), setAll(some(400)))
+	for i := range b {
+		x := bytes.Clone(b)
+		x[i] ^= 0x41
+		_, err := readManifest(bytes.NewReader(x), int64(len(x)))
+		if i >= len(manifestMagic) { // the first magic is for people
+			require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
+		}
+	}
+	for n := range len(b) {
+		_, err := readManifest(bytes.NewReader(b[:n]), int64(n))
+		require.ErrorIs(t, err, ErrDamaged, "%d bytes", n)
+	}
+}
+
+func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
+	apply(t, d, want)
+	require.NoError(t, d.Close())
+	path := filepath.Join(root, ownDir, manifestFile)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[20] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+
+	d = open(t, root, Options{})
+	assert.Equal(t, plan.Header{}, d.Manifest().Header())
+	delete(want, "projects/p/b.json")
+	assert.Equal(t, Result{Adopted: 1, Applied: true}, apply(t, d, want))
+	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
+	assert.FileExists(t, path+".damaged")
+}
+
+// FuzzManifest merges random edits and compares with a map, and reads foreign bytes.
+func FuzzManifest(f *testing.F) {
+	f.Add([]byte("abcabcabd"), []byte{1, 2, 3}, uint16(0))
+	f.Add(bytes.Repeat([]byte("projects/p/x"), 9), []byte{7, 0, 9}, uint16(77))
+	f.Add([]byte{}, encodeSeed(), uint16(3))
+	f.Fuzz(func(t *testing.T, paths, foreign []byte, flip uint16) {
+		if m, err := readManifest(bytes.NewReader(foreign), int64(len(foreign))); err == nil {
+			for _, err := range m.all("") {
+				require.NoError(t, err)
+			}
+		}
+		m, model := noManifest(), map[string]record{}
+		for round := range 3 {
+			var list []edit
+			for i, p := range bytes.SplitN(paths, []byte{'a' + byte(round)}, 50) {
+				r := record{Owned: plan.Owned{Path: string(p) + fmt.Sprint(i%7), Size: int64(i), Mtime: -int64(i), Want: plan.ID{byte(i)}, Have: plan.ID{byte(round)}}}
+				list = append(list, edit{editOp(1 + (i+round)%3), r})
+			}
+			slices.SortStableFunc(list, func(a, b edit) int { return strings.Compare(a.rec.Path, b.rec.Path) })
+			list = slices.CompactFunc(list, func(a, b edit) bool { return a.rec.Path == b.rec.Path })
+			k := 0
+			m = decodeManifest(t, encode(t, testHeader, m, func() (edit, bool) {
+				if k == len(list) {
+					return edit{}, false
+				}
+				k++
+				return list[k-1], true
+			}))
+			for i := range list {
+				var old *record
+				if r, ok := model[list[i].rec.Path]; ok {
+					old = &r
+				}
+				delete(model, list[i].rec.Path)
+				if r, ok := list[i].apply(old); ok {
+					model[r.Path] = r
+				}
+			}
+		}
+		got := everyRecord(t, m)
+		require.Len(t, got, len(model))
+		for _, r := range got {
+			require.Equal(t, model[r.Path], r)
+		}
+		b := encode(t, testHeader, m, noEdits)
+		b[int(flip)%len(b)] ^= 1
+		_, _ = readManifest(bytes.NewReader(b), int64(len(b))) // must not panic
+	})
+}
+
+func encodeSeed() []byte {
+	var b bytes.Buffer
+	if err := merge(&b, testHeader, noManifest(), setAll(some(5))); err != nil {
+		return nil
+	}
+	return b.Bytes()
+}
