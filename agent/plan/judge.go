@@ -27,15 +27,14 @@ func (p *planner) desired(w Want, rec Owned, owned bool) error {
 // missing judges a desired path where nothing lies: it is new, or somebody deleted it on the gateway.
 func (p *planner) missing(c Change, rec Owned) error {
 	c.Op = Create
-	if c.Owned {
-		if c.ID == rec.Want && c.Exec == rec.Exec && !p.repairs(rec) {
-			p.changes.Drifted++
-			return nil
-		}
-		if c.ID != rec.Want && p.rules.Conflict != GitWins {
-			p.conflict(c)
-			return nil
-		}
+	switch same := c.asBefore(rec); {
+	case !c.Owned:
+	case same && !p.repairs(rec):
+		p.changes.Drifted++
+		return nil
+	case !same && p.rules.Conflict != GitWins:
+		p.conflict(c)
+		return nil
 	}
 	if err := p.checkParents(c.Path); err != nil {
 		return err
@@ -46,16 +45,16 @@ func (p *planner) missing(c Change, rec Owned) error {
 
 // replaced judges a desired path where something lies that is no file.
 func (p *planner) replaced(c Change, rec Owned) error {
-	unwanted := c.Owned && c.ID == rec.Want
+	same := c.Owned && c.asBefore(rec)
 	switch {
-	case unwanted && !p.repairs(rec):
+	case same && !p.repairs(rec):
 		p.changes.Drifted++
 	case c.Found.Kind == Dir:
 		// Whether it may go is known when all deletions are: settleDirs.
 		c.Op = Create
 		p.add(c)
 		p.dirs = append(p.dirs, c.Path)
-	case unwanted:
+	case same:
 		p.overwrite(c)
 	default:
 		c.Op = Update
@@ -63,6 +62,9 @@ func (p *planner) replaced(c Change, rec Owned) error {
 	}
 	return nil
 }
+
+// asBefore reports whether git wants what it wanted at the last sync.
+func (c *Change) asBefore(rec Owned) bool { return c.ID == rec.Want && c.Exec == rec.Exec }
 
 // file judges a desired path where a file lies.
 func (p *planner) file(c Change, rec Owned) error {
@@ -105,7 +107,7 @@ func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, erro
 // equal judges a file whose bytes are those of git.
 func (p *planner) equal(c Change, rec Owned) {
 	switch {
-	case c.Found.Exec != c.Exec && c.Owned && c.Exec == rec.Exec && c.ID == rec.Want && !p.Repair:
+	case c.Found.Exec != c.Exec && c.Owned && c.asBefore(rec) && !p.Repair:
 		p.changes.Drifted++ // a chmod on the gateway
 	case c.Found.Exec != c.Exec:
 		c.Op = Update
