@@ -21,20 +21,10 @@ type Project struct {
 
 // Projects lists the projects that the gateway has loaded.
 func (c *Client) Projects(ctx context.Context) ([]Project, error) {
-	items, err := list[struct {
-		Name          text `json:"name"`
-		Title         text `json:"title"`
-		Parent        text `json:"parent"`
-		Enabled       bool `json:"enabled"`
-		Inheritable   bool `json:"inheritable"`
-		InvalidParent bool `json:"invalidParent"`
-	}](ctx, c, "/data/api/v1/projects/list")
+	items, err := list[projectDoc](ctx, c, "/data/api/v1/projects/list")
 	var projects []Project
 	for _, p := range items {
-		projects = append(projects, Project{
-			Name: string(p.Name), Title: string(p.Title), Parent: string(p.Parent),
-			Enabled: p.Enabled, Inheritable: p.Inheritable, InvalidParent: p.InvalidParent,
-		})
+		projects = append(projects, p.project())
 	}
 	return projects, err
 }
@@ -55,7 +45,7 @@ func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]Resou
 		Enabled *bool  `json:"enabled"`
 		Modes   []text `json:"modes"`
 	}](ctx, c, "/data/api/v1/resources/names/"+url.PathEscape(module)+"/"+url.PathEscape(typ))
-	var names []ResourceName
+	names := make([]ResourceName, 0, len(items))
 	for _, n := range items {
 		name := ResourceName{Name: string(n.Name), Enabled: n.Enabled == nil || *n.Enabled}
 		for _, m := range n.Modes {
@@ -85,7 +75,7 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 		Address  text  `json:"address"`
 		LastComm stamp `json:"lastcomm"`
 	}](ctx, c, "/data/api/v1/designers")
-	var sessions []Designer
+	sessions := make([]Designer, 0, len(items))
 	for _, d := range items {
 		sessions = append(sessions, Designer{
 			ID: string(d.ID), User: oneLine(string(d.User), 100), Project: string(d.Project),

@@ -93,7 +93,7 @@ func (c *Client) WaitRunning(ctx context.Context) error {
 			}
 		}
 		return failure.New(failure.Reason(last, v1alpha1.ReasonWaitingForGateway),
-			"the gateway was waited for for %s (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
+			"the gateway does not run after %s of waiting (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
 	}
 }
 

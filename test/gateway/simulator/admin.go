@@ -72,7 +72,7 @@ func (g *Gateway) adminHandler() http.Handler {
 			adminAnswer(w, http.StatusOK, result)
 		})
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		adminAnswer(w, http.StatusNotFound, map[string]any{"routes": slices.Sorted(maps.Keys(routes))})
 	})
 	return mux

@@ -173,7 +173,7 @@ func (g *Gateway) getDesigners(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) sessionDocs() []node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	items := []node{}
+	items := make([]node, 0, len(g.designers))
 	for _, id := range slices.Sorted(maps.Keys(g.designers)) {
 		items = append(items, g.designers[id].doc(g.now()))
 	}

@@ -125,7 +125,9 @@ func (g *Gateway) boot(up context.Context) error {
 		return nil
 	}
 	for _, kind := range []string{kindConfig, kindProjects} {
-		g.pass(up, g.scanner(kind))
+		if err := g.pass(up, g.scanner(kind)); err != nil && up.Err() == nil {
+			return err
+		}
 	}
 	if reset {
 		// The commissioning steps of a first start write the defaults over what is there.

@@ -245,7 +245,7 @@ func (r *resource) withFiles(files map[string][]byte) *resource {
 		next.digests[name] = hex.EncodeToString(sum[:])
 	}
 	next.files = slices.Sorted(maps.Keys(next.digests))
-	list := array{}
+	list := make(array, 0, len(next.files))
 	for _, f := range next.files {
 		list = append(list, f)
 	}

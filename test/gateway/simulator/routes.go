@@ -85,7 +85,7 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *Gateway) getInfo(w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{
 		{"name", g.opts.Name}, {"redundancyRole", g.opts.Role}, {"edition", "standard"},
 		{"ignitionVersion", g.opts.Version + " (b2026042713)"}, {"deploymentMode", g.opts.Mode},
@@ -94,7 +94,7 @@ func (g *Gateway) getInfo(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (g *Gateway) getRedundancy(w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
 	backup := g.opts.Role == "Backup"
 	activity, project := "Active", "Good"
 	if backup {
@@ -114,8 +114,9 @@ func (g *Gateway) getLogs(w http.ResponseWriter, r *http.Request) {
 	if err != nil || limit < 0 {
 		limit = 100
 	}
-	items := array{}
-	for _, l := range g.logs.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit) {
+	lines := g.logs.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit)
+	items := make(array, 0, len(lines))
+	for _, l := range lines {
 		items = append(items, object{
 			{"timestamp", l.at.UnixMilli()}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
 		})
@@ -123,7 +124,7 @@ func (g *Gateway) getLogs(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, object{{"items", items}})
 }
 
-func (g *Gateway) getPending(w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{{"pending", array{}}})
 }
 
@@ -153,15 +154,16 @@ func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
 	writeList(w, r, items)
 }
 
-func (g *Gateway) getTrial(w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) getTrial(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{
 		{"licenseMode", "Trial"}, {"trialState", "AllInDemo"}, {"trialSecondsLeft", 7200}, {"expired", false}, {"emergency", false},
 	})
 }
 
 func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
-	items := []node{}
-	for _, id := range []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"} {
+	ids := []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"}
+	items := make([]node, 0, len(ids))
+	for _, id := range ids {
 		items = append(items, object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
 	}
 	writeList(w, r, items)

@@ -29,7 +29,7 @@ func projectDoc(all map[string]*project, p *project) node {
 
 func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 	all := g.loadedProjects()
-	items := []node{}
+	items := make([]node, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		items = append(items, projectDoc(all, all[name]))
 	}
@@ -37,8 +37,9 @@ func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gateway) getProjectNames(w http.ResponseWriter, r *http.Request) {
-	items := []node{}
-	for _, name := range slices.Sorted(maps.Keys(g.loadedProjects())) {
+	all := g.loadedProjects()
+	items := make([]node, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		items = append(items, object{{"name", name}})
 	}
 	writeList(w, r, items)
@@ -87,7 +88,7 @@ func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
 }
 
 func resourceDoc(name string, r *resource, in []string) object {
-	modes := array{}
+	modes := make(array, 0, len(in))
 	for _, c := range in {
 		modes = append(modes, c)
 	}

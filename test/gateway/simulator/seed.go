@@ -150,9 +150,8 @@ var ownLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
 // securityProperties are a fresh gateway's: Read and Write need the role Administrator, which no API token can have.
 // Grants are levels that are admitted as well.
 func securityProperties(grants [][]string) node {
-	admitted := [][]string{{"Authenticated", "Roles", "Administrator"}}
-	levels := array{}
-	for _, l := range append(admitted, grants...) {
+	levels := append(make(array, 0, 1+len(grants)), level([]string{"Authenticated", "Roles", "Administrator"}))
+	for _, l := range grants {
 		levels = append(levels, level(l))
 	}
 	permission := object{{"securityLevels", levels}, {"type", "AnyOf"}}

@@ -32,7 +32,7 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 	err := fs.WalkDir(root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			problems = append(problems, problem{name, err})
-			return nil
+			return nil //nolint:nilerr // a directory that cannot be read is one problem of the tree, not its end
 		}
 		if d.IsDir() {
 			if name != dir && strings.HasPrefix(d.Name(), ".") {
@@ -49,15 +49,14 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 			return nil // above <module>/<type> nothing is a resource
 		}
 		r, err := loadResource(root, parent, d.Name(), rel)
-		switch {
-		case err == nil:
-			t.resources[rel] = r
-		default:
+		if err != nil {
 			problems = append(problems, problem{parent, err})
-			if old != nil && old.resources[rel] != nil {
-				t.resources[rel] = old.resources[rel]
+			if old == nil || old.resources[rel] == nil {
+				return nil
 			}
+			r = old.resources[rel]
 		}
+		t.resources[rel] = r
 		return nil
 	})
 	if err != nil {
@@ -174,13 +173,14 @@ type config []*collection
 
 // loadConfig reads the collections that are in force: external, core, the active mode, local.
 func loadConfig(root *os.Root, mode string, old config) (config, []problem) {
-	var loaded config
 	var problems []problem
 	names := []string{"external", "core"}
 	if mode != "" {
 		names = append(names, mode)
 	}
-	for _, name := range append(names, "local") {
+	names = append(names, "local")
+	loaded := make(config, 0, len(names))
+	for _, name := range names {
 		c, broken := loadCollection(root, name, old.collection(name))
 		problems = append(problems, broken...)
 		loaded = append(loaded, c)
@@ -242,12 +242,13 @@ func (c config) effective(resourcePath string) (r *resource, from string, in []s
 
 // names lists the resource paths of <module>/<type> in all collections, sorted.
 func (c config) names(prefix string) []string {
-	var all []string
+	met := map[string]bool{}
 	for _, col := range c {
-		all = append(all, col.tree.names(prefix)...)
+		for _, name := range col.tree.names(prefix) {
+			met[name] = true
+		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return slices.Sorted(maps.Keys(met))
 }
 
 // with returns the configuration with one resource of a collection replaced.

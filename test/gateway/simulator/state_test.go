@@ -39,7 +39,10 @@ func TestEachStateAnswersInItsWay(t *testing.T) {
 
 func TestGatewayThatIsDownRefusesConnectionsAndComesBackAtItsAddress(t *testing.T) {
 	b := start(t, simulator.Options{Down: true})
-	_, err := b.http.Get(b.URL() + "/StatusPing")
+	resp, err := b.http.Get(b.URL() + "/StatusPing")
+	if err == nil {
+		require.NoError(t, resp.Body.Close())
+	}
 	require.Error(t, err)
 	assert.NoDirExists(t, filepath.Join(b.dir, "config"), "the image seeds when the gateway starts")
 	require.NoError(t, b.SetState(simulator.Running))

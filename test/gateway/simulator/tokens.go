@@ -156,7 +156,7 @@ type TokenSpec struct {
 // the same name is replaced. It returns <name>:<key>.
 func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
 	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
-		return "", errors.New("a token's name holds no / and no :")
+		return "", errors.New("the name of a token holds neither slash nor colon")
 	}
 	if spec.Key == "" {
 		raw := make([]byte, 32)
@@ -181,7 +181,7 @@ func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
 // Grant makes the gateway's Read and Write permissions admit these security levels, besides the role Administrator and
 // instead of what was granted before, as an administrator does in the web interface: in force at once.
 func (g *Gateway) Grant(names ...string) error {
-	var grants [][]string
+	grants := make([][]string, 0, len(names))
 	for _, l := range names {
 		grants = append(grants, strings.Split(l, "/"))
 	}
