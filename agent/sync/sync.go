@@ -26,6 +26,7 @@ type Gateway interface {
 	Info(ctx context.Context) (ignition.Info, error)
 	Redundancy(ctx context.Context) (ignition.Redundancy, error)
 	Projects(ctx context.Context) ([]ignition.Project, error)
+	Project(ctx context.Context, name string) (ignition.Project, error)
 	ResourceNames(ctx context.Context, module, typ string) ([]ignition.ResourceName, error)
 	ErrorsSince(ctx context.Context, since time.Time) ([]ignition.LogLine, error)
 	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) (ignition.Lock, error)

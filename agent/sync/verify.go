@@ -36,6 +36,13 @@ func (s *run) verifyProjects(ctx context.Context) error {
 	var missing, orphans, left []string
 	for _, name := range s.owed.Projects {
 		p, ok := loaded[name]
+		if !ok { // the list may leave out projects that cannot run: disabled ones, templates
+			if p, err = s.peers.Gateway.Project(ctx, name); err == nil {
+				ok = true
+			} else if !errors.Is(err, ignition.ErrNotFound) {
+				return err
+			}
+		}
 		switch {
 		case !ok:
 			missing = append(missing, name)
