@@ -1,0 +1,85 @@
+package standalone
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const minimal = `apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+spec:
+  git: {repo: "https://git.example.com/plant.git", ref: main}
+  sync: {profiles: {default: {mappings: [{source: a, destination: projects}]}}}
+`
+
+func writeFile(t *testing.T, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	return file
+}
+
+func TestAFileGivesItsGatewaySyncANameAndKeepsOtherDocumentsOut(t *testing.T) {
+	gs, warnings, err := Load(writeFile(t, "line-1.yaml", "kind: ConfigMap\napiVersion: v1\n---\n"+minimal+"---\n# nothing\n"))
+	require.NoError(t, err)
+	assert.NotContains(t, strings.Join(warnings, "\n"), "unknown", "the ConfigMap is nobody's business")
+	assert.Equal(t, "line-1", gs.Name)
+	assert.Equal(t, "standalone", gs.Namespace)
+}
+
+func TestAnUnknownFieldIsAWordAndABadOneAnErrorWithItsName(t *testing.T) {
+	gs, warnings, err := Load(writeFile(t, "gs.yaml", minimal+"  snapshots: {enabled: true}\n"))
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(warnings, "\n"), `unknown field "spec.snapshots"`)
+	assert.Equal(t, "main", gs.Spec.Git.Ref)
+
+	for broken, names := range map[string]string{
+		strings.Replace(minimal, "ref: main", "ref: [main]", 1):                    "ref",
+		strings.Replace(minimal, "ref: main", "ref: -x", 1):                        "spec.git.ref",
+		strings.Replace(minimal, "destination: projects", "destination: ../up", 1): "destination",
+		strings.Replace(minimal, "stoker.io/v1alpha1", "stoker.io/v9", 1):          "stoker.io/v9",
+		"kind: ConfigMap":           "GatewaySync",
+		minimal + "---\n" + minimal: "more than one",
+		"a: [":                      "line",
+	} {
+		file := writeFile(t, "gs.yaml", broken)
+		_, _, err := Load(file)
+		require.Error(t, err, broken)
+		assert.Equal(t, v1alpha1.ReasonProfilesInvalid, failure.Reason(err, ""), broken)
+		assert.Contains(t, err.Error(), names)
+		assert.Contains(t, err.Error(), file)
+	}
+	_, _, err = Load(filepath.Join(t.TempDir(), "nothing.yaml"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	_, _, err = Load(writeFile(t, "huge.yaml", strings.Repeat("#", maxFile+1)))
+	assert.ErrorContains(t, err, "larger than")
+}
+
+// C7: what a secret's error says is where it was looked for, never what it is.
+func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
+	dir := t.TempDir()
+	s := Secrets{Dir: dir, Files: map[string]string{"git/token": writeFile(t, "token", "S3CR3T-1\n")}}
+	v, err := s.Read("git", "token")
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-1", v.Reveal())
+	require.NoError(t, os.WriteFile(s.Files["git/token"], []byte("S3CR3T-2"), 0o600))
+	v, err = s.Read("git", "token")
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-2", v.Reveal())
+
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "gateway"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "gateway", "apiKey"), []byte(" \n"), 0o600))
+	_, err = s.Read("gateway", "apiKey")
+	assert.ErrorContains(t, err, "is empty")
+	_, err = s.Read("gateway", "other")
+	assert.ErrorContains(t, err, "--secret gateway/other=FILE")
+	assert.NotContains(t, err.Error(), "S3CR3T")
+}
