@@ -86,6 +86,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, info := c.Info(ctx)
 	_, redundancy := c.Redundancy(ctx)
 	_, projects := c.Projects(ctx)
+	_, project := c.Project(ctx, "p")
 	_, names := c.ResourceNames(ctx, "m", "t")
 	_, logs := c.ErrorsSince(ctx, time.Now())
 	_, designers := c.Designers(ctx)
@@ -94,7 +95,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, _, holder := c.LockHolder(ctx, Projects)
 	_, scan := c.Scan(ctx, Projects)
 	return map[string]error{
-		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "names": names, "logs": logs,
+		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "project": project, "names": names, "logs": logs,
 		"designers": designers, "pending": pending, "lock": lock, "holder": holder, "scan": scan,
 	}
 }

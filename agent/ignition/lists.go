@@ -22,7 +22,7 @@ type Project struct {
 // Projects lists the projects that the gateway has loaded.
 func (c *Client) Projects(ctx context.Context) ([]Project, error) {
 	items, err := list[projectDoc](ctx, c, "/data/api/v1/projects/list")
-	var projects []Project
+	projects := make([]Project, 0, len(items))
 	for _, p := range items {
 		projects = append(projects, p.project())
 	}

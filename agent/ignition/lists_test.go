@@ -90,6 +90,22 @@ func TestProjectsWithABrokenParentSaySo(t *testing.T) {
 	assert.Empty(t, cmp.Diff(want, projects))
 }
 
+func TestProjectIsFoundWhereTheListLeavesItOut(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, simulator.Options{Data: dir, Unknowns: simulator.Unknowns{RunnableOnly: true}})
+	put(t, dir, "projects/a b/project.json", `{"title":"Off","enabled":false,"parent":"nobody"}`)
+	require.NoError(t, g.Scan("projects"))
+	c := client(t, g)
+	list, err := c.Projects(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, list)
+	p, err := c.Project(t.Context(), "a b")
+	require.NoError(t, err)
+	assert.Equal(t, ignition.Project{Name: "a b", Title: "Off", Parent: "nobody", InvalidParent: true}, p)
+	_, err = c.Project(t.Context(), "none")
+	assert.ErrorIs(t, err, ignition.ErrNotFound)
+}
+
 func TestResourceNamesTellCollectionsAndUnknownTypes(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)

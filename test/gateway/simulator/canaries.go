@@ -114,6 +114,9 @@ func (c *canaries) look() (map[string][sha256.Size]byte, error) {
 // neverTouch reports whether a path is the gateway's own: neither written nor deleted by anybody else.
 func neverTouch(name string) bool {
 	dirs := strings.Split(path.Dir(name), "/")
+	if slices.Contains(dirs, ".stoker") {
+		return false // the agent's own folder
+	}
 	for i, d := range dirs {
 		if d == ".resources" || d == "certificates" || d == "keystore" || d == ".git" {
 			return true
@@ -135,7 +138,8 @@ func neverTouch(name string) bool {
 	if len(dirs) > 1 || dirs[0] != "." {
 		return false
 	}
-	return strings.HasPrefix(base, "gateway.xml") || slices.Contains([]string{
+	return strings.HasPrefix(base, "gateway.xml") || strings.HasPrefix(base, "migration-log-") || slices.Contains([]string{
 		".container-init.conf", seedMarker, "commissioning.json", "modules.json", "redundancy.xml", "ignition.conf", "logback.xml",
+		"conversion-report.txt",
 	}, base)
 }

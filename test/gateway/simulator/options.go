@@ -85,6 +85,8 @@ type Unknowns struct {
 	InsecureIs401 bool
 	// ForgetScans sets lastScanTimestamp to zero at a restart; else the start counts as a scan.
 	ForgetScans bool
+	// RunnableOnly leaves disabled projects out of projects/list.
+	RunnableOnly bool
 	// NoScanOnBackup makes a redundant backup answer 403 to a scan.
 	NoScanOnBackup bool
 }

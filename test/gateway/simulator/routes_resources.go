@@ -31,7 +31,9 @@ func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 	all := g.loadedProjects()
 	items := make([]node, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		items = append(items, projectDoc(all, all[name]))
+		if all[name].enabled || !g.opts.Unknowns.RunnableOnly {
+			items = append(items, projectDoc(all, all[name]))
+		}
 	}
 	writeList(w, r, items)
 }

@@ -103,6 +103,7 @@ func TestCanariesFailForEveryFileThatIsTheGatewaysOwn(t *testing.T) {
 func TestCanariesLetEverybodyElsesFilesBe(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put(".stoker/manifest", "x")
+	b.put(".stoker/lost+found/valueStore.idb", "x")
 	b.put("config/resources/core/ignition/system-properties/config.json", "{}")
 	b.resource("projects/P/"+view, "view.json", "{}")
 	require.NoError(t, os.RemoveAll(filepath.Join(b.dir, "config/resources/external")))
