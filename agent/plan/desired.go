@@ -34,7 +34,7 @@ type Desired struct {
 	root     ID
 	graft    *graft
 	warnings []string
-	unwarned int
+	overfull bool // more warnings than people are told
 }
 
 // graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
@@ -104,10 +104,10 @@ func (d *Desired) Objects() Objects { return d.objects }
 // Warnings returns what people should know, as far as it was found until now: skipped submodules, sources that are not
 // there. It is bounded.
 func (d *Desired) Warnings() []string {
-	if d.unwarned == 0 {
+	if !d.overfull {
 		return d.warnings
 	}
-	return append(slices.Clip(d.warnings), fmt.Sprintf("… and %d more warnings", d.unwarned))
+	return append(slices.Clip(d.warnings), "… and more of them")
 }
 
 // Walk yields all desired files, bytewise sorted by path. It ends after the first error.
@@ -268,7 +268,7 @@ func (d *Desired) warn(format string, args ...any) {
 		return
 	}
 	if len(d.warnings) >= maxWarnings {
-		d.unwarned++
+		d.overfull = true
 		return
 	}
 	d.warnings = append(d.warnings, text)
