@@ -1,0 +1,104 @@
+//go:build linux
+
+package repo
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+const (
+	childURL  = "STOKER_TEST_REPO_URL"
+	childDir  = "STOKER_TEST_REPO_DIR"
+	childBlob = "STOKER_TEST_REPO_BLOB"
+)
+
+// TestFetchInAProcessOfItsOwn is what the memory tests run: one sync of main, and one blob read.
+func TestFetchInAProcessOfItsOwn(t *testing.T) {
+	if os.Getenv(childURL) == "" {
+		t.Skip("runs as a child of the memory tests")
+	}
+	s := openStore(t, os.Getenv(childDir))
+	pull(t, s, newRemote(t, parseURL(t, os.Getenv(childURL)), Auth{}, RemoteOptions{}), "main")
+	if id := os.Getenv(childBlob); id != "" {
+		n := newNamer()
+		size, err := strconv.ParseInt(strings.Split(id, ":")[1], 10, 64)
+		require.NoError(t, err)
+		written, err := s.WriteBlob(n.start(kindBlob, size), parseID(t, id[:40]))
+		require.NoError(t, err)
+		require.Equal(t, size, written)
+		got, err := n.id()
+		require.NoError(t, err)
+		require.Equal(t, id[:40], got.String())
+	}
+	status, err := os.ReadFile("/proc/self/status") // the peak of rusage would be that of the parent, which forked
+	require.NoError(t, err)
+	fmt.Println(string(status))
+}
+
+// peakMemory runs a sync in a process of its own and returns its peak resident memory in MiB, with the code and the
+// mapped files.
+func peakMemory(t *testing.T, u, dir, blob string) int64 {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFetchInAProcessOfItsOwn$")
+	cmd.Env = append(os.Environ(), childURL+"="+u, childDir+"="+dir, childBlob+"="+blob)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	_, peak, ok := strings.Cut(string(out), "VmHWM:")
+	require.True(t, ok, "%s", out)
+	kib, err := strconv.ParseInt(strings.Fields(peak)[0], 10, 64)
+	require.NoError(t, err)
+	return kib >> 10
+}
+
+// F11: memory does not grow with the size of a blob, whole or as a delta.
+func TestMemoryDoesNotDependOnTheLargestBlob(t *testing.T) {
+	const size = 48 << 20
+	const bound = 36 // MiB; the process itself needs about 15, with its code
+	g := newSite(t)
+	small := t.TempDir()
+	g.commit("small", views(10))
+	floor := peakMemory(t, g.srv.URL("site.git"), small, "")
+
+	big := filepath.Join(t.TempDir(), "big.bin")
+	content := make([]byte, size)
+	rng := rand.NewChaCha8([32]byte{1})
+	_, _ = rng.Read(content)
+	hash := func() string {
+		require.NoError(t, os.WriteFile(big, content, 0o600))
+		return string(runGit(t, g.Dir, nil, "hash-object", "-w", big)[:40])
+	}
+	addBig := func(blob string) plan.ID {
+		tree := runGit(t, g.Dir, []byte("100644 blob "+blob+"\tbig.bin\n"), "mktree")
+		return parseID(t, g.CommitTree("big", string(tree[:40])))
+	}
+	first := hash()
+	addBig(first)
+	dir := t.TempDir()
+	id := func(blob string) string { return fmt.Sprintf("%s:%d", blob, len(content)) }
+	got := peakMemory(t, g.srv.URL("site.git"), dir, id(first))
+	assert.Less(t, got, int64(bound), "a whole blob of 48 MiB")
+
+	content = append(content[:size/2], append([]byte("something new"), content[size/2:]...)...)
+	second := hash()
+	addBig(second)
+	runGit(t, g.Dir, nil, "-c", "core.bigFileThreshold=1g", "-c", "pack.threads=1", "repack", "-a", "-d", "-q", "-f", "--window=2")
+	g.srv.Forget()
+	increment := peakMemory(t, g.srv.URL("site.git"), dir, id(second))
+	assert.Less(t, g.srv.Stats().PackBytes, int64(size/10), "it came as a delta")
+	assert.Less(t, increment, int64(bound), "a delta of 48 MiB")
+	chained := peakMemory(t, g.srv.URL("site.git"), t.TempDir(), id(second))
+	assert.Less(t, chained, int64(bound), "a first fetch of it")
+	t.Logf("peak resident memory in MiB: small repository %d, whole blob %d, delta %d, first fetch %d", floor, got, increment, chained)
+}
