@@ -153,8 +153,12 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant, round in
 	}
 	s, err := who.sync(ctx)
 	b.at[who.name()] = target
+	if err != nil {
+		return s, err
+	}
 	stats := b.remote.server.Stats()
-	s.pack, s.fetches, s.disk, s.changed = stats.PackBytes, stats.UploadPacks, dirSize(who.kept()...), changed
+	s.pack, s.fetches, s.changed = stats.PackBytes, stats.UploadPacks, changed
+	s.disk, err = dirSize(who.kept()...)
 	return s, err
 }
 

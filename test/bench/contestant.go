@@ -137,13 +137,13 @@ spec:
             destination: config
 `
 
-func (a *agentOnce) name() string         { return "agent --once" }
-func (a *agentOnce) can(c benchCase) bool { return true }
-func (a *agentOnce) file() string         { return filepath.Join(a.dir, "gs.yaml") }
-func (a *agentOnce) data() string         { return filepath.Join(a.dir, "data") }
-func (a *agentOnce) repo() string         { return filepath.Join(a.dir, "repo") }
-func (a *agentOnce) kept() []string       { return []string{a.repo(), filepath.Join(a.data(), ".stoker")} }
-func (a *agentOnce) close() error         { return nil }
+func (a *agentOnce) name() string       { return "agent --once" }
+func (a *agentOnce) can(benchCase) bool { return true }
+func (a *agentOnce) file() string       { return filepath.Join(a.dir, "gs.yaml") }
+func (a *agentOnce) data() string       { return filepath.Join(a.dir, "data") }
+func (a *agentOnce) repo() string       { return filepath.Join(a.dir, "repo") }
+func (a *agentOnce) kept() []string     { return []string{a.repo(), filepath.Join(a.data(), ".stoker")} }
+func (a *agentOnce) close() error       { return nil }
 
 func (a *agentOnce) reset(context.Context) error {
 	for _, dir := range []string{a.data(), a.repo()} {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -59,7 +60,7 @@ func generate(ctx context.Context, cache string, s size) (dir string, err error)
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(making)
+	defer func() { err = errors.Join(err, os.RemoveAll(making)) }()
 	if err := git(ctx, making, nil, "-c", "init.defaultBranch=main", "init", "-q", "--bare"); err != nil {
 		return "", err
 	}
@@ -86,8 +87,7 @@ func fastImport(ctx context.Context, dir string, write func(w *bufio.Writer)) er
 		pipe.CloseWithError(w.Flush()) // a nil error is the end of the input
 	}()
 	err := git(ctx, dir, reader, "fast-import", "--quiet", "--max-pack-size=4g")
-	reader.Close() // ends the writer where git stopped reading
-	return err
+	return errors.Join(err, reader.Close()) // which ends the writer where git stopped reading
 }
 
 // history writes commits for fast-import.
@@ -113,9 +113,9 @@ func (h *history) add(w *bufio.Writer, ref, from, merged string, changes []strin
 		fmt.Fprintf(w, "merge %s\n", merged)
 	}
 	for _, c := range changes {
-		w.WriteString(c)
+		fmt.Fprint(w, c)
 	}
-	w.WriteByte('\n')
+	fmt.Fprintln(w)
 	return mark
 }
 

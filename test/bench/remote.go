@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -86,19 +88,25 @@ func (r *remote) changedBytes(ctx context.Context, commit string) (int64, error)
 	return sum, nil
 }
 
-// dirSize adds up what the files below some directories take, in bytes. What is not there takes nothing.
-func dirSize(dirs ...string) int64 {
-	var sum int64
+// dirSize adds up what the files below some directories take, in bytes. What is not there takes nothing: a running agent
+// may remove a file meanwhile.
+func dirSize(dirs ...string) (sum int64, err error) {
 	for _, dir := range dirs {
-		_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
+		err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				var info fs.FileInfo
+				if info, err = d.Info(); err == nil {
+					sum += info.Size()
+				}
+			}
+			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			if info, err := d.Info(); err == nil {
-				sum += info.Size()
-			}
-			return nil
+			return err
 		})
+		if err != nil {
+			return 0, err
+		}
 	}
-	return sum
+	return sum, nil
 }

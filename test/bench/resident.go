@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,8 @@ type agentResident struct {
 	output tail
 	client http.Client
 }
+
+var errNoReason = errors.New("exit code 0")
 
 // state is what the bench reads of the agent's /state.
 type state struct {
@@ -118,7 +121,7 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 		select {
 		case err := <-a.ended:
 			a.cmd = nil
-			return fmt.Errorf("the resident agent ended by itself: %v: %s", err, a.output.String())
+			return fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.output.String())
 		case <-ctx.Done():
 			return fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
 		case <-tick.C:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,6 +114,8 @@ func (a *agent) state(ctx context.Context) (state, error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
+var errNoReason = errors.New("exit code 0")
+
 // patience bounds the wait for one thing to happen.
 const patience = time.Minute
 
@@ -135,7 +138,7 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 		}
 		select {
 		case <-a.ended:
-			return last, fmt.Errorf("%s: the agent ended by itself: %v", what, a.err)
+			return last, fmt.Errorf("%s: the agent ended by itself: %w", what, cmp.Or(a.err, errNoReason))
 		case <-ctx.Done():
 			return last, fmt.Errorf("%s: it did not happen; the agent says %s/%s at %.7s for %.7s: %s",
 				what, last.Phase, last.Reason, last.Commit, last.Target, last.Message)

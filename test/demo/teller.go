@@ -19,7 +19,7 @@ func (t *teller) line(format string, args ...any) {
 func (t *teller) step(n int, title string) { t.line("\n%d. %s", n, title) }
 
 // say tells what is done.
-func (t *teller) say(format string, args ...any) { t.line("   "+format, args...) }
+func (t *teller) say(text string) { t.line("   %s", text) }
 
 // show prints evidence: at most eight lines of it.
 func (t *teller) show(text string) {

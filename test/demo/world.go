@@ -165,8 +165,8 @@ func (w *world) commit(name, message string, edits ...gitserver.Edit) string {
 }
 
 // view is the overview's content in a commit, with what is replaced in it.
-func (w *world) view(commit, old, new string) string {
-	return strings.Replace(w.repo.Content(commit, inGit), old, new, 1)
+func (w *world) view(commit, from, to string) string {
+	return strings.Replace(w.repo.Content(commit, inGit), from, to, 1)
 }
 
 // isLive checks that disk and gateway show the overview of a commit.

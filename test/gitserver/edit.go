@@ -108,7 +108,7 @@ func (r *Repo) Merge(message, branch string) string {
 	fields := strings.Split(r.Git("diff-tree", "-r", "-z", "--no-renames", base, other), "\x00")
 	var edits []Edit
 	for i := 0; i+1 < len(fields); i += 2 {
-		parts, path := strings.Fields(fields[i]), fields[i+1] // ":mode mode id id status"
+		parts, path := strings.Fields(fields[i]), fields[i+1] // ":<mode> <new mode> <id> <new id> <status>"
 		if parts[4] == "D" {
 			edits = append(edits, Delete(path))
 			continue

@@ -48,13 +48,13 @@ func TestCommitsHoldWhatTheEditsSay(t *testing.T) {
 }
 
 func TestTheSameCallsGiveTheSameIDs(t *testing.T) {
-	make := func() string {
+	build := func() string {
 		r := newRepo(t)
 		r.Commit("first", gitserver.Write("a", "1"))
 		tag := r.AnnotatedTag("v1", r.Head())
 		return r.Commit("second", gitserver.Write("a", "2")) + tag
 	}
-	assert.Equal(t, make(), make())
+	assert.Equal(t, build(), build())
 }
 
 func TestMergeTakesWhatTheOtherBranchChanged(t *testing.T) {

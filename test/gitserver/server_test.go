@@ -162,7 +162,10 @@ func TestAnExpiredCertificateIsExpired(t *testing.T) {
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(srv.CA()))
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
-	_, err := client.Get(srv.URL("site.git") + "/info/refs?service=git-upload-pack")
+	res, err := client.Get(srv.URL("site.git") + "/info/refs?service=git-upload-pack")
+	if err == nil {
+		res.Body.Close()
+	}
 	var invalid x509.CertificateInvalidError
 	require.ErrorAs(t, err, &invalid)
 	assert.Equal(t, x509.Expired, invalid.Reason)
