@@ -5,7 +5,6 @@ package disk
 import (
 	"bytes"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -143,16 +142,6 @@ func (w *crashWorld) ends(t testing.TB, root string) {
 	}
 }
 
-// memory returns a folder that is quick, where there is one.
-func memory(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "disk-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return dir
-}
-
 func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) { return tryApply(t, d, w.two, w.mods) }
 
 // check asserts the invariants of trust.md after a crash and the next start, that the next sync delivers, and that the
@@ -203,19 +192,6 @@ func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 	for _, g := range w.gateways {
 		assert.Contains(t, all, g, "a version of the gateway's is gone")
 	}
-}
-
-// everything returns the contents of all files, also those in .stoker.
-func everything(t testing.TB, root string) map[string]bool {
-	all := map[string]bool{}
-	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() {
-			b, rerr := os.ReadFile(p)
-			all[string(b)], err = true, rerr
-		}
-		return err
-	}))
-	return all
 }
 
 // run syncs through a power cut and returns how many steps there were.

@@ -271,3 +271,26 @@ func quick(e effect, do func() error) error {
 	}
 	return do()
 }
+
+// memory returns a folder that is quick, where there is one.
+func memory(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "disk-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// everything returns the contents of all files, also those in .stoker.
+func everything(t testing.TB, root string) map[string]bool {
+	all := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			b, rerr := os.ReadFile(p)
+			all[string(b)], err = true, rerr
+		}
+		return err
+	}))
+	return all
+}

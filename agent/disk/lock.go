@@ -36,35 +36,47 @@ func (d *Dir) takeLock() error {
 		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
 	d.lock = f
-	host, _ := os.Hostname() // only for people
-	b, err := json.Marshal(holder{os.Getpid(), host, d.o.Now().UTC()})
-	if err == nil {
-		err = d.fill(d.own.join(lockFile), func() error {
-			return errors.Join(f.Truncate(0), writeAt(f, append(b, '\n')))
-		})
-	}
 	// A full disk must not keep the agent from starting: it may be about to make room.
-	if err != nil {
+	if err := d.noteHolder(); err != nil {
 		d.log.Warn("cannot note the holder in the lock file", "error", err)
 	}
 	return nil
 }
 
-func writeAt(f *os.File, b []byte) error {
-	_, err := f.WriteAt(b, 0)
-	return err
-}
-
+// openLock opens the lock file for reading, so that an idle agent does not keep its volume from being remounted.
 func (d *Dir) openLock() (*os.File, error) {
-	f, _, err := d.own.file(lockFile, os.O_RDWR)
+	f, _, err := d.own.file(lockFile, os.O_RDONLY)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	f, err = d.create(d.own, lockFile, 0o600)
-	if errors.Is(err, fs.ErrExist) { // another agent was quicker
-		f, _, err = d.own.file(lockFile, os.O_RDWR)
+	if f, err = d.create(d.own, lockFile, 0o600); err == nil {
+		err = f.Close()
 	}
+	if err != nil && !errors.Is(err, fs.ErrExist) { // else another agent was quicker
+		return nil, err
+	}
+	f, _, err = d.own.file(lockFile, os.O_RDONLY)
 	return f, err
+}
+
+func (d *Dir) noteHolder() error {
+	host, _ := os.Hostname() // only for people
+	b, err := json.Marshal(holder{os.Getpid(), host, d.o.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	f, _, err := d.own.file(lockFile, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	err = d.fill(d.own.join(lockFile), func() error {
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
+		_, err := f.WriteAt(append(b, '\n'), 0)
+		return err
+	})
+	return errors.Join(err, f.Close())
 }
 
 func readHolder(f *os.File) string {

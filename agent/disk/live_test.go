@@ -1,0 +1,258 @@
+//go:build unix
+
+package disk
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// A reader at 1 kHz sees whole files of one commit or another, and never a missing one, during 500 syncs.
+func TestReaderNeverSeesHalfAFileNorAMissingOne(t *testing.T) {
+	root := seededIn(t, memory(t))
+	d := open(t, root, Options{around: quick})
+	const files = 5
+	commit := func(i int) tree {
+		want := tree{}
+		for k := range files {
+			line := fmt.Sprintf("commit %d\n", i)
+			want[fmt.Sprintf("projects/p/f%d.json", k)] = file{content: strings.Repeat(line, 2000)}
+		}
+		return want
+	}
+	apply(t, d, commit(0))
+	stop, reads := make(chan struct{}), atomic.Int64{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			for k := range files {
+				b, err := os.ReadFile(filepath.Join(root, fmt.Sprintf("projects/p/f%d.json", k)))
+				if !assert.NoError(t, err, "never missing") {
+					return
+				}
+				line, _, _ := strings.Cut(string(b), "\n")
+				if !assert.Equal(t, strings.Repeat(line+"\n", 2000), string(b), "never half") {
+					return
+				}
+				reads.Add(1)
+			}
+		}
+	})
+	syncs := 500
+	if testing.Short() {
+		syncs = 50
+	}
+	for i := 1; i <= syncs; i++ {
+		apply(t, d, commit(i))
+	}
+	close(stop)
+	wg.Wait()
+	assert.Greater(t, reads.Load(), int64(100))
+}
+
+// What a gateway writes between the plan and the rename is found again, whatever the instant: after every stage it
+// writes, creates, deletes, and puts directories and links where files should go.
+func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{around: quick, plain: plain})
+			one := text(map[string]string{
+				"projects/p/written": "1", "projects/p/touched": "1", "projects/p/deleted": "1", "projects/p/dropped": "1",
+				"projects/p/todir": "1", "projects/p/tolink": "1", "projects/p/gone": "1",
+			})
+			apply(t, d, one)
+			two := text(map[string]string{
+				"projects/p/written": "2", "projects/p/touched": "2", "projects/p/deleted": "2",
+				"projects/p/todir": "2", "projects/p/tolink": "2", "projects/p/new": "2", "projects/p/samenew": "2",
+			})
+			changes := planFor(t, d, two)
+			s, err := d.Stage(t.Context(), changes, nil, two.source())
+			require.NoError(t, err)
+
+			at := func(name string) string { return filepath.Join(root, "projects/p", name) }
+			fi, err := os.Stat(at("written"))
+			require.NoError(t, err)
+			put(t, root, "projects/p/written", "W") // same size, and the same mtime
+			require.NoError(t, os.Chtimes(at("written"), fi.ModTime(), fi.ModTime()))
+			require.NoError(t, os.Chtimes(at("touched"), testTime, testTime))
+			require.NoError(t, os.Remove(at("deleted")))
+			put(t, root, "projects/p/dropped", "D")
+			require.NoError(t, os.Remove(at("gone")))
+			require.NoError(t, os.Remove(at("todir")))
+			require.NoError(t, os.Remove(at("tolink")))
+			require.NoError(t, os.Symlink("/nowhere", at("tolink")))
+			put(t, root, "projects/p/new", "N")
+			put(t, root, "projects/p/samenew", "2")
+			require.NoError(t, os.Mkdir(at("todir"), 0o755)) // an empty one has nothing to lose
+
+			res, err := s.Apply(t.Context(), head(two))
+			require.NoError(t, err)
+			got := contents(t, root)
+			for p, f := range two {
+				assert.Equal(t, f.content, got[p], p)
+			}
+			assert.NotContains(t, got, "projects/p/dropped")
+			saved := map[string]string{}
+			for _, l := range res.Lost {
+				path := filepath.Join(root, ownDir, lostDir, l.File)
+				if fi, err := os.Lstat(path); assert.NoError(t, err) && fi.Mode().IsRegular() {
+					b, err := os.ReadFile(path)
+					require.NoError(t, err)
+					saved[filepath.Base(l.Path)] = string(b)
+				} else {
+					saved[filepath.Base(l.Path)] = "link"
+				}
+			}
+			assert.Equal(t, map[string]string{"written": "W", "dropped": "D", "new": "N", "tolink": "link"}, saved)
+			assertManifest(t, d)
+			assertNoLeftovers(t, root)
+		})
+	}
+}
+
+// A directory with files of the gateway's own that comes where git has a file stops the sync; nothing has changed then.
+func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+	two := text(map[string]string{"projects/p/a": "2", "projects/p/b": "2"})
+	s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
+	require.NoError(t, err)
+	put(t, root, "projects/p/b/theirs", "x")
+	before := snapshot(t, root)
+	_, err = s.Apply(t.Context(), head(two))
+	require.ErrorContains(t, err, "projects/p/b/theirs")
+	assert.Equal(t, before, snapshot(t, root), "a is as it was")
+	assertNoLeftovers(t, root)
+}
+
+// Mode and owner of a file that is replaced stay; a new one gets the owner of its directory.
+func TestModeAndOwnerAreKept(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	root := seeded(t)
+	put(t, root, "projects/p/a.sh", "1")
+	a, p := filepath.Join(root, "projects/p/a.sh"), filepath.Join(root, "projects/p")
+	require.NoError(t, os.Chmod(a, 0o660))
+	require.NoError(t, os.Chown(a, 1234, 1235))
+	require.NoError(t, os.Chown(p, 2003, 2004))
+	require.NoError(t, os.Chmod(p, 0o2775|os.ModeSetgid))
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	d := open(t, root, Options{})
+	apply(t, d, tree{"projects/p/a.sh": {"2", true}, "projects/p/new/deep/b": {content: "b"}})
+	check := func(path, mode string, uid, gid uint32) {
+		fi, err := os.Stat(path)
+		require.NoError(t, err)
+		st := attrsOf(fi)
+		assert.Equal(t, mode, fi.Mode().String(), path)
+		assert.Equal(t, [2]uint32{uid, gid}, [2]uint32{st.uid, st.gid}, path)
+	}
+	check(a, "-rwxrwx---", 1234, 1235)
+	check(p+"/new/deep", "dgrwxr-xr-x", 2003, 2004)
+	check(p+"/new/deep/b", "-rw-r--r--", 2003, 2004)
+}
+
+// A context that ends while files are staged leaves nothing; one that ends later does not stop an apply halfway.
+func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
+	root := seeded(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	d := open(t, root, Options{})
+	want := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1"})
+	before := snapshot(t, root)
+	_, err := d.Stage(ctx, planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
+		cancel()
+		return want.source()(w, c)
+	})
+	require.ErrorIs(t, err, ctx.Err())
+	assert.Equal(t, before, snapshot(t, root))
+	assertNoLeftovers(t, root)
+
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, head(want))
+	require.ErrorIs(t, err, ctx.Err())
+	assert.Equal(t, before, snapshot(t, root))
+	assertNoLeftovers(t, root)
+
+	ctx, cancel = context.WithCancel(t.Context())
+	d.o.around = func(e effect, do func() error) error {
+		if e.op == "rename" && e.dest == "projects/p/a" {
+			cancel()
+		}
+		return do()
+	}
+	s, err = d.Stage(ctx, planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, head(want))
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	assert.Equal(t, "1", contents(t, root)["projects/p/b"])
+}
+
+func TestNothingIsWrittenWhereNothingChanges(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	want := text(map[string]string{"projects/p/a": "1"})
+	apply(t, d, want)
+	d.o.around = func(e effect, _ func() error) error {
+		t.Errorf("%s %s", e.op, e.path)
+		return nil
+	}
+	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
+	d.o.around = nil
+
+	h := head(want)
+	h.Ref = "other"
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	_, err = s.Apply(t.Context(), h)
+	require.NoError(t, err)
+	assert.Equal(t, "other", d.Manifest().Header().Ref, "a header alone is written")
+	_, err = s.Apply(t.Context(), h)
+	require.Error(t, err, "a stage is applied once")
+}
+
+func TestNotesAreKept(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	b, err := d.Note("owed")
+	require.NoError(t, err)
+	assert.Nil(t, b)
+	require.NoError(t, d.SetNote("owed", []byte("scan")))
+	require.NoError(t, d.Close())
+	d = open(t, root, Options{})
+	b, err = d.Note("owed")
+	require.NoError(t, err)
+	assert.Equal(t, "scan", string(b))
+	require.NoError(t, d.SetNote("owed", nil))
+	require.NoError(t, d.SetNote("owed", nil))
+	b, err = d.Note("owed")
+	require.NoError(t, err)
+	assert.Nil(t, b)
+	require.Error(t, d.SetNote("../x", []byte("x")))
+	require.Error(t, d.SetNote("x", make([]byte, maxNote+1)))
+}
