@@ -127,6 +127,7 @@ func TestRequestLogCountsAndForgets(t *testing.T) {
 	b.ask("GET", "/data/api/v1/trial?x=1", "")
 	b.ask("GET", "/data/api/v1/trial", "")
 	assert.Equal(t, 2, b.Count("GET /data/api/v1/trial"))
+	require.Eventually(t, func() bool { return b.Requests()[0].Status != 0 }, bound, time.Millisecond)
 	first := b.Requests()[0]
 	assert.Equal(t, "x=1", first.Query)
 	assert.Equal(t, "stoker", first.Token)

@@ -15,14 +15,15 @@ func (g *Gateway) frontHandler() http.Handler {
 	routes := g.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
+		name, _, _ := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
+		entry := g.requests.add(Request{
+			At: g.now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Token: name, TLS: r.TLS != nil,
+		})
+		defer func() { g.requests.finish(entry, rec.status) }()
 		rec.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
 		if !g.applyFault(rec, r) {
 			g.serve(rec, r, routes)
 		}
-		name, _, _ := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
-		g.requests.add(Request{
-			At: g.now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Status: rec.status, Token: name, TLS: r.TLS != nil,
-		})
 	})
 }
 

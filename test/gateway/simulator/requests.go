@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// Request is a request that the gateway answered.
+// Request is a request that the gateway got. It is counted when it arrives, so that a client that has its answer finds
+// it counted.
 type Request struct {
 	At     time.Time `json:"at"`
 	Method string    `json:"method"`
 	Path   string    `json:"path"`
 	Query  string    `json:"query,omitempty"`
-	Status int       `json:"status"` // 0 where the connection was reset
+	Status int       `json:"status"` // 0 while it is not answered, and where the connection was reset
 	// Token is the name of the token that came along, "" for none.
 	Token string `json:"token,omitempty"`
 	TLS   bool   `json:"tls,omitempty"`
@@ -24,22 +25,29 @@ const maxRequests = 10_000
 // requestLog keeps the newest requests, and a count of all.
 type requestLog struct {
 	mu         sync.Mutex
-	list       []Request
+	list       []*Request
 	counts     map[string]int // "METHOD /path"
 	violations []string
 }
 
-func (l *requestLog) add(r Request) {
+func (l *requestLog) add(r Request) *Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) >= maxRequests {
 		l.list = slices.Clone(l.list[maxRequests/2:])
 	}
-	l.list = append(l.list, r)
+	l.list = append(l.list, &r)
 	route := r.Method + " " + r.Path
 	if _, known := l.counts[route]; known || len(l.counts) < maxRequests {
 		l.counts[route]++
 	}
+	return &r
+}
+
+func (l *requestLog) finish(r *Request, status int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Status = status
 }
 
 func (l *requestLog) violate(what string) {
@@ -54,7 +62,11 @@ func (l *requestLog) violate(what string) {
 func (g *Gateway) Requests() []Request {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()
-	return slices.Clone(g.requests.list)
+	list := make([]Request, 0, len(g.requests.list))
+	for _, r := range g.requests.list {
+		list = append(list, *r)
+	}
+	return list
 }
 
 // Count is how often a route was asked, for example "POST /data/api/v1/scan/projects", whatever was answered.
