@@ -100,6 +100,7 @@ func newRemote(t testing.TB, u URL, a Auth, o RemoteOptions) *Remote {
 	t.Helper()
 	r, err := NewRemote(u, a, o)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
 }
 

@@ -43,6 +43,8 @@ func (l *local) refs(ctx context.Context) (*refs, error) {
 	return l.read(ctx, st)
 }
 
+func (l *local) close() error { return nil }
+
 // open finds the repository and its objects.
 func (l *local) open() (*filesystem.Storage, error) {
 	dir, err := gitDir(l.url.path)

@@ -79,6 +79,8 @@ type source interface {
 	refs(ctx context.Context) (*refs, error)
 	// fetch receives the commit of f, with what it needs, into a new pack.
 	fetch(ctx context.Context, f *fetch) (*incoming, error)
+	// close gives back what is kept between two uses.
+	close() error
 }
 
 // NewRemote prepares the way to u; nothing is sent yet. Credentials of u count where auth has none.
@@ -91,16 +93,15 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 		r.source = &local{url: u, opts: r.opts}
 		return r, nil
 	}
-	web, err := newWeb(u, auth, r.opts)
-	if err != nil {
-		return nil, err
-	}
-	r.source = web
+	r.source = &web{url: u, auth: auth, opts: r.opts}
 	return r, nil
 }
 
 // URL returns the address.
 func (r *Remote) URL() URL { return r.url }
+
+// Close lets idle connections go. The Remote can still be used.
+func (r *Remote) Close() error { return r.source.close() }
 
 // Resolution is what a ref stands for at this moment.
 type Resolution struct {

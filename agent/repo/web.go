@@ -42,10 +42,6 @@ type advert struct {
 	refs    *refs
 }
 
-func newWeb(u URL, auth Auth, o RemoteOptions) (*web, error) {
-	return &web{url: u, auth: auth, opts: o}, nil
-}
-
 func (w *web) refs(ctx context.Context) (*refs, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Advertise, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
@@ -55,6 +51,15 @@ func (w *web) refs(ctx context.Context) (*refs, error) {
 	}
 	w.last.put(a)
 	return a.refs, nil
+}
+
+func (w *web) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.transport != nil {
+		w.transport.CloseIdleConnections()
+	}
+	return nil
 }
 
 // advertise asks for all refs.
