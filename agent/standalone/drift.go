@@ -32,6 +32,9 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		return
 	}
 	l.Metrics.Drift(d.Files)
+	if n, err := l.Engine.LostAndFound(); err == nil {
+		l.Metrics.LostAndFound(n)
+	}
 	if l.drift.last == nil || l.drift.last.Files != d.Files {
 		if d.Files > 0 {
 			l.Log.Warn("files were changed on the gateway since they were written", "files", d.Files, "first", driftText(d))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"stoker.io/stoker/agent/disk"
@@ -22,8 +23,8 @@ type gatewayState int
 
 const (
 	noGateway gatewayState = iota // none is configured
-	away                          // nothing listens: it is stopped, and reads its files when it starts
-	busy                          // it is starting or waits for its commissioning
+	away                          // nothing listens at its port: it is stopped, or only just starting
+	busy                          // it is starting, waits for its commissioning, or cannot be asked
 	running
 )
 
@@ -40,18 +41,22 @@ func (s *run) look(ctx context.Context) (gatewayState, error) {
 		return busy, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
 	case err == nil:
 		return busy, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
-	case failure.Is(err, v1alpha1.ReasonWaitingForGateway), failure.Is(err, v1alpha1.ReasonWaitingForCommissioning):
-		return busy, err
-	case ctx.Err() != nil:
-		return busy, err
-	default:
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return away, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
+	default:
+		// A certificate that is not trusted or a network that drops packets says nothing of the gateway: it may be running.
+		return busy, err
 	}
 }
 
 // ready says whether files may be written now. A gateway that is away may be written for: it reads its files when it
-// starts. One that is starting is reading them at this moment, so that it is waited for.
+// starts. One that is starting is reading them at this moment, so that it is waited for; so is one that cannot be asked,
+// because it would run on files that nobody can make it scan.
 func (s *run) ready(ctx context.Context) error {
+	if s.t.BeforeStart {
+		s.before = away
+		return nil
+	}
 	state, err := s.look(ctx)
 	s.before = state
 	switch state {
@@ -108,20 +113,12 @@ func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Sta
 	c := changes.Counts()
 	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
 	s.r.Message = changes.Summary()
-	return s.startedAfter(ctx)
-}
-
-// startedAfter drops the scans that are owed where the gateway was away for the whole time that files moved: it reads
-// everything when it starts, and is only verified then.
-func (s *run) startedAfter(ctx context.Context) error {
-	if s.before != away {
-		return nil
+	if s.t.BeforeStart {
+		// It reads everything when it starts, and is only verified then.
+		s.owed.ScanProjects, s.owed.ScanConfig = false, false
+		return s.owed.save(s.dir)
 	}
-	if state, _ := s.look(ctx); state != away {
-		return nil
-	}
-	s.owed.ScanProjects, s.owed.ScanConfig = false, false
-	return s.owed.save(s.dir)
+	return nil
 }
 
 // lock takes the scan lock of each tree that changes. Without it the sync goes on and says so: the lock only keeps the
@@ -173,6 +170,9 @@ func (s *run) deliver(ctx context.Context) error {
 	case !s.peers.Token:
 		s.r.Message = also(s.r.Message, "files only, spec.gateway.api names no API token: nothing was scanned or verified")
 		return nil
+	case s.t.BeforeStart:
+		s.r.Phase = Applied
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", s.t.Commit.Short())
 	case s.owed.empty():
 		return nil
 	}
@@ -222,6 +222,9 @@ func (s *run) scan(ctx context.Context) error {
 			return err
 		}
 		*k.owes = false
+		if err := s.owed.save(s.dir); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -43,6 +43,9 @@ type Target struct {
 	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every
 	// file is verified by its hash, what differs is repaired, the gateway scans again, and a mass deletion is allowed.
 	ForceID string
+	// BeforeStart says that the gateway cannot run yet, because it is started only after this sync: it is not asked, and
+	// what it will read when it starts need not be scanned. The report is Applied, and the next sync verifies.
+	BeforeStart bool
 	// Working is called once, when it turned out that there is something to do; nil for nobody.
 	Working func()
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
@@ -110,6 +113,9 @@ func (e *Engine) Open() (*disk.Dir, error) {
 		return nil, err
 	}
 	e.dir = d
+	if r := d.Recovered(); r != nil {
+		e.Log.Warn("a sync that did not end was settled", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
+	}
 	return d, nil
 }
 
@@ -136,9 +142,12 @@ func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
 	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: t.Ref, Target: t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
 	s := &run{Engine: e, peers: p, t: t, r: r}
 	err := s.all(ctx)
-	if e.dir != nil {
-		h := e.dir.Manifest().Header()
+	if s.dir != nil {
+		h := s.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
+	}
+	if s.looking {
+		err = errors.Join(err, s.dir.Close())
 	}
 	r.Duration = e.Now().Sub(r.Started)
 	r.settle(err)
@@ -158,6 +167,7 @@ type run struct {
 	owed    owed
 	before  gatewayState // before the first file moved
 	force   bool
+	looking bool // dir is our own, opened only to look
 }
 
 func (s *run) all(ctx context.Context) error {
@@ -169,7 +179,7 @@ func (s *run) all(ctx context.Context) error {
 	if s.rules, err = plan.ParseRules(s.t.Profile, s.Limits); err != nil {
 		return err
 	}
-	if s.dir, err = s.Open(); err != nil {
+	if s.dir, err = s.open(); err != nil {
 		return err
 	}
 	if s.owed, err = loadOwed(s.dir); err != nil {
@@ -189,10 +199,38 @@ func (s *run) all(ctx context.Context) error {
 	if s.t.Profile.DryRun {
 		return nil
 	}
+	ctx, cancel := lasting(ctx)
+	defer cancel()
 	if err := s.deliver(ctx); err != nil {
 		return err
 	}
 	return s.handled()
+}
+
+// open takes the data directory; for a dry run it only looks into it, beside whoever else works there.
+func (s *run) open() (*disk.Dir, error) {
+	if !s.t.Profile.DryRun || s.Engine.dir != nil {
+		return s.Open()
+	}
+	o := s.Disk
+	o.ReadOnly, o.AllowUnseeded, o.Wanted = true, true, s.Store.WriteBlob
+	d, err := disk.Open(s.DataDir, o)
+	s.looking = err == nil
+	return d, err
+}
+
+// grace is how long a sync that has written files may go on after it was asked to stop: the scan is what makes the
+// gateway take them, and what releases its scan lock.
+const grace = 20 * time.Second
+
+// lasting returns a context that outlives ctx by grace.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(grace, cancel)
+		context.AfterFunc(longer, func() { t.Stop() })
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 const forcedNote = "force-sync"

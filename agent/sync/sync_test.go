@@ -1,0 +1,345 @@
+package sync_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const (
+	viewDir = "projects/line/com.inductiveautomation.perspective/views/main"
+	view    = viewDir + "/view.json"
+	db      = "config/resources/core/ignition/database-connection/db"
+)
+
+// bench is an engine between a real repository and a simulated gateway.
+type bench struct {
+	t      *testing.T
+	repo   *gitserver.Repo
+	gw     *simulator.Gateway
+	data   string
+	engine *sync.Engine
+	peers  sync.Peers
+	target sync.Target
+}
+
+func newBench(t *testing.T, o simulator.Options) *bench {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bench{t: t, data: filepath.Join(dir, "data"), repo: gitserver.NewRepo(t, filepath.Join(dir, "git"))}
+	require.NoError(t, os.MkdirAll(b.data, 0o755))
+	o.Data, o.Strict = b.data, true
+	var err error
+	b.gw, err = simulator.Start(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { b.gw.Close() })
+	u, err := repo.ParseURL(b.repo.Dir)
+	require.NoError(t, err)
+	b.peers.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(t, err)
+	b.connect(ignition.Config{})
+	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
+	require.NoError(t, err)
+	log := slog.New(slog.DiscardHandler)
+	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20})
+	t.Cleanup(func() {
+		assert.NoError(t, b.engine.Close())
+		assert.NoError(t, store.Close())
+	})
+	b.target.Profile = v1alpha1.Effective{Mappings: []v1alpha1.Mapping{
+		{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}}}
+	return b
+}
+
+// connect makes the client of the gateway, with what c says of it.
+func (b *bench) connect(c ignition.Config) {
+	b.t.Helper()
+	if c.URL == "" {
+		c.URL = b.gw.URL()
+	}
+	c.Key = func() (secret.String, error) { return secret.New(b.gw.Token()), nil }
+	c.PollInterval, c.LockWait = 5*time.Millisecond, time.Second
+	client, err := ignition.New(c)
+	require.NoError(b.t, err)
+	b.peers.Gateway, b.peers.Token = client, true
+}
+
+// push makes a commit and the target of it.
+func (b *bench) push(edits ...gitserver.Edit) plan.ID {
+	b.t.Helper()
+	id, err := plan.ParseID(b.repo.Commit("c", edits...))
+	require.NoError(b.t, err)
+	b.target.Ref, b.target.Name, b.target.Commit = "main", "refs/heads/main", id
+	return id
+}
+
+func first() []gitserver.Edit {
+	resource := func(file string) string {
+		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{}}`
+	}
+	return []gitserver.Edit{
+		gitserver.Write("projects/line/project.json", `{"title":"Line","description":"","parent":"","enabled":true,"inheritable":false}`),
+		gitserver.Write(view, `{"one": 1}`),
+		gitserver.Write(viewDir+"/resource.json", resource("view.json")),
+		gitserver.Write(db+"/config.json", `{"url": "jdbc"}`),
+		gitserver.Write(db+"/resource.json", resource("config.json")),
+	}
+}
+
+func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.peers, b.target) }
+
+// synced expects a sync to end well.
+func (b *bench) synced() *sync.Report {
+	b.t.Helper()
+	r := b.sync()
+	require.Equal(b.t, sync.Synced, r.Phase, r.String())
+	require.Equal(b.t, b.target.Commit, r.Commit)
+	require.NoError(b.t, b.gw.Canaries())
+	return r
+}
+
+// ended expects a sync to end with a reason.
+func (b *bench) ended(phase sync.Phase, reason v1alpha1.Reason) *sync.Report {
+	b.t.Helper()
+	r := b.sync()
+	require.Equal(b.t, phase, r.Phase, r.String())
+	require.Equal(b.t, reason, r.Reason, r.String())
+	return r
+}
+
+func (b *bench) read(path string) string {
+	b.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(b.data, path))
+	if os.IsNotExist(err) {
+		return ""
+	}
+	require.NoError(b.t, err)
+	return string(raw)
+}
+
+func TestEachTreeIsScannedOnceAndOnlyWhereSomethingChanged(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.gw.ResetRequests()
+	r := b.synced()
+	assert.Equal(t, []string{"line"}, r.Projects)
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/config"))
+	assert.NotNil(t, b.gw.Loaded(viewDir))
+	assert.NotNil(t, b.gw.Loaded(db))
+
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Empty(t, b.gw.Requests(), "nothing to do asks nobody")
+
+	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	b.synced()
+	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/config"))
+
+	b.gw.ResetRequests()
+	b.push(gitserver.Write("README.md", "outside of the mappings"))
+	b.synced()
+	assert.Empty(t, b.gw.Violations())
+	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config")+b.gw.Count("POST /data/api/v1/scan/projects"))
+}
+
+func TestFilesMoveUnderTheScanLockWhichTheScanReleases(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.gw.ResetRequests()
+	r := b.synced()
+	assert.Empty(t, r.Notes)
+	var order []string
+	for _, q := range b.gw.Requests() {
+		if q.Method == "POST" {
+			order = append(order, strings.TrimPrefix(q.Path, "/data/api/v1/"))
+		}
+	}
+	assert.Equal(t, []string{"scan-lock/config", "scan-lock/projects", "scan/config", "scan/projects"}, order)
+}
+
+func TestALockThatSomebodyElseHoldsIsANoteAndNoReasonToStop(t *testing.T) {
+	for name, o := range map[string]simulator.Options{"refused at once": {}, "waited for": {Unknowns: simulator.Unknowns{LockWaits: true}}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, o)
+			require.NoError(t, b.gw.HoldLock("projects", "Designer of Maria", time.Minute))
+			b.push(first()...)
+			r := b.synced()
+			require.Len(t, r.Notes, 1)
+			assert.Contains(t, r.Notes[0], "without the gateway's projects scan lock")
+		})
+	}
+}
+
+// A failed apply is rolled back, and ends with the scan that releases the lock.
+func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	good := b.push(first()...)
+	b.synced()
+	b.push(gitserver.Write(db+"/config.json", `{"url": "new"}`), gitserver.Write("projects/line/zz.json", "{}"))
+	line, away := filepath.Join(b.data, "projects/line"), filepath.Join(b.data, "projects/away")
+	b.engine.Progress = func(step string, _, _ int) {
+		if step == "apply" { // what the plan cannot know: the project is gone, and something else has its name
+			require.NoError(t, os.Rename(line, away))
+			require.NoError(t, os.WriteFile(line, nil, 0o644))
+		}
+	}
+	b.gw.ResetRequests()
+	r := b.sync()
+	b.engine.Progress = func(string, int, int) {}
+	assert.Equal(t, sync.Error, r.Phase, r.String())
+	assert.Equal(t, good, r.Commit)
+	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "what had moved already is taken back")
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan-lock/projects"))
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
+
+	require.NoError(t, os.Remove(line))
+	require.NoError(t, os.Rename(away, line))
+	b.synced()
+	assert.Equal(t, `{"url": "new"}`, b.read(db+"/config.json"))
+	assert.Equal(t, "{}", b.read("projects/line/zz.json"))
+}
+
+func TestBeforeItsGatewayStartsASyncAsksNobodyAndOwesNoScan(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.push(first()...)
+	b.target.BeforeStart = true
+	b.gw.ResetRequests()
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	assert.Equal(t, `{"one": 1}`, b.read(view))
+
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	r := b.synced()
+	assert.Empty(t, r.Scans, "it read the files when it started")
+	assert.Equal(t, []string{"line"}, r.Projects, "and was asked whether it took them")
+}
+
+func TestAGatewayThatStartsOrWaitsForItsCommissioningIsLeftInPeace(t *testing.T) {
+	for state, reason := range map[simulator.State]v1alpha1.Reason{
+		simulator.Starting:      v1alpha1.ReasonWaitingForGateway,
+		simulator.Commissioning: v1alpha1.ReasonWaitingForCommissioning,
+	} {
+		t.Run(string(state), func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			require.NoError(t, b.gw.SetState(state))
+			b.push(first()...)
+			b.ended(sync.Pending, reason)
+			assert.Empty(t, b.read(view))
+			require.NoError(t, b.gw.SetState(simulator.Running))
+			b.synced()
+		})
+	}
+}
+
+// A gateway that cannot be asked may be running: it is not taken for one that is stopped.
+func TestAGatewayWhoseCertificateIsNotTrustedIsNotWrittenFor(t *testing.T) {
+	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
+	b.connect(ignition.Config{URL: b.gw.TLSURL()})
+	b.push(first()...)
+	b.ended(sync.Error, v1alpha1.ReasonGatewayUnreachable)
+	assert.Empty(t, b.read(view))
+	b.connect(ignition.Config{URL: b.gw.TLSURL(), TLS: ignition.TLS{ServerName: "gw.example", CA: func() ([]byte, error) { return b.gw.CA(), nil }}})
+	b.synced()
+}
+
+func TestABackupWithoutConfigAccessIsHeld(t *testing.T) {
+	b := newBench(t, simulator.Options{Role: "Backup"})
+	b.push(first()...)
+	r := b.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
+	assert.Contains(t, r.Message, "Backup")
+	assert.Empty(t, b.read(view))
+}
+
+func TestAScanThatFailsIsOwedUntilItIsDoneAlsoByAnotherEngine(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	commit := b.push(first()...)
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	r := b.sync()
+	assert.Equal(t, sync.Error, r.Phase, r.String())
+	assert.Equal(t, commit, r.Commit, "the files are there, and that is said")
+	assert.Contains(t, r.Message, "the gateway has not taken them")
+	require.NoError(t, b.engine.Close())
+
+	b.gw.ClearFaults()
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config"), "what was done is not done again")
+}
+
+func TestAConfigResourceThatTheGatewayDoesNotShowIsNotCalledSynced(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
+	r := b.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+	assert.Contains(t, r.Message, "ignition/database-connection/db")
+	b.gw.ClearFaults()
+	b.synced()
+}
+
+func TestAFileOverTheLimitIsRefusedBeforeAnythingMoves(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(append(first(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
+	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	assert.Contains(t, r.Message, "big.bin")
+	assert.Contains(t, r.Message, "max-blob")
+	assert.Empty(t, b.read(view))
+}
+
+func TestADryRunWritesNothingAtAll(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".ignition-seed-complete")))
+	before := list(t, b.data)
+	b.push(first()...)
+	b.target.Profile.DryRun = true
+	r := b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.True(t, r.DryRun)
+	assert.Equal(t, 5, r.Changes.Counts().Added)
+	assert.Equal(t, before, list(t, b.data), "no file, no lock, no folder")
+}
+
+// After files were written the scan is finished even where the agent is asked to stop: it releases the gateway's lock.
+func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
+	b := newBench(t, simulator.Options{ScanDelay: 200 * time.Millisecond})
+	b.push(first()...)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	b.engine.Progress = func(step string, _, _ int) {
+		if step == "scan" {
+			stop()
+		}
+	}
+	r := b.engine.Sync(ctx, b.peers, b.target)
+	assert.Equal(t, sync.Synced, r.Phase, r.String())
+	assert.NotNil(t, b.gw.Loaded(viewDir))
+}
+
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		out = append(out, path)
+		return err
+	}))
+	return out
+}
