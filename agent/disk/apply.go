@@ -206,6 +206,7 @@ func (r *run) replace(at int, n *node, name string) error {
 		}
 	}
 	r.cur.drop(c.Path)
+	r.slots[at].took = true
 	if err := r.d.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
 		return err
 	}
@@ -273,6 +274,7 @@ func (r *run) moveOut(at int) error {
 	}
 	r.touch(n)
 	r.cur.drop(c.Path)
+	r.slots[at].took = true
 	if err := r.d.rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

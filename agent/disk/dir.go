@@ -71,6 +71,7 @@ type Dir struct {
 	work      sync.Mutex // held by what writes
 	unsettled bool       // a journal or leftovers may be there
 	staged    *Staged    // the last one
+	pruned    time.Time  // when lost+found was last looked through
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest
@@ -135,6 +136,11 @@ func (d *Dir) look() error {
 		return fmt.Errorf("open %s: %w", ownDir, err)
 	}
 	d.own = own
+	for _, name := range []string{journalFile, undoFile} {
+		if _, err := own.root.Lstat(name); err == nil {
+			d.log.Warn("a sync was interrupted and not ended yet; what is seen may be of two commits")
+		}
+	}
 	return d.loadManifest()
 }
 
@@ -158,9 +164,9 @@ func (d *Dir) ownFolder(in *node) (*node, error) {
 	if own, err = in.open(ownDir); err != nil {
 		return nil, fmt.Errorf("open the agent's own folder: %w", err)
 	}
-	if err := d.ownDir(own, parent, 0o700); err != nil {
+	if err := errors.Join(d.ownDir(own, parent, 0o700), d.syncDir(in)); err != nil {
 		own.close()
-		return nil, err
+		return nil, writing(err, "make %s", path)
 	}
 	return own, nil
 }

@@ -315,6 +315,7 @@ func (r *run) writeIndex() error {
 	if len(r.saved) == 0 {
 		return nil
 	}
+	r.d.pruned = time.Time{} // it has grown
 	n, err := r.lostFolder("")
 	if err != nil {
 		return writing(err, "open lost+found")

@@ -170,7 +170,13 @@ func (d *Dir) clean() error {
 			}
 		}
 	}
-	return d.prune()
+	if now := d.o.Now(); d.pruned.IsZero() || now.Sub(d.pruned) > time.Hour {
+		if err := d.prune(); err != nil {
+			return err
+		}
+		d.pruned = now
+	}
+	return nil
 }
 
 func (d *Dir) cleanArea(c *cursor, area string) error {

@@ -31,6 +31,8 @@ type slot struct {
 	ino   uint64 // of the file with the wanted bytes
 	size  int64
 	mtime int64
+	// took says that this process moved something from its place to the slot, or began to; after a crash nobody knows.
+	took bool
 }
 
 // directory is one that the run makes, or one of ours that it removes when it is empty.

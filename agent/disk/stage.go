@@ -233,8 +233,10 @@ func (r *run) openArea(area string, make bool) (*node, error) {
 		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, writing(err, "make %s", own.join(stagingDir))
 		}
-		if err := r.d.syncDir(own); err != nil {
-			return nil, err
+		if area != "" { // in .stoker itself the journal's name makes this one durable, too
+			if err := r.d.syncDir(own); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return own.open(stagingDir)

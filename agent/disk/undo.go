@@ -149,6 +149,9 @@ func (r *run) saveIfLost(at int, name string) error {
 
 // displaced returns the name under which what a change replaced or removed lies in staging, "" where nothing does.
 func (r *run) displaced(at int) (string, error) {
+	if !r.redo && !r.slots[at].took {
+		return "", nil
+	}
 	stg := r.stagingOf(at)
 	if _, err := stg.root.Lstat(asideName(at)); err == nil {
 		return asideName(at), nil

@@ -1,0 +1,147 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// large makes a commit of n small files in the shape of a gateway's: three a view, a directory a view.
+func large(n int) tree {
+	want := make(tree, n)
+	for i := 0; len(want) < n; i++ {
+		dir := fmt.Sprintf("projects/p%03d/com.inductiveautomation.perspective/views/Area %02d/Line %02d/v%d/", i/900, i%900/30, i%30, i)
+		for _, f := range []string{"resource.json", "thumbnail.png", "view.json"} {
+			want[dir+f] = file{content: strings.Repeat(fmt.Sprintf("%s %d\n", f, i), 40)}
+		}
+	}
+	return want
+}
+
+func synced(b *testing.B, n int) (string, *Dir, tree) {
+	b.Helper()
+	root := seeded(b)
+	d := open(b, root, Options{})
+	want := large(n)
+	apply(b, d, want)
+	return root, d, want
+}
+
+// One changed file where 100,000 are ours, durable, from stage to the end of apply.
+func BenchmarkApplyOneFileOf100k(b *testing.B) {
+	_, d, want := synced(b, 100_000)
+	var path string
+	for p := range want {
+		path = p
+		break
+	}
+	rec, _, err := d.Manifest().Get(path)
+	require.NoError(b, err)
+	was := rec.Have
+	for i := 0; b.Loop(); i++ {
+		content := fmt.Sprintf("%d", i)
+		st, err := d.Stat(path)
+		require.NoError(b, err)
+		c := plan.Change{Op: plan.Update, Path: path, ID: blobID([]byte(content)), Found: st, FoundID: was, Owned: true}
+		was = c.ID
+		s, err := d.Stage(b.Context(), &plan.Changes{To: was, List: []plan.Change{c}}, nil, func(w io.Writer, _ plan.Change) error {
+			_, err := io.WriteString(w, content)
+			return err
+		})
+		require.NoError(b, err)
+		_, err = s.Apply(b.Context(), plan.Header{Commit: was})
+		require.NoError(b, err)
+	}
+}
+
+// The look at all files by stat; the goal is 15 µs a file.
+func BenchmarkDriftByStat(b *testing.B) {
+	const n = 20_000
+	_, d, _ := synced(b, n)
+	for b.Loop() {
+		got, err := d.Drift(b.Context(), false)
+		require.NoError(b, err)
+		require.Zero(b, got.Files)
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/file")
+}
+
+// A new manifest from one of 100,000 and of 1,000,000 records; heap is what it allocates in all.
+func BenchmarkMergeManifest(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		old := decodeManifest(b, encode(b, testHeader, noManifest(), setAll(some(n))))
+		for _, changed := range []int{1, n / 10} {
+			b.Run(fmt.Sprintf("records=%d/changed=%d", n, changed), func(b *testing.B) {
+				list := make([]record, 0, changed)
+				i := 0
+				for r, err := range old.all("") {
+					require.NoError(b, err)
+					if i%(n/changed) == 0 {
+						list = append(list, r)
+					}
+					i++
+				}
+				f, err := os.Create(b.TempDir() + "/manifest")
+				require.NoError(b, err)
+				for b.Loop() {
+					_, err := f.Seek(0, io.SeekStart)
+					require.NoError(b, err)
+					require.NoError(b, merge(f, testHeader, old, setAll(list)))
+				}
+				require.NoError(b, f.Close())
+			})
+		}
+	}
+}
+
+func BenchmarkGetFromManifest(b *testing.B) {
+	list := some(100_000)
+	m := decodeManifest(b, encode(b, testHeader, noManifest(), setAll(list)))
+	for i := 0; b.Loop(); i++ {
+		_, _, err := m.get(list[i*7919%len(list)].Path)
+		require.NoError(b, err)
+	}
+}
+
+func BenchmarkReadManifestAtStart(b *testing.B) {
+	x := encode(b, testHeader, noManifest(), setAll(some(100_000)))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var m *manifest
+	for b.Loop() {
+		var err error
+		m, err = readManifest(bytes.NewReader(x), int64(len(x)))
+		require.NoError(b, err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(len(x)), "bytes")
+	b.ReportMetric(float64(int64(after.HeapInuse)-int64(before.HeapInuse)), "B-kept")
+	runtime.KeepAlive(m)
+}
+
+// What durability costs a first sync: none, one syncfs, or an fsync a file.
+func BenchmarkFirstSyncOf2000Files(b *testing.B) {
+	for _, mode := range []struct {
+		name string
+		o    Options
+	}{{"none", Options{around: quick}}, {"syncfs", Options{}}, {"fsync", Options{FsyncFiles: 1 << 20}}} {
+		b.Run(mode.name, func(b *testing.B) {
+			want := large(2000)
+			for b.Loop() {
+				d, err := Open(seeded(b), mode.o)
+				require.NoError(b, err)
+				apply(b, d, want)
+				require.NoError(b, d.Close())
+			}
+		})
+	}
+}
