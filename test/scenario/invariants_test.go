@@ -59,7 +59,7 @@ func (p *plant) checkLoaded(want map[string]string) {
 	seen := 0
 	for path := range want {
 		dir, name := filepath.Split(path)
-		if name == "resource.json" || name == "project.json" {
+		if name == "resource.json" || name == "unary-resource.json" || name == "project.json" {
 			continue
 		}
 		seen++

@@ -67,6 +67,7 @@ type spec struct {
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
 	mappings    [][2]string
+	raw         string // the whole file, instead of all that
 }
 
 // start options of newPlant.
@@ -146,6 +147,10 @@ func (p *plant) read(path string) string {
 // saveSpec writes the GatewaySync, as an editor does: to another name, then renamed.
 func (p *plant) saveSpec() {
 	p.t.Helper()
+	if p.spec.raw != "" {
+		require.NoError(p.t, os.WriteFile(p.file(), []byte(p.spec.raw), 0o644))
+		return
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nmetadata:\n  name: site\n  annotations:\n    example.com/kept: \"yes\"\n")
 	for k, v := range p.spec.annotations {

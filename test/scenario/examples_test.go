@@ -1,0 +1,63 @@
+package scenario
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/standalone"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+const examples = "../../examples"
+
+// Every GatewaySync of the examples is valid, and each of its profiles can be used.
+func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
+	n := 0
+	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.Name() != "gatewaysync.yaml" {
+			return err
+		}
+		n++
+		gs, warnings, err := standalone.Load(path)
+		if !assert.NoError(t, err) {
+			return nil
+		}
+		assert.Empty(t, warnings, path)
+		for name := range gs.Spec.Sync.Profiles {
+			_, err := gs.Effective(name, nil)
+			assert.NoError(t, err, "%s: profile %s", path, name)
+		}
+		return nil
+	}))
+	assert.Positive(t, n)
+}
+
+// The quick start, as its README says: one repository, two gateways, each with its own profile.
+func TestTheQuickStartBringsEachGatewayItsOwnFiles(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(examples, "quickstart", "gatewaysync.yaml"))
+	require.NoError(t, err)
+	for site, other := range map[string]string{"site-a": "site-b", "site-b": "site-a"} {
+		t.Run(site, func(t *testing.T) {
+			p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Name = site })
+			dir, err := filepath.Abs(filepath.Join(examples, "quickstart"))
+			require.NoError(t, err)
+			head := p.importTree(dir)
+			p.spec.mappings = [][2]string{{"shared/projects", "projects"}, {"services/" + site + "/projects", "projects"}, {"services/" + site + "/config", "config"}}
+			p.spec.raw = regexp.MustCompile(`repo: .*`).ReplaceAllLiteralString(string(raw), "repo: "+p.git.URL("site.git"))
+			p.secret("gateway-api/apiKey", p.gw.Token())
+			p.start("--profile", site)
+			p.synced(head)
+			assert.NoDirExists(t, filepath.Join(p.data, "projects", other))
+			assert.Empty(t, p.gw.LoadErrors())
+			for path, id := range p.desired(head) {
+				assert.Equal(t, id, blobID(p.read(path)), "the gateway took %s as it is, its signature holds", path)
+			}
+			p.stop()
+		})
+	}
+}
