@@ -27,7 +27,7 @@ func newPackWriter(f *os.File, end int64) *packWriter {
 // add appends an object. Its id is computed on the way and must be the one that was asked for.
 func (p *packWriter) add(id plan.ID, k kind, size int64, write func(io.Writer) error) (record, error) {
 	rec := record{id: id, off: p.out.position(), kind: k, as: k}
-	if _, err := p.out.Write(appendEntry(nil, k, size)); err != nil {
+	if _, err := p.out.Write(entryHead(k, size)); err != nil {
 		return rec, err
 	}
 	p.zw.Reset(&p.out)

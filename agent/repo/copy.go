@@ -69,7 +69,7 @@ func (c *copier) run(file *os.File) (packed, error) {
 		return packed{}, err
 	}
 	c.fetch.stats.Bytes += end
-	if _, err := file.WriteAt(appendPackHeader(nil, len(c.recs)), 0); err != nil {
+	if _, err := file.WriteAt(packHeader(len(c.recs)), 0); err != nil {
 		return packed{}, onDisk(err)
 	}
 	order, err := byName(c.recs)

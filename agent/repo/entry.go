@@ -101,8 +101,9 @@ func readBack(br *bufio.Reader) (int64, error) {
 	return n, err
 }
 
-// appendEntry encodes the head of an entry that is no delta.
-func appendEntry(buf []byte, k kind, size int64) []byte {
+// entryHead encodes the head of an entry that is no delta.
+func entryHead(k kind, size int64) []byte {
+	var buf []byte
 	b := byte(k)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
 		buf = append(buf, b|0x80)
@@ -111,8 +112,9 @@ func appendEntry(buf []byte, k kind, size int64) []byte {
 	return append(buf, b)
 }
 
-func appendPackHeader(buf []byte, objects int) []byte {
-	buf = append(buf, packMagic...)
+// packHeader is what a pack of so many objects starts with.
+func packHeader(objects int) []byte {
+	buf := []byte(packMagic)
 	buf = binary.BigEndian.AppendUint32(buf, packVersion)
 	return binary.BigEndian.AppendUint32(buf, uint32(objects))
 }

@@ -66,6 +66,7 @@ func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string
 		}
 	}
 	if err := s.publish(in, f); err != nil {
+		f.drop(in)
 		return f.stats, err
 	}
 	s.log.Debug("fetched", "commit", commit, "kind", f.stats.Kind, "bytes", f.stats.Bytes, "objects", f.stats.Objects)

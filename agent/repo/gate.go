@@ -63,12 +63,11 @@ func (x *exchange) fail(err error) error {
 	return err
 }
 
-func (x *exchange) failed() (error, []string) {
+// outcome returns the secrets that were sent, and the first error.
+func (x *exchange) outcome() (secrets []string, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	err := x.err
-	x.err = nil
-	return err, x.secrets
+	return x.secrets, x.err
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -230,8 +229,8 @@ func (g *gate) advertisement(res *http.Response, x *exchange) error {
 		return nil // go-git says what is wrong with it
 	}
 	caps := capability.NewList()
-	if err := caps.Decode(line); err != nil {
-		return nil //nolint:nilerr // as above
+	if caps.Decode(line) != nil {
+		return nil // as above
 	}
 	for _, format := range caps.Get("object-format") {
 		if format != "sha1" {
@@ -252,14 +251,11 @@ func (g *gate) result(res *http.Response) error {
 	}
 	br := bufio.NewReaderSize(res.Body, 4<<10)
 	res.Body = peeked{br, res.Body}
-	head, err := br.Peek(8)
-	if err != nil || string(head[4:]) != "ERR " {
-		return nil // what is shorter is the next reader's matter
+	head, _ := br.Peek(8) // an error comes again when the body is read
+	if len(head) < 8 || string(head[4:]) != "ERR " {
+		return nil
 	}
-	n, err := strconv.ParseUint(string(head[:4]), 16, 16)
-	if err != nil {
-		return nil //nolint:nilerr // as above
-	}
+	n, _ := strconv.ParseUint(string(head[:4]), 16, 16) // 0 for nonsense
 	line, _ := br.Peek(int(min(n, uint64(br.Size()))))
 	return &refusedError{quoted(string(line[min(8, len(line)):]))}
 }

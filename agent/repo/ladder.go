@@ -130,7 +130,7 @@ func (w *web) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s
 	f.base = s.base
 	x := &exchange{dog: dog}
 	in, whole, err = w.exchange(withExchange(ctx, x), a, f, s)
-	known, secrets := x.failed()
+	secrets, known := x.outcome()
 	if known != nil {
 		err = known
 	}

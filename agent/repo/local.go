@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
@@ -72,8 +74,21 @@ func (l *local) open() (*filesystem.Storage, error) {
 	return st, nil
 }
 
+// unusable gives the reason why a directory cannot be read as a repository. What the system may do better next time (a
+// volume that is not mounted, a permission) is tried again.
 func (l *local) unusable(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return failure.New(v1alpha1.ReasonRefNotFound, "there is no repository at %s: %w", l.url, err)
+	case errors.Is(err, fs.ErrPermission), isSystem(err):
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w", l.url, err)
+	}
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s cannot be read as a git repository: %w", l.url, err)
+}
+
+func isSystem(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok
 }
 
 // supported refuses what go-git cannot read.
@@ -149,7 +164,7 @@ func (l *local) read(ctx context.Context, st *filesystem.Storage) (*refs, error)
 	all := &refs{byName: map[string]plan.ID{}, peeled: map[string]plan.ID{}}
 	iter, err := st.IterReferences()
 	if err != nil {
-		return nil, l.unusable(err)
+		return nil, l.explain(ctx, err)
 	}
 	defer iter.Close()
 	err = iter.ForEach(func(r *plumbing.Reference) error {
@@ -211,16 +226,18 @@ func peel(st *filesystem.Storage, id plan.ID) (plan.ID, bool) {
 	return id, found
 }
 
-// readAll reads the first max bytes of an object.
-func readAll(o plumbing.EncodedObject, max int64) ([]byte, error) {
+// readAll reads the first limit bytes of an object.
+func readAll(o plumbing.EncodedObject, limit int64) ([]byte, error) {
 	r, err := o.Reader()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	return io.ReadAll(io.LimitReader(r, max))
+	return io.ReadAll(io.LimitReader(r, limit))
 }
 
+// explain gives an error that came up while objects were read its reason. A repository can be damaged; it can also be
+// repacked at this moment, so it is read again.
 func (l *local) explain(ctx context.Context, err error) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f
@@ -231,5 +248,6 @@ func (l *local) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return explain(ctx, l.url, err, nil)
 	}
-	return l.unusable(foreign(err, nil))
+	return failure.New(v1alpha1.ReasonGitUnreachable,
+		"%s cannot be read: %w; trying again, and if that does not help, see what git fsck says of it", l.url, foreign(err, nil))
 }

@@ -81,18 +81,22 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 		g.Git("config", config, "reftable")
 		return g.Dir
 	}
-	for name, dir := range map[string]string{
-		"no directory":               filepath.Join(tmp, "missing"),
-		"no repository":              write("plain/file.txt", "x"),
-		"a .git file without a path": write("broken/.git", "nonsense"),
-		"a .git file to nowhere":     write("nowhere/.git", "gitdir: /nonexistent/x\n"),
-		"a .git file with a NUL":     write("nul/.git", "gitdir: /a\x00b\n"),
-		"refs as a table":            configured("reftable.git", "extensions.refStorage"),
+	for name, tt := range map[string]struct {
+		dir  string
+		want v1alpha1.Reason
+	}{
+		"no directory is RefNotFound":                       {filepath.Join(tmp, "missing"), v1alpha1.ReasonRefNotFound},
+		"no repository is RefNotFound":                      {write("plain/file.txt", "x"), v1alpha1.ReasonRefNotFound},
+		"a .git file to nowhere is RefNotFound":             {write("nowhere/.git", "gitdir: /nonexistent/x\n"), v1alpha1.ReasonRefNotFound},
+		"a .git file with no path is UnsupportedRepository": {write("broken/.git", "nonsense"), v1alpha1.ReasonUnsupportedRepository},
+		"a .git file with a NUL is UnsupportedRepository":   {write("nul/.git", "gitdir: /a\x00b\n"), v1alpha1.ReasonUnsupportedRepository},
+		"refs as a table is UnsupportedRepository":          {configured("reftable.git", "extensions.refStorage"), v1alpha1.ReasonUnsupportedRepository},
+		"a path through a file is GitUnreachable":           {write("plain/file.txt", "x") + "/file.txt/x", v1alpha1.ReasonGitUnreachable},
 	} {
-		t.Run(name+" is UnsupportedRepository", func(t *testing.T) {
-			r := newRemote(t, parseURL(t, dir), Auth{}, RemoteOptions{})
+		t.Run(name, func(t *testing.T) {
+			r := newRemote(t, parseURL(t, tt.dir), Auth{}, RemoteOptions{})
 			_, err := r.Resolve(t.Context(), parseRef(t, "main"))
-			requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+			requireReason(t, tt.want, err)
 		})
 	}
 }
@@ -118,7 +122,7 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 		require.NoError(t, os.WriteFile(loose(good), wrong, 0o600))
 		s := openStore(t, t.TempDir())
 		_, err = s.Fetch(t.Context(), r, commit, "main")
-		requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.Empty(t, packFiles(t, s, ""), "half a commit is not kept")
 		require.NoError(t, os.WriteFile(loose(good), right, 0o600))
 		_, err = s.Fetch(t.Context(), r, commit, "main")
@@ -129,7 +133,7 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 		require.NoError(t, os.Remove(loose(good)))
 		s := openStore(t, t.TempDir())
 		_, err := s.Fetch(t.Context(), r, commit, "main")
-		requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.Empty(t, packFiles(t, s, ""))
 	})
 }

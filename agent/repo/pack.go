@@ -61,7 +61,7 @@ func (p *pack) open(root *os.Root) error {
 	if p.idx, err = openIndex(idx, trailer); err != nil {
 		return err
 	}
-	if !bytes.Equal(head[:], appendPackHeader(nil, p.idx.count)) {
+	if !bytes.Equal(head[:], packHeader(p.idx.count)) {
 		return corrupt("the header of a pack does not fit its index")
 	}
 	return nil

@@ -24,7 +24,7 @@ type rawPack struct {
 // entry adds an entry that claims a type and a size, and returns its offset.
 func (p *rawPack) entry(k kind, claimed int64, base []byte, content []byte) int64 {
 	off := int64(packHeaderSize + p.buf.Len())
-	p.buf.Write(appendEntry(nil, k, claimed))
+	p.buf.Write(entryHead(k, claimed))
 	p.buf.Write(base)
 	zw := zlib.NewWriter(&p.buf)
 	_, _ = zw.Write(content)
@@ -59,7 +59,7 @@ func backward(n int64) []byte {
 func (p *rawPack) bytes() []byte { return p.claiming(p.count) }
 
 func (p *rawPack) claiming(objects uint32) []byte {
-	b := append(appendPackHeader(nil, int(objects)), p.buf.Bytes()...)
+	b := append(packHeader(int(objects)), p.buf.Bytes()...)
 	sum := sha1.Sum(b)
 	return append(b, sum[:]...)
 }

@@ -223,7 +223,7 @@ func (r *receiver) complete(order []int32) error {
 func (r *receiver) checkChain(order []int32, i int32) error {
 	for range r.limits.DeltaDepth + 1 {
 		rec := &r.recs[i]
-		ok := true
+		var ok bool
 		switch rec.as {
 		case kindOffset:
 			i, ok = findOffset(r.recs, rec.base)

@@ -16,8 +16,8 @@ import (
 
 func TestReceiveResolvesDeltasOfEveryKind(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(50), gitserver.Write("big.txt", strings.Repeat("line of a large file\n", 5000)))
-	commit = g.history(120, func(i int) string { return []string{"big.txt", "projects/p0/views/v0000/view.json"}[i%2] }, func(i int) string {
+	g.commit("first", views(50), gitserver.Write("big.txt", strings.Repeat("line of a large file\n", 5000)))
+	commit := g.history(120, func(i int) string { return []string{"big.txt", "projects/p0/views/v0000/view.json"}[i%2] }, func(i int) string {
 		return strings.Repeat("line of a large file\n", 4000+i) + fmt.Sprint(i*7919)
 	})
 	for name, args := range map[string][]string{

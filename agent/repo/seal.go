@@ -16,7 +16,7 @@ func seal(f *os.File, recs []record, end int64, appended bool) ([packTrailerSize
 	var sum hash.Hash
 	if appended {
 		sum = sha1.New()
-		_, _ = sum.Write(appendPackHeader(nil, len(recs)))
+		_, _ = sum.Write(packHeader(len(recs)))
 	}
 	buf := make([]byte, 128<<10)
 	for i := range recs {

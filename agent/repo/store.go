@@ -140,7 +140,7 @@ func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 
 // noticed remembers damage: a tree or blob that belongs to a fetched commit must be there and readable.
 func (s *Store) noticed(err error) error {
-	if err == nil || !(s.suspect(err) || errors.Is(err, errNotFound)) {
+	if err == nil || (!s.suspect(err) && !errors.Is(err, errNotFound)) {
 		return err
 	}
 	s.mu.Lock()

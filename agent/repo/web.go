@@ -77,7 +77,7 @@ func (w *web) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
 	}
 	x := &exchange{dog: dog}
 	got, err := session.AdvertisedReferencesContext(withExchange(ctx, x))
-	known, secrets := x.failed()
+	secrets, known := x.outcome()
 	switch {
 	case known != nil:
 		err = known
