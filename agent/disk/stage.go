@@ -193,8 +193,8 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 
 // openAreas opens the staging folder of each area, and makes it first where that is asked for. Areas beside the first
 // are noted before anything lies in them.
-func (r *run) openAreas(make bool) error {
-	if make && len(r.areas) > 1 {
+func (r *run) openAreas(create bool) error {
+	if create && len(r.areas) > 1 {
 		_, err := r.d.write(areasFile, func(w io.Writer) error {
 			_, err := io.WriteString(w, strings.Join(r.areas[1:], "\n")+"\n")
 			return err
@@ -204,7 +204,7 @@ func (r *run) openAreas(make bool) error {
 		}
 	}
 	for _, a := range r.areas {
-		n, err := r.openArea(a, make)
+		n, err := r.openArea(a, create)
 		if err != nil {
 			return writing(err, "open the staging folder below %q", a)
 		}
@@ -213,7 +213,7 @@ func (r *run) openAreas(make bool) error {
 	return nil
 }
 
-func (r *run) openArea(area string, make bool) (*node, error) {
+func (r *run) openArea(area string, create bool) (*node, error) {
 	own := r.d.own
 	if area != "" {
 		at, err := r.cur.at(area)
@@ -221,7 +221,7 @@ func (r *run) openArea(area string, make bool) (*node, error) {
 			return nil, err
 		}
 		open := at.open
-		if make {
+		if create {
 			open = func(string) (*node, error) { return r.d.ownFolder(at) }
 		}
 		if own, err = open(ownDir); err != nil {
@@ -229,7 +229,7 @@ func (r *run) openArea(area string, make bool) (*node, error) {
 		}
 		defer own.close()
 	}
-	if make {
+	if create {
 		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, writing(err, "make %s", own.join(stagingDir))
 		}

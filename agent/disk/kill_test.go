@@ -1,0 +1,66 @@
+//go:build linux
+
+package disk
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	envKillRoot = "DISK_TEST_KILL_ROOT"
+	envKillStep = "DISK_TEST_KILL_STEP"
+)
+
+// TestKilledProcess is the process that TestSIGKILLAtAnyStep kills.
+func TestKilledProcess(t *testing.T) {
+	root := os.Getenv(envKillRoot)
+	if root == "" {
+		t.Skip("it is run by TestSIGKILLAtAnyStepIsRecovered")
+	}
+	stop, err := strconv.Atoi(os.Getenv(envKillStep))
+	require.NoError(t, err)
+	steps := 0
+	d, err := Open(root, Options{around: func(_ effect, do func() error) error {
+		if steps++; steps == stop {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		return do()
+	}})
+	require.NoError(t, err)
+	_, err = newCrashWorld().sync(t, d)
+	require.NoError(t, err)
+}
+
+// F14: SIGKILL at an instant, and again at the next start.
+func TestSIGKILLAtAnyStepIsRecovered(t *testing.T) {
+	w := newCrashWorld()
+	n := w.steps(t)
+	for stop := 2; stop <= n; stop += stride(6) {
+		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+			root := w.build(t)
+			for _, s := range []int{stop, stop / 2} {
+				cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
+				cmd.Env = append(os.Environ(), envKillRoot+"="+root, envKillStep+"="+strconv.Itoa(s))
+				var out bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &out
+				err := cmd.Run()
+				if s == stop {
+					require.Error(t, err, out.String())
+					require.Equal(t, syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), out.String())
+				}
+			}
+			w.check(t, root)
+		})
+		if !ok {
+			return
+		}
+	}
+}

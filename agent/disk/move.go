@@ -1,0 +1,276 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// move does the steps. Each is skipped where it was done before a crash.
+func (r *run) move() error {
+	for i, t := range r.tasks {
+		var err error
+		switch t.kind {
+		case taskWrite:
+			err = r.moveIn(t.at)
+		case taskRemove:
+			err = r.moveOut(t.at)
+		case taskMkdir:
+			err = r.makeDir(&r.dirs[t.at])
+		case taskRmdir:
+			err = r.removeDir(&r.dirs[t.at])
+		}
+		if err != nil {
+			return writing(err, "step %d of %d", i+1, len(r.tasks))
+		}
+	}
+	return nil
+}
+
+// touch notes that names in a directory changed.
+func (r *run) touch(n *node) { r.touched[n.path] = struct{}{} }
+
+func (r *run) stagingOf(at int) *node { return r.staging[r.areas[r.slots[at].area]] }
+
+// staged reports whether the wanted bytes of a write still lie in staging. It goes by inode: the slot holds that file,
+// or it holds what was exchanged for it, or nothing.
+func (r *run) staged(at int) (bool, error) {
+	fi, err := r.stagingOf(at).root.Lstat(slotName(at))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	a := attrsOf(fi)
+	return !a.known || a.ino == r.slots[at].ino, nil
+}
+
+// swaps bounds how often a gateway may get in between before a write gives up.
+const swaps = 100
+
+// moveIn puts the wanted bytes of a change in place. What lies there, also something that came meanwhile, is in staging
+// afterwards.
+func (r *run) moveIn(at int) error {
+	if r.redo {
+		if in, err := r.staged(at); err != nil || !in {
+			return err
+		}
+	}
+	c, stg := &r.changes[at], r.stagingOf(at)
+	dir, name := split(c.Path)
+	n, err := r.cur.at(dir)
+	if b, ok := errors.AsType[*blockedError](err); ok {
+		return blocked(c.Path, b)
+	}
+	if err != nil {
+		return err
+	}
+	r.touch(n)
+	create := c.Found.Kind == plan.Missing
+	for range swaps {
+		if create {
+			err = r.d.renameNew(stg, slotName(at), n, name)
+			if !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		} else {
+			err = r.replace(at, n, name)
+			if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		create = !create
+	}
+	return fmt.Errorf("%s comes and goes while it should be written: %w", c.Path, err)
+}
+
+// replace exchanges the staged file and what lies at the name; fs.ErrNotExist where nothing does.
+func (r *run) replace(at int, n *node, name string) error {
+	c, stg := &r.changes[at], r.stagingOf(at)
+	fi, err := n.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if a := attrsOf(fi); a.known && a.ino == r.slots[at].ino { // linked into place before a crash
+		return r.d.remove(stg, slotName(at))
+	}
+	if fi.IsDir() {
+		if err := r.mayReplaceDir(c, n, name); err != nil {
+			return err
+		}
+	}
+	r.cur.drop(c.Path)
+	r.slots[at].took = true
+	if err := r.d.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
+		return err
+	}
+	if err := r.d.removeTree(stg, asideName(at)); err != nil {
+		return err
+	}
+	if err := r.d.link(n, name, stg, asideName(at)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		// A directory, or a file system without hard links: for a moment nothing is at the name.
+		if err := r.d.rename(n, name, stg, asideName(at)); err != nil {
+			return err
+		}
+	}
+	return r.d.rename(stg, slotName(at), n, name)
+}
+
+// mayReplaceDir refuses to put a file where a directory still has files that the plan does not speak of.
+func (r *run) mayReplaceDir(c *plan.Change, n *node, name string) error {
+	if c.Conflict {
+		return nil
+	}
+	child, err := n.open(name)
+	if notThere(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer child.close()
+	first, err := firstFile(child)
+	if err != nil || first == "" {
+		return err
+	}
+	return occupied(c.Path, first)
+}
+
+// moveOut takes a file that goes to staging.
+func (r *run) moveOut(at int) error {
+	c, stg := &r.changes[at], r.stagingOf(at)
+	if r.redo {
+		if _, err := stg.root.Lstat(slotName(at)); err == nil {
+			return nil
+		}
+	}
+	dir, name := split(c.Path)
+	n, err := r.cur.at(dir)
+	if notThere(err) {
+		return nil // the gateway was quicker
+	}
+	if err != nil {
+		return err
+	}
+	fi, err := n.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if fi.IsDir() && c.Found.Kind != plan.Dir {
+		r.d.log.Warn("a directory came where a file was to be deleted; it stays", "path", c.Path)
+		return nil
+	}
+	r.touch(n)
+	r.cur.drop(c.Path)
+	r.slots[at].took = true
+	if err := r.d.rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (r *run) makeDir(x *directory) error {
+	parent, name := split(x.path)
+	n, err := r.cur.at(parent)
+	if b, ok := errors.AsType[*blockedError](err); ok {
+		return blocked(x.path, b)
+	}
+	if err != nil {
+		return err
+	}
+	err = r.d.mkdir(n, name, fs.FileMode(x.perm))
+	if errors.Is(err, fs.ErrExist) {
+		// Before a crash it was us; else the gateway made it since the plan, and it is not ours.
+		x.kept = !r.redo
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.touch(n)
+	like, err := n.stat()
+	if err != nil {
+		return err
+	}
+	child, err := n.open(name)
+	if b, ok := errors.AsType[*blockedError](err); ok {
+		return blocked(x.path, b)
+	}
+	if err != nil {
+		return err
+	}
+	defer child.close()
+	return r.d.ownDir(child, like, fs.FileMode(x.perm))
+}
+
+func (r *run) removeDir(x *directory) error {
+	parent, name := split(x.path)
+	r.cur.drop(x.path)
+	n, err := r.cur.at(parent)
+	if notThere(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = r.d.rmdir(n, name)
+	switch {
+	case err == nil:
+		r.touch(n)
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case isNotEmpty(err):
+		x.kept = true
+		return nil
+	}
+	if fi, lerr := n.root.Lstat(name); lerr == nil && !fi.IsDir() {
+		return nil // not ours any more, and no directory
+	}
+	return err
+}
+
+// settleNames makes every name that changed durable: the directories one by one, or all of their file systems.
+func (r *run) settleNames() error {
+	if r.redo || haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+		for _, a := range r.areas {
+			if err := r.d.syncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+				return writing(err, "make the new files durable")
+			}
+		}
+		return nil
+	}
+	dirs := make([]string, 0, len(r.touched))
+	for dir := range r.touched {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	for _, dir := range dirs {
+		n, err := r.cur.at(dir)
+		if notThere(err) {
+			continue // removed since, which its parent knows
+		}
+		if err != nil {
+			return fmt.Errorf("open %s to make it durable: %w", dir, err)
+		}
+		if err := r.d.syncDir(n); err != nil {
+			return writing(err, "make %s durable", dir)
+		}
+	}
+	for _, a := range r.areas {
+		if err := r.d.syncDir(r.staging[a]); err != nil {
+			return writing(err, "make the staging folder durable")
+		}
+	}
+	return nil
+}
