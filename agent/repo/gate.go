@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ const (
 	typeResult        = "application/x-git-upload-pack-result"
 	refBytes          = 512 // of an advertisement, for each ref that is allowed
 	maxWait           = 24 * time.Hour
+	maxRedirects      = 5
 )
 
 // gate is the one way to the network. It stands below go-git and sees every request, also those that follow a redirect:
@@ -41,10 +43,11 @@ type gate struct {
 type exchange struct {
 	dog *watchdog
 
-	mu      sync.Mutex
-	err     error
-	caps    *capability.List
-	secrets []string
+	mu        sync.Mutex
+	err       error
+	caps      *capability.List
+	secrets   []string
+	redirects int
 }
 
 type exchangeKey struct{}
@@ -121,8 +124,8 @@ func (g *gate) authorize(req *http.Request, x *exchange) error {
 	req.SetBasicAuth(user, password)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.secrets = []string{password}
-	if g.auth.Token == nil {
+	x.secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
+	if password == "" { // a token in the place of a name
 		x.secrets = append(x.secrets, user)
 	}
 	return nil
@@ -136,7 +139,7 @@ func (g *gate) check(req *http.Request, res *http.Response, x *exchange) error {
 	res.Body = &body{ReadCloser: res.Body, dog: x.dog, left: limit, limit: limit}
 	switch {
 	case res.StatusCode >= 300 && res.StatusCode < 400:
-		return g.redirect(req, res)
+		return g.redirect(req, res, x)
 	case res.StatusCode != http.StatusOK:
 		return g.status(res)
 	case req.Method == http.MethodGet:
@@ -146,7 +149,14 @@ func (g *gate) check(req *http.Request, res *http.Response, x *exchange) error {
 }
 
 // redirect lets a discovery move on within its origin, as it does where a repository was renamed.
-func (g *gate) redirect(req *http.Request, res *http.Response) error {
+func (g *gate) redirect(req *http.Request, res *http.Response, x *exchange) error {
+	x.mu.Lock()
+	x.redirects++
+	n := x.redirects
+	x.mu.Unlock()
+	if n > maxRedirects {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; write the final address into git.repo", g.url)
+	}
 	to, err := res.Location()
 	if err != nil {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)

@@ -3,6 +3,7 @@ package repo
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -222,23 +223,23 @@ func TestCredentials(t *testing.T) {
 	})
 	t.Run("what a server echoes of a token is redacted", func(t *testing.T) {
 		defer g.srv.Heal()
-		remove := g.srv.Inject(gitserver.Rewrite(func([]byte) []byte {
-			text := "ERR no such user " + tripwire
+		basic := base64.StdEncoding.EncodeToString([]byte("git:" + tripwire))
+		echo := gitserver.Rewrite(func([]byte) []byte {
+			text := "ERR no such user " + tripwire + " of Basic " + basic
 			return fmt.Appendf(nil, "%04x%s", len(text)+4, text)
-		}))
+		})
+		remove := g.srv.Inject(echo)
 		r := newRemote(t, g.url(), Auth{Token: token(tripwire)}, RemoteOptions{})
 		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		remove()
 		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		require.NoError(t, err)
-		g.srv.Inject(gitserver.Rewrite(func([]byte) []byte {
-			text := "ERR no such user " + tripwire
-			return fmt.Appendf(nil, "%04x%s", len(text)+4, text)
-		}).On(gitserver.UploadPack))
+		g.srv.Inject(echo.On(gitserver.UploadPack))
 		_, err = openStore(t, t.TempDir()).Fetch(t.Context(), r, res.Commit, res.Ref)
 		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.ErrorContains(t, err, "REDACTED")
+		assert.ErrorContains(t, err, "no such user REDACTED of Basic REDACTED")
+		assert.NotContains(t, err.Error(), basic)
 	})
 	t.Run("no log line holds them", func(t *testing.T) {
 		var log bytes.Buffer
@@ -310,6 +311,16 @@ func TestARenamedRepositoryIsFollowedOnItsOwnHost(t *testing.T) {
 	r := newRemote(t, parseURL(t, front.URL+"/old.git"), Auth{Token: token(tripwire)}, RemoteOptions{})
 	pull(t, s, r, "main")
 	requireSame(t, g, s, first)
+}
+
+func TestRedirectsWithoutEndAreRefused(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/x"+r.URL.String(), http.StatusFound)
+	}))
+	defer srv.Close()
+	_, err := newRemote(t, parseURL(t, srv.URL+"/a.git"), Auth{Token: token(tripwire)}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+	requireReason(t, v1alpha1.ReasonRedirectRefused, err)
+	assert.ErrorContains(t, err, "again and again")
 }
 
 func TestTLS(t *testing.T) {
