@@ -131,10 +131,10 @@ func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatu
 	defer cancel()
 	// A scan is asynchronous: it may need a moment before it shows as active, and may be too short to be seen so.
 	idle, patience := 0, 10
-	var unseen error
+	var unseen error // why the last look failed: a gateway may restart while it is waited for
 	for n := 0; ; n++ {
 		switch {
-		case unseen != nil:
+		case unseen != nil: // nothing new to judge by
 		case now.Last.Before(before.Last):
 			return now, errScanLost
 		case !now.Active && now.Last.After(before.Last):

@@ -84,6 +84,10 @@ func TestStartFaultsOnADirectoryThatARealGatewayCannotStartFrom(t *testing.T) {
 		"singleton only in a mode": {func(b bench) {
 			b.resource("config/resources/dev/ignition/only-here", "config.json", "{}")
 		}, "dev", "only-here"},
+		"directory that cannot be written to": {func(b bench) {
+			require.NoError(b.t, os.RemoveAll(filepath.Join(b.dir, "var")))
+			b.put("var", "")
+		}, "", "cannot be written to"},
 		"no core": {func(b bench) {
 			require.NoError(b.t, os.RemoveAll(filepath.Join(b.dir, "config/resources/core")))
 		}, "", "no resource collection core"},
