@@ -89,6 +89,7 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 	}()
 	loop := standalone.New(standalone.Config{
 		File:    s.File,
+		Version: version,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
 		Secrets: standalone.Secrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	gosync "sync"
 	"time"
 
@@ -98,7 +99,7 @@ func (c *screen) state(s standalone.State) {
 	if s.Report != nil && s.Report != c.last {
 		c.last = s.Report
 		if s.Report.Changes != nil && len(s.Report.Changes.List) > 0 {
-			fmt.Fprint(c.out, s.Plan)
+			fmt.Fprintln(c.out, strings.Join(s.Plan, "\n"))
 		}
 		for _, n := range s.Report.Notes {
 			fmt.Fprintln(c.out, "note:", n)

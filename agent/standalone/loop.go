@@ -3,6 +3,7 @@ package standalone
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
@@ -16,6 +17,7 @@ import (
 // Config is what a Loop works with.
 type Config struct {
 	File       string
+	Version    string // of the agent
 	Gateway    Identity
 	GatewayURL string // "" for files only
 	Secrets    Secrets
@@ -54,6 +56,7 @@ type spec struct {
 	gs        *v1alpha1.GatewaySync
 	effective v1alpha1.Effective
 	peers     sync.Peers
+	warnings  []string
 	err       error
 }
 
@@ -211,8 +214,11 @@ func (l *Loop) take(raw []byte) error {
 	l.spec.raw = raw
 	gs, warnings, err := decode(l.File, raw)
 	for _, w := range warnings {
-		l.Log.Warn("a word about the GatewaySync", "file", l.File, "warning", w)
+		if !slices.Contains(l.spec.warnings, w) {
+			l.Log.Warn("a word about the GatewaySync", "file", l.File, "warning", w)
+		}
 	}
+	l.spec.warnings = warnings
 	if err != nil {
 		return err
 	}

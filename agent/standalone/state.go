@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"slices"
+	"strings"
 	gosync "sync"
 	"time"
 
@@ -30,10 +31,11 @@ type State struct {
 	// last good spec and commit stay in force.
 	Problems []Problem    `json:"problems,omitempty"`
 	Report   *sync.Report `json:"report,omitempty"`
-	Plan     string       `json:"plan,omitempty"`
-	Drift    *disk.Drift  `json:"drift,omitempty"`
-	History  []Past       `json:"history,omitempty"` // newest first
-	TimedOut bool         `json:"-"`
+	// Plan is the last plan as people read it, line by line.
+	Plan     []string    `json:"plan,omitempty"`
+	Drift    *disk.Drift `json:"drift,omitempty"`
+	History  []Past      `json:"history,omitempty"` // newest first
+	TimedOut bool        `json:"-"`
 }
 
 // Problem is an error with its reason.
@@ -109,7 +111,7 @@ func (l *Loop) working() {
 }
 
 func (l *Loop) compose(previous State) State {
-	s := State{Version: previous.Version, GatewayName: l.Gateway.Name, History: previous.History, Drift: l.drift.last,
+	s := State{Version: l.Version, GatewayName: l.Gateway.Name, History: previous.History, Drift: l.drift.last,
 		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	if gs := l.spec.gs; gs != nil {
 		s.GatewaySync, s.Profile, s.Repo = gs.Name, l.spec.effective.Profile, remoteName(gs)
@@ -118,7 +120,7 @@ func (l *Loop) compose(previous State) State {
 	if r := l.sync.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report = r.Phase, r.Reason, r.Message, r.Commit, r
 		if r.Changes != nil {
-			s.Plan = r.Changes.String()
+			s.Plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
 		}
 		if previous.Report != r && (r.Changes != nil || r.Err != nil) {
 			s.History = remember(s.History, r)

@@ -292,9 +292,9 @@ func (p *plant) once(extra ...string) (code int, out string) {
 
 // state is what /state says.
 type state struct {
-	Phase, Reason, Message, Ref, Target, Commit, Plan string
-	Problems                                          []struct{ Reason, Message string }
-	Report                                            *struct {
+	Phase, Reason, Message, Ref, Target, Commit string
+	Problems                                    []struct{ Reason, Message string }
+	Report                                      *struct {
 		Files struct{ Added, Modified, Deleted, Kept, Saved, Total int }
 		Scans []struct{ Kind, Reason string }
 		Notes []string
