@@ -140,7 +140,12 @@ func (w *web) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s
 	found, err := f.check(in)
 	if err != nil || !found {
 		f.drop(in)
-		return nil, whole, err
+	}
+	switch {
+	case err != nil:
+		return nil, false, explain(ctx, w.url, err, secrets)
+	case !found:
+		return nil, whole, nil
 	}
 	return in, whole, nil
 }

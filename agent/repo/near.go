@@ -34,7 +34,7 @@ func nearest(name string, all map[string]plan.ID) []string {
 			found = append(found, candidate{full, 0})
 		case d <= 2 && d < len(want):
 			found = append(found, candidate{full, d})
-		case lastPart(want) == lastPart(short):
+		case strings.EqualFold(lastPart(want), lastPart(short)):
 			found = append(found, candidate{full, 3})
 		}
 	}
