@@ -75,9 +75,10 @@ func TestOneFileCommitCostsLittleMoreThanItsBlob(t *testing.T) {
 		commit := g.commit("edit", editView(10+i, 1))
 		_, stats := pull(t, s, r, "main")
 		assert.Equal(t, FetchIncremental, stats.Kind)
-		assert.Less(t, g.srv.Stats().PackBytes, int64(1000+len(view(10+i, 1))))
-		assert.Equal(t, 1, g.srv.Stats().Advertisements, "one advertisement a sync")
-		assert.Equal(t, 1, g.srv.Stats().UploadPacks)
+		served := g.served()
+		assert.Less(t, served.PackBytes, int64(1000+len(view(10+i, 1))))
+		assert.Equal(t, 1, served.Advertisements, "one advertisement a sync")
+		assert.Equal(t, 1, served.UploadPacks)
 		requireSame(t, g, s, commit)
 	}
 }
@@ -100,7 +101,7 @@ func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
 	g.srv.Forget()
 	_, stats := pull(t, s, r, "main")
 	assert.Equal(t, FetchIncremental, stats.Kind)
-	assert.Less(t, g.srv.Stats().PackBytes, int64(1000+len(view(7, 1))))
+	assert.Less(t, g.served().PackBytes, int64(1000+len(view(7, 1))))
 	requireSame(t, g, s, merge)
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -230,4 +231,11 @@ func (s *site) history(n int, path func(int) string, content func(int) string) p
 
 func reverseProxy(to *url.URL) http.Handler {
 	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+}
+
+// served sums up what the server did since the last Forget, once it is done with it.
+func (s *site) served() gitserver.Stats {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return s.srv.InFlight() == 0 }, 10*time.Second, time.Millisecond)
+	return s.srv.Stats()
 }

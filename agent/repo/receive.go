@@ -116,8 +116,8 @@ func (r *receiver) scan(ctx context.Context) error {
 	if n > int64(r.limits.Objects) {
 		return overLimit("the pack has %d objects, more than %d", n, r.limits.Objects)
 	}
-	// The header may lie: memory is spent on what came, not on what was announced.
-	r.recs = make([]record, 0, min(n, 1<<20))
+	// The header may lie: beyond a quarter of a million, memory is spent on what came and not on what was announced.
+	r.recs = make([]record, 0, min(n, 1<<18))
 	for i := range n {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
