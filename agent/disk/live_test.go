@@ -256,3 +256,66 @@ func TestNotesAreKept(t *testing.T) {
 	require.Error(t, d.SetNote("../x", []byte("x")))
 	require.Error(t, d.SetNote("x", make([]byte, maxNote+1)))
 }
+
+// What the gateway writes before a failing sync is taken back stays; all else is as before.
+func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{plain: plain})
+			one := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1", "projects/p/c": "1", "projects/p/d": "1"})
+			apply(t, d, one)
+			at := func(name string) string { return filepath.Join(root, "projects/p", name) }
+			d.o.around = func(e effect, do func() error) error {
+				if e.op != "syncdir" || e.path != "projects/p" {
+					return do()
+				}
+				// All files have moved.
+				put(t, root, "projects/p/a", "written into")
+				require.NoError(t, os.Remove(at("b")))
+				put(t, root, "projects/p/b", "replaced")
+				require.NoError(t, os.Remove(at("c")))
+				put(t, root, "projects/p/d", "came back")
+				put(t, root, "projects/p/new", "written into new")
+				d.o.around = nil
+				return syscall.EIO
+			}
+			two := text(map[string]string{"projects/p/a": "2", "projects/p/b": "2", "projects/p/c": "2", "projects/p/new": "2"})
+			res, err := tryApply(t, d, two)
+			require.ErrorIs(t, err, syscall.EIO)
+			assert.False(t, res.Applied)
+			got := contents(t, root)
+			assert.Equal(t, "written into", got["projects/p/a"])
+			assert.Equal(t, "replaced", got["projects/p/b"])
+			assert.Equal(t, "1", got["projects/p/c"])
+			assert.Equal(t, "came back", got["projects/p/d"])
+			assert.Equal(t, "written into new", got["projects/p/new"])
+			lost, err := d.LostAndFound()
+			require.NoError(t, err)
+			assert.Empty(t, lost, "git has all that is gone")
+			assert.Equal(t, one.id(), d.Manifest().Header().Commit)
+			assertNoLeftovers(t, root)
+		})
+	}
+}
+
+// A directory that somebody else made is never removed, also where it came after the plan; one that came where a file
+// was to be deleted stays.
+func TestDirectoriesOfOthersStay(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/old": "1"}))
+	two := text(map[string]string{"projects/p/theirs/ours/f": "2"})
+	s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
+	require.NoError(t, err)
+	theirs := filepath.Join(root, "projects/p/theirs")
+	require.NoError(t, os.Mkdir(theirs, 0o755))
+	require.NoError(t, os.Remove(filepath.Join(root, "projects/p/old")))
+	put(t, root, "projects/p/old/x", "x")
+	_, err = s.Apply(t.Context(), head(two))
+	require.NoError(t, err)
+	apply(t, d, tree{})
+	assert.DirExists(t, theirs)
+	assert.NoDirExists(t, filepath.Join(theirs, "ours"))
+	assert.Equal(t, "x", contents(t, root)["projects/p/old/x"])
+}

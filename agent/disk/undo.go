@@ -50,11 +50,18 @@ func (r *run) undo() error {
 	return d.drop(undoFile)
 }
 
-// moveBack returns what a write replaced to its place. Where the gateway has put something newer there, that stays, and
-// what was replaced is saved unless git has it.
+// moveBack returns what a write replaced to its place. Bytes that are not those of the change are the gateway's: they
+// stay, and what was replaced is saved unless git has it.
 func (r *run) moveBack(at int) error {
-	if in, err := r.staged(at); err != nil || in {
+	in, err := r.staged(at)
+	if err != nil {
 		return err
+	}
+	if in {
+		if r.redo { // perhaps moved back before the crash, and not looked at
+			return r.saveForeign(at)
+		}
+		return nil
 	}
 	c, stg := &r.changes[at], r.stagingOf(at)
 	old, err := r.displaced(at)
@@ -63,38 +70,47 @@ func (r *run) moveBack(at int) error {
 	}
 	dir, name := split(c.Path)
 	n, err := r.cur.at(dir)
-	var fi fs.FileInfo
-	if err == nil {
-		fi, err = n.root.Lstat(name)
-	}
-	if err != nil && !notThere(err) {
-		return err
-	}
-	if err != nil || attrsOf(fi).known && attrsOf(fi).ino != r.slots[at].ino {
-		if err != nil && n != nil && old != "" { // the gateway deleted ours: the old one may come back
-			r.touch(n)
-			return r.d.renameNew(stg, old, n, name)
-		}
+	if notThere(err) {
 		return r.saveIfLost(at, old)
 	}
-	r.touch(n)
-	id, err := n.id(name, r.buf)
 	if err != nil {
 		return err
 	}
-	if id != c.ID {
-		if err := r.saveTree(n, name, c.Path, "written by the gateway into a sync that was taken back"); err != nil {
-			return err
-		}
-	}
-	switch {
-	case old == "":
-		return r.d.rename(n, name, stg, slotName(at))
+	r.touch(n)
+	id, err := n.id(name, r.buf)
+	switch _, irregular := errors.AsType[*irregularError](err); {
+	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted ours: the old one may come back
+		return r.d.renameNew(stg, old, n, name)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case irregular, err == nil && id != c.ID:
+		return r.saveIfLost(at, old)
+	case err != nil:
+		return err
 	case old == asideName(at):
 		return r.d.rename(stg, old, n, name)
+	case old == "":
+		err = r.d.rename(n, name, stg, slotName(at))
 	default:
-		return r.d.exchange(stg, old, n, name)
+		err = r.d.exchange(stg, old, n, name)
 	}
+	if err != nil {
+		return err
+	}
+	return r.saveForeign(at)
+}
+
+// saveForeign saves what came back from the place of a write if the gateway wrote into it at the last moment.
+func (r *run) saveForeign(at int) error {
+	stg := r.stagingOf(at)
+	id, err := stg.id(slotName(at), r.buf)
+	if _, irregular := errors.AsType[*irregularError](err); err != nil && !irregular {
+		return err
+	}
+	if err == nil && id == r.changes[at].ID {
+		return nil
+	}
+	return r.saveTree(stg, slotName(at), r.changes[at].Path, "written by the gateway into a sync that was taken back")
 }
 
 // bringBack returns a file that was to be deleted.
