@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -151,7 +152,7 @@ func listPacks(root *os.Root) ([]string, error) {
 	}
 	defer func() { _ = d.Close() }()
 	files, err := d.ReadDir(maxNames)
-	if err != nil && len(files) > 0 {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, onDisk(err)
 	}
 	have := map[string]fs.DirEntry{}

@@ -127,6 +127,11 @@ func gitDir(path string) (string, error) {
 
 // pointer reads a file of one line that names a directory, relative to base.
 func pointer(file, prefix, base string) (string, error) {
+	if st, err := os.Stat(file); err != nil {
+		return "", err
+	} else if !st.Mode().IsRegular() {
+		return "", errors.New(file + " is no file")
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		return "", err

@@ -137,8 +137,8 @@ func TestDeadlinesAndCancellation(t *testing.T) {
 	})
 	t.Run("a slow server that goes on sending is no stall", func(t *testing.T) {
 		g.srv.Heal()
-		g.srv.Inject(gitserver.Slow(600).On(gitserver.Advertisement))
-		r := newRemote(t, g.url(), Auth{}, RemoteOptions{StallWindow: 250 * time.Millisecond, StallBytes: 1})
+		g.srv.Inject(gitserver.Slow(300).On(gitserver.Advertisement))
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{StallWindow: 500 * time.Millisecond, StallBytes: 1})
 		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		require.NoError(t, err)
 	})
