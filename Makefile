@@ -36,7 +36,7 @@ lint: ## golangci-lint with .golangci.yml
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@set -e; for d in $$(git grep -l --untracked 'func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$d/*_test.go | sort -u); do \
-	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$d; \
+	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
 bench: ## measure against git, checkout and rsync, and print the goals (BENCH='-sizes S -n 1' for a short one)

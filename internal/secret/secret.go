@@ -11,16 +11,24 @@ const redacted = "REDACTED"
 
 // String is a secret text. Every way of printing it (all format verbs, slog, JSON, YAML, text) gives REDACTED;
 // only Reveal gives the value, so that a search for Reveal finds each place where a secret is used.
-type String struct{ value string }
+//
+// The value is behind a function, because fmt calls no method on what lies in an unexported field of another type, and
+// prints its memory instead.
+type String struct{ reveal func() string }
 
 // New wraps a secret value.
-func New(value string) String { return String{value} }
+func New(value string) String { return String{func() string { return value }} }
 
 // Reveal returns the value itself.
-func (s String) Reveal() string { return s.value }
+func (s String) Reveal() string {
+	if s.reveal == nil {
+		return ""
+	}
+	return s.reveal()
+}
 
 // Empty reports whether there is no secret at all.
-func (s String) Empty() bool { return s.value == "" }
+func (s String) Empty() bool { return s.Reveal() == "" }
 
 func (s String) String() string { return redacted }
 

@@ -23,7 +23,9 @@ func FuzzSecretString(f *testing.F) {
 		holder := struct {
 			Token secret.String
 			Deep  map[string]*secret.String
-		}{s, map[string]*secret.String{"k": &s}}
+			inner secret.String // fmt cannot call its methods here
+			list  []secret.String
+		}{s, map[string]*secret.String{"k": &s}, s, []secret.String{s}}
 		var out bytes.Buffer
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%T", "%10.3s"} {
 			fmt.Fprintf(&out, verb, s)
