@@ -60,18 +60,18 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 
 // F2: a directory that turns into a link and back while files are written below it.
 func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
-	root, canary := seeded(t), t.TempDir()
+	root, canary := seededIn(t, memory(t)), t.TempDir()
 	put(t, canary, "p/v/view.json", "canary")
-	put(t, root, "inside/v/view.json", "inside")
+	put(t, root, "projects/sibling/v/view.json", "sibling")
 	d := open(t, root, Options{around: quick})
-	before, inside := snapshot(t, canary), snapshot(t, filepath.Join(root, "inside"))
+	before, sibling := snapshot(t, canary), snapshot(t, filepath.Join(root, "projects/sibling"))
 
 	dir, aside := filepath.Join(root, "projects/p"), filepath.Join(root, "projects/p.aside")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "v"), 0o755))
 	stop, flips := make(chan struct{}), atomic.Int64{}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		targets := []string{canary + "/p", "../inside"}
+		targets := []string{"sibling", canary + "/p", "sibling", "../projects/sibling"} // os.Root alone follows the first
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
@@ -79,7 +79,7 @@ func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
 			default:
 			}
 			if os.Rename(dir, aside) == nil {
-				if os.Symlink(targets[i%2], dir) == nil {
+				if os.Symlink(targets[i%4], dir) == nil {
 					flips.Add(1)
 				}
 				_ = os.Remove(dir)
@@ -106,7 +106,7 @@ func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
 	assert.Positive(t, flips.Load())
 	assert.Positive(t, applied, "it must get through now and then, or nothing was tried")
 	assert.Equal(t, before, snapshot(t, canary))
-	assert.Equal(t, inside, snapshot(t, filepath.Join(root, "inside")))
+	assert.Equal(t, sibling, snapshot(t, filepath.Join(root, "projects/sibling")))
 }
 
 // race shortens tests that wait for a race in short mode.

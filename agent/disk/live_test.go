@@ -319,3 +319,90 @@ func TestDirectoriesOfOthersStay(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(theirs, "ours"))
 	assert.Equal(t, "x", contents(t, root)["projects/p/old/x"])
 }
+
+// A write at the very moment in which a file is taken back is found, also where the process dies right after it.
+func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+	if d.plainRename.Load() {
+		t.Skip("this file system cannot exchange two names")
+	}
+	failed, dead := false, false
+	d.o.around = func(e effect, do func() error) error {
+		switch {
+		case dead:
+			return syscall.EIO
+		case e.op == "syncdir" && e.path == "projects/p" && !failed:
+			failed = true
+			return syscall.EIO
+		case failed && e.op == "exchange":
+			put(t, root, "projects/p/a", "at the last moment")
+			dead = true
+		}
+		return do()
+	}
+	res, err := tryApply(t, d, text(map[string]string{"projects/p/a": "2"}))
+	require.ErrorIs(t, err, syscall.EIO)
+	assert.True(t, res.Applied, "it is not known how it ends")
+	require.NoError(t, d.Close())
+	d = open(t, root, Options{})
+	assert.False(t, d.Recovered().Forward)
+	assert.Equal(t, []string{"projects/p/a"}, d.Recovered().Paths)
+	assert.Equal(t, "1", contents(t, root)["projects/p/a"])
+	assert.True(t, everything(t, root)["at the last moment"])
+	assert.Len(t, d.Recovered().Saved, 1)
+	assertNoLeftovers(t, root)
+}
+
+// A gateway that reads at any instant finds a resource.json only beside the files it speaks of: they come before it,
+// and go after it.
+func TestResourceIsWholeAtAnyInstant(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	view := func(dir, v string) tree {
+		return text(map[string]string{dir + "a.bin": v, dir + "resource.json": v, dir + "view.json": v, dir + "sub/project.json": v, dir + "sub/z": v})
+	}
+	read := func(p string) string {
+		b, err := os.ReadFile(filepath.Join(root, p))
+		if err != nil {
+			return ""
+		}
+		return string(b)
+	}
+	check := func() {
+		for _, dir := range []string{"projects/p/", "projects/q/"} {
+			for lead, files := range map[string][]string{"resource.json": {"a.bin", "view.json"}, "sub/project.json": {"sub/z"}} {
+				for _, f := range files {
+					if l := read(dir + lead); l != "" {
+						assert.GreaterOrEqual(t, read(dir+f), l, "%s beside %s", dir+f, lead)
+					}
+				}
+			}
+		}
+	}
+	d.o.around = func(_ effect, do func() error) error {
+		check()
+		return do()
+	}
+	apply(t, d, view("projects/p/", "1"))
+	apply(t, d, view("projects/p/", "2"))
+	apply(t, d, view("projects/q/", "1"))
+	check()
+}
+
+// What is known of a directory is not trusted for long: a gateway may put another one in its place.
+func TestReplacedDirectoryIsSeen(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	put(t, root, "projects/p/v/a", "1")
+	b, err := d.Read("projects/p/v/a", 10)
+	require.NoError(t, err)
+	assert.Equal(t, "1", string(b))
+	require.NoError(t, os.Rename(filepath.Join(root, "projects/p"), filepath.Join(root, "projects/gone")))
+	put(t, root, "projects/p/v/a", "2")
+	d.cur.opened = d.cur.opened.Add(-2 * trust)
+	b, err = d.Read("projects/p/v/a", 10)
+	require.NoError(t, err)
+	assert.Equal(t, "2", string(b))
+}
