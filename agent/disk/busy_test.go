@@ -68,3 +68,61 @@ func TestNoVersionOfABusyGatewayIsLost(t *testing.T) {
 		}
 	}
 }
+
+// F2: a directory that turns into a link and back while files are written below it.
+func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
+	root, canary := seededIn(t, memory(t)), t.TempDir()
+	put(t, canary, "p/v/view.json", "canary")
+	put(t, root, "projects/sibling/v/view.json", "sibling")
+	put(t, root, "projects/p/v/theirs", "theirs")
+	sibling := filepath.Join(root, "projects/sibling")
+	before, beside := snapshot(t, canary), snapshot(t, sibling)
+	d := open(t, root, Options{around: quick})
+
+	dir := filepath.Join(root, "projects/p")
+	links := []string{dir + ".in", dir + ".out"}
+	require.NoError(t, os.Symlink("sibling", links[0])) // os.Root alone follows this one
+	require.NoError(t, os.Symlink(canary+"/p", links[1]))
+	stop := make(chan struct{})
+	flips := 0
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ; flips++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for range 2 { // there and back
+				err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, links[flips%2], unix.RENAME_EXCHANGE)
+				if !assert.NoError(t, err) {
+					return
+				}
+			}
+		}
+	})
+	deadline := time.Now().Add(race(5 * time.Second))
+	applied, refused := 0, 0
+	for i := 0; time.Now().Before(deadline); i++ {
+		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
+		if b, err := d.Read("projects/p/v/view.json", 1<<20); err == nil {
+			require.NotContains(t, []string{"canary", "sibling"}, string(b))
+		}
+		s, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
+		if err == nil {
+			_, err = s.Apply(t.Context(), head(want))
+		}
+		if err == nil {
+			applied++
+		} else {
+			refused++
+		}
+	}
+	close(stop)
+	wg.Wait()
+	assert.Greater(t, flips, 1000)
+	assert.Positive(t, applied)
+	assert.Positive(t, refused)
+	assert.Equal(t, before, snapshot(t, canary))
+	assert.Equal(t, beside, snapshot(t, sibling))
+}

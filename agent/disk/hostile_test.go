@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,57 +54,6 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 	assert.Equal(t, 1, res.Saved, "the link itself is replaced and kept")
 	assert.Equal(t, "git", contents(t, root)["projects/x.json"])
 	assert.Equal(t, before, snapshot(t, canary))
-}
-
-// F2: a directory that turns into a link and back while files are written below it.
-func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
-	root, canary := seededIn(t, memory(t)), t.TempDir()
-	put(t, canary, "p/v/view.json", "canary")
-	put(t, root, "projects/sibling/v/view.json", "sibling")
-	d := open(t, root, Options{around: quick})
-	before, sibling := snapshot(t, canary), snapshot(t, filepath.Join(root, "projects/sibling"))
-
-	dir, aside := filepath.Join(root, "projects/p"), filepath.Join(root, "projects/p.aside")
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "v"), 0o755))
-	stop, flips := make(chan struct{}), atomic.Int64{}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		targets := []string{"sibling", canary + "/p", "sibling", "../projects/sibling"} // os.Root alone follows the first
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if os.Rename(dir, aside) == nil {
-				if os.Symlink(targets[i%4], dir) == nil {
-					flips.Add(1)
-				}
-				_ = os.Remove(dir)
-				_ = os.Rename(aside, dir)
-			}
-		}
-	})
-	deadline := time.Now().Add(race(5 * time.Second))
-	applied := 0
-	for i := 0; time.Now().Before(deadline); i++ {
-		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
-		s, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
-		if err != nil {
-			continue
-		}
-		if _, err := s.Apply(t.Context(), head(want)); err == nil {
-			applied++
-		}
-		_, _ = d.Read("projects/p/v/view.json", 1<<20)
-		assert.Equal(t, before, snapshot(t, canary))
-	}
-	close(stop)
-	wg.Wait()
-	assert.Positive(t, flips.Load())
-	assert.Positive(t, applied, "it must get through now and then, or nothing was tried")
-	assert.Equal(t, before, snapshot(t, canary))
-	assert.Equal(t, sibling, snapshot(t, filepath.Join(root, "projects/sibling")))
 }
 
 // race shortens tests that wait for a race in short mode.
