@@ -15,6 +15,7 @@ var floors = [][]string{
 	{"api/v1alpha1"},
 	{"internal/failure", "internal/secret"},
 	{"agent/ignition/resource"},
+	{"agent/plan/render"},
 	{"agent/plan"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
 	{"agent/sync"},

@@ -1,0 +1,159 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// functions returns what a template can call beside and, or, not, eq, ne, lt, le, gt, ge, len, index and slice, which are
+// those of text/template. None reads anything but its arguments, and all that make text account for it. docs/templates.md
+// lists them; a test compares.
+func (m *meter) functions() template.FuncMap {
+	text := func(f func(string) string) func(string) (string, error) {
+		return func(s string) (string, error) { return f(s), m.make(len(s) * 3) } // a letter's other case can be longer
+	}
+	cut := func(f func(string, string) string) func(string, string) string {
+		return func(what, s string) string { return f(s, what) }
+	}
+	return template.FuncMap{
+		step: m.step,
+
+		"default": func(otherwise, value any) any {
+			if isTrue, ok := template.IsTrue(value); ok && isTrue {
+				return value
+			}
+			return otherwise
+		},
+		"required": func(message string, value any) (any, error) {
+			if value == nil || value == "" {
+				return nil, errors.New(message)
+			}
+			return value, nil
+		},
+		"json": m.json,
+
+		"lower": text(strings.ToLower), "upper": text(strings.ToUpper),
+		"trim":       func(s string) string { return strings.TrimSpace(s) },
+		"trimPrefix": cut(strings.TrimPrefix), "trimSuffix": cut(strings.TrimSuffix),
+		"hasPrefix": func(what, s string) bool { return strings.HasPrefix(s, what) },
+		"hasSuffix": func(what, s string) bool { return strings.HasSuffix(s, what) },
+		"contains":  func(what, s string) bool { return strings.Contains(s, what) },
+		"replace":   m.replace,
+		"split":     m.split,
+		"print":     m.print, "println": m.println, "printf": m.printf,
+
+		"int": func(s string) (int, error) { return strconv.Atoi(strings.TrimSpace(s)) },
+		"add": func(a, b int) int { return a + b },
+		"sub": func(a, b int) int { return a - b },
+		"mul": func(a, b int) int { return a * b },
+		"div": func(a, b int) (int, error) { return divided(a, b, func() int { return a / b }) },
+		"mod": func(a, b int) (int, error) { return divided(a, b, func() int { return a % b }) },
+
+		// Those of text/template that are not for here: they write for the web, or call what was never there.
+		"html": missing("html"), "js": missing("js"), "urlquery": missing("urlquery"), "call": missing("call"),
+	}
+}
+
+func missing(name string) func(...any) (string, error) {
+	return func(...any) (string, error) { return "", fmt.Errorf("there is no function %s here", name) }
+}
+
+func divided(_, by int, f func() int) (int, error) {
+	if by == 0 {
+		return 0, errors.New("division by zero")
+	}
+	return f(), nil
+}
+
+func (m *meter) replace(what, with, s string) (string, error) {
+	n := strings.Count(s, what)
+	if err := m.make(len(s) + n*max(len(with)-len(what), 0)); err != nil {
+		return "", err
+	}
+	return strings.ReplaceAll(s, what, with), nil
+}
+
+func (m *meter) split(at, s string) ([]string, error) {
+	const header = 16 // bytes of a string beside its text
+	if err := m.make(header * (strings.Count(s, at) + 1)); err != nil {
+		return nil, err
+	}
+	return strings.Split(s, at), nil
+}
+
+// json writes a value as JSON, in the bytes in which a gateway writes it.
+func (m *meter) json(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		if err := m.make(len(v)*6 + 2); err != nil { // \u003c
+			return "", err
+		}
+		return string(resource.AppendString(nil, v)), nil
+	case nil:
+		return "null", nil
+	case bool, int, int64, float64:
+		return fmt.Sprint(v), nil
+	}
+	return "", fmt.Errorf("json takes a text, a number or true and false, not %T", v)
+}
+
+func (m *meter) print(args ...any) (string, error) {
+	if _, err := m.scalars(args); err != nil {
+		return "", err
+	}
+	return fmt.Sprint(args...), nil
+}
+
+func (m *meter) println(args ...any) (string, error) {
+	if _, err := m.scalars(args); err != nil {
+		return "", err
+	}
+	return fmt.Sprintln(args...), nil
+}
+
+// printf is fmt.Sprintf with widths of at most three digits. Its cost is estimated before: no argument is longer than
+// the longest, and no verb writes a byte in more than four.
+func (m *meter) printf(format string, args ...any) (string, error) {
+	longest, err := m.scalars(args)
+	if err != nil {
+		return "", err
+	}
+	digits := 0
+	for i := range len(format) {
+		if c := format[i]; c < '0' || c > '9' {
+			digits = 0
+		} else if digits++; digits > 3 {
+			return "", errors.New("printf: a width has at most three digits")
+		}
+		if format[i] == '*' {
+			return "", errors.New("printf: a width must be written as a number")
+		}
+	}
+	if err := m.make(len(format) + strings.Count(format, "%")*(4*longest+1000)); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(format, args...), nil
+}
+
+// scalars accounts for arguments that become text, and returns the size of the longest.
+func (m *meter) scalars(args []any) (longest int, err error) {
+	sum := 0
+	for _, a := range args {
+		n := 32
+		switch a := a.(type) {
+		case string:
+			n = len(a)
+		case nil, bool, byte, rune, int, int64, float64:
+		default:
+			return 0, fmt.Errorf("a text can be made of texts and numbers, not of %T", a)
+		}
+		sum += n + 1
+		longest = max(longest, n)
+	}
+	return longest, m.make(sum)
+}

@@ -1,0 +1,75 @@
+package render
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// indent is by how much a gateway indents.
+const indent = "  "
+
+// add puts a member or element that is not there into a container that is, in the layout of what stands beside it.
+func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error) {
+	for i, s := range path[1:] {
+		if s.index >= 0 {
+			return "", fmt.Errorf("there is no list %q to have an element %d; write :%d for a name", path[i].name, s.index, s.index)
+		}
+	}
+	l := layoutOf(doc, into)
+	value := e.fresh()
+	for depth, s := range slices.Backward(path[1:]) {
+		value = "{" + l.space(depth+1) + quote(s.name) + l.colon + value + l.space(depth) + "}"
+	}
+	if into.IsObject() {
+		value = quote(path[0].name) + l.colon + value
+	}
+	if l.empty {
+		shut := into.Index + len(into.Raw) - 1
+		return doc[:into.Index+1] + l.before + value + l.outer + doc[shut:], nil
+	}
+	return doc[:l.end] + "," + l.before + value + doc[l.end:], nil
+}
+
+// layout is how the members of a container are written.
+type layout struct {
+	before string // white space before a member
+	outer  string // white space before the closing bracket of an empty container that is filled
+	colon  string
+	end    int // of the last member
+	empty  bool
+}
+
+// space is the white space before a member that lies deeper.
+func (l *layout) space(deeper int) string {
+	if !strings.Contains(l.before, "\n") {
+		return ""
+	}
+	return l.before + strings.Repeat(indent, deeper)
+}
+
+func layoutOf(doc string, into gjson.Result) layout {
+	l := layout{empty: true, colon: ":"}
+	if strings.Contains(doc, "\n") {
+		l.colon = ": "
+	}
+	into.ForEach(func(key, value gjson.Result) bool {
+		start := value.Index
+		if into.IsObject() {
+			start = key.Index
+			l.colon = doc[key.Index+len(key.Raw) : value.Index]
+		}
+		white := strings.TrimRight(doc[:start], " \t\r\n")
+		l.before, l.end, l.empty = doc[len(white):start], value.Index+len(value.Raw), false
+		return true
+	})
+	if l.empty && strings.Contains(doc, "\n") {
+		line := doc[strings.LastIndexByte(doc[:into.Index], '\n')+1 : into.Index]
+		white := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+		l.outer = "\n" + white
+		l.before = l.outer + indent
+	}
+	return l
+}

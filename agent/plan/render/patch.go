@@ -1,0 +1,229 @@
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Edit sets one value of a JSON file.
+type Edit struct {
+	// Path is in the notation of sjson without modifiers: names and indexes joined by dots; a backslash takes its meaning
+	// from the character after it, and a colon before a number makes it a name.
+	Path string
+	// Value is what the path gets, in the JSON type of what was there.
+	Value string
+	// Text makes the value a string also where nothing was there.
+	Text bool
+}
+
+const byteOrderMark = "\xef\xbb\xbf"
+
+// Patch applies edits to a file, one after the other. All other bytes stay as they are, and applying the same edit again
+// changes nothing. Errors are PatchFailed and speak of the file by the name.
+func Patch(name string, doc []byte, edits []Edit) ([]byte, error) {
+	body := bytes.TrimPrefix(doc, []byte(byteOrderMark))
+	mark := doc[:len(doc)-len(body)]
+	if !json.Valid(body) || !utf8.Valid(body) {
+		return nil, failure.New(v1alpha1.ReasonPatchFailed, "%s cannot be patched: it is no JSON in UTF-8", name)
+	}
+	text := string(body)
+	for _, e := range edits {
+		var err error
+		if text, err = e.apply(text); err != nil {
+			return nil, failure.New(v1alpha1.ReasonPatchFailed, "%s: set %q: %w", name, e.Path, err)
+		}
+	}
+	return slices.Concat(mark, []byte(text)), nil
+}
+
+// maxSegments bounds how deep a path leads.
+const maxSegments = 256
+
+// segment is one step of a path.
+type segment struct {
+	name  string
+	index int // -1 where it is a name
+}
+
+func parsePath(path string) ([]segment, error) {
+	if !utf8.ValidString(path) {
+		return nil, errors.New("the path is no UTF-8")
+	}
+	var list []segment
+	var name strings.Builder
+	plain := true // no backslash and no colon took the meaning of a number away
+	end := func() error {
+		s := segment{name: name.String(), index: -1}
+		if n, err := strconv.ParseUint(s.name, 10, 31); err == nil && plain && strconv.FormatUint(n, 10) == s.name {
+			s.index = int(n)
+		}
+		if rest, ok := strings.CutPrefix(s.name, ":"); ok && plain && isNumber(rest) {
+			s.name = rest
+		}
+		if s.name == "" {
+			return errors.New("the path has a part without a name")
+		}
+		if list = append(list, s); len(list) > maxSegments {
+			return fmt.Errorf("the path has more than %d parts", maxSegments)
+		}
+		name.Reset()
+		plain = true
+		return nil
+	}
+	for i := 0; i < len(path); i++ {
+		switch c := path[i]; {
+		case c == '.':
+			if err := end(); err != nil {
+				return nil, err
+			}
+		case c == '\\' && i+1 < len(path):
+			i++
+			plain = false
+			name.WriteByte(path[i])
+		case strings.IndexByte(`\|#@*?`, c) >= 0:
+			return nil, fmt.Errorf("%q has no meaning in a path; write a \\ before it where it is part of a name", c)
+		default:
+			name.WriteByte(c)
+		}
+	}
+	return list, end()
+}
+
+func isNumber(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 63)
+	return err == nil
+}
+
+// apply returns the document with the value set.
+func (e *Edit) apply(doc string) (string, error) {
+	path, err := parsePath(e.Path)
+	if err != nil {
+		return "", err
+	}
+	at := gjson.Parse(doc)
+	at.Raw = strings.TrimRight(at.Raw, " \t\r\n")
+	for i, s := range path {
+		next, err := s.in(at)
+		if err != nil {
+			return "", fmt.Errorf("%s %w", place(path[:i]), err)
+		}
+		if !next.Exists() {
+			return e.add(doc, at, path[i:])
+		}
+		at = next
+	}
+	raw, err := e.replacing(at)
+	if err != nil {
+		return "", err
+	}
+	return doc[:at.Index] + raw + doc[at.Index+len(at.Raw):], nil
+}
+
+func place(path []segment) string {
+	if len(path) == 0 {
+		return "the file"
+	}
+	names := make([]string, len(path))
+	for i, s := range path {
+		names[i] = s.name
+	}
+	return strconv.Quote(strings.Join(names, "."))
+}
+
+// in looks a step up in a value. What does not exist can be added; the error says why it could not.
+func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
+	switch {
+	case at.IsObject():
+		at.ForEach(func(key, value gjson.Result) bool { // of two of one name the last counts, as in Gson
+			if key.Str == s.name {
+				found = value
+			}
+			return true
+		})
+		return found, nil
+	case at.IsArray() && s.index < 0:
+		return found, fmt.Errorf("is a list, and %q is no index", s.name)
+	case at.IsArray():
+		n := 0
+		at.ForEach(func(_, value gjson.Result) bool {
+			if n == s.index {
+				found = value
+			}
+			n++
+			return n <= s.index
+		})
+		if n < s.index {
+			return found, fmt.Errorf("is a list of %d, and %d is beyond its end", n, s.index)
+		}
+		return found, nil
+	}
+	return found, fmt.Errorf("is %s, which has no %q", typeOf(at), s.name)
+}
+
+// replacing returns the bytes that take the place of a value: of its type.
+func (e *Edit) replacing(old gjson.Result) (string, error) {
+	literal := strings.TrimSpace(e.Value)
+	switch {
+	case old.Type == gjson.String:
+		if text := e.text(); text != old.Str {
+			return quote(text), nil
+		}
+		return old.Raw, nil // in its own escapes
+	case old.Type == gjson.Null:
+		return e.fresh(), nil
+	case !json.Valid([]byte(literal)) || e.Text || typeOf(gjson.Parse(literal)) != typeOf(old):
+		return "", fmt.Errorf("it is %s and the new value %.80q is not; set a value of the same type", typeOf(old), e.Value)
+	}
+	return literal, nil
+}
+
+// fresh returns the bytes of a value where none was.
+func (e *Edit) fresh() string {
+	literal := strings.TrimSpace(e.Value)
+	if e.Text || !json.Valid([]byte(literal)) || literal[0] == '"' {
+		return quote(e.text())
+	}
+	return literal
+}
+
+// text is the value as a string. A JSON string stands for what it says, so that a text that looks like a number can be
+// set where nothing was.
+func (e *Edit) text() string {
+	literal := strings.TrimSpace(e.Value)
+	if !e.Text && strings.HasPrefix(literal, `"`) && json.Valid([]byte(literal)) {
+		return gjson.Parse(literal).Str
+	}
+	return e.Value
+}
+
+func quote(s string) string { return string(resource.AppendString(nil, s)) }
+
+func typeOf(v gjson.Result) string {
+	switch {
+	case v.IsObject():
+		return "an object"
+	case v.IsArray():
+		return "a list"
+	}
+	switch v.Type {
+	case gjson.String:
+		return "a text"
+	case gjson.Number:
+		return "a number"
+	case gjson.True, gjson.False:
+		return "true or false"
+	}
+	return "null"
+}

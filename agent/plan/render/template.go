@@ -1,0 +1,165 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"text/template"
+	"text/template/parse"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// The bounds of one template (trust F11). A template that a person wrote stays far below them.
+const (
+	// maxActions is the number of {{…}} in one file. It also bounds how deep blocks nest.
+	maxActions = 10_000
+	// maxSteps is the number of parts of actions that are carried out.
+	maxSteps = 1_000_000
+	// maxMade is the number of bytes that functions return in all, maxValue what one of them returns.
+	maxMade  = 32 << 20
+	maxValue = 64 << 10
+)
+
+// Template is a text that was parsed. It must not be executed by several goroutines at once.
+type Template struct {
+	name     string
+	tmpl     *template.Template
+	meter    *meter
+	volatile bool
+}
+
+// IsTemplate reports whether a text has anything that is replaced; any other is its own rendering.
+func IsTemplate(text []byte) bool { return bytes.Contains(text, []byte("{{")) }
+
+// Parse reads a template. The name, that of a file or a field, is what errors speak of. They are TemplateFailed or
+// LimitExceeded.
+func Parse(name, text string) (*Template, error) {
+	if n := strings.Count(text, "{{"); n > maxActions {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d template actions; at most %d are allowed in one file", name, n, maxActions)
+	}
+	t := &Template{name: name, meter: &meter{name: name}}
+	var err error
+	t.tmpl, err = template.New(name).Option("missingkey=error").Funcs(t.meter.functions()).Parse(text)
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%w (write {{ in a text that is no template as {{\"{{\"}})", err)
+	}
+	trees := make(map[string]*parse.ListNode)
+	for _, part := range t.tmpl.Templates() {
+		if part.Tree != nil && part.Root != nil {
+			trees[part.Name()] = part.Root
+		}
+	}
+	if again := recursive(trees); again != "" {
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself; write it without", name, again)
+	}
+	for _, root := range trees {
+		if tooLong(root) {
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: a text within {{ }} has more than %d bytes", name, maxValue)
+		}
+		t.volatile = t.volatile || asksForCommit(root)
+		instrument(root)
+	}
+	return t, nil
+}
+
+// Volatile reports whether the result can differ from commit to commit where nothing else does: whether the template
+// asks for the ref or the commit, or for all facts at once. In doubt it says yes.
+func (t *Template) Volatile() bool { return t.volatile }
+
+// Execute renders the template. More than limit bytes are LimitExceeded; any other error is TemplateFailed and names
+// the line and what is missing there.
+func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
+	t.meter.steps, t.meter.made = 0, 0
+	b := &output{name: t.name, left: limit, limit: limit}
+	defer func() {
+		if r := recover(); r != nil { // text/template lets run-time errors through; none is known
+			out, err = nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template cannot be executed: %v", t.name, r)
+		}
+	}()
+	if err := t.tmpl.Execute(b, f.data()); err != nil {
+		if own, ok := errors.AsType[*failure.Error](err); ok {
+			return nil, own
+		}
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// Text renders a short template, the value of a field.
+func Text(name, text string, f *Facts) (out string, volatile bool, err error) {
+	if !strings.Contains(text, "{{") {
+		return text, false, nil
+	}
+	t, err := Parse(name, text)
+	if err != nil {
+		return "", false, err
+	}
+	b, err := t.Execute(f, maxValue)
+	return string(b), t.volatile, err
+}
+
+// output is a buffer with a bound.
+type output struct {
+	bytes.Buffer
+	name        string
+	left, limit int64
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	if o.left -= int64(len(p)); o.left < 0 {
+		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than %d bytes when it is rendered", o.name, o.limit)
+	}
+	return o.Buffer.Write(p)
+}
+
+// meter counts what one execution costs.
+type meter struct {
+	name        string
+	steps, made int
+}
+
+// step is called by every block of a template before it is carried out.
+func (m *meter) step(weight int) (string, error) {
+	if m.steps += weight; m.steps > maxSteps {
+		return "", failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template does not come to an end within %d steps", m.name, maxSteps)
+	}
+	return "", nil
+}
+
+// make notes a value of n bytes before a function makes it.
+func (m *meter) make(n int) error {
+	if n > maxValue {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: a value has %d bytes; at most %d are allowed", m.name, n, maxValue)
+	}
+	if m.made += n; m.made > maxMade {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template makes more than %d bytes of values", m.name, maxMade)
+	}
+	return nil
+}
+
+// step is the function's name in templates; nobody else needs it.
+const step = "_step"
+
+// instrument puts a step before every block: what follows it there counts, but for the blocks in it, which have their
+// own. So an execution is bounded however its loops and calls are nested.
+func instrument(list *parse.ListNode) {
+	weight := 1
+	for _, n := range list.Nodes {
+		walk(n, func(n parse.Node) bool {
+			if block, ok := n.(*parse.ListNode); ok {
+				instrument(block)
+				return false
+			}
+			weight++
+			return true
+		})
+	}
+	number := &parse.NumberNode{NodeType: parse.NodeNumber, Pos: list.Pos, IsInt: true, Int64: int64(weight), Text: fmt.Sprint(weight)}
+	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: list.Pos, Args: []parse.Node{parse.NewIdentifier(step).SetPos(list.Pos), number}}
+	pipe := &parse.PipeNode{NodeType: parse.NodePipe, Pos: list.Pos, Cmds: []*parse.CommandNode{command}}
+	action := &parse.ActionNode{NodeType: parse.NodeAction, Pos: list.Pos, Pipe: pipe}
+	list.Nodes = append([]parse.Node{action}, list.Nodes...)
+}

@@ -1,0 +1,214 @@
+package render
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func facts() *Facts {
+	return &Facts{
+		GatewayName: "line-1", PodName: "line-1-gateway-2", PodOrdinal: 2, Namespace: "north", CRName: "plant",
+		Labels: map[string]string{"example.com/site": "7"}, DeploymentMode: "dev", TagProvider: "default",
+		Vars: map[string]string{"SiteNumber": "042", "host": "db.example.com", "Ref": "hidden"},
+		Ref:  "main", Commit: "0123456789abcdef0123456789abcdef01234567",
+	}
+}
+
+func execute(text string, limit int64) (string, error) {
+	t, err := Parse("projects/p/x.json", text)
+	if err != nil {
+		return "", err
+	}
+	out, err := t.Execute(facts(), limit)
+	return string(out), err
+}
+
+func TestATemplateIsRendered(t *testing.T) {
+	for text, want := range map[string]string{
+		"nothing to do":                                      "nothing to do",
+		"{{.GatewayName}}":                                   "line-1",
+		"{{.PodName}}":                                       "line-1-gateway-2",
+		"{{add .PodOrdinal 1}}":                              "3",
+		"{{.Namespace}}/{{.CRName}}":                         "north/plant",
+		"{{.SiteNumber}} {{.Vars.SiteNumber}}":               "042 042",
+		"{{.Ref}} {{slice .Commit 0 7}}":                     "main 0123456",
+		`{{index .Labels "example.com/site"}}`:               "7",
+		`{{index .Labels "none" | default "x"}}`:             "x",
+		`{{.DeploymentMode}} {{.TagProvider}}`:               "dev default",
+		`{{if eq .DeploymentMode "dev"}}a{{else}}b{{end}}`:   "a",
+		`{{range $i := 3}}{{$i}},{{end}}`:                    "0,1,2,",
+		`{{range $k, $v := .Labels}}{{$k}}={{$v}}{{end}}`:    "example.com/site=7",
+		`{{define "x"}}<{{.host}}>{{end}}{{template "x" .}}`: "<db.example.com>",
+		`{{"{{"}}`:                                "{{",
+		`{{.host | replace "." "-" | upper}}`:     "DB-EXAMPLE-COM",
+		`{{index (split "-" .GatewayName) 1}}`:    "1",
+		`{{json "a'b"}} {{json 7}} {{json true}}`: `"a\u0027b" 7 true`,
+		`{{printf "%03d-%s" .PodOrdinal .host}}`:  "002-db.example.com",
+		`{{.host | trimSuffix ".com" | trimPrefix "db."}}{{trim " x "}}{{lower "A"}}`: "examplexa",
+		`{{hasPrefix "db" .host}} {{hasSuffix "x" .host}} {{contains "am" .host}}`:    "true false true",
+		`{{sub 5 3}} {{mul 2 3}} {{div 7 2}} {{mod 7 2}} {{add (int .SiteNumber) 1}}`: "2 6 3 1 43",
+		`{{required "no host" .host}}{{print "a" 1 "b"}}{{println "c"}}`:              "db.example.coma1bc\n",
+		"{{- /* a comment */ -}} x": "x",
+		`{{with .Vars}}{{.host}}{{end}}{{len .Vars}}{{and 1 0}}{{or 0 2}}{{not false}}`: "db.example.com302true",
+	} {
+		got, err := execute(text, 1<<20)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+}
+
+func TestATemplateThatCannotBeRenderedSaysWhere(t *testing.T) {
+	for text, says := range map[string][]string{
+		"a\nb {{.Missing}}": {"projects/p/x.json:2:", "Missing"},
+		"{{.Vars.missing}}": {"projects/p/x.json:1:", "missing"},
+		"\n\n{{if}}":        {"projects/p/x.json:3"},
+		"{{nosuch 1}}":      {"nosuch"},
+		`{{env "HOME"}}`:    {"env"},
+		`{{index .Labels "none" | required "which site?"}}`: {"which site?"},
+		`{{html "<"}}`:   {"html"},
+		`{{call .host}}`: {"call"},
+		`{{define "a"}}{{template "b" .}}{{end}}{{define "b"}}{{template "a" .}}{{end}}{{template "a" .}}`: {"calls itself"},
+		`{{template "none"}}`:         {"none"},
+		`{{div 1 0}}`:                 {"division by zero"},
+		`{{json .Labels}}`:            {"json"},
+		`{{print .Vars}}`:             {"map"},
+		`{{printf "%5000d" 1}}`:       {"three digits"},
+		`{{printf "%*d" 5 1}}`:        {"width"},
+		`{{index (split "-" "a") 5}}`: {"out of range"},
+		`{{.GatewayName.Foo}}`:        {"Foo"},
+		`{{int "x"}}`:                 {"int"},
+	} {
+		_, err := execute(text, 1<<20)
+		require.Error(t, err, text)
+		assert.Equal(t, v1alpha1.ReasonTemplateFailed, failure.Reason(err, ""), "%s: %v", text, err)
+		for _, s := range append(says, "projects/p/x.json") {
+			assert.ErrorContains(t, err, s, text)
+		}
+	}
+}
+
+// F11: a template from a hostile repository neither runs for long nor takes much memory.
+func TestATemplateBombIsStopped(t *testing.T) {
+	chain := "{{define \"t0\"}}x{{end}}"
+	for i := range 60 {
+		chain += fmt.Sprintf("{{define \"t%d\"}}{{template \"t%d\" .}}{{template \"t%d\" .}}{{end}}", i+1, i, i)
+	}
+	for name, text := range map[string]string{
+		"a long loop":              "{{range 4000000000}}{{end}}",
+		"loops in loops":           "{{range 100000}}{{range 100000}}{{end}}{{end}}",
+		"a loop that writes":       "{{range 900000}}" + strings.Repeat("x", 1000) + "{{end}}",
+		"a value that doubles":     `{{$x := "0123456789"}}{{range 100}}{{$x = print $x $x}}{{end}}`,
+		"values in many names":     `{{$x := printf "%999s" ""}}` + strings.Repeat(`{{$x = replace " " "0123456789" (printf "%999s" "")}}`, 4500),
+		"a format that repeats":    `{{$x := printf "%999s" ""}}{{printf "` + strings.Repeat("%[1]q", 1000) + `" $x}}`,
+		"a replacement that grows": `{{$x := "aaaaaaaaaa"}}{{range 20}}{{$x = replace "a" "aaaaaaaaaa" $x}}{{end}}`,
+		"templates that fan out":   chain + `{{template "t60" .}}`,
+		"a split into nothing":     `{{range 1000000}}{{$x := split "" "` + strings.Repeat("x", 4000) + `"}}{{end}}`,
+		"too many actions":         strings.Repeat("{{1}}", maxActions+1),
+		"a literal too long":       `{{$x := "` + strings.Repeat("x", maxValue+1) + `"}}`,
+		"many comparisons":         `{{$a := "` + strings.Repeat("x", 60000) + `a"}}{{$b := "` + strings.Repeat("x", 60000) + `b"}}{{range 1000000}}{{if eq $a $b $b $b $b}}{{end}}{{end}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			started := time.Now()
+			_, err := execute(text, 1<<20)
+			require.Error(t, err)
+			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
+			assert.ErrorContains(t, err, "projects/p/x.json")
+			assert.Less(t, time.Since(started), 30*time.Second)
+			runtime.ReadMemStats(&after)
+			assert.Less(t, int64(after.HeapSys)-int64(before.HeapSys), int64(256<<20))
+		})
+	}
+}
+
+func TestBlocksMayNestAsDeepAsTheyMayBeMany(t *testing.T) {
+	const n = maxActions / 2
+	out, err := execute(strings.Repeat("{{if 1}}", n)+"x"+strings.Repeat("{{end}}", n), 100)
+	require.NoError(t, err)
+	assert.Equal(t, "x", out)
+	var b strings.Builder
+	for i := range n - 1 {
+		fmt.Fprintf(&b, `{{define "t%d"}}{{template "t%d" .}}{{end}}`, i, i+1)
+	}
+	_, err = execute(b.String(), 100)
+	require.Error(t, err, "three actions each are too many")
+}
+
+func TestATemplateThatUsesTheCommitIsKnown(t *testing.T) {
+	for text, want := range map[string]bool{
+		"{{.GatewayName}}": false, "{{.Vars.Commit}}": false, "{{range $k, $v := .Labels}}{{$v}}{{end}}": false,
+		`{{define "x"}}{{.host}}{{end}}{{template "x" .}}`: false, `{{template "x" $}}{{define "x"}}{{end}}`: false,
+		"{{$.GatewayName}}": false,
+		"{{.Commit}}":       true, "{{.Ref}}": true, "{{$.Commit}}": true, "{{with $x := .}}{{$x.Commit}}{{end}}": true, "{{.}}": true,
+		`{{index . "Commit"}}`: true, `{{index $ "Ref"}}`: true, "{{range .}}x{{end}}": true,
+		`{{define "x"}}{{.Commit}}{{end}}{{template "x" .}}`: true, "{{if .Ref}}{{end}}": true, "{{(index .Vars).Commit}}": true,
+		`{{if false}}{{else}}{{slice .Commit 0 7}}{{end}}`: true, `{{template "x" print .Commit}}{{define "x"}}{{end}}`: true,
+	} {
+		tmpl, err := Parse("a.json", text)
+		require.NoError(t, err)
+		assert.Equal(t, want, tmpl.Volatile(), text)
+	}
+}
+
+func TestFactsHaveAFingerprintWithoutTheCommit(t *testing.T) {
+	want := facts().Fingerprint()
+	same := facts()
+	same.Ref, same.Commit = "other", "other"
+	assert.Equal(t, want, same.Fingerprint())
+	for _, change := range []func(*Facts){
+		func(f *Facts) { f.GatewayName = "" }, func(f *Facts) { f.PodName = "" }, func(f *Facts) { f.PodOrdinal = 0 },
+		func(f *Facts) { f.Namespace = "" }, func(f *Facts) { f.CRName = "" }, func(f *Facts) { f.Labels = nil },
+		func(f *Facts) { f.DeploymentMode = "" }, func(f *Facts) { f.TagProvider = "" }, func(f *Facts) { f.Vars["x"] = "" },
+	} {
+		f := facts()
+		change(f)
+		assert.NotEqual(t, want, f.Fingerprint())
+	}
+}
+
+// FuzzTemplate: whatever a repository holds, rendering it ends, within its bounds, the same way each time, and where the
+// template is not said to use the commit, another commit makes no difference.
+func FuzzTemplate(f *testing.F) {
+	for _, s := range []string{
+		"{{.GatewayName}}", "{{range 10}}{{.}}{{end}}", `{{define "a"}}{{template "a"}}{{end}}`, `{{printf "%999d%999d" 1 2}}`,
+		`{{index . "Commit"}}`, `{{$x := .}}{{$x.Ref}}`, `{{range $i, $e := split "" .host}}{{if eq $i 3}}{{break}}{{end}}{{json $e}}{{end}}`,
+		"{{with .Vars}}{{else}}{{end}}", "{{block \"x\" .}}{{.Ref}}{{end}}", "{{- /* */ -}}", `{{slice .Commit 3 1}}`, `{{call html}}`,
+		`{{_step -5}}`, `{{replace "" "xxxxxxxx" .host}}`, "{{1 | print | printf}}", `{{.PodOrdinal | mul 3 | printf "%c"}}`, "{{`\n`}}",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		const limit = 1 << 16
+		tmpl, err := Parse("file", text)
+		if err != nil {
+			require.NotEmpty(t, failure.Reason(err, ""))
+			return
+		}
+		first, err := tmpl.Execute(facts(), limit)
+		if err != nil {
+			require.NotEmpty(t, failure.Reason(err, ""))
+			return
+		}
+		require.LessOrEqual(t, len(first), limit)
+		again, err := tmpl.Execute(facts(), limit)
+		require.NoError(t, err)
+		require.Equal(t, first, again)
+		if !tmpl.Volatile() {
+			next := facts()
+			next.Ref, next.Commit = "release", strings.Repeat("f", 40)
+			other, err := tmpl.Execute(next, limit)
+			require.NoError(t, err)
+			require.Equal(t, first, other)
+		}
+	})
+}

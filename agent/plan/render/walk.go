@@ -1,0 +1,131 @@
+package render
+
+import (
+	"maps"
+	"slices"
+	"text/template/parse"
+)
+
+// walk visits a node and, where visit says so, what is in it.
+func walk(n parse.Node, visit func(parse.Node) bool) {
+	if n == nil || !visit(n) {
+		return
+	}
+	switch n := n.(type) {
+	case *parse.ListNode:
+		for _, x := range n.Nodes {
+			walk(x, visit)
+		}
+	case *parse.ActionNode:
+		walk(n.Pipe, visit)
+	case *parse.PipeNode:
+		for _, x := range n.Cmds {
+			walk(x, visit)
+		}
+	case *parse.CommandNode:
+		for _, x := range n.Args {
+			walk(x, visit)
+		}
+	case *parse.ChainNode:
+		walk(n.Node, visit)
+	case *parse.TemplateNode:
+		if n.Pipe != nil {
+			walk(n.Pipe, visit)
+		}
+	case *parse.IfNode:
+		branch(&n.BranchNode, visit)
+	case *parse.WithNode:
+		branch(&n.BranchNode, visit)
+	case *parse.RangeNode:
+		branch(&n.BranchNode, visit)
+	}
+}
+
+func branch(n *parse.BranchNode, visit func(parse.Node) bool) {
+	walk(n.Pipe, visit)
+	for _, list := range []*parse.ListNode{n.List, n.ElseList} {
+		if list != nil {
+			walk(list, visit)
+		}
+	}
+}
+
+// recursive returns the name of a template that calls itself, directly or through others, "" where none does.
+func recursive(trees map[string]*parse.ListNode) string {
+	const open, done = 1, 2
+	state := make(map[string]int)
+	var again string
+	var enter func(name string)
+	enter = func(name string) {
+		if trees[name] == nil || state[name] == done || again != "" {
+			return
+		}
+		if state[name] == open {
+			again = name
+			return
+		}
+		state[name] = open
+		walk(trees[name], func(n parse.Node) bool {
+			if call, ok := n.(*parse.TemplateNode); ok {
+				enter(call.Name)
+			}
+			return true
+		})
+		state[name] = done
+	}
+	for _, name := range slices.Sorted(maps.Keys(trees)) {
+		enter(name)
+	}
+	return again
+}
+
+// asksForCommit reports whether a block could use a fact that changes with the commit. A dot or $ that is used as a whole
+// may be all facts; where it is handed to another template, that one is looked into.
+func asksForCommit(list *parse.ListNode) (asks bool) {
+	walk(list, func(n parse.Node) bool {
+		switch n := n.(type) {
+		case *parse.DotNode:
+			asks = true
+		case *parse.FieldNode:
+			asks = asks || names(n.Ident[:1])
+		case *parse.VariableNode:
+			whole := len(n.Ident) == 1 && n.Ident[0] == "$"
+			asks = asks || whole || len(n.Ident) > 1 && names(n.Ident[1:2])
+		case *parse.ChainNode:
+			asks = asks || names(n.Field)
+		case *parse.TemplateNode:
+			return n.Pipe != nil && !handsOn(n.Pipe)
+		}
+		return !asks
+	})
+	return asks
+}
+
+func names(idents []string) bool {
+	return slices.ContainsFunc(idents, func(name string) bool { return slices.Contains(ofCommit, name) })
+}
+
+// handsOn reports whether a pipe is the dot or $ and nothing else.
+func handsOn(p *parse.PipeNode) bool {
+	if len(p.Cmds) != 1 || len(p.Cmds[0].Args) != 1 || len(p.Decl) > 0 {
+		return false
+	}
+	switch n := p.Cmds[0].Args[0].(type) {
+	case *parse.DotNode:
+		return true
+	case *parse.VariableNode:
+		return len(n.Ident) == 1 && n.Ident[0] == "$"
+	}
+	return false
+}
+
+// tooLong reports whether a block has a literal that is longer than a value may be.
+func tooLong(list *parse.ListNode) (found bool) {
+	walk(list, func(n parse.Node) bool {
+		if s, ok := n.(*parse.StringNode); ok && len(s.Text) > maxValue {
+			found = true
+		}
+		return !found
+	})
+	return found
+}
