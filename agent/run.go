@@ -154,7 +154,7 @@ func outcome(s standalone.State) int {
 	switch {
 	case s.TimedOut:
 		return exitTimeout
-	case s.Phase == sync.Synced, s.DryRun():
+	case s.Phase == sync.Synced, s.Phase == sync.Standby, s.DryRun():
 		return exitDone
 	case s.Phase == sync.Held:
 		return exitHeld

@@ -124,7 +124,8 @@ func (c *Client) adviceForbidden(r call) string {
 
 // adviceNotFound asks the gateway for its version, because an older one has none of these routes.
 func (c *Client) adviceNotFound(ctx context.Context) string {
-	v, err := c.platformVersion(ctx)
+	p, err := c.Platform(ctx)
+	v := p.Version
 	switch {
 	case err != nil || v.IsZero():
 		return fmt.Sprintf("%s has no such route: is this an Ignition gateway of version 8.3 or later?", c.base)

@@ -44,6 +44,9 @@ func FuzzResponse(f *testing.F) {
 		{200, "", `{"pending":[null,{},[],1e999]}`},
 		{200, "", `{"name":null,"ignitionVersion":"8.3.6 (b2026042713)","deploymentMode":{}}`},
 		{200, "", "ContextStatus=RUNNING;Version=8.1.44;;="},
+		{200, "", `{"supported":true,"gatewayProjectScanSuccess":true,"sentDesignerUpdateNotification":true}`},
+		{200, "", `{"supported":true,"gatewayProjectScanSuccess":"no"}`},
+		{200, "", `{"role":"Backup","hasConfigAccess":false,"peerConnected":true,"activityLevel":"Warm\n"}`},
 		{204, "", ""},
 		{302, "/welcome", ""},
 		{302, "https://elsewhere/n:S3CR3T", ""},
@@ -94,9 +97,12 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, lock := c.Lock(ctx, Projects, time.Minute)
 	_, _, holder := c.LockHolder(ctx, Projects)
 	_, scan := c.Scan(ctx, Projects)
+	_, platform := c.Platform(ctx)
+	_, module := c.ScanByModule(ctx)
 	return map[string]error{
 		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "project": project, "names": names, "logs": logs,
 		"designers": designers, "pending": pending, "lock": lock, "holder": holder, "scan": scan,
+		"platform": platform, "module": module,
 	}
 }
 
@@ -112,7 +118,26 @@ func checkError(t *testing.T, name string, err error) {
 		t.Errorf("%s: the error is more than a line: %q", name, text)
 	case len(text) > 4000:
 		t.Errorf("%s: the error has %d bytes", name, len(text))
-	case name != "ping" && strings.Contains(text, "n:S3CR3T"): // to the status page no token is sent
+	case name != "ping" && name != "platform" && strings.Contains(text, "n:S3CR3T"): // to the status page no token is sent
 		t.Errorf("%s: the error holds the token: %q", name, text)
 	}
+}
+
+// FuzzNodeRole: whatever redundancy.xml holds, reading it ends, and what it says is one short line.
+func FuzzNodeRole(f *testing.F) {
+	const head = `<?xml version="1.0" encoding="UTF-8" standalone="no"?>
+<!DOCTYPE properties SYSTEM "http://java.sun.com/dtd/properties.dtd">
+`
+	f.Add([]byte(head + `<properties><entry key="redundancy.noderole">Backup</entry></properties>`))
+	f.Add([]byte(head + `<properties><comment>x</comment><entry key="a"><b/></entry><entry key="redundancy.noderole"> master </entry></properties>`))
+	f.Add([]byte(`<?xml version="1.0" encoding="UTF-16"?><properties/>`))
+	f.Add([]byte(`<!DOCTYPE p [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><properties><entry key="redundancy.noderole">&b;</entry></properties>`))
+	f.Add([]byte(`<entry key="redundancy.noderole">`))
+	f.Add([]byte("PK\x03\x04"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := NodeRole(raw)
+		if err == nil && (got == "" && len(raw) == 0 || strings.ContainsAny(got, "\n\r\x1b\x00") || utf8.RuneCountInString(got) > 40) {
+			t.Errorf("the role is %q", got)
+		}
+	})
 }

@@ -3,7 +3,6 @@ package ignition
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -40,33 +39,6 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 		IgnitionVersion: string(doc.IgnitionVersion), Version: ParseVersion(string(doc.IgnitionVersion)),
 		DeploymentMode: string(doc.DeploymentMode), TimeZone: string(doc.TimeZoneID),
 	}, nil
-}
-
-// Redundancy is a node's part in a redundant pair: GET /data/api/v1/redundancy [SPEC].
-type Redundancy struct {
-	Role          string
-	ActivityLevel string
-	ProjectState  string
-	PeerConnected bool
-	// HasConfigAccess says whether this node may change its configuration now.
-	HasConfigAccess bool
-	SyncPending     bool
-}
-
-// Redundancy asks for the node's part in a redundant pair.
-func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
-	doc, err := get[struct {
-		Role            text `json:"role"`
-		ActivityLevel   text `json:"activityLevel"`
-		ProjectState    text `json:"projectState"`
-		PeerConnected   bool `json:"peerConnected"`
-		HasConfigAccess bool `json:"hasConfigAccess"`
-		SyncPending     bool `json:"syncPending"`
-	}](ctx, c, "/data/api/v1/redundancy", nil)
-	return Redundancy{
-		Role: string(doc.Role), ActivityLevel: string(doc.ActivityLevel), ProjectState: string(doc.ProjectState),
-		PeerConnected: doc.PeerConnected, HasConfigAccess: doc.HasConfigAccess, SyncPending: doc.SyncPending,
-	}, err
 }
 
 // PendingRestarts lists what takes effect only with a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
@@ -112,21 +84,6 @@ func (v Version) AtLeast(major, minor int) bool {
 }
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
-
-// platformVersion reads the version from GET /system/gwinfo, which needs no token and is there in older gateways too:
-// text of the form key=value;… [IA].
-func (c *Client) platformVersion(ctx context.Context) (Version, error) {
-	got, err := c.do(ctx, call{method: http.MethodGet, path: "/system/gwinfo", public: true})
-	if err != nil {
-		return Version{}, err
-	}
-	for pair := range strings.SplitSeq(string(got.body), ";") {
-		if key, value, ok := strings.Cut(pair, "="); ok && strings.TrimSpace(key) == "Version" {
-			return ParseVersion(value), nil
-		}
-	}
-	return Version{}, nil
-}
 
 // LogLine is a line of the gateway's log.
 type LogLine struct {

@@ -25,7 +25,7 @@ func (l *Loop) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		s := l.State()
-		if s.Phase != sync.Synced {
+		if s.Phase != sync.Synced && s.Phase != sync.Standby {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		fmt.Fprintf(w, "%s/%s: %s\n", s.Phase, s.Reason, s.Message)

@@ -340,6 +340,9 @@ func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
 		l.sync.failures, l.sync.due = 0, time.Time{}
 		l.drift.due = l.Now().Add(l.period())
+		if r.Phase == sync.Standby { // it may become the active node at any time
+			l.sync.due = l.drift.due
+		}
 	} else {
 		l.sync.failures++
 		l.sync.due = l.Now().Add(backoff(class, l.sync.failures, l.period()))
@@ -367,7 +370,7 @@ func (l *Loop) announce(previous, r *sync.Report) {
 }
 
 func (l *Loop) record(r *sync.Report) {
-	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced, l.Now())
+	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, l.Now())
 	if r.Fetch.Kind != "" {
 		l.Metrics.Fetched(r.Fetch.Kind, r.Steps["fetch"])
 	}

@@ -51,11 +51,12 @@ func (s *run) look(ctx context.Context) (gatewayState, error) {
 
 // ready says whether files may be written now. A gateway that is away may be written for: it reads its files when it
 // starts. One that is starting is reading them at this moment, so that it is waited for; so is one that cannot be asked,
-// because it would run on files that nobody can make it scan.
+// because it would run on files that nobody can make it scan. What may be written then depends on its place in a
+// redundant pair.
 func (s *run) ready(ctx context.Context) error {
 	if s.t.BeforeStart {
 		s.before = away
-		return nil
+		return s.findPlace(ctx, away)
 	}
 	state, err := s.look(ctx)
 	s.before = state
@@ -63,56 +64,39 @@ func (s *run) ready(ctx context.Context) error {
 	case busy:
 		return err
 	case running:
-		return s.configAccess(ctx)
-	default:
-		return nil
+		if err := s.askPlatform(ctx); err != nil {
+			return err
+		}
 	}
-}
-
-// configAccess holds a node of a redundant pair that may not change its configuration. A gateway that does not answer
-// the question, because the token does not let us ask, is not held for it.
-func (s *run) configAccess(ctx context.Context) error {
-	if !s.peers.Token {
-		return nil
-	}
-	red, err := s.peers.Gateway.Redundancy(ctx)
-	if err != nil {
-		s.Log.Debug("redundancy is not known", "error", err)
-		return ctx.Err()
-	}
-	if red.Role == "" || red.Role == "Independent" || red.HasConfigAccess {
-		return nil
-	}
-	return failure.New(v1alpha1.ReasonNoConfigAccess, "this gateway is the %s of a redundant pair and has no config access now (activity %s)", red.Role, red.ActivityLevel)
+	return s.findPlace(ctx, state)
 }
 
 // apply makes the staged files live, under the gateway's scan lock where it gives one.
 func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
 	defer s.step("apply")()
+	if err := s.sessions(ctx, changes); err != nil {
+		return errors.Join(err, staged.Discard())
+	}
 	before := s.owed
 	there, gone, err := s.projects(changes)
 	if err == nil {
 		s.owed = before.add(changes, there, gone)
+		s.owed.Fresh = s.owed.Fresh || s.before == away
 		err = s.owed.save(s.dir)
 	}
 	if err != nil {
 		return errors.Join(err, staged.Discard())
 	}
 	locked := s.lock(ctx, changes)
-	res, err := staged.Apply(ctx, plan.Header{
-		Ref: s.t.Ref, Commit: s.t.Commit, Rules: s.rules.Fingerprint(), Mappings: changes.Mappings, Complete: true,
-	})
+	applied, err := s.move(ctx, changes, staged)
 	if err != nil {
 		s.unlock(ctx, locked)
-		if !res.Applied {
+		if !applied {
 			s.owed = before
 			err = errors.Join(err, before.save(s.dir))
 		}
 		return err
 	}
-	c := changes.Counts()
-	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
-	s.r.Message = changes.Summary()
 	if s.t.BeforeStart {
 		// It reads everything when it starts, and is only verified then.
 		s.owed.ScanProjects, s.owed.ScanConfig = false, false
@@ -121,10 +105,28 @@ func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Sta
 	return nil
 }
 
+// move is what happens under the lock: a last look at the Designers, and the renames.
+func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
+	if s.strict() { // else it was noted, which is enough
+		if err := s.sessions(ctx, changes); err != nil {
+			return false, errors.Join(err, staged.Discard())
+		}
+	}
+	res, err := staged.Apply(ctx, s.header(changes))
+	if err != nil {
+		return res.Applied, err
+	}
+	s.Engine.designer = heldAt{}
+	c := changes.Counts()
+	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
+	s.r.Message = changes.Summary()
+	return true, nil
+}
+
 // lock takes the scan lock of each tree that changes. Without it the sync goes on and says so: the lock only keeps the
 // gateway's own writes apart from ours, and what it cannot prevent the disk finds out.
 func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
-	if s.before != running || !s.peers.Token {
+	if s.before != running || !s.peers.Token || s.older() {
 		return nil
 	}
 	var locked []ignition.Kind
@@ -146,30 +148,38 @@ func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
 }
 
 // unlock releases locks after a failed apply. There is no other way to release one than the scan itself, which finds
-// nothing new because the files were rolled back.
+// nothing new because the files were rolled back. It is waited for no longer than a stop may take; the lock lapses anyway.
 func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
 	for _, k := range locked {
-		if _, err := s.peers.Gateway.Scan(context.WithoutCancel(ctx), k); err != nil {
+		if _, err := s.peers.Gateway.Scan(ctx, k); err != nil {
 			s.note("the gateway's %s scan lock could not be released and lapses by itself: %v", k, err)
 		}
 	}
 }
 
-// deliver makes the gateway take what is owed to it, and verifies that it did.
+// deliver makes the gateway take what is owed to it, verifies that it did, and says where the node stands.
 func (s *run) deliver(ctx context.Context) error {
 	if s.force {
-		s.owed.Commit, s.owed.ScanProjects, s.owed.ScanConfig = s.t.Commit, true, true
+		s.owed.Commit, s.owed.ScanProjects, s.owed.ScanConfig = s.t.Commit, !s.standby.on, true
 	}
 	if err := s.owed.drop(s.dir); err != nil {
 		return err
 	}
+	if err := s.handOver(ctx); err != nil {
+		return err
+	}
+	return s.stand()
+}
+
+func (s *run) handOver(ctx context.Context) error {
 	switch {
 	case s.peers.Gateway == nil:
 		s.r.Message = also(s.r.Message, "files only, no gateway is named: nothing was scanned or verified")
 		return nil
 	case !s.peers.Token:
-		s.r.Message = also(s.r.Message, "files only, spec.gateway.api names no API token: nothing was scanned or verified")
-		return nil
+		return s.withoutToken(ctx)
 	case s.t.BeforeStart:
 		s.r.Phase = Applied
 		return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", s.t.Commit.Short())
@@ -180,19 +190,41 @@ func (s *run) deliver(ctx context.Context) error {
 		s.r.Phase = Applied
 		return err
 	}
-	since := s.gatewayClock(ctx)
-	if err := s.scan(ctx); err != nil {
-		s.gatewayErrors(ctx, since)
-		return s.undelivered(err)
+	if s.platform == (ignition.Platform{}) {
+		if err := s.askPlatform(ctx); err != nil {
+			return err
+		}
 	}
-	if err := s.verify(ctx); err != nil {
-		s.gatewayErrors(ctx, since)
-		return s.undelivered(err)
+	if s.older() {
+		return s.handOverOlder(ctx)
+	}
+	since := s.gatewayClock(ctx)
+	err := s.scan(ctx)
+	if err == nil {
+		err = s.verify(ctx)
 	}
 	s.gatewayErrors(ctx, since)
+	if err != nil {
+		return s.unconfirmed(ctx, err)
+	}
+	s.remarks(ctx)
 	s.r.Projects = s.owed.Projects
 	s.owed = owed{}
 	return s.owed.save(s.dir)
+}
+
+// unconfirmed is the outcome of a delivery that the gateway did not confirm.
+func (s *run) unconfirmed(ctx context.Context, err error) error {
+	if s.standby.on && failure.Is(err, v1alpha1.ReasonGatewayForbidden) {
+		// Whether a node without config access scans is not known. What it holds counts when it becomes active, and is
+		// scanned then.
+		s.note("a node on standby does not scan: %v", err)
+		return nil
+	}
+	if err = s.refused(ctx, err); failure.Is(err, v1alpha1.ReasonWaitingForCommissioning) {
+		s.r.Phase = Applied
+	}
+	return s.undelivered(err)
 }
 
 // undelivered is said of files that are on the disk and that the gateway did not take.

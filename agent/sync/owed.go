@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
@@ -23,6 +24,11 @@ type owed struct {
 	Projects  []string   `json:"projects,omitempty"`
 	Gone      []string   `json:"gone,omitempty"` // projects that must not be there any more
 	Resources []configID `json:"resources,omitempty"`
+	// Fresh says that the files were written for a gateway that did not run, so that its next start may be its first.
+	Fresh bool `json:"fresh,omitempty"`
+	// Refused is when such a gateway refused our token first; PutBack, that its permissions were put back since.
+	Refused time.Time `json:"refused,omitzero"`
+	PutBack bool      `json:"putBack,omitempty"`
 }
 
 // configID names a config resource as the gateway's API does.

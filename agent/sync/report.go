@@ -17,7 +17,8 @@ type Phase string
 
 // The phases that a sync can end in.
 const (
-	// Pending: nothing was written yet, because the gateway or its volume is not ready.
+	// Pending: something has to come about by itself first: the gateway or its volume is not ready, or the other node of a
+	// redundant pair has not written yet.
 	Pending Phase = "Pending"
 	// Syncing: a sync is under way. No report ends in it.
 	Syncing Phase = "Syncing"
@@ -25,6 +26,9 @@ const (
 	Applied Phase = "Applied"
 	// Synced: the files are on the disk and the gateway took them; without an API token, the files alone.
 	Synced Phase = "Synced"
+	// Standby: the node of a redundant pair that has no config access holds what it may write, and the rest came by the
+	// pair. It counts as synced.
+	Standby Phase = "Standby"
 	// Held: a person, a policy or a Designer has to move first. The last good commit is live.
 	Held Phase = "Held"
 	// Error: the sync failed. The last good commit is live unless Message says otherwise.
@@ -81,6 +85,8 @@ type Report struct {
 	Drift *disk.Drift `json:"drift,omitempty"`
 	// Changes is the plan; it is served and printed, not reported.
 	Changes *plan.Changes `json:"-"`
+	// refused says that a held outcome is a failure: designerSessionPolicy fail.
+	refused bool
 	// Err is the error behind Reason, nil where the sync did what was asked.
 	Err error `json:"-"`
 	// DryRun is true where the plan was only made and validated.
@@ -152,6 +158,9 @@ func (r *Report) settle(err error) {
 	switch r.Reason.Class() {
 	case v1alpha1.ClassHeld:
 		r.Phase = Held
+		if r.refused {
+			r.Phase = Error
+		}
 	case v1alpha1.ClassDone: // paused
 		r.Phase = Held
 	case v1alpha1.ClassWorking:

@@ -31,6 +31,10 @@ type Gateway interface {
 	ErrorsSince(ctx context.Context, since time.Time) ([]ignition.LogLine, error)
 	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) (ignition.Lock, error)
 	Scan(ctx context.Context, kind ignition.Kind) (ignition.ScanResult, error)
+	Designers(ctx context.Context) ([]ignition.Designer, error)
+	PendingRestarts(ctx context.Context) ([]string, error)
+	Platform(ctx context.Context) (ignition.Platform, error)
+	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
 }
 
 // Target is what a sync is to deliver.
@@ -76,7 +80,8 @@ type Config struct {
 // Engine syncs one data directory. Its methods must not be called at the same time.
 type Engine struct {
 	Config
-	dir *disk.Dir
+	dir      *disk.Dir
+	designer heldAt // the sync that a Designer held last
 }
 
 // New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
@@ -168,6 +173,11 @@ type run struct {
 	before  gatewayState // before the first file moved
 	force   bool
 	looking bool // dir is our own, opened only to look
+
+	platform             ignition.Platform
+	standby              standby
+	info                 ignition.Info
+	infoKnown, infoAsked bool
 }
 
 func (s *run) all(ctx context.Context) error {
@@ -195,6 +205,8 @@ func (s *run) all(ctx context.Context) error {
 		if err := s.files(ctx); err != nil {
 			return err
 		}
+	} else if err := s.recall(ctx); err != nil {
+		return err
 	}
 	if s.t.Profile.DryRun {
 		return nil
@@ -277,6 +289,12 @@ func (s *run) files(ctx context.Context) error {
 	}
 	if err := s.ready(ctx); err != nil {
 		return err
+	}
+	changes = s.restrict(changes)
+	if s.waited() {
+		if err := s.sessions(ctx, changes); err != nil {
+			return err
+		}
 	}
 	done := s.step("stage")
 	staged, err := s.dir.Stage(ctx, changes, s.Store.SortKey, s.source(changes))
@@ -375,20 +393,4 @@ func (s *run) step(name string) func() {
 	s.Progress(name, 0, 0)
 	t := s.Now()
 	return func() { s.r.Steps[name] += s.Now().Sub(t) }
-}
-
-// bounded refuses a file that is larger than the limit, before it fills the disk.
-type bounded struct {
-	w           io.Writer
-	left, limit int64
-	path        string
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.limit > 0 {
-		if b.left -= int64(len(p)); b.left < 0 {
-			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-blob, %d bytes", b.path, b.limit)
-		}
-	}
-	return b.w.Write(p)
 }

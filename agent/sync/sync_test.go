@@ -262,14 +262,6 @@ func TestAGatewayWhoseCertificateIsNotTrustedIsNotWrittenFor(t *testing.T) {
 	b.synced()
 }
 
-func TestABackupWithoutConfigAccessIsHeld(t *testing.T) {
-	b := newBench(t, simulator.Options{Role: "Backup"})
-	b.push(first()...)
-	r := b.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
-	assert.Contains(t, r.Message, "Backup")
-	assert.Empty(t, b.read(view))
-}
-
 func TestAScanThatFailsIsOwedUntilItIsDoneAlsoByAnotherEngine(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	commit := b.push(first()...)

@@ -75,7 +75,7 @@ func (s *run) verifyResources(ctx context.Context) error {
 		return nil
 	}
 	effective := []string{"external", "core"}
-	if info, err := s.peers.Gateway.Info(ctx); err == nil && info.DeploymentMode != "" {
+	if info, ok := s.identity(ctx); ok && info.DeploymentMode != "" {
 		effective = append(effective, info.DeploymentMode)
 	}
 	type kind struct{ module, typ string }

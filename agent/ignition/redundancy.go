@@ -1,0 +1,120 @@
+package ignition
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Parts of a node in a redundant pair, as the gateway names them [IA].
+const (
+	RoleIndependent = "Independent"
+	RoleMaster      = "Master"
+	RoleBackup      = "Backup"
+)
+
+// Redundancy is a node's part in a redundant pair: GET /data/api/v1/redundancy [SPEC].
+type Redundancy struct {
+	Role          string
+	ActivityLevel string
+	ProjectState  string
+	PeerConnected bool
+	// HasConfigAccess says whether this node may change its configuration now.
+	HasConfigAccess bool
+	SyncPending     bool
+}
+
+// Paired reports whether the node is one of two.
+func (r Redundancy) Paired() bool { return r.Role != "" && r.Role != RoleIndependent }
+
+// Redundancy asks for the node's part in a redundant pair.
+func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
+	doc, err := get[struct {
+		Role            text `json:"role"`
+		ActivityLevel   text `json:"activityLevel"`
+		ProjectState    text `json:"projectState"`
+		PeerConnected   bool `json:"peerConnected"`
+		HasConfigAccess bool `json:"hasConfigAccess"`
+		SyncPending     bool `json:"syncPending"`
+	}](ctx, c, "/data/api/v1/redundancy", nil)
+	return Redundancy{
+		Role: oneLine(string(doc.Role), 40), ActivityLevel: oneLine(string(doc.ActivityLevel), 40),
+		ProjectState: oneLine(string(doc.ProjectState), 40), PeerConnected: doc.PeerConnected,
+		HasConfigAccess: doc.HasConfigAccess, SyncPending: doc.SyncPending,
+	}, err
+}
+
+// RedundancyFile is where a gateway keeps its part in a redundant pair, relative to its data directory [IA]; MaxRedundancyFile
+// is far more bytes than it has.
+const (
+	RedundancyFile    = "redundancy.xml"
+	MaxRedundancyFile = 64 << 10
+)
+
+// maxEntries bounds how many entries of redundancy.xml are looked at.
+const maxEntries = 1000
+
+// NodeRole reads the node's part in a redundant pair from the content of redundancy.xml: Java properties in XML, with
+// the entry redundancy.noderole [IA]. It is what the gateway starts as; what it is now, only Redundancy tells. A file
+// that does not say is that of an independent gateway; one that is no XML is an error.
+func NodeRole(raw []byte) (string, error) {
+	if len(raw) > MaxRedundancyFile {
+		return "", fmt.Errorf("%s has %d bytes: that is none", RedundancyFile, len(raw))
+	}
+	dec := xml.NewDecoder(bytes.NewReader(raw))
+	// The declared encoding is that of Java's writer, UTF-8; a name of another one changes nothing for what is read here.
+	dec.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
+	for range maxEntries {
+		start, err := nextEntry(dec)
+		if errors.Is(err, io.EOF) {
+			return RoleIndependent, nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", RedundancyFile, err)
+		}
+		var value string
+		if err := dec.DecodeElement(&value, &start); err != nil {
+			return "", fmt.Errorf("%s: %w", RedundancyFile, err)
+		}
+		if keyOf(start) == "redundancy.noderole" {
+			return role(value), nil
+		}
+	}
+	return RoleIndependent, nil
+}
+
+// nextEntry finds the next element <entry>.
+func nextEntry(dec *xml.Decoder) (xml.StartElement, error) {
+	for {
+		tok, err := dec.Token()
+		if err != nil {
+			return xml.StartElement{}, err
+		}
+		if start, ok := tok.(xml.StartElement); ok && start.Name.Local == "entry" {
+			return start, nil
+		}
+	}
+}
+
+func keyOf(e xml.StartElement) string {
+	for _, a := range e.Attr {
+		if a.Name.Local == "key" {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+func role(value string) string {
+	value = strings.TrimSpace(value)
+	for _, known := range []string{RoleIndependent, RoleMaster, RoleBackup} {
+		if strings.EqualFold(value, known) {
+			return known
+		}
+	}
+	return oneLine(value, 40)
+}

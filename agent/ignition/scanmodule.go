@@ -1,0 +1,56 @@
+package ignition
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// The routes of the project-scan module, the only way to ask an 8.1 gateway for a scan from outside: a module of third
+// parties, design-group/ignition-project-scan-endpoint, and no part of Ignition.
+const (
+	moduleScan    = "/data/project-scan-endpoint/scan"
+	moduleSupport = "/data/project-scan-endpoint/confirm-support"
+)
+
+// ErrNoScanModule means that the gateway has no project-scan module.
+var ErrNoScanModule = errors.New("the gateway has no project-scan module")
+
+// ModuleScan is what the project-scan module did.
+type ModuleScan struct {
+	// DesignersTold is true where open Designers were told to take the changes.
+	DesignersTold bool
+}
+
+// ScanByModule asks the project-scan module for a scan of the projects and to tell the Designers: POST
+// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. Its routes need no token in 8.1; where there
+// is one it is sent. ErrNoScanModule means that the gateway has no such module.
+func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
+	support, err := get[struct {
+		Supported bool `json:"supported"`
+	}](ctx, c, moduleSupport, nil)
+	if errors.Is(err, ErrNotFound) || err == nil && !support.Supported {
+		return ModuleScan{}, ErrNoScanModule
+	}
+	if err != nil {
+		return ModuleScan{}, err
+	}
+	done, err := ask[struct {
+		Scanned bool `json:"gatewayProjectScanSuccess"`
+		Told    bool `json:"sentDesignerUpdateNotification"`
+	}](ctx, c, call{
+		method: http.MethodPost, path: moduleScan, query: url.Values{"updateDesigners": {"true"}, "forceUpdate": {"true"}},
+		patience: c.cfg.ScanTimeout, // it answers when the scan is over
+	})
+	switch {
+	case err != nil:
+		return ModuleScan{}, err
+	case !done.Scanned:
+		return ModuleScan{}, failure.New(v1alpha1.ReasonScanFailed, "the project-scan module did not finish a scan; see the gateway's own log")
+	}
+	return ModuleScan{DesignersTold: done.Told}, nil
+}

@@ -1,0 +1,96 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// firstBoot is how long a refused token is waited for at a gateway's first start with our files. The commissioning steps
+// of a first boot rewrite ignition/security-properties and drop what it granted [LIVE].
+const firstBoot = 5 * time.Minute
+
+// refused makes the best of a gateway that does not let our token scan: at a first boot it is waited for, after its
+// permissions were put back once. Other errors are returned as they are.
+func (s *run) refused(ctx context.Context, err error) error {
+	status, ok := errors.AsType[*ignition.StatusError](err)
+	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
+		return err
+	}
+	if slices.ContainsFunc(s.owed.Resources, func(r configID) bool { return r.Type == "api-token" }) {
+		s.note("the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")
+	}
+	if !s.owed.Fresh {
+		return err
+	}
+	if s.owed.Refused.IsZero() {
+		s.owed.Refused = s.Now()
+		if saveErr := s.owed.save(s.dir); saveErr != nil {
+			return errors.Join(err, saveErr)
+		}
+	}
+	if putErr := s.putBackPermissions(ctx); putErr != nil {
+		s.note("ignition/security-properties could not be put back: %v", putErr)
+	}
+	until := s.owed.Refused.Add(firstBoot)
+	if s.Now().After(until) {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonWaitingForCommissioning,
+		"a gateway rewrites its permissions at its first boot: waited for until %s: %w", until.UTC().Format(time.RFC3339), err)
+}
+
+// putBackPermissions restores the permissions that git has and that the first boot rewrote, once. The gateway reads them
+// when it starts the next time, or when somebody scans.
+func (s *run) putBackPermissions(ctx context.Context) error {
+	if s.owed.PutBack || !s.Store.Has(s.t.Commit) {
+		return nil
+	}
+	desired, err := s.desire(s.t.Commit)
+	if err != nil {
+		return err
+	}
+	h := s.dir.Manifest().Header()
+	changes, err := plan.Compute(plan.Input{
+		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir, AllowMassDeletion: true, Repair: true,
+	})
+	if err != nil {
+		return err
+	}
+	changes.List = slices.DeleteFunc(changes.List, func(c plan.Change) bool {
+		return c.Op != plan.Create && c.Op != plan.Update || !isPermission(c.Path)
+	})
+	s.owed.PutBack = true
+	if len(changes.List) == 0 {
+		return s.owed.save(s.dir)
+	}
+	staged, err := s.dir.Stage(ctx, changes, s.Store.SortKey, s.source(changes))
+	if err != nil {
+		return err
+	}
+	h.Mappings = changes.Mappings
+	if _, err := staged.Apply(ctx, h); err != nil {
+		return err
+	}
+	s.owed.ScanConfig = true
+	s.note("the first boot rewrote ignition/security-properties; what git has was put back (the gateway's version is in lost+found) and counts after a restart of the gateway")
+	return s.owed.save(s.dir)
+}
+
+func isPermission(file string) bool {
+	dir, ok := strings.CutPrefix(path.Dir(file), "config/resources/")
+	if !ok {
+		return false
+	}
+	_, name, _ := strings.Cut(dir, "/")
+	return name == "ignition/security-properties"
+}

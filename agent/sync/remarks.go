@@ -1,0 +1,50 @@
+package sync
+
+import (
+	"context"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition"
+)
+
+// identity asks the gateway for name, version and mode, once a sync. ok is false where it does not say.
+func (s *run) identity(ctx context.Context) (ignition.Info, bool) {
+	if !s.infoAsked {
+		info, err := s.peers.Gateway.Info(ctx)
+		s.info, s.infoKnown, s.infoAsked = info, err == nil, true
+		if err != nil {
+			s.Log.Debug("the gateway does not say who it is", "error", err)
+		}
+	}
+	return s.info, s.infoKnown
+}
+
+// remarks notes what a person should know of a gateway that took its files all the same: it runs another mode or under
+// another name than the profile says, or has to be restarted.
+func (s *run) remarks(ctx context.Context) {
+	if info, ok := s.identity(ctx); ok {
+		p := s.t.Profile
+		if p.DeploymentMode != "" && info.DeploymentMode != p.DeploymentMode {
+			s.note("the gateway runs %s, and not the deployment mode %q of its annotation: what config/resources/%s holds is not in force "+
+				"(start the gateway with -Dignition.config.mode=%s)", modeName(info.DeploymentMode), p.DeploymentMode, p.DeploymentMode, p.DeploymentMode)
+		}
+		if p.SystemName != "" && !strings.Contains(p.SystemName, "{{") && info.Name != p.SystemName {
+			s.note("the gateway's name is %q, and not the system-name %q of its annotation", info.Name, p.SystemName)
+		}
+	}
+	pending, err := s.peers.Gateway.PendingRestarts(ctx)
+	if err != nil {
+		s.Log.Debug("whether the gateway wants a restart is not known", "error", err)
+		return
+	}
+	if len(pending) > 0 {
+		s.note("the gateway has to be restarted before this counts: %s", some(pending))
+	}
+}
+
+func modeName(mode string) string {
+	if mode == "" {
+		return "no deployment mode"
+	}
+	return "deployment mode " + mode
+}

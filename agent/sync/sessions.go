@@ -1,0 +1,184 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A Designer works on a copy of a project that it loaded when it was opened. Files that change below it are not lost, but
+// the person meets them as a conflict at the next save, and may put the old ones back. So a profile can ask for a look at
+// the open sessions before files move.
+
+// heldAt is what a sync was held for by a Designer: its files were staged and checked once, and are not written again
+// and again while somebody works.
+type heldAt struct {
+	commit plan.ID
+	rules  string
+}
+
+// waited reports whether this very sync has been held by a Designer before.
+func (s *run) waited() bool {
+	return s.Engine.designer == heldAt{s.t.Commit, s.rules.Fingerprint()}
+}
+
+// strict reports whether an open Designer keeps files from moving.
+func (s *run) strict() bool {
+	p := s.t.Profile.DesignerSessionPolicy
+	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
+}
+
+// sessions looks at the Designers that are open on what a plan changes. It returns DesignerSessionActive where the policy
+// is wait or fail, and else notes who was there.
+func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
+	touched := changes.Projects()
+	all := s.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
+	if s.before != running || len(touched) == 0 && (!all || !writesAny(changes)) {
+		return nil
+	}
+	strict := s.strict()
+	open, err := s.openSessions(ctx, touched, all)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil && strict:
+		return s.unknownSessions(changes, err)
+	case err != nil:
+		s.Log.Debug("the open Designers are not known", "error", err)
+		return nil
+	case len(open) == 0:
+		return nil
+	case !strict:
+		s.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
+		return nil
+	}
+	s.Engine.designer = heldAt{s.t.Commit, s.rules.Fingerprint()}
+	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail
+	return failure.New(v1alpha1.ReasonDesignerSessionActive,
+		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))
+}
+
+var errNoSessionList = errors.New("it has no list of Designer sessions")
+
+// openSessions names the sessions that count.
+func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
+	switch {
+	case s.older():
+		return nil, fmt.Errorf("the gateway is Ignition %s: %w", s.platform.Version, errNoSessionList)
+	case !s.peers.Token:
+		return nil, fmt.Errorf("spec.gateway.api names no API token: %w", errNoSessionList)
+	}
+	list, err := s.peers.Gateway.Designers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if all {
+		return describe(list, func(ignition.Designer) (string, bool) { return "", true }), nil
+	}
+	parents, err := s.parents(ctx, list, touched)
+	if err != nil {
+		return nil, err
+	}
+	return describe(list, func(d ignition.Designer) (string, bool) { return inherited(d.Project, touched, parents) }), nil
+}
+
+// parents maps each project of the gateway to its parent. It is asked for only where a session is open on a project that
+// does not change itself.
+func (s *run) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
+	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
+		return nil, nil
+	}
+	projects, err := s.peers.Gateway.Projects(ctx)
+	parents := make(map[string]string, len(projects))
+	for _, p := range projects {
+		parents[p.Name] = p.Parent
+	}
+	return parents, err
+}
+
+// inherited reports whether a project, or one that it inherits from, is touched, and which. A Designer shows the resources
+// of all parents, and copies one of them into its own project at an override: so a parent's change is a change of what is
+// open. A child's change is not: a parent does not see its children.
+func inherited(project string, touched []string, parents map[string]string) (string, bool) {
+	met := map[string]bool{}
+	for at := project; at != "" && !met[at]; at = parents[at] {
+		if slices.Contains(touched, at) {
+			return at, true
+		}
+		met[at] = true
+	}
+	return "", false
+}
+
+// describe says who works on what, without where from.
+func describe(list []ignition.Designer, counts func(ignition.Designer) (from string, ok bool)) []string {
+	var out []string
+	for _, d := range list {
+		from, ok := counts(d)
+		if !ok {
+			continue
+		}
+		who := d.User
+		if who == "" {
+			who = "somebody"
+		}
+		switch {
+		case d.Project == "":
+			who += " on no project"
+		case from != "" && from != d.Project:
+			who += fmt.Sprintf(" on project %s, which inherits from %s", d.Project, from)
+		default:
+			who += " on project " + d.Project
+		}
+		out = append(out, who)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// unknownSessions decides for wait and fail where the gateway cannot say who is there: not to know is not to be alone.
+// There is one exception, without which nothing would ever be written: a commit that brings the token or the permissions
+// that we lack.
+func (s *run) unknownSessions(changes *plan.Changes, err error) error {
+	policy := s.t.Profile.DesignerSessionPolicy
+	switch {
+	case errors.Is(err, errNoSessionList) || errors.Is(err, ignition.ErrNotFound):
+		return failure.New(v1alpha1.ReasonProfilesInvalid,
+			"designerSessionPolicy is %s, and the open Designers cannot be asked for (%w): set designerSessionPolicy: proceed for this gateway", policy, err)
+	case failure.Is(err, v1alpha1.ReasonGatewayForbidden) && bringsAccess(changes):
+		s.note("written without knowing which Designers are open, because the commit brings what it takes to ask: %v", err)
+		return nil
+	}
+	return fmt.Errorf("designerSessionPolicy is %s, and the gateway does not say which Designers are open: %w", policy, err)
+}
+
+// bringsAccess reports whether a plan writes an API token or the gateway's permissions.
+func bringsAccess(changes *plan.Changes) bool {
+	return slices.ContainsFunc(changes.ConfigResources(), func(r plan.ConfigResource) bool {
+		return r.Module == "ignition" && (r.Type == "api-token" || r.Type == "security-properties") && !r.Deleted
+	})
+}
+
+func writesAny(changes *plan.Changes) bool { return slices.ContainsFunc(changes.List, writes) }
+
+// writes reports whether a change moves a file.
+func writes(c plan.Change) bool {
+	return c.Op == plan.Create || c.Op == plan.Update || c.Op == plan.Delete
+}
+
+// maxNamed bounds the names in one message.
+const maxNamed = 5
+
+func some(names []string) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(names[:maxNamed], "; "), len(names)-maxNamed)
+}
