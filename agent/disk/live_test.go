@@ -406,3 +406,48 @@ func TestReplacedDirectoryIsSeen(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "2", string(b))
 }
+
+// The wanted bytes are asked for in the order in which the store has them.
+func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
+	d := open(t, seeded(t), Options{})
+	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})
+	rank := map[plan.ID]int64{}
+	for _, f := range want {
+		rank[blobID([]byte(f.content))] = int64(f.content[0])
+	}
+	asked := ""
+	s, err := d.Stage(t.Context(), planFor(t, d, want), func(id plan.ID) int64 { return rank[id] }, func(w io.Writer, c plan.Change) error {
+		asked += want[c.Path].content
+		return want.source()(w, c)
+	})
+	require.NoError(t, err)
+	assert.Equal(t, "123", asked)
+	require.NoError(t, s.Discard())
+	require.NoError(t, s.Discard())
+}
+
+// A sync that was interrupted after its journal is finished by the next start, which says what it wrote.
+func TestInterruptedSyncIsFinishedAndTold(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	assert.Nil(t, d.Recovered())
+	dead := false
+	d.o.around = func(e effect, do func() error) error {
+		if dead = dead || e.op == "rename" && e.dest == "projects/b"; dead {
+			return syscall.EIO
+		}
+		return do()
+	}
+	want := text(map[string]string{"projects/a": "1", "projects/b": "1"})
+	_, err := tryApply(t, d, want)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NoError(t, d.Close())
+
+	look := open(t, root, Options{ReadOnly: true})
+	assert.Equal(t, plan.ID{}, look.Manifest().Header().Commit, "looking finishes nothing")
+	d = open(t, root, Options{})
+	assert.Equal(t, &Recovery{Commit: want.id(), Forward: true, Paths: []string{"projects/a", "projects/b"}}, d.Recovered())
+	assert.Equal(t, want.id(), d.Manifest().Header().Commit)
+	assertManifest(t, d)
+	assertNoLeftovers(t, root)
+}
