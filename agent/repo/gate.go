@@ -2,7 +2,6 @@ package repo
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -64,6 +63,13 @@ func (x *exchange) fail(err error) error {
 		x.err = err
 	}
 	return err
+}
+
+// capabilities returns what the server advertised, nil where that is not known.
+func (x *exchange) capabilities() *capability.List {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.caps
 }
 
 // outcome returns the secrets that were sent, and the first error.
@@ -227,26 +233,11 @@ func (g *gate) advertisement(res *http.Response, x *exchange) error {
 			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
 			g.url, quoted(got))
 	}
-	br := bufio.NewReaderSize(res.Body, 8<<10)
+	br := bufio.NewReaderSize(res.Body, capsPeek)
 	res.Body = peeked{br, res.Body}
-	head, err := br.Peek(br.Size())
-	if err != nil && !errors.Is(err, io.EOF) {
+	caps, err := peekCapabilities(br, g.url)
+	if err != nil {
 		return err
-	}
-	_, head, ok := bytes.Cut(head, []byte{0})
-	line, _, ended := bytes.Cut(head, []byte{'\n'})
-	if !ok || !ended {
-		return nil // go-git says what is wrong with it
-	}
-	caps := capability.NewList()
-	if caps.Decode(line) != nil {
-		return nil // as above
-	}
-	for _, format := range caps.Get("object-format") {
-		if format != "sha1" {
-			return failure.New(v1alpha1.ReasonUnsupportedRepository,
-				"%s is a repository of object format %s; only sha1 is read", g.url, quoted(format))
-		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -259,15 +250,9 @@ func (g *gate) result(res *http.Response) error {
 	if got := mediaType(res); got != typeResult {
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a fetch with %s; is something between us and the server?", g.url, quoted(got))
 	}
-	br := bufio.NewReaderSize(res.Body, 4<<10)
+	br := bufio.NewReaderSize(res.Body, refusalPeek)
 	res.Body = peeked{br, res.Body}
-	head, _ := br.Peek(8) // an error comes again when the body is read
-	if len(head) < 8 || string(head[4:]) != "ERR " {
-		return nil
-	}
-	n, _ := strconv.ParseUint(string(head[:4]), 16, 16) // 0 for nonsense
-	line, _ := br.Peek(int(min(n, uint64(br.Size()))))
-	return &refusedError{quoted(string(line[min(8, len(line)):]))}
+	return peekRefusal(br)
 }
 
 func mediaType(res *http.Response) string {

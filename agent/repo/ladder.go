@@ -31,7 +31,7 @@ var deeper = [...]int{64, 1024, 16384}
 //   - the whole tree of the commit;
 //   - the whole history of the commit;
 //   - the history of the ref in which the commit was found, with growing depth.
-func (w *web) fetch(ctx context.Context, f *fetch) (*incoming, error) {
+func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
 	a, ok := w.last.take()
@@ -83,7 +83,7 @@ func refused(err error) bool {
 }
 
 // deepen looks for the commit in the history of the ref.
-func (w *web) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, refusal error) (*incoming, error) {
+func (w *smart) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, refusal error) (*incoming, error) {
 	f.base = plan.ID{}
 	gone := func(why string) error {
 		return failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it: %s (%w)", w.url, f.commit, why, refusal)
@@ -126,10 +126,10 @@ func (a *refs) named(ref string) (plan.ID, bool) {
 
 // attempt makes one request. It returns no pack and no error where the answer does not hold the commit; whole says that
 // the answer then held all the history there is.
-func (w *web) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s step) (in *incoming, whole bool, err error) {
+func (w *smart) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s step) (in *incoming, whole bool, err error) {
 	f.base = s.base
 	x := &exchange{dog: dog}
-	in, whole, err = w.exchange(withExchange(ctx, x), a, f, s)
+	in, whole, err = w.exchange(ctx, x, a, f, s)
 	secrets, known := x.outcome()
 	if known != nil {
 		err = known
@@ -150,9 +150,9 @@ func (w *web) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s
 	return in, whole, nil
 }
 
-func (w *web) exchange(ctx context.Context, a *advert, f *fetch, s step) (*incoming, bool, error) {
+func (w *smart) exchange(ctx context.Context, x *exchange, a *advert, f *fetch, s step) (*incoming, bool, error) {
 	req := a.request(s)
-	res, err := a.session.UploadPack(ctx, req)
+	res, err := w.wire.upload(ctx, x, a, req)
 	if err != nil {
 		return nil, false, err
 	}

@@ -93,7 +93,7 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 		r.source = &local{url: u, opts: r.opts}
 		return r, nil
 	}
-	r.source = &web{url: u, auth: auth, opts: r.opts}
+	r.source = &smart{url: u, opts: r.opts, wire: &web{url: u, auth: auth, opts: r.opts}}
 	return r, nil
 }
 

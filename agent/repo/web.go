@@ -18,39 +18,19 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// web is a repository behind https or http. The protocol is go-git's; requests go through a gate.
+// web is the way to a repository behind https or http. The protocol is go-git's; requests go through a gate.
 type web struct {
 	url  URL
 	auth Auth
 	opts RemoteOptions
-	last advertised[*advert]
 
 	mu        sync.Mutex
 	transport *http.Transport
 	ca        []byte // that transport trusts
-}
-
-// advert is an advertisement, with the session in which a fetch can follow.
-type advert struct {
-	session transport.UploadPackSession
-	caps    *capability.List
-	refs    *refs
-}
-
-func (w *web) refs(ctx context.Context) (*refs, error) {
-	ctx, dog, stop := watch(ctx, w.opts.Advertise, w.opts.StallBytes, w.opts.StallWindow)
-	defer stop()
-	a, err := w.advertise(ctx, dog)
-	if err != nil {
-		return nil, err
-	}
-	w.last.put(a)
-	return a.refs, nil
 }
 
 func (w *web) close() error {
@@ -62,8 +42,7 @@ func (w *web) close() error {
 	return nil
 }
 
-// advertise asks for all refs.
-func (w *web) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
+func (w *web) advertise(ctx context.Context, x *exchange) (*advert, error) {
 	rt, err := w.roundTripper()
 	if err != nil {
 		return nil, err
@@ -75,49 +54,22 @@ func (w *web) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &exchange{dog: dog}
 	got, err := session.AdvertisedReferencesContext(withExchange(ctx, x))
-	secrets, known := x.outcome()
-	switch {
-	case known != nil:
-		err = known
-	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return &advert{session, capability.NewList(), &refs{}}, nil
+	if errors.Is(err, transport.ErrEmptyRemoteRepository) {
+		return &advert{session: session, caps: capability.NewList(), refs: &refs{}}, nil
 	}
 	if err != nil {
-		if refused, ok := errors.AsType[*refusedError](err); ok {
-			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s: %w", w.url, foreign(refused, secrets))
-		}
-		return nil, explain(ctx, w.url, err, secrets)
+		return nil, err
 	}
-	if n := len(got.References) + len(got.Peeled); n > w.opts.MaxRefs {
-		return nil, overLimit("%s has %d refs, more than %d", w.url, n, w.opts.MaxRefs)
-	}
-	caps := x.caps
+	caps := x.capabilities()
 	if caps == nil {
 		caps = got.Capabilities
 	}
-	return &advert{session, caps, readRefs(got)}, nil
+	return &advert{session: session, caps: caps, refs: readRefs(got)}, nil
 }
 
-// readRefs takes over go-git's maps.
-func readRefs(a *packp.AdvRefs) *refs {
-	r := &refs{byName: make(map[string]plan.ID, len(a.References)+1), peeled: make(map[string]plan.ID, len(a.Peeled))}
-	for name, id := range a.References {
-		r.byName[name] = plan.ID(id)
-	}
-	for name, id := range a.Peeled {
-		r.peeled[name] = plan.ID(id)
-	}
-	if a.Head != nil {
-		r.byName[headName] = plan.ID(*a.Head)
-	}
-	for _, s := range a.Capabilities.Get(capability.SymRef) {
-		if target, ok := strings.CutPrefix(s, headName+":"); ok {
-			r.head = target
-		}
-	}
-	return r
+func (w *web) upload(ctx context.Context, x *exchange, a *advert, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
+	return a.session.UploadPack(withExchange(ctx, x), req)
 }
 
 // endpoint is the address as go-git wants it, without credentials: the gate adds them.
