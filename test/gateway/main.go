@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"stoker.io/stoker/test/gateway/simulator"
 )
@@ -57,6 +58,9 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	f.DurationVar(&s.StartupDelay, "startup-delay", 0, "how long the gateway shows STARTING")
 	f.DurationVar(&s.ScanDelay, "scan-delay", 0, "how long a scan takes before it reads the tree")
 	f.DurationVar(&s.ClockSkew, "clock-skew", 0, "added to the gateway's clock")
+	f.DurationVar(&s.ProjectsTimer, "projects-timer", 5*time.Minute, "how often the gateway scans its projects by itself; negative for never")
+	f.DurationVar(&s.NoiseEvery, "noise", 0, "how often the gateway touches files without a change; 0 for never")
+	f.BoolVar(&s.ScanModule, "scan-module", false, "install the third-party project-scan module")
 	f.BoolVar(&s.Strict, "strict", false, "refuse parameters and bodies on the scan routes")
 	f.BoolVar(&s.NoWriteBack, "no-write-back", false, "never sign resource.json files again")
 	if err := f.Parse(args); err != nil {

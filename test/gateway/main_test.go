@@ -135,7 +135,7 @@ func TestREADMEExamplesWork(t *testing.T) {
 	dir := t.TempDir()
 	at := running(t, "--data", filepath.Join(dir, "gateway"), "--seed", "--token-out", filepath.Join(dir, "gateway.token"))
 	blocks := strings.Split(readme(t), "```sh\n")[2:] // the first block starts the program
-	require.Len(t, blocks, 6)
+	require.Len(t, blocks, 7)
 	for _, b := range blocks {
 		script, _, _ := strings.Cut(b, "```")
 		script = strings.ReplaceAll(script, "/tmp/", dir+"/")

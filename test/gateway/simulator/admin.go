@@ -52,6 +52,27 @@ func (g *Gateway) adminRoutes() map[string]func(*http.Request) (any, error) {
 		"POST /grants": adminBody(func(_ *http.Request, b struct{ Levels []string }) (any, error) {
 			return "granted", g.Grant(b.Levels...)
 		}),
+		"POST /redundancy": adminBody(func(_ *http.Request, b struct{ ConfigAccess, PeerConnected bool }) (any, error) {
+			g.SetConfigAccess(b.ConfigAccess, b.PeerConnected)
+			return "set", nil
+		}),
+		"POST /noise": adminBody(func(_ *http.Request, b struct{ Kind Noise }) (any, error) {
+			return "made", g.MakeNoise(b.Kind)
+		}),
+		"POST /advance": adminBody(func(_ *http.Request, b struct{ By Duration }) (any, error) {
+			return "passed", g.Advance(time.Duration(b.By))
+		}),
+		"POST /pending-restarts": adminBody(func(_ *http.Request, b struct{ Tasks []string }) (any, error) {
+			g.SetPendingRestarts(b.Tasks...)
+			return "set", nil
+		}),
+		"POST /trial": adminBody(func(_ *http.Request, b struct{ Expired bool }) (any, error) {
+			g.SetTrialExpired(b.Expired)
+			return "set", nil
+		}),
+		"POST /certificate": adminBody(func(_ *http.Request, b struct{ Names []string }) (any, error) {
+			return "renewed", g.RotateTLS(b.Names, time.Time{})
+		}),
 		"POST /log": adminBody(func(_ *http.Request, b struct{ Logger, Message string }) (any, error) {
 			g.Log(b.Logger, b.Message)
 			return "logged", nil

@@ -67,6 +67,14 @@ func (c *canaries) write(name string, raw []byte) error {
 	return nil
 }
 
+// remove deletes a file, which may be one of the gateway's own.
+func (c *canaries) remove(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.files, name)
+	return c.root.Remove(name)
+}
+
 // replace writes a file so that a reader sees the old or the new bytes. Its temporary file lies in projects/.resources,
 // where nobody but the gateway looks, and check never sees it.
 func (c *canaries) replace(name string, raw []byte) error {

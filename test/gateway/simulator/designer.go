@@ -17,6 +17,7 @@ type session struct {
 	id, user, project string
 	since             time.Time
 	opened            map[string]string // resource → its signature when it was opened
+	told              int               // notifications of the project-scan module
 }
 
 // ErrConflict means that a resource was changed since the Designer opened it: a person would see a dialog now.
@@ -26,15 +27,27 @@ const maxSessions = 1000
 
 // OpenDesigner opens a Designer session on a project and returns its id.
 func (g *Gateway) OpenDesigner(user, project string) (string, error) {
+	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.designers) >= maxSessions {
 		return "", errors.New("too many Designer sessions")
 	}
 	g.sessions++
-	s := &session{id: fmt.Sprintf("designer-%d", g.sessions), user: user, project: project, since: g.now(), opened: map[string]string{}}
+	s := &session{id: fmt.Sprintf("designer-%d", g.sessions), user: user, project: project, since: now, opened: map[string]string{}}
 	g.designers[s.id] = s
 	return s.id, nil
+}
+
+// DesignersTold counts the notifications that open Designers got from the project-scan module.
+func (g *Gateway) DesignersTold() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, s := range g.designers {
+		n += s.told
+	}
+	return n
 }
 
 // CloseDesigner ends a session.
@@ -68,6 +81,13 @@ func (g *Gateway) OpenResource(id, resourcePath string) error {
 // as actor, and the gateway has them loaded at once. It waits while a scan lock is held. A resource that the gateway
 // loaded anew since the session opened it is ErrConflict, unless force overwrites it.
 func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
+	if err := g.saveInDesigner(ctx, id, resourcePath, files, force); err != nil {
+		return err
+	}
+	return g.spread()
+}
+
+func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
 	if err := checkSave(resourcePath, files); err != nil {
 		return err
 	}
@@ -90,6 +110,9 @@ func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, fil
 		return fmt.Errorf("the gateway has no project %s", s.project)
 	case old == nil:
 		old = newResource(resourcePath, "G")
+		if g.older() {
+			old.raw = map[string][]byte{}
+		}
 	case old.storedSignature() != base && !force:
 		return ErrConflict
 	}
@@ -132,7 +155,10 @@ func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, acto
 	if err := g.awaitLock(ctx, kindConfig); err != nil {
 		return err
 	}
-	return g.putConfig(collection, resourcePath, actor, doc)
+	if err := g.putConfig(collection, resourcePath, actor, doc); err != nil {
+		return err
+	}
+	return g.spread()
 }
 
 func checkSave(resourcePath string, files map[string][]byte) error {
@@ -158,9 +184,9 @@ func (g *Gateway) projectResource(project, resourcePath string) *resource {
 	return p.tree.resources[resourcePath]
 }
 
-func (s *session) doc(now time.Time) node {
+func (s *session) doc(now time.Time, seen node) node {
 	return object{
-		{"id", s.id}, {"user", s.user}, {"uptime", now.Sub(s.since).Milliseconds()}, {"lastcomm", now.UnixMilli()},
+		{"id", s.id}, {"user", s.user}, {"uptime", now.Sub(s.since).Milliseconds()}, {"lastcomm", seen},
 		{"timeout", 30000}, {"memory", object{{"used", 512}, {"max", 2048}}}, {"project", s.project},
 		{"address", "192.0.2.10"}, {"timezone", "UTC"},
 	}
@@ -171,20 +197,24 @@ func (g *Gateway) getDesigners(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gateway) sessionDocs() []node {
+	now := g.now()
+	seen := g.moment(now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	items := make([]node, 0, len(g.designers))
 	for _, id := range slices.Sorted(maps.Keys(g.designers)) {
-		items = append(items, g.designers[id].doc(g.now()))
+		items = append(items, g.designers[id].doc(now, seen))
 	}
 	return items
 }
 
 func (g *Gateway) getDesigner(w http.ResponseWriter, r *http.Request) {
+	now := g.now()
+	seen := g.moment(now)
 	g.mu.Lock()
 	var doc node
 	if s := g.designers[r.PathValue("id")]; s != nil {
-		doc = s.doc(g.now())
+		doc = s.doc(now, seen)
 	}
 	g.mu.Unlock()
 	if doc == nil {

@@ -127,6 +127,11 @@ func newCertificate(names []string, notAfter time.Time) (*certificate, error) {
 	}, nil
 }
 
-func (c *certificate) config() *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+// tlsConfig serves the certificate of the moment.
+func (g *Gateway) tlsConfig() *tls.Config {
+	return &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &g.certificate().pair, nil },
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+	}
 }

@@ -32,25 +32,53 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, routes http.Hand
 	state, _ := g.State()
 	switch {
 	case r.URL.Path == "/StatusPing":
-		writeJSON(w, http.StatusOK, statusPing(state))
+		writeJSON(w, http.StatusOK, g.statusPing(state))
 	case r.URL.Path == "/system/gwinfo":
 		w.Header().Set("Content-Type", "text/plain;charset=utf-8")
 		fmt.Fprint(w, g.gwinfo(state))
 	case r.URL.Path == "/welcome":
 		w.Header().Set("Content-Type", "text/html;charset=utf-8")
 		fmt.Fprint(w, "<!DOCTYPE html><html><head><title>Welcome</title></head><body>Commission this gateway.</body></html>")
-	case !strings.HasPrefix(r.URL.Path, "/data/"):
+	case !strings.HasPrefix(r.URL.Path, "/data/") && r.URL.Path != "/openapi.json":
 		htmlError(w, http.StatusNotFound, "Not Found")
 	case state == Commissioning:
 		http.Redirect(w, r, "/welcome", http.StatusFound)
 	case state != Running:
 		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
 	default:
+		if g.opts.Unknowns.JSONErrors {
+			w = &jsonErrors{ResponseWriter: w, url: r.URL.Path}
+		}
 		routes.ServeHTTP(w, r)
 	}
 }
 
-func statusPing(s State) node {
+// jsonErrors turns the web server's error pages into JSON.
+type jsonErrors struct {
+	http.ResponseWriter
+	url    string
+	silent bool
+}
+
+func (j *jsonErrors) WriteHeader(status int) {
+	if j.silent = strings.HasPrefix(j.Header().Get("Content-Type"), "text/html"); !j.silent {
+		j.ResponseWriter.WriteHeader(status)
+		return
+	}
+	writeJSON(j.ResponseWriter, status, object{{"message", http.StatusText(status)}, {"url", j.url}, {"status", strconv.Itoa(status)}})
+}
+
+func (j *jsonErrors) Write(p []byte) (int, error) {
+	if j.silent {
+		return len(p), nil
+	}
+	return j.ResponseWriter.Write(p)
+}
+
+func (g *Gateway) statusPing(s State) node {
+	if s == Starting && g.opts.Unknowns.OtherStates {
+		return object{{"state", "INITIALIZING"}}
+	}
 	if s == Commissioning {
 		return object{{"state", string(Running)}, {"details", string(Commissioning)}}
 	}
@@ -64,7 +92,7 @@ func (g *Gateway) gwinfo(s State) string {
 		status = "NEEDS_COMMISSIONING"
 	}
 	node := "Active"
-	if g.opts.Role == "Backup" {
+	if !g.place().active {
 		node = "Warm"
 	}
 	return strings.Join([]string{
@@ -100,6 +128,9 @@ func (g *Gateway) guarded(next http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		t, refused := g.authorize(r)
+		if refused != nil && r.URL.Path == "/openapi.json" && g.opts.Unknowns.OpenAPIIs403 {
+			refused = &refusal{http.StatusForbidden, "Forbidden"}
+		}
 		if refused != nil {
 			htmlError(w, refused.status, refused.message)
 			return

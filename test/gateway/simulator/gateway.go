@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,6 +43,8 @@ type Gateway struct {
 
 	front, frontTLS, admin *door
 
+	ahead atomic.Int64 // nanoseconds that Advance let pass
+
 	// saving is held while the gateway itself writes or loads resources: it never meets its own half-written files.
 	saving sync.Mutex
 
@@ -57,6 +60,12 @@ type Gateway struct {
 	locks      map[string]*scanLock
 	designers  map[string]*session
 	sessions   int
+	redundancy membership
+	pending    []string  // restart tasks
+	expired    bool      // the trial
+	due        time.Time // of the projects timer, in the gateway's clock; zero for none
+	timed      int       // scans that the timer began
+	noises     int
 
 	life   context.Context // ends with Close
 	end    context.CancelFunc
@@ -77,6 +86,7 @@ func Start(opts Options) (*Gateway, error) {
 		return nil, fmt.Errorf("the data directory: %w", err)
 	}
 	g := &Gateway{opts: opts, root: root, log: opts.Log, state: Down}
+	g.redundancy = membership{access: opts.Role != "Backup", active: opts.Role != "Backup", peer: opts.Role != "Independent"}
 	g.canaries = &canaries{root: root}
 	g.logs = &logBook{now: g.now}
 	g.requests = &requestLog{counts: map[string]int{}}
@@ -87,6 +97,7 @@ func Start(opts Options) (*Gateway, error) {
 	if err := g.open(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
+	g.noisy()
 	return g, nil
 }
 
@@ -106,7 +117,7 @@ func (g *Gateway) open() error {
 		if g.cert, err = newCertificate(g.opts.TLS.Names, g.opts.TLS.NotAfter); err != nil {
 			return err
 		}
-		g.frontTLS = &door{addr: g.opts.TLS.Listen, handler: g.frontHandler(), tls: g.cert.config()}
+		g.frontTLS = &door{addr: g.opts.TLS.Listen, handler: g.frontHandler(), tls: g.tlsConfig()}
 	}
 	g.admin = &door{addr: g.opts.Admin, handler: g.adminHandler()}
 	if err := g.admin.open(); err != nil {
@@ -159,10 +170,40 @@ func (g *Gateway) AdminURL() string { return "http://" + g.admin.address() }
 
 // CA is the gateway's self-signed certificate in PEM, nil without Options.TLS.
 func (g *Gateway) CA() []byte {
-	if g.cert == nil {
-		return nil
+	if c := g.certificate(); c != nil {
+		return c.pem
 	}
-	return g.cert.pem
+	return nil
+}
+
+func (g *Gateway) certificate() *certificate {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cert
+}
+
+// RotateTLS gives the https port another self-signed certificate: new connections see it. Without names they are those
+// of before, and without notAfter it is valid for a day.
+func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
+	if g.frontTLS == nil {
+		return errors.New("the gateway has no https port")
+	}
+	if len(names) == 0 {
+		names = g.opts.TLS.Names
+	}
+	if notAfter.IsZero() {
+		notAfter = time.Now().Add(24 * time.Hour)
+	}
+	fresh, err := newCertificate(names, notAfter)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.cert = fresh
+	g.mu.Unlock()
+	// A gateway's web server ends its connections when it takes another key store.
+	g.frontTLS.close()
+	return g.frontTLS.open()
 }
 
 // Token is the API token that the gateway issued, <name>:<key>. It is "" until the first start has got that far.
@@ -191,9 +232,6 @@ func (g *Gateway) LoadErrors() []string {
 	defer g.mu.Unlock()
 	return append([]string(nil), g.loadErrors...)
 }
-
-// now is the gateway's clock.
-func (g *Gateway) now() time.Time { return time.Now().Add(g.opts.ClockSkew) }
 
 // sleep waits for d, or for ctx to end.
 func sleep(ctx context.Context, d time.Duration) error {

@@ -71,6 +71,7 @@ func (g *Gateway) forget() {
 		g.locks[kind] = &scanLock{}
 	}
 	g.designers = map[string]*session{}
+	g.due = time.Time{}
 }
 
 // power starts the gateway.
@@ -131,20 +132,25 @@ func (g *Gateway) boot(up context.Context) error {
 	}
 	if reset {
 		// The commissioning steps of a first start write the defaults over what is there.
-		if err := g.putConfig("core", "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
+		into := "core"
+		if g.opts.Unknowns.ResetInMode && g.opts.Mode != "" {
+			into = g.opts.Mode
+		}
+		if err := g.putConfig(into, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
 			return err
 		}
 	}
 	g.mu.Lock()
-	g.first = false
+	g.first, g.pending = false, nil
 	g.mu.Unlock()
 	g.enter(up, Running, "")
+	g.startTimer(up)
 	return nil
 }
 
 // issueOwn issues the gateway's own token once, where there is a collection to hold it.
 func (g *Gateway) issueOwn() error {
-	if g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
+	if g.older() || g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
 		return nil
 	}
 	name, key, _ := strings.Cut(g.opts.Token, ":")
@@ -162,6 +168,9 @@ func (g *Gateway) issueOwn() error {
 func (g *Gateway) startupFault() error {
 	if err := g.writable(); err != nil {
 		return fmt.Errorf("the data directory cannot be written to: %w", err)
+	}
+	if g.older() {
+		return nil // its configuration is a database
 	}
 	if !exists(g.root, path.Join(resourcesDir, "core", "config-mode.json")) {
 		return errors.New("there is no resource collection core: the data directory was not empty, and so was never seeded")

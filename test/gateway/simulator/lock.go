@@ -32,23 +32,28 @@ func (l *scanLock) wake() {
 	l.changed = make(chan struct{})
 }
 
-func (l *scanLock) doc() node {
+func (g *Gateway) lockDoc(l *scanLock) node {
+	unit := time.Second
+	if g.opts.Unknowns.RemainingMillis {
+		unit = time.Millisecond
+	}
 	return object{
-		{"timestamp", l.taken.UnixMilli()},
-		{"remaining", int64(time.Until(l.until) / time.Second)},
+		{"timestamp", g.moment(l.taken)},
+		{"remaining", int64(time.Until(l.until) / unit)},
 		{"actor", l.actor},
 	}
 }
 
 // HoldLock takes a scan lock in the name of another actor, for at most d.
 func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
+	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.locks[kind]
 	if l == nil {
 		return errKind(kind)
 	}
-	l.take(actor, g.now(), d)
+	l.take(actor, now, d)
 	return nil
 }
 
@@ -102,7 +107,7 @@ func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
 	l := g.locks[r.PathValue("kind")]
 	var doc node
 	if l != nil && l.held() {
-		doc = l.doc()
+		doc = g.lockDoc(l)
 	}
 	g.mu.Unlock()
 	switch {
@@ -145,6 +150,7 @@ func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.saving.Unlock()
+	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.locks[kind]
@@ -152,8 +158,8 @@ func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusConflict, "Conflict")
 		return
 	}
-	l.take(tokenOf(r).name, g.now(), time.Duration(body.HoldTimeout)*time.Second)
-	writeJSON(w, http.StatusOK, l.doc())
+	l.take(tokenOf(r).name, now, time.Duration(body.HoldTimeout)*time.Second)
+	writeJSON(w, http.StatusOK, g.lockDoc(l))
 }
 
 func (g *Gateway) lockHeld(kind string) bool {

@@ -18,8 +18,10 @@ type Options struct {
 	// Name is the gateway's name, default "gateway"; Version its version, default 8.3.8. Before 8.3 it has none of the
 	// routes below /data/api/v1. Mode is the active deployment mode, "" for none.
 	Name, Version, Mode string
-	// Role is Independent (default), Master or Backup. A backup has no access to its configuration.
+	// Role is Independent (default), Master or Backup. A backup has no access to its configuration; see Pair.
 	Role string
+	// ScanModule installs the third-party project-scan module.
+	ScanModule bool
 
 	// Seeding says how an empty data directory is filled.
 	Seeding Seeding
@@ -35,6 +37,10 @@ type Options struct {
 	ScanDelay time.Duration
 	// ClockSkew is added to the clock of the gateway.
 	ClockSkew time.Duration
+	// ProjectsTimer is how often the gateway scans its projects by itself; 0 is its own 300 s, negative is never.
+	ProjectsTimer time.Duration
+	// NoiseEvery is how often the gateway makes one of Noises; 0 is never.
+	NoiseEvery time.Duration
 
 	// Token is the API token <name>:<key> to accept; "" makes one up, see Gateway.Token. The token gets the level
 	// Authenticated/ApiKeys/Stoker, which the seeded permissions admit, and works over http.
@@ -87,8 +93,32 @@ type Unknowns struct {
 	ForgetScans bool
 	// RunnableOnly leaves disabled projects out of projects/list.
 	RunnableOnly bool
-	// NoScanOnBackup makes a redundant backup answer 403 to a scan.
+	// NoScanOnBackup makes a node without config access answer 403 to a scan.
 	NoScanOnBackup bool
+	// ReplicateAllFiles makes a pair copy files too that are no part of a resource.
+	ReplicateAllFiles bool
+	// TimerIgnoresLock lets the projects timer scan while a scan lock is held; else that turn is left out.
+	TimerIgnoresLock bool
+	// LateActive answers a POST for a scan before it shows as active.
+	LateActive bool
+	// SkipUnchanged leaves a resource as it was loaded where its resource.json did not change, whatever its files hold.
+	SkipUnchanged bool
+	// ResetInMode makes the commissioning write its permissions into the active mode; else into core.
+	ResetInMode bool
+	// RemainingMillis gives the rest of a scan lock in milliseconds; else in seconds.
+	RemainingMillis bool
+	// LeafNames lists resources in folders by their last name; else by their path.
+	LeafNames bool
+	// JSONErrors answers errors below /data as JSON; else as the web server's HTML page.
+	JSONErrors bool
+	// TimesAsText gives times as RFC 3339; else as milliseconds.
+	TimesAsText bool
+	// OpenAPIIs403 answers 403 to who asks for openapi.json without a token; else 401.
+	OpenAPIIs403 bool
+	// TrialStopsScans answers 403 to a scan when the trial has expired.
+	TrialStopsScans bool
+	// OtherStates makes a starting gateway say that it is in a state that no source names.
+	OtherStates bool
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -101,6 +131,9 @@ func (o Options) withDefaults() (Options, error) {
 		if *value == "" {
 			*value = def
 		}
+	}
+	if o.ProjectsTimer == 0 {
+		o.ProjectsTimer = 300 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

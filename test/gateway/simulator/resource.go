@@ -33,6 +33,8 @@ type resource struct {
 	files   []string
 	digests map[string]string // file name → lower-case hex SHA-256
 	config  node              // config.json, nil where there is none
+	// raw holds the files' content for a gateway before 8.3, which signs that and not its digests; nil else.
+	raw map[string][]byte
 }
 
 // errNoAttributes is what stops a whole gateway at a cold start.
@@ -87,6 +89,22 @@ func (r *resource) loadFile(root *os.Root, dir, file string) error {
 	return nil
 }
 
+// readRaw reads the content of all resources.
+func (t *tree) readRaw(root *os.Root) []problem {
+	var problems []problem
+	for name, r := range t.resources {
+		r.raw = map[string][]byte{}
+		for _, f := range r.files {
+			raw, err := readFile(root, path.Join(t.dir, name, f))
+			if err != nil {
+				problems = append(problems, problem{path.Join(t.dir, name), err})
+			}
+			r.raw[f] = raw
+		}
+	}
+	return problems
+}
+
 func (r *resource) listedFiles() ([]string, error) {
 	v, _ := r.doc.get("files")
 	list, ok := v.(array)
@@ -131,8 +149,9 @@ func (r *resource) flag(key string) byte {
 	return 0
 }
 
-// signature computes lastModificationSignature in the form of Ignition 8.3: SHA-256 over scope, description, version,
-// three flags, the sorted files with the hex digest of each, and the sorted attributes but the signature itself.
+// signature computes lastModificationSignature: SHA-256 over scope, description, version,
+// three flags, the sorted files with the hex digest of each (before 8.3, with its bytes), and the sorted attributes but
+// the signature itself.
 func (r *resource) signature() (string, error) {
 	scope, err := r.scope()
 	if err != nil {
@@ -153,7 +172,12 @@ func (r *resource) signature() (string, error) {
 	_ = binary.Write(h, binary.BigEndian, version)
 	h.Write([]byte{0, r.flag("restricted"), r.flag("overridable")})
 	for _, name := range slices.Sorted(maps.Keys(r.digests)) {
-		h.Write([]byte(name + r.digests[name]))
+		h.Write([]byte(name))
+		if r.raw != nil {
+			h.Write(r.raw[name])
+		} else {
+			h.Write([]byte(r.digests[name]))
+		}
 	}
 	attributes := slices.Clone(r.attributes())
 	slices.SortFunc(attributes, func(a, b member) int { return strings.Compare(a.key, b.key) })
@@ -243,6 +267,10 @@ func (r *resource) withFiles(files map[string][]byte) *resource {
 	for name, raw := range files {
 		sum := sha256.Sum256(raw)
 		next.digests[name] = hex.EncodeToString(sum[:])
+	}
+	if r.raw != nil {
+		next.raw = maps.Clone(r.raw)
+		maps.Copy(next.raw, files)
 	}
 	next.files = slices.Sorted(maps.Keys(next.digests))
 	list := make(array, 0, len(next.files))

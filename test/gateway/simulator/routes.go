@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,7 +14,17 @@ import (
 // routes are the routes below /data that need a token.
 func (g *Gateway) routes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, handle := range map[string]http.HandlerFunc{
+	for pattern, handle := range g.patterns() {
+		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.guarded(handle))
+	}
+	mux.HandleFunc("GET /data/project-scan-endpoint/confirm-support", g.moduleRoute(g.getModuleSupport))
+	mux.HandleFunc("POST /data/project-scan-endpoint/scan", g.moduleRoute(g.postModuleScan))
+	mux.HandleFunc("/", g.noRoute)
+	return mux
+}
+
+func (g *Gateway) patterns() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
 		"GET  /data/api/v1/scan/{kind}":                              g.getScan,
 		"POST /data/api/v1/scan/{kind}":                              g.postScanRoute,
 		"GET  /data/api/v1/scan-lock/{kind}":                         g.getLock,
@@ -36,12 +47,10 @@ func (g *Gateway) routes() http.Handler {
 		"GET  /data/api/v1/mode":                                     g.getModes,
 		"GET  /data/api/v1/trial":                                    g.getTrial,
 		"GET  /data/api/v1/modules/healthy":                          g.getModules,
-		"GET  /openapi.json":                                         g.noRoute,
-	} {
-		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.guarded(handle))
+		"GET  /data/api/v1/overview":                                 g.getOverview,
+		"GET  /data/api/v1/tags/export":                              g.getTags,
+		"GET  /openapi.json":                                         g.getOpenAPI,
 	}
-	mux.HandleFunc("/", g.noRoute)
-	return mux
 }
 
 // native checks a request of a native scan route: no parameter, no body.
@@ -77,7 +86,7 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 	case g.scanner(kind) == nil:
 		g.noRoute(w, r)
 	case !g.native(w, r):
-	case g.opts.Role == "Backup" && g.opts.Unknowns.NoScanOnBackup:
+	case !g.place().access && g.opts.Unknowns.NoScanOnBackup, g.trialExpired() && g.opts.Unknowns.TrialStopsScans:
 		htmlError(w, http.StatusForbidden, "Forbidden")
 	default:
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<20))
@@ -95,15 +104,14 @@ func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
-	backup := g.opts.Role == "Backup"
-	activity, project := "Active", "Good"
-	if backup {
+	at, activity := g.place(), "Active"
+	if !at.active {
 		activity = "Warm"
 	}
 	writeJSON(w, http.StatusOK, object{
-		{"role", g.opts.Role}, {"projectState", project}, {"activityLevel", activity}, {"localId", g.opts.Name},
-		{"peerConnected", g.opts.Role != "Independent"}, {"hasConfigAccess", !backup}, {"syncPending", false},
-		{"failoverPending", false},
+		{"role", g.opts.Role}, {"projectState", "Good"}, {"activityLevel", activity}, {"localId", g.opts.Name},
+		{"peerConnected", at.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", at.access}, {"syncPending", false},
+		{"failoverPending", false}, {"uptime", json.Number("1000")}, {"lastSyncTimestamp", json.Number("0")},
 	})
 }
 
@@ -118,14 +126,10 @@ func (g *Gateway) getLogs(w http.ResponseWriter, r *http.Request) {
 	items := make(array, 0, len(lines))
 	for _, l := range lines {
 		items = append(items, object{
-			{"timestamp", l.at.UnixMilli()}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
+			{"timestamp", g.moment(l.at)}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
 		})
 	}
 	writeJSON(w, http.StatusOK, object{{"items", items}})
-}
-
-func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{{"pending", array{}}})
 }
 
 func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
@@ -154,12 +158,6 @@ func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
 	writeList(w, r, items)
 }
 
-func (g *Gateway) getTrial(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{
-		{"licenseMode", "Trial"}, {"trialState", "AllInDemo"}, {"trialSecondsLeft", 7200}, {"expired", false}, {"emergency", false},
-	})
-}
-
 func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
 	ids := []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"}
 	items := make([]node, 0, len(ids))
@@ -167,6 +165,17 @@ func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
 		items = append(items, object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
 	}
 	writeList(w, r, items)
+}
+
+// moment is a time as the interface gives it.
+func (g *Gateway) moment(t time.Time) node {
+	if g.opts.Unknowns.TimesAsText && !t.IsZero() {
+		return t.UTC().Format(time.RFC3339Nano)
+	}
+	if t.IsZero() {
+		return int64(0)
+	}
+	return t.UnixMilli()
 }
 
 // writeList answers a page of a list: limit (100 unless asked), offset, search by name.

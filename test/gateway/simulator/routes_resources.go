@@ -69,7 +69,11 @@ func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 	items := []node{}
 	for _, name := range cfg.names(prefix) {
 		res, from, in := cfg.effective(name)
-		item := resourceDoc(strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/"), res, in)
+		short := strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/")
+		if g.opts.Unknowns.LeafNames && short != "" {
+			short = path.Base(short)
+		}
+		item := resourceDoc(short, res, in)
 		if detailed {
 			item = append(item, resourceDetails(res, from)...)
 		}

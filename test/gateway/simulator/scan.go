@@ -79,15 +79,11 @@ func (g *Gateway) scanner(kind string) *scanner {
 func (g *Gateway) scanStatus(kind string) node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.scans[kind].status()
+	return g.statusOf(g.scans[kind])
 }
 
-func (s *scanner) status() node {
-	ms := int64(0)
-	if !s.last.IsZero() {
-		ms = s.last.UnixMilli()
-	}
-	return object{{"scanActive", s.active}, {"lastScanTimestamp", ms}, {"lastScanDuration", s.duration.Milliseconds()}}
+func (g *Gateway) statusOf(s *scanner) node {
+	return object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
 }
 
 // postScan asks for a scan, which runs by itself, and releases the scan lock.
@@ -96,6 +92,7 @@ func (g *Gateway) postScan(kind string) node {
 	defer g.mu.Unlock()
 	g.locks[kind].release()
 	s := g.scans[kind]
+	before := g.statusOf(s)
 	switch up := g.up; {
 	case s.active:
 		s.queued = s.queued || !g.opts.Unknowns.CoalescePosts
@@ -103,7 +100,10 @@ func (g *Gateway) postScan(kind string) node {
 		s.active = true
 		g.wg.Go(func() { g.runScans(up, s) })
 	}
-	return s.status()
+	if g.opts.Unknowns.LateActive {
+		return before
+	}
+	return g.statusOf(s)
 }
 
 func (g *Gateway) runScans(up context.Context, s *scanner) {
@@ -160,14 +160,23 @@ func (g *Gateway) waitScan(up context.Context, s *scanner) error {
 	}
 }
 
-// pass reads the tree as it is now and takes the result for the snapshot.
+// pass reads the tree as it is now and takes the result for the snapshot. A node that has a peer then copies it there.
 func (g *Gateway) pass(up context.Context, s *scanner) error {
+	if err := g.passQuiet(up, s.kind); err != nil {
+		return err
+	}
+	return g.spread()
+}
+
+// passQuiet is pass for a node alone.
+func (g *Gateway) passQuiet(up context.Context, kind string) error {
+	s := g.scanner(kind)
 	g.saving.Lock()
 	defer g.saving.Unlock()
 	if up.Err() != nil {
 		return up.Err()
 	}
-	began := time.Now()
+	began, now := time.Now(), g.now()
 	var problems []problem
 	if s.kind == kindProjects {
 		problems = g.passProjects()
@@ -187,7 +196,7 @@ func (g *Gateway) pass(up context.Context, s *scanner) error {
 	s.passes++
 	s.duration = time.Since(began)
 	// Two scans never end in the same millisecond.
-	s.last = later(g.now(), s.last.Add(time.Millisecond))
+	s.last = later(now.Add(time.Since(began)), s.last.Add(time.Millisecond))
 	return nil
 }
 
@@ -206,6 +215,14 @@ func (g *Gateway) passProjects() []problem {
 	g.mu.Unlock()
 	loaded, problems := loadProjects(g.root, old)
 	for _, p := range loaded {
+		if before := old[p.name]; before != nil && g.opts.Unknowns.SkipUnchanged {
+			p.tree.keepUnchanged(before.tree)
+		}
+	}
+	for _, p := range loaded {
+		if g.older() {
+			problems = append(problems, p.tree.readRaw(g.root)...)
+		}
 		g.signExternal(p.tree, true)
 	}
 	g.mu.Lock()
@@ -219,6 +236,11 @@ func (g *Gateway) passConfig() []problem {
 	old := g.config
 	g.mu.Unlock()
 	loaded, problems := loadConfig(g.root, g.opts.Mode, old)
+	for _, c := range loaded {
+		if before := old.collection(c.name); before != nil && g.opts.Unknowns.SkipUnchanged {
+			c.tree.keepUnchanged(before.tree)
+		}
+	}
 	for _, c := range loaded {
 		if g.opts.Unknowns.SignConfig && c.name != "external" && c.name != "local" {
 			g.signExternal(c.tree, false)

@@ -65,6 +65,16 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 	return t, problems
 }
 
+// keepUnchanged puts back what was loaded of resources whose signed resource.json is the same as it was.
+func (t *tree) keepUnchanged(old *tree) {
+	for name, r := range t.resources {
+		was := old.resources[name]
+		if was != nil && r.storedSignature() != "" && string(compact(r.doc)) == string(compact(was.doc)) {
+			t.resources[name] = was
+		}
+	}
+}
+
 // names lists the resource paths at and below a prefix, sorted; all of them for "".
 func (t *tree) names(prefix string) []string {
 	var names []string

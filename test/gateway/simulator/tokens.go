@@ -109,6 +109,10 @@ type refusal struct {
 
 // authorize checks the token of a request. Write is needed for everything but GET and HEAD.
 func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
+	return g.authorizeFor(r, r.Method != http.MethodGet && r.Method != http.MethodHead)
+}
+
+func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
 	g.mu.Lock()
 	cfg := g.config
 	g.mu.Unlock()
@@ -127,7 +131,7 @@ func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
 	// Write implies Read, and Read implies Access.
 	read, write := cfg.permission("readPermissions"), cfg.permission("writePermissions")
 	allowed := write.admits(t)
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+	if !changes {
 		allowed = allowed || read.admits(t) && cfg.permission("accessPermissions").admits(t)
 	}
 	if !allowed {

@@ -1,0 +1,98 @@
+package simulator
+
+import (
+	"context"
+	"time"
+)
+
+// now is the gateway's clock.
+func (g *Gateway) now() time.Time {
+	return time.Now().Add(g.opts.ClockSkew + time.Duration(g.ahead.Load()))
+}
+
+// Advance lets d pass at once: the gateway's clock goes on, scan locks come nearer to their end, and each scan of the
+// projects that the timer would have begun meanwhile is done before it returns, as often as it was due.
+func (g *Gateway) Advance(d time.Duration) error {
+	if d < 0 {
+		d = 0
+	}
+	end := g.now().Add(d)
+	for {
+		g.mu.Lock()
+		up, due := g.up, g.due
+		g.mu.Unlock()
+		if due.IsZero() || due.After(end) {
+			g.elapse(end.Sub(g.now()))
+			return nil
+		}
+		g.elapse(due.Sub(g.now()))
+		if err := g.tick(up); err != nil {
+			return err
+		}
+	}
+}
+
+// elapse moves the clock on.
+func (g *Gateway) elapse(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ahead.Add(int64(d))
+	for _, l := range g.locks {
+		l.until = l.until.Add(-d)
+		l.wake()
+	}
+}
+
+// startTimer begins the timer that scans the projects by itself [3P: 300 s, -Dignition.projects.scanFrequency].
+func (g *Gateway) startTimer(up context.Context) {
+	if g.opts.ProjectsTimer < 0 {
+		return
+	}
+	next := g.now().Add(g.opts.ProjectsTimer)
+	g.mu.Lock()
+	g.due = next
+	g.mu.Unlock()
+	g.spawn(func() {
+		for {
+			g.mu.Lock()
+			due := g.due
+			g.mu.Unlock()
+			if sleep(up, max(due.Sub(g.now()), time.Millisecond)) != nil {
+				return
+			}
+			if err := g.tick(up); err != nil && up.Err() == nil {
+				g.logs.add(levelError, "ProjectScan", "timer: "+err.Error())
+			}
+		}
+	})
+}
+
+// tick scans the projects if that is due.
+func (g *Gateway) tick(up context.Context) error {
+	now := g.now()
+	g.mu.Lock()
+	due := !g.due.IsZero() && !g.due.After(now) && g.state == Running
+	locked := g.locks[kindProjects].held() && !g.opts.Unknowns.TimerIgnoresLock
+	if !g.due.IsZero() && !g.due.After(now) {
+		g.due = now.Add(g.opts.ProjectsTimer)
+	}
+	s := g.scans[kindProjects]
+	if due && !locked {
+		g.timed++
+	}
+	g.mu.Unlock()
+	if !due || locked {
+		return nil
+	}
+	return g.pass(up, s)
+}
+
+// TimedScans counts the scans that the timer began.
+func (g *Gateway) TimedScans() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.timed
+}

@@ -1,0 +1,167 @@
+package simulator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Noise is something that a gateway at work does to its files by itself, without anybody having changed anything.
+type Noise string
+
+// The kinds of noise.
+const (
+	// NoiseTimestamp writes a project's resource.json again with another time and a signature that fits, and nothing else.
+	NoiseTimestamp Noise = "timestamp"
+	// NoiseKeyOrder writes a JSON data file of a resource again with its keys in another order, and signs it.
+	NoiseKeyOrder Noise = "key-order"
+	// NoiseThumbnail draws a thumbnail.png again, and signs the resource.
+	NoiseThumbnail Noise = "thumbnail"
+	// NoiseValueStore makes the -wal file of the store of tag values, and deletes it.
+	NoiseValueStore Noise = "value-store"
+	// NoiseModuleTags rewrites the tag folders of a provider that a module makes at run time.
+	NoiseModuleTags Noise = "module-tags"
+)
+
+// Noises are all kinds.
+var Noises = []Noise{NoiseTimestamp, NoiseKeyOrder, NoiseThumbnail, NoiseValueStore, NoiseModuleTags}
+
+// MakeNoise makes one noise. Which resource it is about goes round by the number of calls; a gateway that has none that
+// fits does nothing.
+func (g *Gateway) MakeNoise(kind Noise) error {
+	g.saving.Lock()
+	defer g.saving.Unlock()
+	g.mu.Lock()
+	g.noises++
+	turn := g.noises
+	g.mu.Unlock()
+	switch kind {
+	case NoiseTimestamp:
+		return g.resign(turn, func(string, *resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
+	case NoiseKeyOrder:
+		return g.resign(turn, g.reordered)
+	case NoiseThumbnail:
+		return g.resign(turn, g.redrawn)
+	case NoiseValueStore:
+		return g.valueStore()
+	case NoiseModuleTags:
+		return g.moduleTags(turn)
+	}
+	return fmt.Errorf("no noise %q: want one of %v", kind, Noises)
+}
+
+// resign writes files of a project resource again, and its resource.json with the actor that it has. change returns nil
+// for a resource that does not fit.
+func (g *Gateway) resign(turn int, change func(dir string, r *resource) (map[string][]byte, error)) error {
+	projects := g.loadedProjects()
+	type at struct {
+		project string
+		r       *resource
+	}
+	var all []at
+	for _, name := range slices.Sorted(maps.Keys(projects)) {
+		for _, p := range projects[name].tree.names("") {
+			if r := projects[name].tree.resources[p]; !r.unary {
+				all = append(all, at{name, r})
+			}
+		}
+	}
+	for i := range all {
+		x := all[(turn+i)%len(all)]
+		dir := path.Join(projectsDir, x.project, x.r.path)
+		files, err := change(dir, x.r)
+		if err != nil {
+			return err
+		}
+		if files == nil {
+			continue
+		}
+		actor, _ := dig(x.r.attributes(), "lastModification", "actor").(string)
+		saved, err := g.saveResource(dir, x.r, actor, files)
+		if err == nil && !g.opts.NoBlobs {
+			err = g.keepBlobs(dir, saved)
+		}
+		if err != nil {
+			return err
+		}
+		g.mu.Lock()
+		p := *g.projects[x.project]
+		p.tree = p.tree.with(saved)
+		g.projects = maps.Clone(g.projects)
+		g.projects[x.project] = &p
+		g.mu.Unlock()
+		return nil
+	}
+	return nil
+}
+
+// reordered turns the keys of a resource's first JSON object round.
+func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) {
+	for _, f := range r.files {
+		if !strings.HasSuffix(f, ".json") {
+			continue
+		}
+		raw, err := readFile(g.root, path.Join(dir, f))
+		if err != nil {
+			return nil, nil //nolint:nilerr // somebody is deleting it: not a resource that fits
+		}
+		v, err := parseJSON(raw)
+		o, ok := v.(object)
+		if err != nil || !ok || len(o) < 2 {
+			continue
+		}
+		o = slices.Clone(o)
+		slices.Reverse(o)
+		return map[string][]byte{f: pretty(o)}, nil
+	}
+	return nil, nil
+}
+
+// redrawn is another picture of the same view.
+func (g *Gateway) redrawn(_ string, r *resource) (map[string][]byte, error) {
+	if !slices.Contains(r.files, "thumbnail.png") {
+		return nil, nil
+	}
+	return map[string][]byte{"thumbnail.png": fmt.Appendf(nil, "\x89PNG\r\n\x1a\n drawn at %s", g.now().Format(time.RFC3339Nano))}, nil
+}
+
+const walFile = "config/ignition/tags/valueStore.idb-wal"
+
+func (g *Gateway) valueStore() error {
+	if err := g.canaries.write(walFile, []byte("simulated pages")); err != nil {
+		return err
+	}
+	return g.canaries.remove(walFile)
+}
+
+// moduleTags is a provider whose tags a module makes.
+func (g *Gateway) moduleTags(turn int) error {
+	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
+	dir := path.Join(resourcesDir, "core", name)
+	tags := array{object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(turn))}}}
+	return errors.Join(
+		g.putFile(path.Join(dir, "tags.json"), pretty(tags)),
+		g.putFile(path.Join(dir, unaryFile), pretty(object{{"files", array{"tags.json"}}, {"attributes", object{}}})))
+}
+
+// noisy makes one noise after the other while the gateway runs.
+func (g *Gateway) noisy() {
+	if g.opts.NoiseEvery <= 0 {
+		return
+	}
+	g.spawn(func() {
+		for n := 0; sleep(g.life, g.opts.NoiseEvery) == nil; n++ {
+			if state, _ := g.State(); state != Running {
+				continue
+			}
+			if err := g.MakeNoise(Noises[n%len(Noises)]); err != nil {
+				g.log.Warn("the simulated gateway could not make noise", "error", err)
+			}
+		}
+	})
+}

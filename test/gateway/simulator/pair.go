@@ -1,0 +1,193 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// membership is a gateway's part in a redundant pair, guarded by Gateway.mu.
+type membership struct {
+	access, active, peer bool
+	pair                 *Pair
+}
+
+// Pair is two redundant gateways. What the one with config access has loaded, it copies to the other: core, the deployment
+// modes and the projects; not external, and not local [IA].
+type Pair struct {
+	mu     sync.Mutex
+	from   *Gateway // has config access
+	to     *Gateway
+	paused bool
+}
+
+// NewPair makes a pair of two gateways that were started with the roles Master and Backup, and copies once.
+func NewPair(master, backup *Gateway) (*Pair, error) {
+	if master.opts.Role != "Master" || backup.opts.Role != "Backup" {
+		return nil, errors.New("a pair is made of a Master and a Backup")
+	}
+	p := &Pair{from: master, to: backup}
+	for _, g := range []*Gateway{master, backup} {
+		g.mu.Lock()
+		g.redundancy.pair, g.redundancy.peer = p, true
+		g.mu.Unlock()
+	}
+	return p, p.Replicate()
+}
+
+// Failover gives config access and activity to the other node, as a person or a failure does. connected is whether the
+// two still see each other.
+func (p *Pair) Failover(connected bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.from, p.to = p.to, p.from
+	p.from.SetConfigAccess(true, connected)
+	p.to.SetConfigAccess(false, connected)
+}
+
+// Pause stops the copying, as a slow or broken connection does; the nodes still call each other connected.
+func (p *Pair) Pause(paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = paused
+}
+
+// Replicate copies now, unless it is paused, and loads what came.
+func (p *Pair) Replicate() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if state, _ := p.to.State(); p.paused || state != Running {
+		return nil
+	}
+	changed, err := p.copyTrees()
+	if err != nil || !changed {
+		return err
+	}
+	up := p.to.lifeOf()
+	return errors.Join(p.to.passQuiet(up, kindConfig), p.to.passQuiet(up, kindProjects))
+}
+
+func (p *Pair) copyTrees() (changed bool, err error) {
+	p.from.saving.Lock()
+	want, err := p.from.replicated()
+	p.from.saving.Unlock()
+	if err != nil {
+		return false, err
+	}
+	p.to.saving.Lock()
+	defer p.to.saving.Unlock()
+	have, err := p.to.replicated()
+	if err != nil {
+		return false, err
+	}
+	for name, raw := range want {
+		if old, ok := have[name]; ok && bytes.Equal(old, raw) {
+			continue
+		}
+		changed = true
+		if err := p.to.putFile(name, raw); err != nil {
+			return changed, err
+		}
+	}
+	for name := range have {
+		if _, ok := want[name]; ok || strings.HasPrefix(name, blobDir+"/") {
+			continue
+		}
+		changed = true
+		if err := p.to.canaries.remove(name); err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// replicated reads the files that a pair copies.
+func (g *Gateway) replicated() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	err := fs.WalkDir(g.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // removed since its directory was read
+		case err != nil:
+			return err
+		case d.IsDir():
+			if name != "." && !towards(name) {
+				return fs.SkipDir
+			}
+			return nil
+		case !inReplicated(name) || !g.partOfResource(name):
+			return nil
+		}
+		files[name], err = readFile(g.root, name)
+		return err
+	})
+	return files, err
+}
+
+// towards reports whether a directory is replicated, or leads to one that is.
+func towards(dir string) bool {
+	return dir == "config" || dir == resourcesDir || dir == projectsDir || inReplicated(dir+"/x")
+}
+
+func inReplicated(name string) bool {
+	if strings.HasPrefix(name, projectsDir+"/") {
+		return !strings.Contains(name, "/.stoker/")
+	}
+	rest, ok := strings.CutPrefix(name, resourcesDir+"/")
+	collection, _, deep := strings.Cut(rest, "/")
+	return ok && deep && collection != "external" && collection != "local"
+}
+
+// partOfResource reports whether the gateway knows a file: with Unknowns.ReplicateAllFiles every file is copied.
+func (g *Gateway) partOfResource(name string) bool {
+	base := path.Base(name)
+	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, blobDir+"/") ||
+		slices.Contains([]string{resourceFile, unaryFile, "project.json", "config-mode.json"}, base) {
+		return true
+	}
+	dir := path.Dir(name)
+	if exists(g.root, path.Join(dir, unaryFile)) {
+		return true
+	}
+	raw, err := readFile(g.root, path.Join(dir, resourceFile))
+	if err != nil {
+		return false
+	}
+	doc, err := parseJSON(raw)
+	list, _ := dig(doc, "files").(array)
+	return err == nil && slices.Contains(list, node(base))
+}
+
+// spread copies what changed to the peer, if there is one.
+func (g *Gateway) spread() error {
+	if at := g.place(); at.pair != nil && at.access {
+		return at.pair.Replicate()
+	}
+	return nil
+}
+
+// SetConfigAccess says whether the node may change its configuration, and whether it sees its peer.
+func (g *Gateway) SetConfigAccess(access, peer bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.redundancy.access, g.redundancy.active, g.redundancy.peer = access, access, peer
+}
+
+// place is the node's part.
+func (g *Gateway) place() membership {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.redundancy
+}
+
+// lifeOf is the context of the gateway's present run.
+func (g *Gateway) lifeOf() context.Context {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.up
+}

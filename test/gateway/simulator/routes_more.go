@@ -1,0 +1,150 @@
+package simulator
+
+import (
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+)
+
+// getOverview is what the start page shows.
+func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
+	g.mu.Lock()
+	sessions := len(g.designers)
+	g.mu.Unlock()
+	writeJSON(w, http.StatusOK, object{
+		{"name", g.opts.Name}, {"version", g.opts.Version}, {"designerSessions", sessions},
+		{"projects", len(g.loadedProjects())},
+	})
+}
+
+// getOpenAPI is the document of the interface, which needs a token as well.
+func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	paths := object{}
+	for pattern := range g.patterns() {
+		method, p, _ := strings.Cut(pattern, " ")
+		p = strings.TrimSpace(p)
+		verbs, _ := paths.get(p)
+		known, _ := verbs.(object)
+		paths = paths.with(p, known.with(strings.ToLower(method), object{{"responses", object{}}}))
+	}
+	writeJSON(w, http.StatusOK, object{
+		{"openapi", "3.0.1"}, {"info", object{{"title", "Ignition Gateway"}, {"version", g.opts.Version}}}, {"paths", paths},
+	})
+}
+
+// getTags exports the tags of a provider as its files have them.
+func (g *Gateway) getTags(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	provider := q.Get("provider")
+	if provider == "" || strings.ContainsAny(provider, `/\`) || q.Get("type") != "" && q.Get("type") != "json" {
+		htmlError(w, http.StatusBadRequest, "Bad Request")
+		return
+	}
+	tags := array{}
+	for _, collection := range g.loadedConfig() {
+		for _, kind := range []string{"tag-definition", "tag-type-definition"} {
+			if kind == "tag-type-definition" && q.Get("includeUdts") != "true" {
+				continue
+			}
+			tags = append(tags, g.tagsBelow(path.Join(collection.tree.dir, "ignition", kind, provider, path.Clean("/"+q.Get("path"))))...)
+		}
+	}
+	writeJSON(w, http.StatusOK, object{{"name", provider}, {"tagType", "Provider"}, {"tags", tags}})
+}
+
+func (g *Gateway) tagsBelow(dir string) array {
+	var tags array
+	_ = fs.WalkDir(g.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() != "tags.json" && d.Name() != "udts.json" {
+			return nil //nolint:nilerr // a folder that is not there has no tags
+		}
+		raw, err := readFile(g.root, name)
+		if err != nil {
+			return nil //nolint:nilerr // gone meanwhile
+		}
+		if v, err := parseJSON(raw); err == nil {
+			list, _ := v.(array)
+			tags = append(tags, list...)
+		}
+		return nil
+	})
+	return tags
+}
+
+// The routes of the project-scan module. Before 8.3 they need no token.
+
+func (g *Gateway) moduleRoute(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !g.opts.ScanModule:
+			g.noRoute(w, r)
+		case g.older():
+			next(w, r)
+		default:
+			if _, refused := g.authorizeFor(r, false); refused != nil {
+				htmlError(w, refused.status, refused.message)
+				return
+			}
+			next(w, r)
+		}
+	}
+}
+
+func (g *Gateway) getModuleSupport(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{{"supported", true}})
+}
+
+func (g *Gateway) postModuleScan(w http.ResponseWriter, r *http.Request) {
+	err := g.Scan(kindProjects)
+	told := r.URL.Query().Get("updateDesigners") == "true"
+	if told {
+		g.mu.Lock()
+		for _, s := range g.designers {
+			s.told++
+		}
+		g.mu.Unlock()
+	}
+	writeJSON(w, http.StatusOK, object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", told}})
+}
+
+// SetPendingRestarts says what takes effect only with a restart. A restart empties the list.
+func (g *Gateway) SetPendingRestarts(tasks ...string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = tasks
+}
+
+func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
+	g.mu.Lock()
+	tasks := array{}
+	for _, t := range g.pending {
+		tasks = append(tasks, t)
+	}
+	g.mu.Unlock()
+	writeJSON(w, http.StatusOK, object{{"pending", tasks}})
+}
+
+// SetTrialExpired ends the trial, or begins it anew.
+func (g *Gateway) SetTrialExpired(expired bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expired = expired
+}
+
+func (g *Gateway) trialExpired() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.expired
+}
+
+func (g *Gateway) getTrial(w http.ResponseWriter, _ *http.Request) {
+	state, left, expired := "AllInDemo", "7200", g.trialExpired()
+	if expired {
+		state, left = "NoneInDemo", "0"
+	}
+	writeJSON(w, http.StatusOK, object{
+		{"licenseMode", "Trial"}, {"trialState", state}, {"trialSecondsLeft", json.Number(left)}, {"expired", expired}, {"emergency", false},
+	})
+}
