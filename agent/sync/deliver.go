@@ -150,7 +150,7 @@ func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
 // unlock releases locks after a failed apply. There is no other way to release one than the scan itself, which finds
 // nothing new because the files were rolled back. It is waited for no longer than a stop may take; the lock lapses anyway.
 func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
 	defer cancel()
 	for _, k := range locked {
 		if _, err := s.peers.Gateway.Scan(ctx, k); err != nil {

@@ -101,14 +101,22 @@ func (s *run) roleOnDisk() (string, error) {
 
 // restrict takes out of a plan what a standby node must not write, and counts it. Adoptions stay: what lies there and is
 // equal is ours, whoever brought it.
-func (s *run) restrict(changes *plan.Changes) *plan.Changes {
+func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	if !s.standby.on {
-		return changes
+		return changes, nil
 	}
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
+	known := members{s: s}
 	for _, c := range changes.List {
-		if !writes(c) || !replicated(c.Path) {
+		copied := writes(c) && replicated(c.Path)
+		if copied {
+			var err error
+			if copied, err = known.has(c); err != nil {
+				return nil, err
+			}
+		}
+		if !copied {
 			own.List = append(own.List, c)
 			continue
 		}
@@ -117,7 +125,7 @@ func (s *run) restrict(changes *plan.Changes) *plan.Changes {
 		}
 	}
 	own.Held = stillHeld(changes.Held, own.List)
-	return &own
+	return &own, nil
 }
 
 // massOwn is how many deletions a standby node makes by itself before a held plan stays held.

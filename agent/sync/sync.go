@@ -73,6 +73,9 @@ type Config struct {
 	MaxBlob int64 // bytes of the largest file; 0 for no limit
 	Log     *slog.Logger
 	Now     func() time.Time
+	// Grace is how long a sync that has written files may go on after it was asked to stop, and how long a lock is waited
+	// for after one that failed. Default 20 s.
+	Grace time.Duration
 	// Progress is told where long work stands; done and total count files, and are 0 where there is nothing to count.
 	Progress func(step string, done, total int)
 }
@@ -89,6 +92,9 @@ type Engine struct {
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Grace <= 0 {
+		c.Grace = 20 * time.Second
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -211,7 +217,7 @@ func (s *run) all(ctx context.Context) error {
 	if s.t.Profile.DryRun {
 		return nil
 	}
-	ctx, cancel := lasting(ctx)
+	ctx, cancel := lasting(ctx, s.Grace)
 	defer cancel()
 	if err := s.deliver(ctx); err != nil {
 		return err
@@ -231,12 +237,9 @@ func (s *run) open() (*disk.Dir, error) {
 	return d, err
 }
 
-// grace is how long a sync that has written files may go on after it was asked to stop: the scan is what makes the
-// gateway take them, and what releases its scan lock.
-const grace = 20 * time.Second
-
-// lasting returns a context that outlives ctx by grace.
-func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+// lasting returns a context that outlives ctx by grace: the scan is what makes the gateway take its files, and what
+// releases its scan lock.
+func lasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		t := time.AfterFunc(grace, cancel)
@@ -290,7 +293,9 @@ func (s *run) files(ctx context.Context) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	changes = s.restrict(changes)
+	if changes, err = s.restrict(changes); err != nil {
+		return err
+	}
 	if s.waited() {
 		if err := s.sessions(ctx, changes); err != nil {
 			return err

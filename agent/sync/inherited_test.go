@@ -1,0 +1,22 @@
+package sync
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestInheritanceIsFollowedUpwardsAndThroughACircle(t *testing.T) {
+	parents := map[string]string{"c": "b", "b": "a", "x": "y", "y": "x", "lost": "nowhere"}
+	for _, c := range []struct {
+		open, touched, from string
+		counts              bool
+	}{
+		{"c", "a", "a", true}, {"c", "c", "c", true}, {"a", "c", "", false}, {"x", "y", "y", true}, {"x", "a", "", false},
+		{"lost", "a", "", false}, {"lost", "nowhere", "nowhere", true}, {"", "a", "", false},
+	} {
+		from, counts := inherited(c.open, []string{c.touched}, parents)
+		assert.Equal(t, c.counts, counts, c)
+		assert.Equal(t, c.from, from, c)
+	}
+}
