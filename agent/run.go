@@ -79,7 +79,7 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 	engine := sync.New(sync.Config{
 		DataDir: s.DataDir, Store: store, Log: log, Progress: screen.progress,
 		Disk:    disk.Options{Log: log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
-		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth},
+		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth, Rendered: int64(s.MaxRendered)},
 		MaxBlob: int64(s.MaxBlob),
 	})
 	defer func() {

@@ -41,6 +41,7 @@ type settings struct {
 
 	MaxFiles      int
 	MaxBlob       bytesize
+	MaxRendered   bytesize
 	MaxRepository bytesize
 	MaxLostFound  bytesize
 	LostFoundAge  time.Duration
@@ -53,6 +54,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.SetOutput(out)
 	l := plan.DefaultLimits
 	s.MaxBlob, s.MaxRepository, s.MaxLostFound = 512<<20, 8<<30, 256<<20
+	s.MaxRendered = bytesize(l.Rendered)
 
 	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; it is watched, and a change is taken up")
 	f.StringVar(&s.DataDir, "data-dir", "", "Ignition's data `directory`")
@@ -78,6 +80,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.IntVar(&s.MaxPath, "max-path", l.PathBytes, "`bytes` of the longest path")
 	f.IntVar(&s.MaxDepth, "max-depth", l.Depth, "directories of the deepest path")
 	f.Var(&s.MaxBlob, "max-blob", "the largest file (`size`)")
+	f.Var(&s.MaxRendered, "max-rendered", "the largest file that is a template or patched, before and after (`size`)")
 	f.Var(&s.MaxRepository, "max-repository", "the most that the cache of git objects may take (`size`)")
 	f.Var(&s.MaxLostFound, "max-lost-found", "the most that lost+found may take; the oldest goes first (`size`)")
 	f.DurationVar(&s.LostFoundAge, "lost-found-age", 30*24*time.Hour, "how long lost+found keeps a file")
@@ -138,7 +141,7 @@ func (s *settings) validate(f *flag.FlagSet) []error {
 	for _, l := range []struct {
 		name  string
 		value int64
-	}{{"max-files", int64(s.MaxFiles)}, {"max-path", int64(s.MaxPath)}, {"max-depth", int64(s.MaxDepth)}, {"max-blob", int64(s.MaxBlob)},
+	}{{"max-files", int64(s.MaxFiles)}, {"max-path", int64(s.MaxPath)}, {"max-depth", int64(s.MaxDepth)}, {"max-blob", int64(s.MaxBlob)}, {"max-rendered", int64(s.MaxRendered)},
 		{"max-repository", int64(s.MaxRepository)}, {"max-lost-found", int64(s.MaxLostFound)}, {"lost-found-age", int64(s.LostFoundAge)}} {
 		if l.value <= 0 {
 			bad("--%s must be more than 0", l.name)

@@ -34,6 +34,9 @@ type Input struct {
 // memory is that of the changes and not of the files. Under prune mirror the mapped directories are walked in both
 // cases: a file that appeared there is in no tree.
 func Compute(in Input) (*Changes, error) {
+	if err := in.Desired.checkRendering(); err != nil {
+		return nil, err
+	}
 	if in.incremental() {
 		changes, err := compute(in)
 		if !errors.Is(err, errPrevious) {
@@ -109,6 +112,7 @@ func (p *planner) diff() error {
 			return fmt.Errorf("read the manifest: %w", err)
 		}
 		switch {
+		case d.maybe && owned && rec.Want == d.after.ID && rec.Exec == d.after.Exec && p.sameOrigin(rec, *d.after):
 		case d.after != nil:
 			err = p.desired(*d.after, rec, owned)
 		case owned:

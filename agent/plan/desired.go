@@ -35,6 +35,14 @@ type Desired struct {
 	graft    *graft
 	warnings []string
 	overfull bool // more warnings than people are told
+
+	cache   *Cache
+	renders bool           // some file can have other bytes than git's
+	factsID string         // fingerprint of the facts
+	single  []bool         // by mapping: its source is a file
+	system  string         // the file in which the gateway's name is set, "" for none
+	recipes map[ID]*recipe // what was rendered until now
+	walked  bool           // that is everything
 }
 
 // graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
@@ -43,6 +51,8 @@ type graft struct {
 	names  []string
 	below  map[string]*graft
 	last   int // highest mapping that begins strictly below here
+	// renders is whether a mapping that begins here or below renders.
+	renders bool
 }
 
 func (g *graft) empty() bool { return len(g.mounts) == 0 && len(g.below) == 0 }
@@ -59,7 +69,14 @@ const maxWarnings = 20
 // Desire looks the sources of the mappings up in the tree root. Everything below them is read later, by Walk and
 // Compute, which also find what is wrong there.
 func Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
-	d := &Desired{rules: rules, objects: objects, root: root, graft: &graft{last: -1}}
+	return desire(objects, root, rules, NewCache())
+}
+
+func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, error) {
+	d := &Desired{
+		rules: rules, objects: objects, root: root, graft: &graft{last: -1}, cache: cache, renders: rules.Renders(),
+		factsID: rules.Facts.Fingerprint(), single: make([]bool, len(rules.Mappings)), recipes: make(map[ID]*recipe),
+	}
 	for i, m := range rules.Mappings {
 		entry, found, err := d.source(m.Source)
 		if err != nil {
@@ -83,13 +100,14 @@ func Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
 		if resource.NeverTouch(m.Destination.rel()) {
 			d.warn("mappings[%d]: %s belongs to the gateway alone; nothing is written there", i, m.Destination)
 		}
+		d.single[i] = entry.Mode != Directory
 		d.mount(m.Destination, mount{mapping: i, entry: entry})
 	}
 	if rules.AnySource && d.graft.empty() {
 		return nil, failure.New(v1alpha1.ReasonSourceMissing,
 			"the commit has none of the folders of the service path (%s …): correct the path", rules.Mappings[0].Source)
 	}
-	return d, nil
+	return d, d.findSystem()
 }
 
 // Rules returns what the tree was made with.
@@ -114,9 +132,24 @@ func (d *Desired) Warnings() []string {
 func (d *Desired) Walk() iter.Seq2[Want, error] { return d.Below("") }
 
 // Below yields the desired files in a directory at any depth, sorted; "" is the root.
-func (d *Desired) Below(dir string) iter.Seq2[Want, error] {
+func (d *Desired) Below(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.list) }
+
+// gitBelow is Below with the ids of git also for what is rendered: for whom only paths count.
+func (d *Desired) gitBelow(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.listGit) }
+
+// rendering yields the desired files in all directories in which something may be rendered.
+func (d *Desired) rendering() iter.Seq2[Want, error] {
+	return d.walk("", func(n node) ([]child, error) {
+		if !d.rendersIn(n) {
+			return nil, nil
+		}
+		return d.list(n)
+	})
+}
+
+func (d *Desired) walk(dir string, list func(node) ([]child, error)) iter.Seq2[Want, error] {
 	return func(yield func(Want, error) bool) {
-		w := walker{d: d, yield: yield}
+		w := walker{list: list, limit: d.rules.Limits.Files, yield: yield}
 		n, found, err := d.find(dir)
 		if err != nil {
 			yield(Want{}, err)
@@ -129,12 +162,14 @@ func (d *Desired) Below(dir string) iter.Seq2[Want, error] {
 }
 
 // Lookup returns the desired file at path, if there is one.
-func (d *Desired) Lookup(path string) (Want, bool, error) {
+func (d *Desired) Lookup(path string) (Want, bool, error) { return d.lookup(path, d.list) }
+
+func (d *Desired) lookup(path string, list func(node) ([]child, error)) (Want, bool, error) {
 	n, found, err := d.find(parent(path))
 	if err != nil || !found {
 		return Want{}, false, err
 	}
-	children, err := d.list(n)
+	children, err := list(n)
 	if err != nil {
 		return Want{}, false, err
 	}
@@ -153,7 +188,7 @@ func (d *Desired) find(dir string) (node, bool, error) {
 		return n, true, nil
 	}
 	for name := range strings.SplitSeq(dir, "/") {
-		children, err := d.list(n)
+		children, err := d.listGit(n)
 		if err != nil {
 			return node{}, false, err
 		}
@@ -168,13 +203,13 @@ func (d *Desired) find(dir string) (node, bool, error) {
 
 // walker yields a tree depth first.
 type walker struct {
-	d     *Desired
-	yield func(Want, error) bool
-	files int
+	list         func(node) ([]child, error)
+	yield        func(Want, error) bool
+	files, limit int
 }
 
 func (w *walker) walk(n node) bool {
-	children, err := w.d.list(n)
+	children, err := w.list(n)
 	if err != nil {
 		w.yield(Want{}, err)
 		return false
@@ -187,8 +222,8 @@ func (w *walker) walk(n node) bool {
 			}
 			continue
 		}
-		if w.files++; w.files > w.d.rules.Limits.Files {
-			w.yield(Want{}, tooManyFiles(w.d.rules.Limits.Files))
+		if w.files++; w.files > w.limit {
+			w.yield(Want{}, tooManyFiles(w.limit))
 			return false
 		}
 		if !w.yield(c.want(join(n.path, c.name)), nil) {
@@ -246,9 +281,11 @@ func checkKind(i int, m Mapping, mode Mode) error {
 
 func (d *Desired) mount(destination Path, m mount) {
 	g := d.graft
+	renders := d.rules.Mappings[m.mapping].renders()
 	if destination != Root {
 		for name := range strings.SplitSeq(string(destination), "/") {
 			g.last = m.mapping
+			g.renders = g.renders || renders
 			if g.below == nil {
 				g.below = make(map[string]*graft)
 			}
@@ -260,6 +297,7 @@ func (d *Desired) mount(destination Path, m mount) {
 		}
 	}
 	g.mounts = append(g.mounts, m)
+	g.renders = g.renders || renders
 }
 
 func (d *Desired) warn(format string, args ...any) {

@@ -3,23 +3,29 @@ package plan
 import (
 	"errors"
 	"iter"
+	"slices"
+
+	"stoker.io/stoker/agent/ignition/resource"
 )
 
 // delta is a path that two desired trees do not have in common. after is nil where the newer tree does not have it.
 type delta struct {
 	path  string
 	after *Want
+	// maybe is true where only the record tells whether the file differs: its bytes are not git's.
+	maybe bool
 }
 
 // errPrevious marks an error that came from the older of two trees, which is there to save work and can be done without.
 var errPrevious = errors.New("the previous tree cannot be read")
 
 // diff yields what differs between two trees that were made with the same rules, bytewise sorted by path. Directories
-// that are made of the same trees are not read, so that its cost is that of the changed directories.
+// that are made of the same trees are not read, unless something in them is rendered with the commit, so that its cost is
+// that of the changed directories. Of the older tree nothing is rendered: what it gave is in the manifest.
 func diff(from, to *Desired) iter.Seq2[delta, error] {
 	return func(yield func(delta, error) bool) {
-		x := differ{from: from, to: to, yield: yield}
-		if from.root != to.root {
+		x := newDiffer(from, to, yield)
+		if from.root != to.root || to.renders {
 			before, after := from.top(), to.top()
 			x.dirs(&before, &after)
 		}
@@ -29,23 +35,80 @@ func diff(from, to *Desired) iter.Seq2[delta, error] {
 type differ struct {
 	from, to *Desired
 	yield    func(delta, error) bool
+	stale    []bool   // by mapping: the values of its patches differ
+	commit   bool     // the ref or the commit differ
+	forced   []string // files that are compared by their records, whatever git says of them
+}
+
+func newDiffer(from, to *Desired, yield func(delta, error) bool) *differ {
+	a, b := &from.rules, &to.rules
+	x := &differ{from: from, to: to, yield: yield, stale: make([]bool, len(b.Mappings))}
+	x.commit = a.Facts.Ref != b.Facts.Ref || a.Facts.Commit != b.Facts.Commit
+	for i := range b.Mappings {
+		x.stale[i] = i >= len(a.Mappings) || a.Mappings[i].volatile() != b.Mappings[i].volatile()
+	}
+	if from.system != to.system || a.SystemName.Value != b.SystemName.Value {
+		for _, path := range []string{from.system, to.system} {
+			if path != "" {
+				x.forced = append(x.forced, path, join(parent(path), resource.File))
+			}
+		}
+	}
+	return x
+}
+
+// same reports whether two directories hold the same files with the same bytes.
+func (x *differ) same(from, to *node) bool {
+	if !from.same(*to) || slices.ContainsFunc(x.forced, func(path string) bool { return below(path, to.path) }) {
+		return false
+	}
+	return !slices.ContainsFunc(to.layers, func(l layer) bool {
+		if x.stale[l.mapping] {
+			return true
+		}
+		if !x.commit || !x.to.rules.Mappings[l.mapping].Template {
+			return false
+		}
+		volatile, err := x.to.volatileTree(l.tree)
+		return volatile || err != nil // whatever is wrong there, the walk says it
+	})
+}
+
+// uncertain reports whether the files of a directory must be compared by their records: whether git's ids tell nothing
+// because the files, or one beside them, are rendered.
+func (x *differ) uncertain(path string, lists ...[]child) bool {
+	if !x.to.renders {
+		return false
+	}
+	if slices.ContainsFunc(x.forced, func(f string) bool { return parent(f) == path }) {
+		return true
+	}
+	for _, list := range lists {
+		if slices.ContainsFunc(list, func(c child) bool {
+			return !c.isDir && (x.to.rules.Mappings[c.origin].renders() || join(path, c.name) == x.to.system)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // dirs compares two directories of one path; nil is one that is not there. It returns false when the walk must end.
 func (x *differ) dirs(from, to *node) bool {
-	if from != nil && to != nil && from.same(*to) {
+	if from != nil && to != nil && x.same(from, to) {
 		return true
 	}
-	before, err := listOf(x.from, from)
+	before, err := listOf(from, x.from.listGit)
 	if err != nil {
 		x.yield(delta{}, errors.Join(errPrevious, err))
 		return false
 	}
-	after, err := listOf(x.to, to)
+	after, err := listOf(to, x.to.list)
 	if err != nil {
 		x.yield(delta{}, err)
 		return false
 	}
+	maybe := to != nil && x.uncertain(to.path, before, after)
 	for len(before) > 0 || len(after) > 0 {
 		var b, a *child
 		switch c := compareHeads(before, after); {
@@ -57,7 +120,7 @@ func (x *differ) dirs(from, to *node) bool {
 			b, before = &before[0], before[1:]
 			a, after = &after[0], after[1:]
 		}
-		if !x.child(from, b, to, a) {
+		if !x.child(from, b, to, a, maybe) {
 			return false
 		}
 	}
@@ -65,7 +128,7 @@ func (x *differ) dirs(from, to *node) bool {
 }
 
 // child compares two children of one name that are both files or both directories; nil is one that is not there.
-func (x *differ) child(from *node, b *child, to *node, a *child) bool {
+func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) bool {
 	if b != nil && b.isDir || a != nil && a.isDir {
 		var before, after *node
 		if b != nil {
@@ -78,21 +141,21 @@ func (x *differ) child(from *node, b *child, to *node, a *child) bool {
 		}
 		return x.dirs(before, after)
 	}
-	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin {
+	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin && !maybe {
 		return true
 	}
 	if a == nil {
 		return x.yield(delta{path: join(from.path, b.name)}, nil)
 	}
 	w := a.want(join(to.path, a.name))
-	return x.yield(delta{path: w.Path, after: &w}, nil)
+	return x.yield(delta{path: w.Path, after: &w, maybe: maybe}, nil)
 }
 
-func listOf(d *Desired, n *node) ([]child, error) {
+func listOf(n *node, list func(node) ([]child, error)) ([]child, error) {
 	if n == nil {
 		return nil, nil
 	}
-	return d.list(*n)
+	return list(*n)
 }
 
 func compareHeads(a, b []child) int {

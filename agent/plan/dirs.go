@@ -6,7 +6,7 @@ func (d *Desired) Dirs(dir string) ([]string, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	children, err := d.list(n)
+	children, err := d.listGit(n)
 	if err != nil {
 		return nil, err
 	}

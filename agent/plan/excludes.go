@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of one exclude pattern. Alternatives multiply ({a,b}{a,b} is four patterns), so their product is bounded and
+// Bounds of one pattern. Alternatives multiply ({a,b}{a,b} is four patterns), so their product is bounded and
 // with it the time of a match.
 const (
 	maxPatterns     = 1024
@@ -35,27 +35,25 @@ func NewExcludes(patterns []string) (Excludes, error) {
 			len(patterns), maxPatterns)
 	}
 	for _, p := range patterns {
-		if err := checkPattern(p); err != nil {
-			return x, err
+		if problem := patternProblem(p); problem != "" {
+			return x, failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns: %q %s", p, problem)
 		}
 		x.add(p)
 	}
 	return x, nil
 }
 
-func checkPattern(p string) error {
-	invalid := func(why string) error {
-		return failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns: %q %s", p, why)
-	}
+// patternProblem says why a pattern is not taken, "" if it is.
+func patternProblem(p string) string {
 	switch {
 	case p == "" || strings.Trim(p, "/") == "":
-		return invalid("matches nothing; remove it")
+		return "matches nothing; remove it"
 	case len(p) > maxPatternBytes:
-		return invalid("is too long; at most 512 bytes are allowed")
+		return "is too long; at most 512 bytes are allowed"
 	case p[0] == '/':
-		return invalid("begins with a slash; patterns are relative to the data directory")
+		return "begins with a slash; patterns are relative to the data directory"
 	case !doublestar.ValidatePattern(strings.TrimSuffix(p, "/")):
-		return invalid("is no valid pattern; see the list of wildcards in the documentation")
+		return "is no valid pattern; see the list of wildcards in the documentation"
 	}
 	product := 1
 	for i := range len(p) {
@@ -63,10 +61,10 @@ func checkPattern(p string) error {
 			product *= strings.Count(p[i:], ",") + 1
 		}
 		if product > maxAlternatives {
-			return invalid("has too many alternatives in braces; write several patterns")
+			return "has too many alternatives in braces; write several patterns"
 		}
 	}
-	return nil
+	return ""
 }
 
 const glob = `*?[]{}\`

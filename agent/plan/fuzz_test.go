@@ -178,7 +178,7 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 			continue // nothing is applied, so nothing can break; what is refused has tests of its own
 		}
 		before := disk.Files()
-		next, lost := plantest.Apply(t, changes, rules, objects, disk, manifest)
+		next, lost := plantest.Apply(t, changes, rules, desired, disk, manifest)
 		if t.Failed() {
 			t.Fatalf("%s", changes)
 		}
@@ -249,7 +249,7 @@ func (c *check) chmods() int {
 
 func (c *check) noise(want plan.Want, content string) bool {
 	var git strings.Builder
-	_, err := c.in.Desired.Objects().WriteBlob(&git, want.ID)
+	_, err := c.in.Desired.WriteBlob(&git, want.ID)
 	require.NoError(c.t, err)
 	var same bool
 	switch {

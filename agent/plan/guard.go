@@ -159,7 +159,7 @@ func projectFile(path string) (string, bool) {
 
 // wanted reports whether git wants any file below dir.
 func (p *planner) wanted(dir string) (bool, error) {
-	for _, err := range p.Desired.Below(dir) {
+	for _, err := range p.Desired.gitBelow(dir) {
 		return err == nil, err
 	}
 	return false, nil

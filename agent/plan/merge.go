@@ -36,7 +36,8 @@ type child struct {
 	isDir  bool
 	exec   bool
 	origin uint16
-	id     ID // of a file
+	id     ID      // of a file
+	recipe *recipe // of a file whose bytes are not git's
 	layers []layer
 	graft  *graft
 	floor  int
@@ -59,8 +60,29 @@ func (d *Desired) top() node {
 }
 
 // list returns what a merged directory holds, in git's order, without what is excluded or never touched. It refuses
-// what must not be written.
+// what must not be written, and renders what is not as git has it.
 func (d *Desired) list(n node) ([]child, error) {
+	children, err := d.listGit(n)
+	if err == nil && d.rendersIn(n) {
+		err = d.render(n, children)
+	}
+	return children, err
+}
+
+// rendersIn reports whether anything in a directory or below it may be rendered. A file of a mapping that renders lies in
+// one of its layers, or is a destination of its own.
+func (d *Desired) rendersIn(n node) bool {
+	if !d.renders {
+		return false
+	}
+	if n.graft != nil && n.graft.renders || below(d.system, n.path) {
+		return true
+	}
+	return slices.ContainsFunc(n.layers, func(l layer) bool { return d.rules.Mappings[l.mapping].renders() })
+}
+
+// listGit is list with the ids of git for all files.
+func (d *Desired) listGit(n node) ([]child, error) {
 	if n.depth >= d.rules.Limits.Depth {
 		return nil, tooDeep(n.path, d.rules.Limits.Depth)
 	}

@@ -31,7 +31,7 @@ func (p *planner) mirrored(path string) bool {
 }
 
 func (p *planner) mirrorDir(dir string) ([]Change, error) {
-	desired := newCursor(p.Desired.Below(dir), func(w Want) string { return w.Path })
+	desired := newCursor(p.Desired.gitBelow(dir), func(w Want) string { return w.Path })
 	defer desired.stop()
 	owned := newCursor(p.Manifest.All(dir+"/"), func(r Owned) string { return r.Path })
 	defer owned.stop()

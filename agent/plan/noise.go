@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 
 	"stoker.io/stoker/agent/ignition/resource"
@@ -32,14 +33,15 @@ func (p *planner) sameMeaning(c Change) (bool, error) {
 	return p.compare(c, want, same)
 }
 
-// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. Where the store has
-// that blob no more it says no: then the gateway's version is kept rather than lost.
+// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. Where those bytes
+// cannot be had any more, because the store has lost the blob or they were rendered under rules that nobody knows now, it
+// says no: then the gateway's version is kept rather than lost.
 func (p *planner) sameAsBefore(c Change, rec Owned) (bool, error) {
 	same := comparison(c.Path)
 	if same == nil || c.Found.Size > maxCompared {
 		return false, nil
 	}
-	before, err := p.blob(rec.Want)
+	before, err := p.before(rec)
 	if err != nil {
 		return false, nil //nolint:nilerr // see above
 	}
@@ -69,10 +71,30 @@ func comparison(name string) func(a, b []byte) (bool, error) {
 	return nil
 }
 
-// blob reads a blob of at most maxCompared bytes.
-func (p *planner) blob(id ID) ([]byte, error) {
+// blob reads the wanted bytes of an id, at most maxCompared of them.
+func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
+
+// before reads what a record wanted.
+func (p *planner) before(rec Owned) ([]byte, error) {
+	content, err := p.blob(rec.Want)
+	if err == nil || errors.Is(err, errTooLarge) || !p.Desired.renders {
+		return content, err
+	}
+	if content, ok := p.Desired.cache.content(rec.Want); ok {
+		return content, nil
+	}
+	if p.Previous == nil {
+		return nil, err
+	}
+	if w, ok, lookupErr := p.Previous.Lookup(rec.Path); lookupErr != nil || !ok || w.ID != rec.Want {
+		return nil, errors.Join(err, lookupErr)
+	}
+	return read(p.Previous.WriteBlob, rec.Want)
+}
+
+func read(write func(io.Writer, ID) (int64, error), id ID) ([]byte, error) {
 	var b limited
-	_, err := p.Desired.objects.WriteBlob(&b, id)
+	_, err := write(&b, id)
 	if b.over {
 		return nil, errTooLarge
 	}

@@ -2,26 +2,32 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"unicode"
 
+	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// ParseRules reads what counts for one gateway. Its errors are ProfilesInvalid, or what ParsePath says, and name the
-// field. Limits that are zero are the default ones.
-func ParseRules(e v1alpha1.Effective, l Limits) (Rules, error) {
-	r := Rules{AnySource: e.Profile == "" && len(e.Mappings) > 0, Limits: l}
-	if e.SystemName != "" || e.SystemNameTemplate != "" {
-		return Rules{}, failure.New(v1alpha1.ReasonProfilesInvalid, "the annotations %s and %s are not supported yet: "+
-			"remove them and set systemName in git", v1alpha1.AnnotationSystemName, v1alpha1.AnnotationSystemNameTemplate)
-	}
+// ParseRules reads what counts for one gateway at one commit, and renders the templates in it: the facts are those of the
+// gateway, with the ref and the commit that is to be delivered; their vars, deployment mode and tag provider are taken
+// from the profile. Its errors are ProfilesInvalid, TemplateFailed, or what ParsePath says, and name the field. Limits
+// that are zero are the default ones.
+func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
+	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider
+	r := Rules{AnySource: e.Profile == "" && len(e.Mappings) > 0, Limits: l, Facts: f}
 	for i, m := range e.Mappings {
-		parsed, err := parseMapping(m)
+		parsed, err := parseMapping(m, &f)
 		if err != nil {
 			return Rules{}, inMapping(i, err)
 		}
 		r.Mappings = append(r.Mappings, parsed)
+	}
+	if err := r.nameSystem(e); err != nil {
+		return Rules{}, err
 	}
 	var err error
 	if r.Excludes, err = NewExcludes(e.ExcludePatterns); err != nil {
@@ -50,27 +56,41 @@ func ParseRules(e v1alpha1.Effective, l Limits) (Rules, error) {
 	return NewRules(r)
 }
 
-func parseMapping(m v1alpha1.Mapping) (Mapping, error) {
-	unsupported := func(field string) (Mapping, error) {
-		return Mapping{}, failure.New(v1alpha1.ReasonProfilesInvalid, "%s is not supported yet: remove it", field)
+// nameSystem reads the two annotations of a gateway's own name.
+func (r *Rules) nameSystem(e v1alpha1.Effective) error {
+	if e.SystemName != "" {
+		r.SystemName = Setting{Path: systemNameKey, Value: e.SystemName}
+		return nil
 	}
-	switch {
-	case m.Template:
-		return unsupported("template: true")
-	case len(m.Patches) > 0:
-		return unsupported("patches")
-	case strings.Contains(m.Source, "{{"):
-		return unsupported("a template in source")
-	case strings.Contains(m.Destination, "{{"):
-		return unsupported("a template in destination")
+	if e.SystemNameTemplate == "" {
+		return nil
 	}
-	var parsed Mapping
-	var err error
-	if parsed.Source, err = ParsePath(m.Source); err != nil {
-		return Mapping{}, inField("source", err)
+	const field = "annotation " + v1alpha1.AnnotationSystemNameTemplate
+	s, err := parseSetting(systemNameKey, field, e.SystemNameTemplate, &r.Facts)
+	if err == nil && (s.Value == "" || strings.ContainsFunc(s.Value, unicode.IsControl)) {
+		err = failure.New(v1alpha1.ReasonTemplateFailed, "%s gives %q, which is no name for a gateway", field, s.Value)
 	}
-	if parsed.Destination, err = ParsePath(m.Destination); err != nil {
-		return Mapping{}, inField("destination", err)
+	r.SystemName = s
+	return err
+}
+
+func parseMapping(m v1alpha1.Mapping, f *Facts) (parsed Mapping, err error) {
+	if parsed.Source, err = parsePathTemplate("source", m.Source, f); err != nil {
+		return Mapping{}, err
+	}
+	if parsed.Destination, err = parsePathTemplate("destination", m.Destination, f); err != nil {
+		return Mapping{}, err
+	}
+	parsed.Template = m.Template
+	if len(m.Patches) > maxPatterns {
+		return Mapping{}, failure.New(v1alpha1.ReasonProfilesInvalid, "patches has %d entries; at most %d are allowed", len(m.Patches), maxPatterns)
+	}
+	for i, p := range m.Patches {
+		patch, err := parsePatch(p, f)
+		if err != nil {
+			return Mapping{}, inField(fmt.Sprintf("patches[%d]", i), err)
+		}
+		parsed.Patches = append(parsed.Patches, patch)
 	}
 	switch m.Type {
 	case "":
@@ -83,6 +103,49 @@ func parseMapping(m v1alpha1.Mapping) (Mapping, error) {
 	}
 	parsed.Required = m.Required
 	return parsed, nil
+}
+
+// parsePathTemplate renders a path and reads the outcome as one: what a variable brings can lead out no more than what a
+// person writes.
+func parsePathTemplate(field, text string, f *Facts) (Path, error) {
+	rendered, _, err := render.Text(field, text, f)
+	if err != nil {
+		return "", err
+	}
+	p, err := ParsePath(rendered)
+	if err != nil {
+		return "", inField(field, err)
+	}
+	return p, nil
+}
+
+func parsePatch(p v1alpha1.Patch, f *Facts) (Patch, error) {
+	if p.File != "" {
+		if problem := patternProblem(p.File); problem != "" {
+			return Patch{}, failure.New(v1alpha1.ReasonProfilesInvalid, "file: %q %s", p.File, problem)
+		}
+	}
+	parsed := Patch{Files: p.File}
+	for _, path := range slices.Sorted(maps.Keys(p.Set)) {
+		s, err := parseSetting(path, fmt.Sprintf("set[%s]", path), string(p.Set[path]), f)
+		if err != nil {
+			return Patch{}, err
+		}
+		parsed.Set = append(parsed.Set, s)
+	}
+	return parsed, nil
+}
+
+func parseSetting(path, field, text string, f *Facts) (Setting, error) {
+	value, volatile, err := render.Text(field, text, f)
+	if err != nil {
+		return Setting{}, err
+	}
+	s := Setting{Path: path, Value: value}
+	if volatile {
+		s.Volatile = text
+	}
+	return s, nil
 }
 
 func unknown(field, value, want string) error {

@@ -25,7 +25,7 @@ func effective() v1alpha1.Effective {
 }
 
 func TestRulesSayWhatTheProfileSays(t *testing.T) {
-	r, err := plan.ParseRules(effective(), plan.Limits{Files: 7})
+	r, err := plan.ParseRules(effective(), plan.Facts{}, plan.Limits{Files: 7})
 	require.NoError(t, err)
 	assert.Equal(t, []plan.Mapping{
 		{Source: "services/line/projects", Destination: "projects", Kind: plan.DirSource, Required: true},
@@ -33,7 +33,7 @@ func TestRulesSayWhatTheProfileSays(t *testing.T) {
 	}, r.Mappings)
 	assert.Equal(t, plan.Hold, r.Conflict)
 	assert.Equal(t, plan.PruneMirror, r.Prune)
-	assert.Equal(t, plan.Limits{Files: 7, PathBytes: 1024, Depth: 64}, r.Limits)
+	assert.Equal(t, plan.Limits{Files: 7, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}, r.Limits)
 	assert.True(t, r.Excludes.Match("projects/p/.resources/ab"))
 	assert.False(t, r.AnySource)
 }
@@ -41,7 +41,7 @@ func TestRulesSayWhatTheProfileSays(t *testing.T) {
 func TestTheServicePathNeedsOneOfItsFolders(t *testing.T) {
 	e := effective()
 	e.Profile = ""
-	r, err := plan.ParseRules(e, plan.Limits{})
+	r, err := plan.ParseRules(e, facts(), plan.Limits{})
 	require.NoError(t, err)
 	assert.True(t, r.AnySource)
 }
@@ -52,12 +52,54 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 		reason v1alpha1.Reason
 		names  string
 	}{
-		"template":      {func(e *v1alpha1.Effective) { e.Mappings[1].Template = true }, v1alpha1.ReasonProfilesInvalid, "mappings[1]: template"},
-		"patches":       {func(e *v1alpha1.Effective) { e.Mappings[0].Patches = make([]v1alpha1.Patch, 1) }, v1alpha1.ReasonProfilesInvalid, "patches"},
-		"source":        {func(e *v1alpha1.Effective) { e.Mappings[0].Source = "{{.GatewayName}}" }, v1alpha1.ReasonProfilesInvalid, "source"},
-		"destination":   {func(e *v1alpha1.Effective) { e.Mappings[0].Destination = "p/{{.Ref}}" }, v1alpha1.ReasonProfilesInvalid, "destination"},
-		"system name":   {func(e *v1alpha1.Effective) { e.SystemName = "x" }, v1alpha1.ReasonProfilesInvalid, "stoker.io/system-name"},
-		"name template": {func(e *v1alpha1.Effective) { e.SystemNameTemplate = "x" }, v1alpha1.ReasonProfilesInvalid, "stoker.io/system-name-template"},
+		"a name nobody knows": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = "a/{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "Nobody",
+		},
+		"which template": {
+			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
+		},
+		"a value's template": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[1].Patches = []v1alpha1.Patch{{Set: map[string]v1alpha1.PatchValue{"a.b": "{{"}}}
+			}, v1alpha1.ReasonTemplateFailed, "mappings[1]: patches[0]: template: set[a.b]:1",
+		},
+		"a name's template": {
+			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
+		},
+		"an empty name": {
+			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "no name for a gateway",
+		},
+		"a variable that climbs": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[1].Destination, e.Vars = "p/{{.up}}/x", map[string]string{"up": ".."}
+			},
+			v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
+		},
+		"a variable that is absolute": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[0].Source, e.Vars = "{{.up}}/x", map[string]string{"up": "/etc"}
+			},
+			v1alpha1.ReasonUnsafePath, "mappings[0]: source:",
+		},
+		"a variable that is nothing": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
+			v1alpha1.ReasonUnsafePath, "mappings[0]: source:",
+		},
+		"a label that is git's folder": {
+			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
+			v1alpha1.ReasonUnsafePath, "git's own folder",
+		},
+		"patched files": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
+		},
+		"no patched files": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: say in file",
+		},
+		"files of a file": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[1].Type, e.Mappings[1].Patches = v1alpha1.MappingFile, []v1alpha1.Patch{{File: "x"}}
+			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: leave file out",
+		},
 		"climbing": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
 		},
@@ -83,7 +125,7 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := effective()
 			c.change(&e)
-			_, err := plan.ParseRules(e, plan.Limits{})
+			_, err := plan.ParseRules(e, facts(), plan.Limits{})
 			assert.Equal(t, c.reason, failure.Reason(err, ""))
 			assert.ErrorContains(t, err, c.names)
 		})
@@ -101,15 +143,91 @@ func TestOtherRulesHaveAnotherFingerprint(t *testing.T) {
 		"excludes":    func(e *v1alpha1.Effective) { e.ExcludePatterns = nil },
 		"conflict":    func(e *v1alpha1.Effective) { e.ConflictPolicy = "" },
 		"prune":       func(e *v1alpha1.Effective) { e.Prune = "" },
+		"template":    func(e *v1alpha1.Effective) { e.Mappings[0].Template = true },
+		"vars": func(e *v1alpha1.Effective) {
+			e.Mappings[0].Template, e.Vars = true, map[string]string{"a": "b"}
+		},
+		"provider": func(e *v1alpha1.Effective) { e.Mappings[0].Template, e.TagProvider = true, "x" },
+		"patch":    func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "b") },
+		"pattern":  func(e *v1alpha1.Effective) { set(e, "*/y.json", "a", "b") },
+		"path":     func(e *v1alpha1.Effective) { set(e, "*/x.json", "b", "b") },
+		"value":    func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "c") },
+		"variable": func(e *v1alpha1.Effective) {
+			set(e, "*/x.json", "a", "{{.v}}")
+			e.Vars = map[string]string{"v": "d"}
+		},
+		"commit": func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "{{.Commit}}") },
+		"name":   func(e *v1alpha1.Effective) { e.SystemName = "x" },
+		"other":  func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.GatewayName}}" },
+		"mode":   func(e *v1alpha1.Effective) { e.SystemName, e.DeploymentMode = "x", "dev" },
 	} {
 		e := effective()
 		change(&e)
-		r, err := plan.ParseRules(e, plan.Limits{})
+		r, err := plan.ParseRules(e, facts(), plan.Limits{})
 		require.NoError(t, err)
 		assert.Empty(t, seen[r.Fingerprint()], "%s is taken for %s", name, seen[r.Fingerprint()])
 		seen[r.Fingerprint()] = name
-		again, err := plan.ParseRules(e, plan.Limits{})
+		again, err := plan.ParseRules(e, facts(), plan.Limits{})
 		require.NoError(t, err)
 		assert.Equal(t, r.Fingerprint(), again.Fingerprint())
 	}
+}
+
+func set(e *v1alpha1.Effective, file, path, value string) {
+	e.Mappings[0].Patches = []v1alpha1.Patch{{File: file, Set: map[string]v1alpha1.PatchValue{path: v1alpha1.PatchValue(value)}}}
+}
+
+func facts() plan.Facts {
+	return plan.Facts{
+		GatewayName: "line-1", PodName: "line-1-0", Namespace: "north", CRName: "plant", Ref: "main",
+		Commit: "0123456789abcdef0123456789abcdef01234567", Labels: map[string]string{"hostile": ".git", "site": "7"},
+	}
+}
+
+func TestTheTemplatesOfAProfileAreRendered(t *testing.T) {
+	e := effective()
+	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
+	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}//{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
+	e.Mappings[0].Patches = []v1alpha1.Patch{{File: "*.json", Set: map[string]v1alpha1.PatchValue{"b": "{{slice .Commit 0 7}}", "a": "{{.DeploymentMode}}"}}}
+	e.SystemNameTemplate = "{{.Namespace}}-{{.Vars.site}}"
+	r, err := plan.ParseRules(e, facts(), plan.Limits{})
+	require.NoError(t, err)
+	assert.Equal(t, plan.Path("sites/042/line-1"), r.Mappings[0].Source)
+	assert.Equal(t, plan.Path("projects/7"), r.Mappings[0].Destination)
+	assert.Equal(t, []plan.Patch{{Files: "*.json", Set: []plan.Setting{
+		{Path: "a", Value: "dev"}, {Path: "b", Value: "0123456", Volatile: "{{slice .Commit 0 7}}"},
+	}}}, r.Mappings[0].Patches)
+	assert.Equal(t, plan.Setting{Path: "systemName", Value: "north-042"}, r.SystemName)
+	e.SystemName = "{{literal}}"
+	r, err = plan.ParseRules(e, facts(), plan.Limits{})
+	require.NoError(t, err)
+	assert.Equal(t, "{{literal}}", r.SystemName.Value, "the plain name wins and is no template")
+}
+
+func TestTheFingerprintLeavesTheCommitToTheComparisonOfCommits(t *testing.T) {
+	e := effective()
+	set(&e, "*.json", "a", "{{.Commit}} {{.Ref}}")
+	e.Mappings[1].Template = true
+	e.SystemNameTemplate = "{{.Ref}}"
+	f := facts()
+	one, err := plan.ParseRules(e, f, plan.Limits{})
+	require.NoError(t, err)
+	assert.True(t, one.AsksForRef())
+	f.Ref, f.Commit = "other", "ffff"
+	two, err := plan.ParseRules(e, f, plan.Limits{})
+	require.NoError(t, err)
+	assert.Equal(t, one.Fingerprint(), two.Fingerprint())
+	f.GatewayName = "line-2"
+	three, err := plan.ParseRules(e, f, plan.Limits{})
+	require.NoError(t, err)
+	assert.NotEqual(t, one.Fingerprint(), three.Fingerprint())
+
+	e = effective()
+	e.Mappings[0].Destination = "projects/{{.Commit}}"
+	one, err = plan.ParseRules(e, facts(), plan.Limits{})
+	require.NoError(t, err)
+	two, err = plan.ParseRules(e, f, plan.Limits{})
+	require.NoError(t, err)
+	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "files in another place are other rules")
+	assert.False(t, one.AsksForRef())
 }

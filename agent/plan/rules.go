@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -19,14 +22,46 @@ type Rules struct {
 	// AnySource says that the commit must have the source of at least one mapping, where none is required by itself.
 	AnySource bool
 	Limits    Limits
+	// Facts is what the templates in files are rendered with; those in the rules were already.
+	Facts Facts
+	// SystemName is what systemName is set to in the system properties that count for the deployment mode. Without a Path
+	// it is left alone.
+	SystemName Setting
+	// Form is the gateway's form of signatures. It counts for resources whose own does not tell. It is no part of the
+	// fingerprint, because a gateway that is away does not tell either.
+	Form resource.Form
 }
+
+// Facts is what templates can ask for.
+type Facts = render.Facts
 
 // Mapping brings one path of the commit to one path of the data directory.
 type Mapping struct {
 	Source, Destination Path
 	Kind                SourceKind
 	Required            bool
+	// Template says that the mapping's text files are templates.
+	Template bool
+	Patches  []Patch
 }
+
+// Patch sets values in JSON files of a mapping, after their template.
+type Patch struct {
+	// Files is a doublestar pattern relative to the mapping's destination, "" where the mapping is one file.
+	Files string
+	Set   []Setting
+}
+
+// Setting is a value that a path of a JSON file gets, rendered already.
+type Setting struct {
+	Path, Value string
+	// Volatile is the template that the value came from, where that asks for the ref or the commit. Then the fingerprint
+	// has the template in the value's place, so that a new commit is still compared with the last one.
+	Volatile string
+}
+
+// renders reports whether the mapping changes the bytes of any file.
+func (m *Mapping) renders() bool { return m.Template || len(m.Patches) > 0 }
 
 // SourceKind is what a mapping expects at its source.
 type SourceKind uint8
@@ -60,13 +95,14 @@ const (
 
 // Limits bound what a commit may bring.
 type Limits struct {
-	Files     int // owned files
-	PathBytes int // of one destination path
-	Depth     int // elements of one destination path
+	Files     int   // owned files
+	PathBytes int   // of one destination path
+	Depth     int   // elements of one destination path
+	Rendered  int64 // bytes of a file that is a template or patched, before and after
 }
 
 // DefaultLimits are those of the agent's flags. Paths in a GatewaySync are always held to them.
-var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64}
+var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 const maxMappings = 1024
 
@@ -87,6 +123,14 @@ func NewRules(r Rules) (Rules, error) {
 		if m.Kind != FileSource && m.Destination == Root && r.Prune == PruneMirror {
 			return invalid(i, "prune: mirror would empty the whole data directory; map the directories below it")
 		}
+		for j, p := range m.Patches {
+			if m.Kind == DirSource && p.Files == "" {
+				return invalid(i, "patches[%d]: say in file which files of the folder are patched", j)
+			}
+			if m.Kind == FileSource && p.Files != "" {
+				return invalid(i, "patches[%d]: leave file out; a file mapping has one file", j)
+			}
+		}
 	}
 	return r, nil
 }
@@ -101,6 +145,9 @@ func (l Limits) orDefault() Limits {
 	if l.Depth == 0 {
 		l.Depth = DefaultLimits.Depth
 	}
+	if l.Rendered == 0 {
+		l.Rendered = DefaultLimits.Rendered
+	}
 	return l
 }
 
@@ -112,11 +159,83 @@ const rulesFormat = "rules 1"
 func (r Rules) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintln(h, rulesFormat, r.Conflict, r.Prune)
-	for _, m := range r.Mappings {
+	facts := false
+	for i := range r.Mappings {
+		m := &r.Mappings[i]
 		fmt.Fprintf(h, "%q %q %d\n", m.Source, m.Destination, m.Kind)
+		facts = m.fingerprint(h) || facts
 	}
 	fmt.Fprintf(h, "%q\n", r.Excludes.patterns)
+	if r.SystemName.Path != "" {
+		fmt.Fprintf(h, "%q ", r.Facts.DeploymentMode)
+		facts = r.SystemName.fingerprint(h) || facts
+	}
+	if facts {
+		fmt.Fprintln(h, r.Facts.Fingerprint())
+	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+// fingerprint writes what the mapping does to files, and reports whether that follows from the facts, too.
+func (m *Mapping) fingerprint(h io.Writer) (facts bool) {
+	if m.Template {
+		fmt.Fprintln(h, "template")
+	}
+	for _, p := range m.Patches {
+		fmt.Fprintf(h, "patch %q\n", p.Files)
+		for i := range p.Set {
+			facts = p.Set[i].fingerprint(h) || facts
+		}
+	}
+	return facts || m.Template
+}
+
+func (s *Setting) fingerprint(h io.Writer) (facts bool) {
+	value := s.Value
+	if s.Volatile != "" {
+		value = s.Volatile
+	}
+	fmt.Fprintf(h, "set %q %q %t\n", s.Path, value, s.Volatile != "")
+	return s.Volatile != ""
+}
+
+// AsksForRef reports whether the same commit under another ref can give other bytes. In doubt it says yes.
+func (r Rules) AsksForRef() bool {
+	if r.SystemName.Volatile != "" {
+		return true
+	}
+	for i := range r.Mappings {
+		if r.Mappings[i].Template || r.Mappings[i].volatile() != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Renders reports whether any file can have other bytes than git's.
+func (r Rules) Renders() bool {
+	if r.SystemName.Path != "" {
+		return true
+	}
+	for i := range r.Mappings {
+		if r.Mappings[i].renders() {
+			return true
+		}
+	}
+	return false
+}
+
+// volatile is what the values of the mapping's patches are that change with the commit, as one text.
+func (m *Mapping) volatile() string {
+	var all string
+	for _, p := range m.Patches {
+		for _, s := range p.Set {
+			if s.Volatile != "" {
+				all += fmt.Sprintf("%q ", s.Value)
+			}
+		}
+	}
+	return all
 }
 
 // origins returns what the manifest calls the mappings.

@@ -92,7 +92,7 @@ func (s *scene) sync(files plantest.Files, with ...func(*plan.Input)) *plan.Chan
 	c, err := plan.Compute(in)
 	require.NoError(s.t, err)
 	require.Nil(s.t, c.Held, "%s", c)
-	s.manifest, s.lost = plantest.Apply(s.t, c, s.rules, s.objects, s.disk, s.manifest)
+	s.manifest, s.lost = plantest.Apply(s.t, c, s.rules, in.Desired, s.disk, s.manifest)
 	s.previous = in.Desired
 	return c
 }

@@ -102,8 +102,8 @@ type State interface {
 	Blocked(path string) (parent string, kind Kind, err error)
 	// BlobID returns the git blob id of a file's content.
 	BlobID(path string) (ID, error)
-	// Read returns a file's content; more than max bytes is an error.
-	Read(path string, max int64) ([]byte, error)
+	// Read returns a file's content; more than limit bytes is an error.
+	Read(path string, limit int64) ([]byte, error)
 	// Walk yields all files, links and others below dir, sorted bytewise by path; directories themselves are not
 	// yielded. It never yields the agent's own folders (.stoker).
 	Walk(dir string) iter.Seq2[Found, error]

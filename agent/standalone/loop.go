@@ -327,7 +327,7 @@ func (l *Loop) deliver(ctx context.Context) {
 // run does one sync and takes note of its outcome.
 func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	r := l.Engine.Sync(ctx, l.spec.peers, sync.Target{
-		Ref: l.target.ref, Name: l.target.name, Commit: of.commit, Profile: l.spec.effective,
+		Ref: l.target.ref, Name: l.target.name, Commit: of.commit, Profile: l.spec.effective, Facts: l.facts(),
 		ForceID: l.spec.gs.ForceSync(), Repair: repair, Working: l.working,
 	})
 	if ctx.Err() != nil && r.Err != nil {

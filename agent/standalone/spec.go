@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
@@ -46,6 +47,17 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 		return nil, warnings, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, errs.ToAggregate())
 	}
 	return gs, append(warnings, v1alpha1.Warnings(gs)...), nil
+}
+
+// facts is what templates can ask for of the gateway: what its pod would say of itself. Without one, the gateway's name
+// stands for the pod's.
+func (l *Loop) facts() plan.Facts {
+	g := l.Gateway
+	ordinal, _ := v1alpha1.PodOrdinal(g.Name, g.Labels)
+	return plan.Facts{
+		GatewayName: g.Name, PodName: g.Name, PodOrdinal: ordinal, Namespace: l.spec.gs.Namespace, CRName: l.spec.gs.Name,
+		Labels: g.Labels,
+	}
 }
 
 // Secrets finds the files that hold the keys of the secrets which a GatewaySync names.

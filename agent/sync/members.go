@@ -59,7 +59,7 @@ func (m *members) look(dir string) error {
 		}
 		if ok {
 			out := &bytes.Buffer{}
-			if _, err := m.s.Store.WriteBlob(&bounded{w: out, left: maxListing, limit: maxListing, path: file}, want.ID); err != nil {
+			if _, err := m.s.desired.WriteBlob(&bounded{w: out, left: maxListing, limit: maxListing, path: file}, want.ID); err != nil {
 				return err
 			}
 			m.git = listed(name, out.Bytes())

@@ -44,6 +44,8 @@ type Target struct {
 	Ref, Name string
 	Commit    plan.ID
 	Profile   v1alpha1.Effective
+	// Facts is what templates can ask for of the gateway. What follows from Ref, Commit and Profile is filled in.
+	Facts plan.Facts
 	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every
 	// file is verified by its hash, what differs is repaired, the gateway scans again, and a mass deletion is allowed.
 	ForceID string
@@ -84,7 +86,9 @@ type Config struct {
 type Engine struct {
 	Config
 	dir      *disk.Dir
-	designer heldAt // the sync that a Designer held last
+	cache    *plan.Cache
+	last     delivered // what lies on the disk
+	designer heldAt    // the sync that a Designer held last
 }
 
 // New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
@@ -99,7 +103,7 @@ func New(c Config) *Engine {
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
-	return &Engine{Config: c}
+	return &Engine{Config: c, cache: plan.NewCache()}
 }
 
 // Close lets go of the data directory.
@@ -118,7 +122,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 		return e.dir, nil
 	}
 	o := e.Disk
-	o.Wanted = e.Store.WriteBlob
+	o.Wanted = e.wanted
 	d, err := disk.Open(e.DataDir, o)
 	if err != nil {
 		return nil, err
@@ -156,6 +160,7 @@ func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
 	if s.dir != nil {
 		h := s.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
+		s.remember(h)
 	}
 	if s.looking {
 		err = errors.Join(err, s.dir.Close())
@@ -192,7 +197,7 @@ func (s *run) all(ctx context.Context) error {
 		return failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 	}
 	var err error
-	if s.rules, err = plan.ParseRules(s.t.Profile, s.Limits); err != nil {
+	if s.rules, err = s.rulesAt(s.t.Ref, s.t.Commit); err != nil {
 		return err
 	}
 	if s.dir, err = s.open(); err != nil {
@@ -231,7 +236,7 @@ func (s *run) open() (*disk.Dir, error) {
 		return s.Open()
 	}
 	o := s.Disk
-	o.ReadOnly, o.AllowUnseeded, o.Wanted = true, true, s.Store.WriteBlob
+	o.ReadOnly, o.AllowUnseeded, o.Wanted = true, true, s.wanted
 	d, err := disk.Open(s.DataDir, o)
 	s.looking = err == nil
 	return d, err
@@ -272,7 +277,7 @@ func (s *run) handled() error {
 // and nothing is read for a target that is there.
 func (s *run) settled() bool {
 	h := s.dir.Manifest().Header()
-	if h.Commit != s.t.Commit || h.Rules != s.rules.Fingerprint() || !h.Complete || s.force || s.t.Repair {
+	if h.Commit != s.t.Commit || h.Ref != s.t.Ref && s.rules.AsksForRef() || h.Rules != s.rules.Fingerprint() || !h.Complete || s.force || s.t.Repair {
 		return false
 	}
 	s.r.Message = fmt.Sprintf("%s is there already: nothing to do", s.t.Commit.Short())
@@ -323,6 +328,7 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	}
 	s.r.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
 	defer s.step("plan")()
+	s.rules.Form = s.form(ctx)
 	if s.desired, err = s.desire(s.t.Commit); err != nil {
 		return nil, err
 	}
@@ -333,21 +339,13 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	}
 	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && s.Store.Has(h.Commit) {
 		// Where the old commit cannot be read any more the plan is a full one, which is right too and only slower.
-		if previous, err := s.desire(h.Commit); err == nil {
+		if previous, err := s.previous(h); err == nil {
 			in.Previous = previous
 		} else {
 			s.Log.Debug("the last commit cannot be read; every file is compared", "commit", h.Commit.String(), "error", err)
 		}
 	}
 	return plan.Compute(in)
-}
-
-func (s *run) desire(commit plan.ID) (*plan.Desired, error) {
-	root, err := s.Store.RootTree(commit)
-	if err != nil {
-		return nil, err
-	}
-	return plan.Desire(s.Store, root, s.rules)
 }
 
 // source streams the wanted bytes of a change through the check of what a gateway must never be given.
@@ -357,7 +355,7 @@ func (s *run) source(changes *plan.Changes) disk.Source {
 	return func(w io.Writer, c plan.Change) error {
 		check := resource.NewChecker(c.Path)
 		out := &bounded{w: io.MultiWriter(w, check), left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}
-		if _, err := s.Store.WriteBlob(out, c.ID); err != nil {
+		if _, err := s.desired.WriteBlob(out, c.ID); err != nil {
 			// What the check found first is why the writing ended, where it did.
 			if bad := check.Close(); bad != nil {
 				return bad

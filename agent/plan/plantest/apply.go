@@ -1,15 +1,22 @@
 package plantest
 
 import (
+	"io"
 	"maps"
+	"strings"
 	"testing"
 
 	"stoker.io/stoker/agent/plan"
 )
 
+// Blobs has the bytes that a plan wants: Objects, or a Desired where some of them are rendered.
+type Blobs interface {
+	WriteBlob(w io.Writer, id plan.ID) (int64, error)
+}
+
 // Apply carries a plan out in memory: it changes the disk, returns the manifest that follows, and what went to
 // lost+found. It fails the test where a plan asks for something that cannot be done.
-func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, objects *Objects, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
+func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
 	t.Helper()
 	next := &Manifest{Records: maps.Clone(m.Records)}
 	if next.Records == nil {
@@ -28,7 +35,7 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, objects *Objects, di
 	}
 	for _, x := range c.List {
 		if x.Op == plan.Create || x.Op == plan.Update {
-			disk.write(t, x, objects)
+			disk.write(t, x, wanted)
 		}
 		record(next, x, disk)
 	}
@@ -64,13 +71,15 @@ func (d *Disk) empty(dir string) bool {
 
 // hollow reports whether there is nothing but directories below a path.
 func (d *Disk) hollow(path string) bool {
-	for range d.Walk(path) {
-		return false
+	for at, n := range d.nodes {
+		if n.kind != plan.Dir && strings.HasPrefix(at, path+"/") {
+			return false
+		}
 	}
 	return true
 }
 
-func (d *Disk) write(t testing.TB, x plan.Change, objects *Objects) {
+func (d *Disk) write(t testing.TB, x plan.Change, wanted Blobs) {
 	t.Helper()
 	if at, _, _ := d.Blocked(x.Path); at != "" {
 		t.Errorf("the plan writes %s, but %s is in the way", x.Path, at)
@@ -87,7 +96,14 @@ func (d *Disk) write(t testing.TB, x plan.Change, objects *Objects) {
 		d.Chmod(x.Path, x.Exec)
 		return
 	}
-	d.put(x.Path, plan.File, string(objects.Content(t, x.ID)), x.Exec)
+	var content strings.Builder
+	if _, err := wanted.WriteBlob(&content, x.ID); err != nil {
+		t.Fatalf("the plan writes %s: %v", x.Path, err)
+	}
+	if id := BlobID([]byte(content.String())); id != x.ID {
+		t.Errorf("the plan wants %s at %s and has %s", x.ID, x.Path, id)
+	}
+	d.put(x.Path, plan.File, content.String(), x.Exec)
 }
 
 // record makes, renews or drops the record of a path.

@@ -20,8 +20,8 @@ type Objects struct {
 	mu    sync.Mutex
 	trees map[plan.ID][]plan.Entry
 	blobs map[plan.ID][]byte
-	// Reads counts the trees that were read.
-	Reads int
+	// Reads counts the trees that were read, BlobReads the blobs.
+	Reads, BlobReads int
 }
 
 // NewObjects returns an empty store.
@@ -70,20 +70,16 @@ func (o *Objects) Blob(content []byte) plan.ID {
 
 // Commit adds the trees and blobs of files and returns the id of the root tree.
 func (o *Objects) Commit(files Files) plan.ID {
-	type dir struct {
-		files []plan.Entry
-		below Files
-	}
-	dirs := make(map[string]*dir)
+	dirs := make(map[string]Files)
 	var top []plan.Entry
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		f := files[path]
 		name, rest, deep := strings.Cut(path, "/")
 		if deep {
 			if dirs[name] == nil {
-				dirs[name] = &dir{below: make(Files)}
+				dirs[name] = make(Files)
 			}
-			dirs[name].below[rest] = f
+			dirs[name][rest] = f
 			continue
 		}
 		e := plan.Entry{Name: name, Mode: f.Mode, ID: f.ID}
@@ -95,8 +91,8 @@ func (o *Objects) Commit(files Files) plan.ID {
 		}
 		top = append(top, e)
 	}
-	for name, d := range dirs {
-		top = append(top, plan.Entry{Name: name, Mode: plan.Directory, ID: o.Commit(d.below)})
+	for name, below := range dirs {
+		top = append(top, plan.Entry{Name: name, Mode: plan.Directory, ID: o.Commit(below)})
 	}
 	return o.TreeOf(top)
 }
@@ -148,6 +144,7 @@ func (o *Objects) Tree(id plan.ID) ([]plan.Entry, error) {
 func (o *Objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	o.mu.Lock()
 	b, ok := o.blobs[id]
+	o.BlobReads++
 	o.mu.Unlock()
 	if !ok {
 		return 0, fmt.Errorf("blob %s is not in the store", id)

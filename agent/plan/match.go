@@ -1,0 +1,143 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// checkPatches makes sure that every patch is for at least one file that its mapping brings: one that matches nothing is
+// a mistake, not a wish. A mapping whose source is not there is skipped with its patches.
+func (d *Desired) checkPatches() error {
+	for _, m := range d.mounts() {
+		rule := &d.rules.Mappings[m.mapping]
+		for j := range rule.Patches {
+			files := rule.Patches[j].Files
+			invalid := func(format string, args ...any) error {
+				return failure.New(v1alpha1.ReasonPatchFailed, "mappings[%d].patches[%d]: %s", m.mapping, j, fmt.Sprintf(format, args...))
+			}
+			switch isFile := m.entry.Mode != Directory; {
+			case isFile && files != "":
+				return invalid("%s is a file in the commit: leave file out", rule.Source)
+			case isFile:
+				continue
+			case files == "":
+				return invalid("%s is a folder in the commit: say in file which of its files are patched", rule.Source)
+			}
+			found, err := d.matchesAny(m, files)
+			if err != nil {
+				return err
+			}
+			if !found {
+				return invalid("no file of %s matches %q: correct the pattern, or remove the patch", rule.Source, files)
+			}
+		}
+	}
+	return nil
+}
+
+// mounts returns the mappings whose sources are there, in their order.
+func (d *Desired) mounts() []mount {
+	var list []mount
+	var visit func(g *graft)
+	visit = func(g *graft) {
+		list = append(list, g.mounts...)
+		for _, below := range g.below {
+			visit(below)
+		}
+	}
+	visit(d.graft)
+	slices.SortFunc(list, func(a, b mount) int { return a.mapping - b.mapping })
+	return list
+}
+
+// matchesAny reports whether a mapping brings a file that a pattern matches. The file that proved it last time is asked
+// first, so that a commit costs one look; else the mapping is searched.
+func (d *Desired) matchesAny(m mount, pattern string) (bool, error) {
+	rule := &d.rules.Mappings[m.mapping]
+	s := search{d: d, pattern: pattern, base: rule.Destination.rel()}
+	top := node{path: s.base, layers: []layer{{mapping: uint16(m.mapping), tree: m.entry.ID}}}
+	if s.base != "" {
+		top.depth = strings.Count(s.base, "/") + 1
+	}
+	key := string(rule.Source) + "\x00" + s.base + "\x00" + pattern
+	if proof, ok := d.cache.proofs[key]; ok {
+		s.only = proof
+		if found, err := s.in(top); found || err != nil {
+			return found, err
+		}
+		s.only = ""
+	}
+	found, err := s.in(top)
+	if found {
+		put(d.cache.proofs, key, s.proof, maxProofs)
+	}
+	return found, err
+}
+
+// search looks for a file that a pattern matches in the layers of one mapping.
+type search struct {
+	d             *Desired
+	pattern, base string
+	only          string // the one path that is looked for
+	proof         string
+}
+
+func (s *search) in(n node) (bool, error) {
+	children, err := s.d.listGit(n)
+	if err != nil {
+		return false, err
+	}
+	for i := range children {
+		c := &children[i]
+		path := join(n.path, c.name)
+		if s.only != "" && path != s.only && !below(s.only, path) {
+			continue
+		}
+		if c.isDir {
+			if !s.leads(path) {
+				continue
+			}
+			if found, err := s.in(c.dir(n)); found || err != nil {
+				return found, err
+			}
+			continue
+		}
+		if doublestar.MatchUnvalidated(s.pattern, s.rel(path)) {
+			s.proof = path
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (s *search) rel(path string) string {
+	if s.base == "" {
+		return path
+	}
+	return path[len(s.base)+1:]
+}
+
+// leads reports whether a directory can hold a file that the pattern matches, as far as its first elements tell.
+func (s *search) leads(dir string) bool {
+	if strings.ContainsAny(s.pattern, `{\`) {
+		return true // an element may have a slash in braces
+	}
+	pattern := strings.Split(s.pattern, "/")
+	for i, name := range strings.Split(s.rel(dir), "/") {
+		switch {
+		case i == len(pattern)-1 && pattern[i] != "**":
+			return false
+		case pattern[i] == "**":
+			return true
+		case !doublestar.MatchUnvalidated(pattern[i], name):
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,242 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// recipe is how the bytes of a file come about where they are not git's: first the template, then the patches, then a
+// new signature.
+type recipe struct {
+	path string
+	blob ID // of git
+	id   ID // of what it gives
+	// template is plain where the file is none, else stable or volatile.
+	template kind
+	edits    []render.Edit
+	seal     []part // of a resource.json that may have to be signed anew; nil for other files
+}
+
+// part is a file beside a resource.json.
+type part struct {
+	name   string
+	blob   ID      // of git
+	recipe *recipe // nil where its bytes are git's
+}
+
+// recipe returns what becomes of a file, nil where that is nothing.
+func (d *Desired) recipe(path string, c *child) (*recipe, error) {
+	m := &d.rules.Mappings[c.origin]
+	r := &recipe{path: path, blob: c.id, template: plain}
+	if m.Template {
+		k, err := d.kindOf(c.id)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read %s of the commit: %w", path, err)
+		case k == binary && d.single[c.origin]:
+			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file and no template: remove template: true", c.origin, m.Source)
+		case k == huge:
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-rendered, %d bytes, for a template", path, d.rules.Limits.Rendered)
+		case k == stable, k == volatile:
+			r.template = k
+		}
+	}
+	for i := range m.Patches {
+		if p := &m.Patches[i]; d.single[c.origin] || p.matches(m, path) {
+			for _, s := range p.Set {
+				r.edits = append(r.edits, render.Edit{Path: s.Path, Value: s.Value})
+			}
+		}
+	}
+	if path == d.system {
+		r.edits = append(r.edits, render.Edit{Path: d.rules.SystemName.Path, Value: d.rules.SystemName.Value, Text: true})
+	}
+	if r.template == plain && len(r.edits) == 0 {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// matches reports whether a patch is for a file that lies in the mapping's destination.
+func (p *Patch) matches(m *Mapping, path string) bool {
+	if dir := m.Destination.rel(); dir != "" {
+		path = strings.TrimPrefix(path, dir+"/")
+	}
+	return p.Files != "" && doublestar.MatchUnvalidated(p.Files, path)
+}
+
+// render replaces the ids of the files that are not as git has them.
+func (d *Desired) render(n node, children []child) error {
+	changed := false
+	for i := range children {
+		c := &children[i]
+		if c.isDir {
+			continue
+		}
+		r, err := d.recipe(join(n.path, c.name), c)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			continue
+		}
+		if err := d.make(r); err != nil {
+			return err
+		}
+		if r.id != c.id {
+			c.recipe, c.id, changed = r, r.id, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return d.renderSeal(n, children)
+}
+
+// renderSeal gives a directory with rendered files a resource.json that is signed for them.
+func (d *Desired) renderSeal(n node, children []child) error {
+	var own *child
+	parts := make([]part, 0, len(children))
+	for i := range children {
+		switch c := &children[i]; {
+		case c.isDir:
+		case c.name == resource.File:
+			own = c
+		default:
+			p := part{name: c.name, blob: c.id, recipe: c.recipe}
+			if c.recipe != nil {
+				p.blob = c.recipe.blob
+			}
+			parts = append(parts, p)
+		}
+	}
+	if own == nil {
+		return nil
+	}
+	r := &recipe{path: join(n.path, own.name), blob: own.id, template: plain}
+	if own.recipe != nil {
+		*r = *own.recipe
+	}
+	r.seal = parts
+	if err := d.make(r); err != nil {
+		return err
+	}
+	if own.id = r.id; r.id != r.blob {
+		own.recipe = r
+	}
+	return nil
+}
+
+// make finds out what a recipe gives.
+func (d *Desired) make(r *recipe) error {
+	key := d.key(r)
+	id, known := d.cache.results[key]
+	if !known {
+		content, err := d.produce(r)
+		if err != nil {
+			return err
+		}
+		id = blobID(content)
+		d.cache.keep(key, id, content)
+	}
+	if r.id = id; id != r.blob {
+		d.recipes[id] = r
+	}
+	return nil
+}
+
+// key identifies all that goes into a recipe. Its path does not: the same blob in another place gives the same bytes.
+func (d *Desired) key(r *recipe) (key [sha256.Size]byte) {
+	h := sha256.New()
+	h.Write(r.blob[:])
+	if r.template != plain {
+		fmt.Fprintf(h, "template %s\n", d.factsID)
+	}
+	if r.template == volatile {
+		fmt.Fprintf(h, "%q %q\n", d.rules.Facts.Ref, d.rules.Facts.Commit)
+	}
+	for _, e := range r.edits {
+		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
+	}
+	if r.seal != nil {
+		fmt.Fprintf(h, "seal %d\n", d.rules.Form)
+	}
+	for _, p := range r.seal {
+		after := p.blob
+		if p.recipe != nil {
+			after = p.recipe.id
+		}
+		fmt.Fprintf(h, "%q %s %s\n", p.name, p.blob, after)
+	}
+	h.Sum(key[:0])
+	return key
+}
+
+// produce renders. It is done once for a recipe, and again where the cache has lost the bytes.
+func (d *Desired) produce(r *recipe) ([]byte, error) {
+	content, err := d.read(r.path, r.blob)
+	if err != nil {
+		return nil, err
+	}
+	git := content
+	if r.template != plain {
+		t, err := render.Parse(r.path, string(content))
+		if err != nil {
+			return nil, err
+		}
+		if content, err = t.Execute(&d.rules.Facts, d.rules.Limits.Rendered); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.edits) > 0 {
+		if content, err = render.Patch(r.path, content, r.edits); err != nil {
+			return nil, err
+		}
+	}
+	if r.seal != nil {
+		return d.sealed(r, git, content)
+	}
+	return content, nil
+}
+
+// WriteBlob writes the bytes of a wanted id: those that were rendered, or else git's. It knows what was rendered in the
+// directories that were walked until now.
+func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
+	r, ok := d.recipes[id]
+	if !ok {
+		return d.objects.WriteBlob(w, id)
+	}
+	content, ok := d.cache.content(id)
+	if !ok {
+		var err error
+		if content, err = d.produce(r); err != nil {
+			return 0, err
+		}
+		d.cache.keep(d.key(r), id, content)
+	}
+	n, err := w.Write(content)
+	return int64(n), err
+}
+
+// WriteWanted is WriteBlob for an id that may stand in a directory that was not walked yet: all that is rendered is made
+// once, so that it can be found.
+func (d *Desired) WriteWanted(w io.Writer, id ID) (int64, error) {
+	if d.recipes[id] == nil && !d.walked && d.renders {
+		for _, err := range d.rendering() {
+			if err != nil {
+				return 0, err
+			}
+		}
+		d.walked = true
+	}
+	return d.WriteBlob(w, id)
+}

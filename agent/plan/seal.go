@@ -1,0 +1,83 @@
+package plan
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// errNotThere says that a resource.json lists a file that the commit does not bring.
+var errNotThere = errors.New("the file is not there")
+
+// sealed returns a resource.json that is signed for its rendered files, in the form in which it was signed for those of
+// git; where it was not, because somebody edited it by hand, in the form of the gateway. One that was never signed stays
+// unsigned, and one that cannot be read is for the check of what is staged.
+func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
+	before, err := resource.ParseSigned(git)
+	if err != nil || before.Stored() == "" {
+		return content, nil //nolint:nilerr // see above
+	}
+	after, err := resource.ParseSigned(content)
+	if err != nil || !r.concerns(after, string(git) != string(content)) {
+		return content, nil //nolint:nilerr // see above
+	}
+	form, err := d.form(r, before)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := after.Signature(form, func(w io.Writer, name string) error {
+		p, err := r.part(name)
+		if err == nil && p.recipe != nil {
+			_, err = d.WriteBlob(w, p.recipe.id)
+		} else if err == nil {
+			_, err = d.objects.WriteBlob(w, p.blob)
+		}
+		return err
+	})
+	if errors.Is(err, errNotThere) {
+		d.warn("%s lists a file that is not synced, so that it cannot be signed anew", r.path)
+		return content, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return after.WithSignature(sum), nil
+}
+
+// concerns reports whether anything that the signature covers was rendered.
+func (r *recipe) concerns(s *resource.Signed, itself bool) bool {
+	return itself || slices.ContainsFunc(r.seal, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
+}
+
+// form is that in which a resource was signed before anything of it was rendered.
+func (d *Desired) form(r *recipe, before *resource.Signed) (resource.Form, error) {
+	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
+		sum, err := before.Signature(form, func(w io.Writer, name string) error {
+			p, err := r.part(name)
+			if err == nil {
+				_, err = d.objects.WriteBlob(w, p.blob)
+			}
+			return err
+		})
+		if errors.Is(err, errNotThere) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		if sum == before.Stored() {
+			return form, nil
+		}
+	}
+	return d.rules.Form, nil
+}
+
+func (r *recipe) part(name string) (part, error) {
+	i := slices.IndexFunc(r.seal, func(p part) bool { return p.name == name })
+	if i < 0 {
+		return part{}, errNotThere
+	}
+	return r.seal[i], nil
+}

@@ -1,0 +1,113 @@
+package sync
+
+import (
+	"context"
+	"io"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+)
+
+// rulesAt reads the profile as it is for a ref and a commit: its templates may ask for them.
+func (s *run) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
+	f := s.t.Facts
+	f.Ref, f.Commit = ref, commit.String()
+	return plan.ParseRules(s.t.Profile, f, s.Limits)
+}
+
+// desire makes the tree of the target.
+func (s *run) desire(commit plan.ID) (*plan.Desired, error) {
+	d, err := s.desireBy(commit, s.rules)
+	if err == nil {
+		s.desired = d
+	}
+	return d, err
+}
+
+func (e *Engine) desireBy(commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
+	root, err := e.Store.RootTree(commit)
+	if err != nil {
+		return nil, err
+	}
+	return e.cache.Desire(e.Store, root, rules)
+}
+
+// previous is the tree that the manifest was written for.
+func (s *run) previous(h plan.Header) (*plan.Desired, error) {
+	rules, err := s.rulesAt(h.Ref, h.Commit)
+	if err != nil {
+		return nil, err
+	}
+	rules.Form = s.rules.Form
+	return s.desireBy(h.Commit, rules)
+}
+
+// delivered is the tree that lies on the disk, as far as it is known: its rendered files are in no store.
+type delivered struct {
+	desired *plan.Desired // nil until somebody asks
+	rules   plan.Rules
+	commit  plan.ID
+}
+
+// remember notes what lies on the disk now.
+func (s *run) remember(h plan.Header) {
+	if h.Commit != s.t.Commit || h.Rules != s.rules.Fingerprint() {
+		return // what lay there before this sync still does
+	}
+	switch {
+	case !s.rules.Renders():
+		s.last = delivered{}
+	case s.desired != nil || s.last.commit != h.Commit || s.last.rules.Fingerprint() != h.Rules:
+		s.last = delivered{desired: s.desired, rules: s.rules, commit: h.Commit}
+	}
+}
+
+// wanted writes the bytes that git wanted at the last sync, for who compares them with the disk by their meaning. After a
+// restart the tree that lies there is rendered once more to find them.
+func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
+	if e.last.commit.IsZero() || e.Store.Has(id) {
+		return e.Store.WriteBlob(w, id)
+	}
+	if e.last.desired == nil {
+		var err error
+		if e.last.desired, err = e.desireBy(e.last.commit, e.last.rules); err != nil {
+			return 0, err
+		}
+	}
+	return e.last.desired.WriteWanted(w, id)
+}
+
+// versionNote keeps the gateway's version for when it is away.
+const versionNote = "gateway-version"
+
+// form is the form in which the gateway signs. It is asked for only where something is rendered.
+func (s *run) form(ctx context.Context) resource.Form {
+	if !s.rules.Renders() {
+		return resource.Form83
+	}
+	v := s.version(ctx)
+	return resource.FormOf(v.Major, v.Minor)
+}
+
+// version is the gateway's version, or while it does not answer the one that it had when it did.
+func (s *run) version(ctx context.Context) ignition.Version {
+	note, err := s.dir.Note(versionNote)
+	if err != nil {
+		s.Log.Debug("the gateway's last version cannot be read", "error", err)
+	}
+	last := ignition.ParseVersion(string(note))
+	if s.peers.Gateway == nil || s.t.BeforeStart {
+		return last
+	}
+	p, err := s.peers.Gateway.Platform(ctx)
+	if err != nil || p.Version.IsZero() {
+		return last
+	}
+	if p.Version != last && !s.t.Profile.DryRun {
+		if err := s.dir.SetNote(versionNote, []byte(p.Version.String())); err != nil {
+			s.Log.Debug("the gateway's version cannot be kept", "error", err)
+		}
+	}
+	return p.Version
+}
