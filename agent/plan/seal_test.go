@@ -1,0 +1,234 @@
+package plan_test
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// contents reads the files of a resource from a map.
+func contents(files map[string]string) func(io.Writer, string) error {
+	return func(w io.Writer, name string) error {
+		content, ok := files[name]
+		if !ok {
+			return fmt.Errorf("no file %s", name)
+		}
+		_, err := io.WriteString(w, content)
+		return err
+	}
+}
+
+// sealedJSON returns a resource.json that is signed for its files in a form.
+func sealedJSON(t *testing.T, form resource.Form, description string, files map[string]string) string {
+	t.Helper()
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, fmt.Sprintf("    %q", name))
+	}
+	raw := "{\n  \"scope\": \"G\",\n  \"description\": " + fmt.Sprintf("%q", description) + ",\n  \"version\": 1,\n  \"restricted\": false,\n" +
+		"  \"overridable\": true,\n  \"files\": [\n" + strings.Join(names, ",\n") + "\n  ],\n  \"attributes\": {\n    \"lastModification\": {\n" +
+		"      \"actor\": \"admin\",\n      \"timestamp\": \"2026-01-02T03:04:05Z\"\n    },\n    \"lastModificationSignature\": \"00\"\n  }\n}"
+	s, err := resource.ParseSigned([]byte(raw))
+	require.NoError(t, err)
+	sum, err := s.Signature(form, contents(files))
+	require.NoError(t, err)
+	return string(s.WithSignature(sum))
+}
+
+// signatureOf returns the stored signature of a resource.json on the disk and what it has to be in a form.
+func (s *studio) signatureOf(dir string, form resource.Form) (stored, want string) {
+	s.t.Helper()
+	raw, ok := s.disk.Content(dir + "/resource.json")
+	require.True(s.t, ok)
+	parsed, err := resource.ParseSigned([]byte(raw))
+	require.NoError(s.t, err)
+	want, err = parsed.Signature(form, func(w io.Writer, name string) error {
+		content, ok := s.disk.Content(dir + "/" + name)
+		require.True(s.t, ok, name)
+		_, err := io.WriteString(w, content)
+		return err
+	})
+	require.NoError(s.t, err)
+	return parsed.Stored(), want
+}
+
+func TestARenderedResourceIsSignedInTheFormInWhichItWas(t *testing.T) {
+	for name, form := range map[string]resource.Form{"8.3": resource.Form83, "8.1": resource.Form81} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				const v = "projects/p/view"
+				s := newStudio(t, patches(dir("p", "projects/p"), "view/view.json", "title", "{{.site}}"))
+				view := map[string]string{"view.json": `{"title":"x"}`, "code.py": "pass"}
+				other := map[string]string{"view.json": `{"title":"x"}`}
+				files := text("p/view/view.json", view["view.json"], "p/view/code.py", "pass", "p/view/resource.json", sealedJSON(t, form, "", view),
+					"p/other/view.json", other["view.json"], "p/other/resource.json", sealedJSON(t, form, "", other))
+				s.deliver(files, mode)
+				stored, want := s.signatureOf(v, form)
+				assert.Equal(t, want, stored)
+				before := files["p/view/resource.json"].Content
+				got, _ := s.disk.Content(v + "/resource.json")
+				assert.NotEqual(t, before, got)
+				assert.Len(t, got, len(before))
+				assert.Equal(t, before[:strings.Index(before, "Signature")], got[:strings.Index(got, "Signature")], "no other byte changes")
+				s.has("projects/p/other/resource.json", files["p/other/resource.json"].Content)
+
+				s.profile.Vars["site"] = "south"
+				c := s.deliver(files, mode)
+				assert.Equal(t, map[string]plan.Op{v + "/view.json": plan.Update, v + "/resource.json": plan.Update}, done(c))
+				stored, want = s.signatureOf(v, form)
+				assert.Equal(t, want, stored)
+
+				// A commit that makes the patch do nothing brings git's own signature back.
+				view["view.json"] = `{"title":"south"}`
+				files["p/view/view.json"] = plantest.File{Content: view["view.json"]}
+				files["p/view/resource.json"] = plantest.File{Content: sealedJSON(t, form, "", view)}
+				s.deliver(files, mode)
+				s.has(v+"/resource.json", files["p/view/resource.json"].Content)
+			})
+		})
+	}
+}
+
+// The resource.json itself is a template: its text is signed, too.
+func TestARenderedDescriptionIsSigned(t *testing.T) {
+	s := newStudio(t, templates(dir("p", "projects/p")))
+	s.deliver(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "of {{.GatewayName}}", map[string]string{"view.json": "{}"})))
+	got, _ := s.disk.Content("projects/p/v/resource.json")
+	assert.Contains(t, got, "of line-1")
+	stored, want := s.signatureOf("projects/p/v", resource.Form83)
+	assert.Equal(t, want, stored)
+}
+
+// A signature that matched in neither form, after an edit by hand, follows the gateway.
+func TestAResourceWhoseSignatureWasStaleIsSignedAsTheGatewayDoes(t *testing.T) {
+	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
+		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "1"))
+		in := s.at(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "other"})))
+		s.rules.Form = form
+		d, err := plan.Desire(s.objects, in.To, s.rules)
+		require.NoError(t, err)
+		in.Desired = d
+		c, err := plan.Compute(in)
+		require.NoError(t, err)
+		plantest.Apply(t, c, s.rules, d, s.disk, s.manifest)
+		stored, want := s.signatureOf("projects/p/v", form)
+		assert.Equal(t, want, stored)
+	}
+}
+
+func TestWhatWasNotSignedOrCannotBeIsLeftUnsigned(t *testing.T) {
+	unsigned := `{"scope":"G","version":1,"files":["view.json"],"attributes":{}}`
+	missing := strings.Replace(sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "{}"}), `"view.json"`, `"view.json", "thumbnail.png"`, 1)
+	unary := `{"files":["udts.json"]}`
+	s := newStudio(t, patches(dir("p", "projects/p"), "**/{view,udts}.json", "a", "1"), dir("q", "projects/p/overlaid"))
+	stale := sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "{}"})
+	s.deliver(text(
+		"p/unsigned/view.json", "{}", "p/unsigned/resource.json", unsigned,
+		"p/missing/view.json", "{}", "p/missing/resource.json", missing,
+		"p/unary/udts.json", "{}", "p/unary/unary-resource.json", unary,
+		"p/unlisted/view.json", "{}", "p/unlisted/resource.json", sealedJSON(t, resource.Form83, "", nil),
+		"p/broken/view.json", "{}", "p/broken/resource.json", "torn",
+		"p/overlaid/view.json", "{}", "p/overlaid/resource.json", stale, "q/view.json", `{"other":1}`,
+	))
+	s.has("projects/p/unsigned/view.json", `{"a":1}`)
+	for path, want := range map[string]string{
+		"unsigned/resource.json": unsigned, "missing/resource.json": missing, "unary/unary-resource.json": unary,
+		"unlisted/resource.json": sealedJSON(t, resource.Form83, "", nil), "broken/resource.json": "torn",
+		"overlaid/resource.json": stale, // another mapping's file is there, and nothing was rendered
+	} {
+		s.has("projects/p/"+path, want)
+	}
+	assert.Contains(t, strings.Join(s.previous.Warnings(), "\n"), "projects/p/missing/resource.json")
+}
+
+// The gateway signs a rendered resource again, and says nothing else: that is adopted, not fought.
+func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "{{slice .Commit 0 7}}"))
+		view := map[string]string{"view.json": "{}"}
+		files := text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "", view), "p/x", "1")
+		s.deliver(files)
+		path := "projects/p/v/resource.json"
+		got, _ := s.disk.Content(path)
+		s.disk.Write(path, strings.Replace(got, `"admin"`, `"external"`, 1))
+		c, err := plan.Compute(s.at(files))
+		require.NoError(t, err)
+		assert.False(t, c.Writes(), "%s", c)
+
+		// The next commit renders it anew, and the gateway's rewriting is no conflict.
+		files["p/x"] = plantest.File{Content: "2"}
+		s.profile.ConflictPolicy = v1alpha1.ConflictHold
+		in := s.at(files)
+		in.Previous = s.previous
+		mode(&in)
+		c, err = plan.Compute(in)
+		require.NoError(t, err)
+		assert.Nil(t, c.Held, "%s", c)
+		assert.Equal(t, plan.Update, change(t, c, path).Op)
+		assert.False(t, change(t, c, path).Conflict)
+	})
+}
+
+// Every signed resource of real repositories, with a value patched into it, carries a valid signature of its own form.
+func TestPatchedResourcesOfRealTreesAreSigned(t *testing.T) {
+	trees := os.Getenv("STOKER_TREES")
+	if trees == "" {
+		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
+	}
+	for tree, want := range map[string]struct {
+		form  resource.Form
+		count int
+	}{"coffee-lab": {resource.Form83, 419}, "flintium": {resource.Form81, 295}} {
+		t.Run(tree, func(t *testing.T) {
+			files := make(plantest.Files)
+			root := filepath.Join(trees, tree)
+			if _, err := os.Stat(root); err != nil {
+				t.Skipf("STOKER_TREES has no %s", tree)
+			}
+			require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+				if err != nil || !e.Type().IsRegular() {
+					return err
+				}
+				content, err := os.ReadFile(path)
+				rel, _ := filepath.Rel(root, path)
+				files["t/"+filepath.ToSlash(rel)] = plantest.File{Content: string(content)}
+				return err
+			}))
+			s := newStudio(t, patches(dir("t", "projects"), "**/resource.json", "attributes.probe", "{{.site}}"))
+			s.profile.ExcludePatterns = []string{"**/.git/", "**/.resources/**"}
+			s.deliver(files)
+			checked := 0
+			for path := range s.disk.Files() {
+				dir, isResource := strings.CutSuffix(path, "/resource.json")
+				if !isResource {
+					continue
+				}
+				before, err := resource.ParseSigned([]byte(files["t/"+strings.TrimPrefix(path, "projects/")].Content))
+				require.NoError(t, err)
+				if before.Stored() == "" {
+					continue
+				}
+				stored, sum := s.signatureOf(dir, want.form)
+				if assert.Equal(t, sum, stored, path) {
+					checked++
+				}
+				assert.NotEqual(t, before.Stored(), stored, path)
+				content, _ := s.disk.Content(path)
+				assert.Contains(t, content, `"probe": "north"`)
+			}
+			assert.Equal(t, want.count, checked)
+		})
+	}
+}
