@@ -101,6 +101,41 @@ func newCost(t testing.TB, n int) cost {
 	return cost{objects: o, before: before, after: after, manifest: newColumn(t, before)}
 }
 
+// newRenderedCost is newCost with templates and patches beside the files that are as git has them: none of them asks for
+// the commit.
+func newRenderedCost(t testing.TB, n int) cost {
+	o := plantest.NewObjects()
+	cache := plan.NewCache()
+	files := large(n)
+	for i := range 300 {
+		files[fmt.Sprintf("templates/%d/x.json", i)] = plantest.File{Content: fmt.Sprintf(`{"i":%d,"name":"{{.GatewayName}}"}`, i)}
+	}
+	files["config/core/config.json"] = plantest.File{Content: `{"name":"x"}`}
+	commit := func() *plan.Desired {
+		root := o.Commit(files)
+		r, err := plan.NewRules(plan.Rules{
+			Mappings: []plan.Mapping{
+				{Source: "projects", Destination: "projects"}, {Source: "templates", Destination: "config/t", Template: true},
+				{Source: "config", Destination: "config/resources", Patches: []plan.Patch{
+					{Files: "**/config.json", Set: []plan.Setting{{Path: "name", Value: "y"}}},
+				}},
+			},
+			Facts: plan.Facts{GatewayName: "line-1", Commit: root.String()},
+		})
+		require.NoError(t, err)
+		d, err := cache.Desire(o, root, r)
+		require.NoError(t, err)
+		return d
+	}
+	before := commit()
+	manifest := newColumn(t, before)
+	const changed = "projects/line01/com.inductiveautomation.perspective/views/area00/page00/view0001/view.json"
+	files[changed] = plantest.File{Content: "again"}
+	c := cost{objects: o, before: before, after: commit(), manifest: manifest}
+	c.oneFile(t) // what a first plan finds out
+	return c
+}
+
 func (c cost) oneFile(t testing.TB) *plan.Changes {
 	changes, err := plan.Compute(plan.Input{
 		Desired: c.after, Previous: c.before, Manifest: c.manifest, State: stats{found: plan.Stat{Kind: plan.File, Mtime: 1}},
@@ -115,6 +150,14 @@ func TestAOneFileCommitReadsTheChangedDirectoriesOnly(t *testing.T) {
 	c.objects.Reads = 0
 	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
 	assert.LessOrEqual(t, c.objects.Reads, 2*8+1, "trees read: one a level in each commit, and the resource's directory again")
+}
+
+func TestTemplatesBesideItCostAOneFileCommitNothing(t *testing.T) {
+	c := newRenderedCost(t, 9000)
+	c.objects.Reads, c.objects.BlobReads = 0, 0
+	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
+	assert.LessOrEqual(t, c.objects.Reads, 2*10+6, "as without them, and a look at the file that proves the pattern")
+	assert.Zero(t, c.objects.BlobReads)
 }
 
 func TestAFirstPlanOfManyFilesStaysSmall(t *testing.T) {
@@ -147,6 +190,14 @@ func (c cost) first(t testing.TB) *plan.Changes {
 
 func BenchmarkOneFileIn100k(b *testing.B) {
 	c := newCost(b, 100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.oneFile(b)
+	}
+}
+
+func BenchmarkOneFileIn100kBesideTemplates(b *testing.B) {
+	c := newRenderedCost(b, 100_000)
 	b.ReportAllocs()
 	for b.Loop() {
 		c.oneFile(b)

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,8 @@ import (
 
 // world is a small universe in which a fuzzer's bytes are decisions: which files git has, what the gateway does.
 type world struct {
-	choices []byte
+	choices   []byte
+	rendering bool
 }
 
 // next returns a number below n.
@@ -71,7 +73,12 @@ func (w *world) commit() plantest.Files {
 			taken = taken || strings.HasPrefix(path, other+"/") || strings.HasPrefix(other, path+"/")
 		}
 		if !taken {
-			f := plantest.File{Content: w.content(path)}
+			f := plantest.File{}
+			if w.rendering && w.next(2) == 1 {
+				f.Content = w.renderedContent(path)
+			} else {
+				f.Content = w.content(path)
+			}
 			if w.next(8) == 1 {
 				f.Mode = plan.Executable
 			}
@@ -111,7 +118,25 @@ func (w *world) edit(disk *plantest.Disk) {
 	}
 }
 
-func (w *world) rules(t testing.TB) plan.Rules {
+// renderedContent has templates and what patches change, and signatures.
+func (w *world) renderedContent(path string) string {
+	n := w.next(6)
+	switch path[strings.LastIndexByte(path, '/')+1:] {
+	case resource.File:
+		return []string{
+			`{"files":["view.json"],"attributes":{"lastModificationSignature":"00"}}`,
+			`{"files":["view.json","x"],"attributes":{"lastModification":{{json .Ref}},"lastModificationSignature":"01"}}`,
+			`{"files":["code.py"],"a":1,"attributes":{"lastModificationSignature":"02"}}`, `{"files":["view.json"],"attributes":{}}`,
+			`{"a":"{{.GatewayName}}","attributes":{}}`, `{"a":2}`,
+		}[n]
+	case "view.json":
+		return []string{`{"a":1}`, `{"a":{{json .Commit}}}`, `{"b": {{json .Namespace}}}`, `{"b":"x"}`, `{}`, `{"a": "{{.Ref}}"}`}[n]
+	}
+	return []string{"a", "{{.GatewayName}}", "{{.Commit}}", "{{\x00", "{{if eq .Ref \"main\"}}b{{else}}{{.Vars}}{{end}}", "c"}[n]
+}
+
+// rules returns what makes the rules for a commit.
+func (w *world) rules(t testing.TB) func(commit plan.ID) plan.Rules {
 	var mappings []plan.Mapping
 	for _, m := range []plan.Mapping{
 		{Source: "p", Destination: "projects/p"},
@@ -133,9 +158,38 @@ func (w *world) rules(t testing.TB) plan.Rules {
 		Mappings: mappings, Excludes: excludes,
 		Conflict: []plan.ConflictPolicy{plan.GitWins, plan.GitWins, plan.Hold, plan.GatewayWins}[w.next(4)],
 		Prune:    []plan.Prune{plan.PruneOwned, plan.PruneOwned, plan.PruneNone, plan.PruneMirror}[w.next(4)],
+		Facts:    plan.Facts{GatewayName: []string{"a", "b"}[w.next(2)], Namespace: "n"},
 	})
 	require.NoError(t, err)
-	return rules
+	if !w.rendering {
+		return func(plan.ID) plan.Rules { return rules }
+	}
+	return w.renderingRules(rules)
+}
+
+// renderingRules adds templates, patches and a name to rules.
+func (w *world) renderingRules(rules plan.Rules) func(commit plan.ID) plan.Rules {
+	var template, patched, byCommit [4]bool
+	for i := range rules.Mappings {
+		template[i], patched[i], byCommit[i] = w.next(3) > 0, w.next(3) == 1, w.next(2) == 1
+	}
+	return func(commit plan.ID) plan.Rules {
+		r := rules
+		r.Facts.Commit, r.Facts.Ref = commit.String(), []string{"main", "other"}[commit[0]%2]
+		r.Mappings = slices.Clone(rules.Mappings)
+		for i := range r.Mappings {
+			m := &r.Mappings[i]
+			m.Template = template[i]
+			set := plan.Setting{Path: "c", Value: r.Facts.GatewayName}
+			if byCommit[i] {
+				set.Value, set.Volatile = r.Facts.Ref, "{{.Ref}}"
+			}
+			if patched[i] {
+				m.Patches = []plan.Patch{{Files: "**/{view,resource}.json", Set: []plan.Setting{set}}}
+			}
+		}
+		return r
+	}
 }
 
 // FuzzPlan lets git and a gateway do what they want and checks what the plans promise, whatever that was: the desired
@@ -149,13 +203,16 @@ func FuzzPlan(f *testing.F) {
 		}
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, choices []byte) { play(t, &world{choices: choices}) })
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		play(t, &world{choices: choices})
+		play(t, &world{choices: choices, rendering: true})
+	})
 }
 
 // play returns the plans that were applied.
 func play(t *testing.T, w *world) (applied []*plan.Changes) {
 	objects, disk, manifest := plantest.NewObjects(), plantest.NewDisk(nil), &plantest.Manifest{}
-	rules := w.rules(t)
+	rules, cache := w.rules(t), plan.NewCache()
 	var previous *plan.Desired
 	known := map[string]bool{"": true} // contents that git had or has
 	for range 4 {
@@ -167,7 +224,11 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 		if w.next(4) == 1 {
 			rules = w.rules(t)
 		}
-		desired, err := plan.Desire(objects, objects.Commit(files), rules)
+		if w.next(4) == 1 {
+			cache = plan.NewCache()
+		}
+		commit := objects.Commit(files)
+		desired, err := cache.Desire(objects, commit, rules(commit))
 		require.NoError(t, err)
 		in := plan.Input{
 			Desired: desired, Previous: previous, Manifest: manifest, State: disk, AllowMassDeletion: true,
@@ -177,8 +238,14 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 		if err != nil || changes.Held != nil {
 			continue // nothing is applied, so nothing can break; what is refused has tests of its own
 		}
+		for want := range desired.Walk() {
+			var b strings.Builder
+			_, err := desired.WriteBlob(&b, want.ID)
+			require.NoError(t, err)
+			known[b.String()] = true
+		}
 		before := disk.Files()
-		next, lost := plantest.Apply(t, changes, rules, desired, disk, manifest)
+		next, lost := plantest.Apply(t, changes, desired.Rules(), desired, disk, manifest)
 		if t.Failed() {
 			t.Fatalf("%s", changes)
 		}
@@ -352,13 +419,15 @@ func TestRandomWorlds(t *testing.T) {
 	const worlds = 1000
 	random := rand.New(rand.NewPCG(3, 4))
 	plans, incremental, sum := 0, 0, plan.Counts{}
-	for range worlds {
+	rendered := 0
+	for i := range worlds {
 		choices := make([]byte, 300)
 		for i := range choices {
 			choices[i] = byte(random.Uint32())
 		}
-		for _, c := range play(t, &world{choices: choices}) {
+		for _, c := range play(t, &world{choices: choices, rendering: i%2 == 1}) {
 			plans++
+			rendered += i % 2
 			if !c.Full {
 				incremental++
 			}
@@ -371,6 +440,7 @@ func TestRandomWorlds(t *testing.T) {
 	t.Logf("%d plans, %d of them incremental: %s", plans, incremental, sum)
 	assert.Greater(t, plans, worlds*2)
 	assert.Greater(t, incremental, worlds/4)
+	assert.Greater(t, rendered, worlds/4)
 	for _, n := range []int{sum.Added, sum.Modified, sum.Deleted, sum.Kept, sum.Adopted, sum.Released, sum.Conflicts} {
 		assert.Greater(t, n, worlds/10)
 	}

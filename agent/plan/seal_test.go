@@ -96,6 +96,15 @@ func TestARenderedResourceIsSignedInTheFormInWhichItWas(t *testing.T) {
 				files["p/view/resource.json"] = plantest.File{Content: sealedJSON(t, form, "", view)}
 				s.deliver(files, mode)
 				s.has(v+"/resource.json", files["p/view/resource.json"].Content)
+
+				// So does one that leaves resource.json as it is.
+				files["p/view/view.json"] = plantest.File{Content: `{"title":"another","more":1}`}
+				s.deliver(files, mode)
+				got, _ = s.disk.Content(v + "/resource.json")
+				assert.NotEqual(t, files["p/view/resource.json"].Content, got)
+				files["p/view/view.json"] = plantest.File{Content: `{"title": "south"}`}
+				s.deliver(files, mode)
+				s.has(v+"/resource.json", files["p/view/resource.json"].Content)
 			})
 		})
 	}
