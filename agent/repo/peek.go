@@ -31,8 +31,8 @@ func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
 		return nil, nil
 	}
 	caps := capability.NewList()
-	if caps.Decode(line) != nil {
-		return nil, nil
+	if err := caps.Decode(line); err != nil {
+		return nil, nil //nolint:nilerr // see above
 	}
 	for _, format := range caps.Get("object-format") {
 		if format != "sha1" {

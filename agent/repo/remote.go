@@ -19,6 +19,13 @@ type Auth struct {
 	Username string
 	// Token is the password or access token; nil for none. It is sent to the repository's own scheme, host and port only.
 	Token func() (secret.String, error)
+	// Key is the private key for ssh, in PEM or OpenSSH form and without a passphrase; nil for none.
+	Key func() (secret.String, error)
+	// KnownHosts has the ssh host keys that are trusted, in the form of known_hosts; nil for the built-in keys of the public
+	// git hosts. What it returns counts alone: empty, it trusts nobody.
+	KnownHosts func() ([]byte, error)
+	// InsecureIgnoreHostKey takes any ssh host key.
+	InsecureIgnoreHostKey bool
 	// CA is a PEM bundle that is trusted beside the system's; nil for none.
 	CA func() ([]byte, error)
 }
@@ -27,7 +34,7 @@ type Auth struct {
 type RemoteOptions struct {
 	Log       *slog.Logger  // default: discard
 	Connect   time.Duration // for a TCP connection; default 10s
-	Handshake time.Duration // for TLS; default 10s
+	Handshake time.Duration // for TLS or ssh; default 10s
 	Advertise time.Duration // for a whole ref advertisement; default 1m
 	Total     time.Duration // for a whole fetch; default 30m
 	// StallBytes must arrive in every StallWindow, or the connection counts as dead; default 16 bytes in 1m. git servers
@@ -93,7 +100,11 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 		r.source = &local{url: u, opts: r.opts}
 		return r, nil
 	}
-	r.source = &smart{url: u, opts: r.opts, wire: &web{url: u, auth: auth, opts: r.opts}}
+	s := &smart{url: u, opts: r.opts, wire: &web{url: u, auth: auth, opts: r.opts}}
+	if u.SSH() {
+		s.wire = &secureShell{url: u, auth: auth, opts: r.opts}
+	}
+	r.source = s
 	return r, nil
 }
 

@@ -17,12 +17,12 @@ import (
 
 const maxURL = 2048 // bytes
 
-// URL is where a repository is: an https or http address, or a directory of this machine. It holds the credentials that
-// stood in the text, if any, but never prints them.
+// URL is where a repository is: an https, http or ssh address, or a directory of this machine. It holds the credentials
+// that stood in the text, if any, but never prints them.
 type URL struct {
-	scheme string // https, http or file
+	scheme string // https, http, ssh or file
 	host   string // lower case, with the port where it is not the scheme's own; empty for file
-	path   string // decoded; absolute
+	path   string // decoded; absolute, but for ssh, where a server may take it relative to a home
 	// Two pointers, because package fmt prints unexported fields without asking their String methods, and follows one.
 	login **login
 }
@@ -30,8 +30,8 @@ type URL struct {
 // login is what stood before the @ of an address.
 type login struct{ username, password secret.String }
 
-// ParseURL reads the address of a repository: https://, http://, file:// or the absolute path of a directory. ssh in both
-// forms is recognised and refused. An error never repeats what was given: it may hold a password.
+// ParseURL reads the address of a repository: https://, http://, ssh://, user@host:path, file:// or the absolute path of a
+// directory. An error never repeats what was given: it may hold a password.
 func ParseURL(s string) (URL, error) {
 	switch {
 	case s == "":
@@ -49,7 +49,7 @@ func ParseURL(s string) (URL, error) {
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		return URL{}, refuseBare(s)
+		return parseBare(s)
 	}
 	switch strings.ToLower(scheme) {
 	case "https", "http":
@@ -57,9 +57,9 @@ func ParseURL(s string) (URL, error) {
 	case "file":
 		return parseFile(rest)
 	case "ssh", "git+ssh", "ssh+git":
-		return URL{}, refuseSSH()
+		return parseSSH("ssh://" + rest)
 	}
-	return URL{}, badURL("its scheme is not supported: use https://, http://, file:// or an absolute directory")
+	return URL{}, badURL("its scheme is not supported: use https://, ssh://, http://, file:// or an absolute directory")
 }
 
 // Plaintext reports whether credentials and content travel unencrypted.
@@ -68,13 +68,21 @@ func (u URL) Plaintext() bool { return u.scheme == "http" }
 // Local reports whether the repository is a directory of this machine.
 func (u URL) Local() bool { return u.scheme == "file" }
 
+// SSH reports whether the repository is reached over ssh.
+func (u URL) SSH() bool { return u.scheme == "ssh" }
+
 // IsZero reports whether u is the zero URL, which is no address.
 func (u URL) IsZero() bool { return u.scheme == "" }
 
 // String returns the address without any credentials.
 func (u URL) String() string {
-	if u.Local() {
+	switch {
+	case u.Local():
 		return u.path
+	case u.SSH() && strings.HasPrefix(u.path, "~"):
+		return (&url.URL{Scheme: u.scheme, Host: u.host, Path: "/" + u.path}).String()
+	case u.SSH() && !strings.HasPrefix(u.path, "/"):
+		return u.host + ":" + u.path
 	}
 	return (&url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}).String()
 }
@@ -105,31 +113,44 @@ func originOf(u *url.URL) string {
 }
 
 func parseHTTP(s string) (URL, error) {
+	p, err := parseAddress(s)
+	if err != nil {
+		return URL{}, err
+	}
+	u := URL{scheme: strings.ToLower(p.Scheme), path: strings.TrimSuffix(p.Path, "/")}
+	u.host = canonicalHost(u.scheme, p)
+	if p.User != nil {
+		password, _ := p.User.Password()
+		u.setLogin(p.User.Username(), password)
+	}
+	return u, nil
+}
+
+func (u *URL) setLogin(username, password string) {
+	l := &login{secret.New(username), secret.New(password)}
+	u.login = &l
+}
+
+// parseAddress reads what https and ssh addresses have in common.
+func parseAddress(s string) (*url.URL, error) {
 	p, err := url.Parse(s)
 	if err != nil {
-		return URL{}, badURL("it cannot be read: check host, port and percent signs")
+		return nil, badURL("it cannot be read: check host, port and percent signs")
 	}
 	switch {
 	case p.RawQuery != "" || p.ForceQuery || p.Fragment != "" || strings.HasSuffix(s, "#"):
-		return URL{}, badURL("it has a query or a fragment, which no repository needs: give credentials as a secret")
+		return nil, badURL("it has a query or a fragment, which no repository needs: give credentials as a secret")
 	case p.Opaque != "" || !validHost(p.Hostname()):
-		return URL{}, badURL("its host is empty or no host name (write international names in punycode)")
+		return nil, badURL("its host is empty or no host name (write international names in punycode)")
 	case !validPort(p.Host, p.Port()):
-		return URL{}, badURL("its port is not a number from 1 to 65535")
+		return nil, badURL("its port is not a number from 1 to 65535")
 	case strings.ContainsFunc(p.Path, unicode.IsControl) || !utf8.ValidString(p.Path):
-		return URL{}, badURL("its path holds an encoded control character or bytes that are no UTF-8")
+		return nil, badURL("its path holds an encoded control character or bytes that are no UTF-8")
 	}
-	scheme := strings.ToLower(p.Scheme)
-	u := URL{scheme: scheme, host: canonicalHost(scheme, p), path: strings.TrimSuffix(p.Path, "/")}
-	if u.path != "" && !strings.HasPrefix(u.path, "/") {
-		return URL{}, badURL("its path does not start with a slash")
+	if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
+		return nil, badURL("its path does not start with a slash")
 	}
-	if p.User != nil {
-		password, _ := p.User.Password()
-		l := &login{secret.New(p.User.Username()), secret.New(password)}
-		u.login = &l
-	}
-	return u, nil
+	return p, nil
 }
 
 func parseFile(rest string) (URL, error) {
@@ -145,23 +166,6 @@ func parseFile(rest string) (URL, error) {
 		return URL{}, badURL("its path is not absolute")
 	}
 	return URL{scheme: "file", path: filepath.Clean(filepath.FromSlash(path))}, nil
-}
-
-// refuseBare explains what is wrong with an address that has no scheme and is no absolute path.
-func refuseBare(s string) error {
-	if strings.Contains(s, "::") {
-		return badURL("remote helpers (name::address) are never run: use https:// or an absolute directory")
-	}
-	host, _, scp := strings.Cut(s, ":")
-	if scp && host != "" && !strings.Contains(host, "/") {
-		return refuseSSH()
-	}
-	return badURL("it is neither https:// nor the absolute path of a directory (relative paths are not read)")
-}
-
-func refuseSSH() error {
-	return failure.New(v1alpha1.ReasonUnsupportedRepository,
-		"git.repo: ssh comes with a later version; use the https:// address of the repository and a token until then")
 }
 
 func badURL(format string, args ...any) error {
@@ -197,7 +201,7 @@ func validPort(hostport, port string) bool {
 // canonicalHost is the lower-case host, with the port unless it is the scheme's own.
 func canonicalHost(scheme string, u *url.URL) string {
 	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if (scheme == "https" && port == "443") || (scheme == "http" && port == "80") {
+	if (scheme == "https" && port == "443") || (scheme == "http" && port == "80") || (scheme == "ssh" && port == "22") {
 		port = ""
 	}
 	if port != "" {

@@ -34,7 +34,7 @@ func connect(gs *v1alpha1.GatewaySync, gatewayURL string, secrets Secrets, o rep
 	}
 	if t := gs.Spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = certificates(t.CASecretRef, secrets)
+		cfg.TLS.CA = public(t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
@@ -49,21 +49,18 @@ func connectGit(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*r
 	if err != nil {
 		return nil, err
 	}
-	auth := repo.Auth{CA: certificates(git.CASecretRef, secrets)}
+	auth := repo.Auth{CA: public(git.CASecretRef, secrets)}
 	if a := git.Auth; a != nil {
 		switch {
 		case a.Token != nil:
 			auth.Username = a.Token.User()
-			ref := a.Token.SecretRef
-			auth.Token = func() (secret.String, error) {
-				v, err := secrets.Read(ref.Name, ref.Key)
-				if err != nil {
-					return v, failure.New(v1alpha1.ReasonAuthFailed, "the token of spec.git.auth: %w", err)
-				}
-				return v, nil
-			}
+			auth.Token = credential(a.Token.SecretRef, secrets)
 		case a.SSHKey != nil:
-			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.git.auth.sshKey: this version reads repositories over https and from files, not over ssh yet: use spec.git.auth.token")
+			auth.Key = credential(a.SSHKey.SecretRef, secrets)
+			auth.InsecureIgnoreHostKey = a.SSHKey.InsecureIgnoreHostKey
+			if known := a.SSHKey.KnownHosts; known != nil {
+				auth.KnownHosts = public(&known.SecretRef, secrets)
+			}
 		case a.GitHubApp != nil:
 			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.git.auth.githubApp: this version does not act as a GitHub App yet: use spec.git.auth.token")
 		}
@@ -71,8 +68,13 @@ func connectGit(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*r
 	return repo.NewRemote(u, auth, o)
 }
 
-// certificates reads a CA bundle on use; nil where the spec names none.
-func certificates(ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+// credential reads a secret on use, so that a rotated one counts at once.
+func credential(ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+	return func() (secret.String, error) { return secrets.Read(ref.Name, ref.Key) }
+}
+
+// public reads what is no secret itself, a CA bundle or known hosts, on use; nil where the spec names none.
+func public(ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}

@@ -1,0 +1,276 @@
+package gitserver
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// SSHOptions say how an SSHServer starts.
+type SSHOptions struct {
+	// HostKeys are what the server shows; none makes it have a new Ed25519 key.
+	HostKeys []ssh.Signer
+	// Users are the public keys that are let in, by user name; nil lets in every key of every user.
+	Users map[string]ssh.PublicKey
+	// Config are further settings of git at the server: {"uploadpack.allowFilter", "true"}.
+	Config [][2]string
+	// StallHello makes the server say nothing at all; the connection stays open.
+	StallHello bool
+	// StallAfter makes it go silent after so many bytes of what git says; 0 for never.
+	StallAfter int64
+}
+
+// SSHServer serves bare repositories over ssh on loopback: what runs is git upload-pack, for the path in the command.
+type SSHServer struct {
+	root     string
+	listener net.Listener
+	keys     []ssh.Signer
+	running  sync.WaitGroup
+
+	mu       sync.Mutex
+	opts     SSHOptions
+	conns    map[net.Conn]bool
+	closed   bool
+	commands []string
+	tried    []string
+}
+
+// StartSSH serves the bare repositories below root on a free port of the loopback interface.
+func StartSSH(root string, opts SSHOptions) (*SSHServer, error) {
+	if len(opts.HostKeys) == 0 {
+		key, _, err := NewSSHKey()
+		if err != nil {
+			return nil, err
+		}
+		opts.HostKeys = []ssh.Signer{key}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("ssh server: %w", err)
+	}
+	s := &SSHServer{root: root, listener: l, keys: opts.HostKeys, opts: opts, conns: map[net.Conn]bool{}}
+	s.running.Go(s.accept)
+	return s, nil
+}
+
+// NewSSHKey makes an Ed25519 key, and returns it also as the PEM text that a user has.
+func NewSSHKey() (ssh.Signer, string, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, "", fmt.Errorf("ssh key: %w", err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		return nil, "", fmt.Errorf("ssh key: %w", err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return nil, "", fmt.Errorf("ssh key: %w", err)
+	}
+	return signer, string(pem.EncodeToMemory(block)), nil
+}
+
+// URL returns the address of a repository.
+func (s *SSHServer) URL(user, repo string) string {
+	return "ssh://" + user + "@" + s.Addr() + "/" + repo
+}
+
+// Addr is host and port.
+func (s *SSHServer) Addr() string { return s.listener.Addr().String() }
+
+// KnownHosts returns the lines by which a client knows the server.
+func (s *SSHServer) KnownHosts() string {
+	var b strings.Builder
+	for _, k := range s.keys {
+		host, port, _ := net.SplitHostPort(s.Addr())
+		fmt.Fprintf(&b, "[%s]:%s %s", host, port, ssh.MarshalAuthorizedKey(k.PublicKey()))
+	}
+	return b.String()
+}
+
+// Set changes the options, but for the host keys, from the next connection on.
+func (s *SSHServer) Set(opts SSHOptions) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opts = opts
+}
+
+// Commands returns what clients asked to be run, oldest first.
+func (s *SSHServer) Commands() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.commands...)
+}
+
+// Users returns the names under which clients tried to log in, oldest first.
+func (s *SSHServer) Users() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.tried...)
+}
+
+// Close cuts all connections and returns when nothing runs any more. It may be called twice.
+func (s *SSHServer) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	var err error
+	if !again {
+		err = s.listener.Close()
+	}
+	s.running.Wait()
+	return err
+}
+
+func (s *SSHServer) accept() {
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			_ = c.Close()
+			return
+		}
+		s.conns[c] = true
+		opts := s.opts
+		s.running.Go(func() { s.serve(c, opts) })
+		s.mu.Unlock()
+	}
+}
+
+func (s *SSHServer) serve(c net.Conn, opts SSHOptions) {
+	defer func() {
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		_ = c.Close()
+	}()
+	if opts.StallHello {
+		_, _ = io.Copy(io.Discard, c)
+		return
+	}
+	config := &ssh.ServerConfig{PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		s.mu.Lock()
+		s.tried = append(s.tried, meta.User())
+		s.mu.Unlock()
+		if want, ok := opts.Users[meta.User()]; opts.Users != nil && (!ok || string(want.Marshal()) != string(key.Marshal())) {
+			return nil, fmt.Errorf("user %q is not let in", meta.User())
+		}
+		return &ssh.Permissions{}, nil
+	}}
+	for _, k := range s.keys {
+		config.AddHostKey(k)
+	}
+	conn, channels, requests, err := ssh.NewServerConn(c, config)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	go ssh.DiscardRequests(requests)
+	gone := make(chan struct{})
+	s.running.Go(func() {
+		_ = conn.Wait()
+		close(gone)
+	})
+	for offer := range channels {
+		if offer.ChannelType() != "session" {
+			_ = offer.Reject(ssh.UnknownChannelType, "sessions only")
+			continue
+		}
+		channel, asked, err := offer.Accept()
+		if err != nil {
+			return
+		}
+		s.session(channel, asked, opts, gone)
+	}
+}
+
+// session serves the one command of a session.
+func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts SSHOptions, gone <-chan struct{}) {
+	defer func() { _ = channel.Close() }()
+	for r := range asked {
+		var exec struct{ Command string }
+		if r.Type != "exec" || ssh.Unmarshal(r.Payload, &exec) != nil {
+			_ = r.Reply(false, nil)
+			continue
+		}
+		s.mu.Lock()
+		s.commands = append(s.commands, exec.Command)
+		s.mu.Unlock()
+		quoted, ok := strings.CutPrefix(exec.Command, "git-upload-pack ")
+		_ = r.Reply(ok, nil)
+		if !ok {
+			return
+		}
+		go ssh.DiscardRequests(asked)
+		code := s.run(channel, unquote(quoted), opts, gone)
+		_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{code}))
+		return
+	}
+}
+
+// unquote undoes the quoting of a shell, as far as git uses it.
+func unquote(s string) string {
+	return strings.NewReplacer(`'\''`, "'", `'\!'`, "!").Replace(strings.TrimSuffix(strings.TrimPrefix(s, "'"), "'"))
+}
+
+func (s *SSHServer) run(channel ssh.Channel, path string, opts SSHOptions, gone <-chan struct{}) uint32 {
+	cmd := exec.Command("git", "upload-pack", "--", filepath.Join(s.root, filepath.Join("/", filepath.FromSlash(path))))
+	settings := append([][2]string{{"safe.directory", "*"}}, opts.Config...)
+	cmd.Env = append(Env(), fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
+	for i, kv := range settings {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return 1
+	}
+	cmd.Stdout, cmd.Stderr = io.Writer(channel), channel.Stderr()
+	if opts.StallAfter > 0 {
+		cmd.Stdout = &stallingWriter{w: channel, left: opts.StallAfter, gone: gone}
+	}
+	if err := cmd.Start(); err != nil {
+		return 1
+	}
+	go func() { // ends with the channel, at the latest when the server closes
+		_, _ = io.Copy(in, channel)
+		_ = in.Close()
+	}()
+	if err := cmd.Wait(); err != nil {
+		return 128
+	}
+	return 0
+}
+
+// stallingWriter takes nothing any more after some bytes, until the connection goes.
+type stallingWriter struct {
+	w    io.Writer
+	left int64
+	gone <-chan struct{}
+}
+
+func (s *stallingWriter) Write(p []byte) (int, error) {
+	n := min(int64(len(p)), s.left)
+	s.left -= n
+	if _, err := s.w.Write(p[:n]); err != nil || n == int64(len(p)) {
+		return len(p), err
+	}
+	<-s.gone
+	return 0, io.ErrClosedPipe
+}
