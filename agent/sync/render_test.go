@@ -1,0 +1,198 @@
+package sync_test
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const systemProperties = "config/resources/core/ignition/system-properties"
+
+// sealedJSON is a resource.json that a gateway signed for one file.
+func sealedJSON(t *testing.T, file, content string) string {
+	t.Helper()
+	s, err := resource.ParseSigned([]byte("{\n  \"scope\": \"G\",\n  \"version\": 1,\n  \"restricted\": false,\n  \"overridable\": true,\n  \"files\": [\n    \"" +
+		file + "\"\n  ],\n  \"attributes\": {\n    \"lastModification\": {\n      \"actor\": \"admin\",\n      \"timestamp\": \"2026-01-02T03:04:05Z\"\n    },\n" +
+		"    \"lastModificationSignature\": \"00\"\n  }\n}"))
+	require.NoError(t, err)
+	sum, err := s.Signature(resource.Form83, func(w io.Writer, _ string) error {
+		_, err := io.WriteString(w, content)
+		return err
+	})
+	require.NoError(t, err)
+	return string(s.WithSignature(sum))
+}
+
+// rendering is a bench whose gateway gets a title, a name and a version file.
+func rendering(t *testing.T, o simulator.Options) *bench {
+	b := newBench(t, o)
+	b.target.Facts = plan.Facts{GatewayName: "line-1", Namespace: "north"}
+	b.target.Profile.Vars = map[string]string{"site": "042"}
+	b.target.Profile.SystemNameTemplate = "{{.site}}-{{.GatewayName}}"
+	m := b.target.Profile.Mappings
+	m[0].Template = true
+	m[0].Patches = []v1alpha1.Patch{{File: "line/**/view.json", Set: map[string]v1alpha1.PatchValue{"title": "{{.site}}"}}}
+	return b
+}
+
+func sealedFiles(t *testing.T) []gitserver.Edit {
+	const viewJSON, name = `{"title":"none"}`, `{"systemName":"dev"}`
+	return append(first(),
+		gitserver.Write(view, viewJSON), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", viewJSON)),
+		gitserver.Write(systemProperties+"/config.json", name), gitserver.Write(systemProperties+"/resource.json", sealedJSON(t, "config.json", name)),
+		gitserver.Write("projects/line/version.txt", "{{.Ref}} {{.GatewayName}}"),
+	)
+}
+
+// again makes a second engine over the same data, as a restart does.
+func (b *bench) again() {
+	b.t.Helper()
+	require.NoError(b.t, b.engine.Close())
+	b.engine = sync.New(b.engine.Config)
+}
+
+// A gateway finds what was rendered for it signed as it would sign it, and writes nothing back.
+func TestTheGatewayLeavesARenderedResourceAsItIs(t *testing.T) {
+	b := rendering(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: true}})
+	b.push(sealedFiles(t)...)
+	r := b.synced()
+	assert.JSONEq(t, `{"title":"042"}`, b.read(view))
+	assert.JSONEq(t, `{"systemName":"042-line-1"}`, b.read(systemProperties+"/config.json"))
+	assert.Equal(t, "main line-1", b.read("projects/line/version.txt"))
+	assert.Empty(t, r.Notes)
+	sealed := map[string]string{}
+	for _, dir := range []string{viewDir, systemProperties} {
+		sealed[dir] = b.read(dir + "/resource.json")
+		assert.Contains(t, sealed[dir], `"actor": "admin"`, "the gateway has not signed %s as external", dir)
+	}
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Empty(t, b.gw.Requests())
+
+	b.target.Profile.Vars = map[string]string{"site": "043"}
+	r = b.synced()
+	assert.Equal(t, 4, r.Files.Modified, "%s", r.Changes)
+	assert.JSONEq(t, `{"title":"043"}`, b.read(view))
+	for dir, was := range sealed {
+		now := b.read(dir + "/resource.json")
+		assert.NotEqual(t, was, now)
+		assert.Contains(t, now, `"actor": "admin"`)
+	}
+	d, err := b.engine.Drift(t.Context(), true)
+	require.NoError(t, err)
+	assert.Zero(t, d.Files, "%+v", d)
+}
+
+func TestAnotherNameOfTheSameCommitIsDeliveredToWhatAsksForIt(t *testing.T) {
+	b := rendering(t, simulator.Options{})
+	b.push(sealedFiles(t)...)
+	b.synced()
+	b.target.Ref, b.target.Name = "v1", ""
+	r := b.synced()
+	assert.Equal(t, 1, r.Files.Modified)
+	assert.Equal(t, "v1 line-1", b.read("projects/line/version.txt"))
+	assert.False(t, b.synced().Wrote())
+
+	b.target.Profile.Mappings[0].Template = false
+	b.target.Ref = "v2"
+	b.synced()
+	assert.Equal(t, "{{.Ref}} {{.GatewayName}}", b.read("projects/line/version.txt"))
+}
+
+// The gateway signs a rendered resource anew. That is no drift, also for an agent that has just started and has rendered
+// nothing yet; a change of it is.
+func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
+	for name, restart := range map[string]bool{"the same engine": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			b := rendering(t, simulator.Options{})
+			b.push(sealedFiles(t)...)
+			b.synced()
+			if restart {
+				b.again()
+				b.synced()
+			}
+			file := filepath.Join(b.data, viewDir, "resource.json")
+			rewritten := strings.Replace(b.read(viewDir+"/resource.json"), `"admin"`, `"external"`, 1)
+			require.NoError(t, os.WriteFile(file, []byte(rewritten), 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{ "title": "042" }`), 0o644))
+			d, err := b.engine.Drift(t.Context(), false)
+			require.NoError(t, err)
+			assert.Zero(t, d.Files, "%+v", d)
+			assert.Equal(t, 2, d.Adopted)
+
+			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"title":"by hand"}`), 0o644))
+			d, err = b.engine.Drift(t.Context(), false)
+			require.NoError(t, err)
+			assert.Equal(t, 1, d.Files)
+			b.target.Repair = true
+			b.synced()
+			assert.JSONEq(t, `{"title":"042"}`, b.read(view))
+		})
+	}
+}
+
+// Whatever cannot be rendered is found before anything moves.
+func TestACommitThatCannotBeRenderedKeepsTheLastGoodOne(t *testing.T) {
+	b := rendering(t, simulator.Options{})
+	good := b.push(sealedFiles(t)...)
+	b.synced()
+	before := b.read(view)
+	for name, c := range map[string]struct {
+		edit   gitserver.Edit
+		reason v1alpha1.Reason
+		says   string
+	}{
+		"template": {gitserver.Write("projects/line/x.json", "\n{{.Nobody}}"), v1alpha1.ReasonTemplateFailed, "projects/line/x.json:2"},
+		"patch":    {gitserver.Write(view, `{"title": 7}`), v1alpha1.ReasonPatchFailed, view},
+		"syntax":   {gitserver.Write("projects/line/x.json", `{"a": {{.site}}x}`), v1alpha1.ReasonConfigSyntaxError, "projects/line/x.json:1"},
+	} {
+		b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"), c.edit)...)
+		r := b.ended(sync.Error, c.reason)
+		assert.Contains(t, r.Message, c.says, name)
+		assert.Equal(t, good, r.Commit, name)
+		assert.Equal(t, before, b.read(view), name)
+	}
+	b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"))...)
+	b.synced()
+}
+
+// A resource whose own signature does not tell its form is signed as the gateway of its version does.
+func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
+	for version, form := range map[string]resource.Form{"8.3.8": resource.Form83, "8.1.44": resource.Form81} {
+		t.Run(version, func(t *testing.T) {
+			b := rendering(t, simulator.Options{Version: version, NoWriteBack: true})
+			b.push(append(sealedFiles(t), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", "another content")))...)
+			check := func() {
+				t.Helper()
+				s, err := resource.ParseSigned([]byte(b.read(viewDir + "/resource.json")))
+				require.NoError(t, err)
+				want, err := s.Signature(form, func(w io.Writer, name string) error {
+					_, err := io.WriteString(w, b.read(viewDir+"/"+name))
+					return err
+				})
+				require.NoError(t, err)
+				assert.Equal(t, want, s.Stored())
+			}
+			b.sync()
+			check()
+			require.NoError(t, b.gw.SetState(simulator.Down)) // its version is remembered
+			b.again()
+			b.target.Profile.Vars = map[string]string{"site": "044"}
+			b.sync()
+			assert.JSONEq(t, `{"title":"044"}`, b.read(view))
+			check()
+		})
+	}
+}
