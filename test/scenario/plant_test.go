@@ -67,7 +67,8 @@ type spec struct {
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
 	mappings    [][2]string
-	raw         string // the whole file, instead of all that
+	more        map[string]string // destination → further fields of its mapping
+	raw         string            // the whole file, instead of all that
 }
 
 // start options of newPlant.
@@ -164,7 +165,7 @@ func (p *plant) saveSpec() {
 	}
 	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: 5\n%s    profiles:\n      default:\n        mappings:\n", p.spec.defaults)
 	for _, m := range p.spec.mappings {
-		fmt.Fprintf(&b, "          - {source: %s, destination: %s}\n", m[0], m[1])
+		fmt.Fprintf(&b, "          - {source: %s, destination: %s%s}\n", m[0], m[1], p.spec.more[m[1]])
 	}
 	file := p.file()
 	require.NoError(p.t, os.WriteFile(file+".new", []byte(b.String()), 0o644))
