@@ -45,7 +45,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	dir := t.TempDir()
 	b := &bench{t: t, data: filepath.Join(dir, "data"), repo: gitserver.NewRepo(t, filepath.Join(dir, "git"))}
 	require.NoError(t, os.MkdirAll(b.data, 0o755))
-	o.Data, o.Strict = b.data, true
+	o.Data, o.Strict, o.Unknowns = b.data, true, unknowns(t, o.Unknowns)
 	var err error
 	b.gw, err = simulator.Start(o)
 	require.NoError(t, err)

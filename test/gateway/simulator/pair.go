@@ -57,6 +57,13 @@ func (p *Pair) Pause(paused bool) {
 	p.paused = paused
 }
 
+// leads reports whether a node is the one that is copied from.
+func (p *Pair) leads(g *Gateway) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.from == g
+}
+
 // Replicate copies now, unless it is paused, and loads what came.
 func (p *Pair) Replicate() error {
 	p.mu.Lock()
@@ -165,10 +172,11 @@ func (g *Gateway) partOfResource(name string) bool {
 
 // spread copies what changed to the peer, if there is one.
 func (g *Gateway) spread() error {
-	if at := g.place(); at.pair != nil && at.access {
-		return at.pair.Replicate()
+	at := g.place()
+	if at.pair == nil || !at.access || !at.peer || !at.pair.leads(g) {
+		return nil
 	}
-	return nil
+	return at.pair.Replicate()
 }
 
 // SetConfigAccess says whether the node may change its configuration, and whether it sees its peer.

@@ -1,0 +1,92 @@
+package sync_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
+	for name, token := range map[string]bool{"with a token": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
+			b.peers.Token = token
+			b.designer("maria", "line")
+			b.push(first()...)
+			r := b.synced()
+			assert.Contains(t, r.Message, "project-scan module")
+			assert.Contains(t, r.Message, "not verified")
+			assert.Equal(t, 1, b.gw.Count("POST /data/project-scan-endpoint/scan"))
+			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"))
+			assert.NotNil(t, b.gw.Loaded(viewDir))
+			assert.Equal(t, 1, b.gw.DesignersTold())
+			require.Len(t, r.Notes, 1, "%q", r.Notes)
+			assert.Contains(t, r.Notes[0], "database", "files of config mean nothing to it")
+
+			b.gw.ResetRequests()
+			b.synced()
+			assert.Zero(t, b.gw.Count("POST /data/project-scan-endpoint/scan"))
+		})
+	}
+}
+
+func TestAGatewayBefore83WithoutTheModuleGetsFilesOnly(t *testing.T) {
+	b := newBench(t, simulator.Options{Version: "8.1.44"})
+	b.push(first()...)
+	r := b.synced()
+	assert.Contains(t, r.Message, "files only")
+	assert.Contains(t, r.Message, "8.1.44")
+	assert.Nil(t, b.gw.Loaded(viewDir))
+	require.NoError(t, b.gw.Advance(301*time.Second))
+	assert.NotNil(t, b.gw.Loaded(viewDir), "its own timer reads them")
+}
+
+func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
+	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
+		Body: `{"gatewayProjectScanSuccess":false,"sentDesignerUpdateNotification":false}`}))
+	b.push(first()...)
+	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.synced()
+	assert.NotNil(t, b.gw.Loaded(viewDir))
+}
+
+// On 8.3 the gateway's own scan is the one that can be verified, so that the module is left alone.
+func TestOn83TheModuleIsNotUsed(t *testing.T) {
+	b := newBench(t, simulator.Options{ScanModule: true})
+	b.push(first()...)
+	b.synced()
+	assert.Zero(t, b.gw.Count("GET /data/project-scan-endpoint/confirm-support"))
+}
+
+func TestOnAGatewayBefore83DesignersCannotBeWaitedFor(t *testing.T) {
+	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
+	b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+	b.push(first()...)
+	r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
+	assert.Contains(t, r.Message, "8.1.44")
+	assert.Empty(t, b.read(view))
+}
+
+func TestWhatAPersonShouldKnowOfTheGatewayIsNoted(t *testing.T) {
+	b := newBench(t, simulator.Options{Mode: "dev"})
+	b.target.Profile.DeploymentMode = "prod"
+	b.gw.SetPendingRestarts("module Vision was installed")
+	b.push(first()...)
+	r := b.synced()
+	require.Len(t, r.Notes, 2, "%q", r.Notes)
+	assert.Contains(t, r.Notes[0], `"prod"`)
+	assert.Contains(t, r.Notes[1], "module Vision was installed")
+
+	b.target.Profile.DeploymentMode = "dev"
+	b.gw.SetPendingRestarts()
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	assert.Empty(t, b.synced().Notes)
+}

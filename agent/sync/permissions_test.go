@@ -1,0 +1,90 @@
+package sync_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const permissions = "config/resources/core/ignition/security-properties"
+
+// granted are permissions that admit the simulator's own token.
+const granted = `{"accessPermissions":{"securityLevels":[],"type":"AnyOf"},
+"readPermissions":{"securityLevels":[{"name":"Authenticated","children":[{"name":"ApiKeys","children":[{"name":"Stoker","children":[]}]}]}],"type":"AnyOf"},
+"writePermissions":{"securityLevels":[{"name":"Authenticated","children":[{"name":"ApiKeys","children":[{"name":"Stoker","children":[]}]}]}],"type":"AnyOf"}}`
+
+func withPermissions() []gitserver.Edit {
+	return append(first(), gitserver.Write(permissions+"/config.json", granted),
+		gitserver.Write(permissions+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
+}
+
+// A first boot rewrites the permissions and drops what they granted. The files are put back once, and the refusal is
+// waited out until the gateway has read them: at its next start, or when a person scans.
+func TestARefusalAfterTheFirstBootIsWaitedOut(t *testing.T) {
+	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+	b.push(withPermissions()...)
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
+
+	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	assert.Contains(t, r.Message, "first boot")
+	assert.Equal(t, granted, b.read(permissions+"/config.json"))
+	r = b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	assert.Empty(t, r.Notes, "they are put back once")
+
+	require.NoError(t, b.gw.Restart(0))
+	b.synced()
+}
+
+func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
+	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+	b.push(first()...)
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
+	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	assert.Contains(t, r.Message, "gateway permission")
+	require.NoError(t, b.gw.Grant("Authenticated/ApiKeys/Stoker"))
+	b.synced()
+}
+
+// A gateway that ran all the time has no first boot: a refusal is one at once.
+func TestARefusalOfARunningGatewayIsAnErrorAndNothingIsPutBack(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(withPermissions()...)
+	b.synced()
+	require.NoError(t, b.gw.Grant())
+	taken := b.read(permissions + "/config.json")
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	assert.Equal(t, taken, b.read(permissions+"/config.json"))
+}
+
+func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	const token = "config/resources/core/ignition/api-token/ci"
+	b.push(append(first(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
+		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
+	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	found := false
+	for _, n := range r.Notes {
+		found = found || assert.ObjectsAreEqual(n, "the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")
+	}
+	assert.True(t, found, "%q", r.Notes)
+	b.gw.ClearFaults()
+	b.synced()
+}

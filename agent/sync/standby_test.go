@@ -1,0 +1,237 @@
+package sync_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const external = "config/resources/external/ignition/schedule/night"
+
+// pair is a redundant pair: each node with its own agent, both after the same commit.
+type pair struct {
+	*simulator.Pair
+	master, backup *bench
+}
+
+func newPair(t *testing.T, o simulator.Options) pair {
+	t.Helper()
+	o.Role = ignition.RoleMaster
+	p := pair{master: newBench(t, o)}
+	p.backup = p.master.twin(o)
+	var err error
+	p.Pair, err = simulator.NewPair(p.master.gw, p.backup.gw)
+	require.NoError(t, err)
+	// What the pair copied before the agents came is nobody's harm.
+	p.connect()
+	return p
+}
+
+// twin is the other node of a pair: the same repository, its own gateway, store and engine.
+func (b *bench) twin(o simulator.Options) *bench {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	two := &bench{t: b.t, repo: b.repo, data: filepath.Join(dir, "data"), target: b.target, peers: b.peers}
+	require.NoError(b.t, os.MkdirAll(two.data, 0o755))
+	o.Data, o.Strict, o.Role, o.Unknowns = two.data, true, ignition.RoleBackup, unknowns(b.t, o.Unknowns)
+	var err error
+	two.gw, err = simulator.Start(o)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { two.gw.Close() })
+	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
+	require.NoError(b.t, err)
+	log := slog.New(slog.DiscardHandler)
+	two.engine = sync.New(sync.Config{DataDir: two.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20})
+	b.t.Cleanup(func() {
+		assert.NoError(b.t, two.engine.Close())
+		assert.NoError(b.t, store.Close())
+	})
+	return two
+}
+
+// connect gives both agents their clients.
+func (p pair) connect() {
+	for _, b := range []*bench{p.master, p.backup} {
+		b.connect(ignition.Config{})
+	}
+}
+
+// push makes a commit that both nodes are after.
+func (p pair) push(edits ...gitserver.Edit) plan.ID {
+	id := p.master.push(edits...)
+	p.backup.target.Ref, p.backup.target.Name, p.backup.target.Commit = p.master.target.Ref, p.master.target.Name, id
+	return id
+}
+
+func (b *bench) standby() *sync.Report {
+	b.t.Helper()
+	r := b.ended(sync.Standby, v1alpha1.ReasonStandby)
+	require.Equal(b.t, b.target.Commit, r.Commit)
+	require.NoError(b.t, b.gw.Canaries())
+	return r
+}
+
+func night() []gitserver.Edit {
+	return []gitserver.Edit{
+		gitserver.Write(external+"/config.json", `{"at":"22:00"}`),
+		gitserver.Write(external+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`),
+	}
+}
+
+func TestABackupWritesWhatThePairDoesNotCopyAndWaitsForTheRest(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(append(first(), night()...)...)
+	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, "5 replicated files")
+	assert.True(t, r.Commit.IsZero(), "the commit that is reported is never ahead of the disk")
+	assert.Empty(t, p.backup.read(view))
+	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"))
+
+	p.master.synced()
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair copied it")
+	p.backup.gw.ResetRequests()
+	p.backup.standby()
+	assert.Zero(t, p.backup.gw.Count("POST /data/api/v1/scan/projects"))
+
+	// Adopted is owned: the next commit is an ordinary change on both.
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.master.synced()
+	r = p.backup.standby()
+	assert.Zero(t, r.Files.Kept+r.Files.Saved)
+	r = p.backup.standby()
+	assert.Nil(t, r.Changes, "nothing to do is no plan")
+}
+
+func TestABackupBeforeItsMasterIsNotAheadAndComesAfterIt(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	good := p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
+	for range 2 {
+		r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		assert.Equal(t, good, r.Commit)
+		assert.Equal(t, `{"one": 1}`, p.backup.read(view))
+		assert.NotEmpty(t, p.backup.read(db+"/config.json"))
+	}
+	p.master.synced()
+	p.backup.standby()
+	assert.Empty(t, p.backup.read(db+"/config.json"))
+}
+
+func TestAFailoverMakesTheBackupSyncLikeAnyOther(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.Failover(true)
+	r := p.backup.synced()
+	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
+	assert.Zero(t, r.Files.Saved, "what the pair brought was adopted, and is no conflict")
+	assert.Equal(t, 1, p.backup.gw.Count("POST /data/api/v1/scan/projects"))
+	p.master.standby()
+	assert.Equal(t, `{"two": 2}`, p.master.read(view))
+
+	// And back: the node that was on standby and had nothing to do is asked again, and is synced.
+	p.Failover(true)
+	p.master.synced()
+}
+
+// conflictPolicy hold is for people's work on this gateway. On standby, what differs came by the pair.
+func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
+	}
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.master.synced()
+	p.push(gitserver.Write(view, `{"three": 3}`)) // the backup has slept over the second commit
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.master.synced()
+	p.backup.standby()
+
+	p.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.master.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	p.master.target.ForceID = "yes"
+	p.master.synced()
+	p.backup.standby()
+}
+
+func TestABackupThatIsAloneSaysThatNobodyMayWrite(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.backup.gw.SetConfigAccess(false, false)
+	r := p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
+	assert.Contains(t, r.Message, "backup")
+	assert.Contains(t, r.Message, "peer is not connected")
+	p.backup.gw.SetConfigAccess(true, false)
+	p.backup.synced()
+}
+
+// Whether a pair copies what is part of no resource is not known: both agents write it.
+func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	const note, beside = "projects/line/README.md", viewDir + "/notes.txt"
+	p.push(append(first(), gitserver.Write(note, "hello"), gitserver.Write(beside, "b"))...)
+	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, "5 replicated files")
+	assert.Equal(t, "hello", p.backup.read(note))
+	assert.Equal(t, "b", p.backup.read(beside))
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Delete(beside))
+	p.master.synced()
+	p.backup.sync() // deletes it; the resource.json beside it is judged at the next look
+	p.backup.standby()
+	assert.Empty(t, p.backup.read(beside))
+}
+
+// Before it starts a gateway cannot be asked: its redundancy.xml says what it will be.
+func TestABackupThatIsStoppedIsABackupByItsFile(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(append(first(), night()...)...)
+	require.NoError(t, p.backup.gw.SetState(simulator.Down))
+	p.backup.target.BeforeStart = true
+	p.backup.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	assert.Empty(t, p.backup.read(view))
+	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"))
+
+	p.backup.target.BeforeStart = false
+	require.NoError(t, p.backup.gw.SetState(simulator.Running))
+	p.master.synced()
+	p.backup.standby()
+	assert.NotNil(t, p.backup.gw.Loaded(external))
+}
+
+func TestARedundancyFileThatCannotBeReadIsANote(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	require.NoError(t, os.WriteFile(filepath.Join(b.data, "redundancy.xml"), []byte("<properties><entry"), 0o644))
+	require.NoError(t, b.gw.RecordCanaries())
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.BeforeStart = true
+	b.push(first()...)
+	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.Len(t, r.Notes, 1)
+	assert.Contains(t, r.Notes[0], "redundancy.xml")
+	assert.NotEmpty(t, b.read(view))
+}
