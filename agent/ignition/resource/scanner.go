@@ -202,7 +202,7 @@ func (s *scanner) beginValue(c byte) {
 	case c == 't':
 		s.state, s.literal = word, "rue"
 	case c == 'f':
-		s.state, s.literal = word, "alse"
+		s.state, s.literal = word, "false"[1:]
 	case c == 'n':
 		s.state, s.literal = word, "ull"
 	default:
