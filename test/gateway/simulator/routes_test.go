@@ -1,0 +1,179 @@
+package simulator_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// Shapes of answers: the JSON type of each field. A trailing ? is a field that may be left out; list is {items, metadata}.
+type shape map[string]any
+
+const (
+	text     = "string"
+	number   = "number"
+	truth    = "bool"
+	list     = "array"
+	anything = "any"
+)
+
+func listOf(item shape) shape {
+	return shape{"items": []shape{item}, "metadata": shape{"total": number, "matching": number, "limit": number, "offset": number}}
+}
+
+var (
+	scanShape = shape{"scanActive": truth, "lastScanTimestamp": number, "lastScanDuration": number}
+	lockShape = shape{"timestamp": number, "remaining": number, "actor": text}
+	project   = shape{"name": text, "description": text, "title": text, "enabled": truth, "parent": text, "inheritable": truth,
+		"invalidParent": truth, "mutable": truth}
+	designer = shape{"id": text, "user": text, "uptime": number, "lastcomm": number, "timeout": number,
+		"memory": shape{"used": number, "max": number}, "project": text, "address": text, "timezone": text}
+	named    = shape{"name": text, "enabled": truth, "modes": list}
+	resource = shape{"name": text, "enabled": truth, "modes": list, "collection": text, "description": text, "signature": text, "config": anything}
+)
+
+// table is the gateway's interface as the sources have it: the vendor's OpenAPI document of 8.3.8, and for StatusPing,
+// gwinfo and the errors what was seen on live gateways. A route that the simulator has and the table does not, or the
+// other way round, fails the test.
+var table = []struct {
+	route  string // as the simulator registers it
+	ask    string // path and query of the example, where the route has parameters
+	body   string
+	status int
+	shape  shape
+}{
+	{route: "GET /data/api/v1/scan/{kind}", ask: "/data/api/v1/scan/projects", status: 200, shape: scanShape},
+	{route: "POST /data/api/v1/scan/{kind}", ask: "/data/api/v1/scan/config", status: 200, shape: scanShape},
+	{route: "GET /data/api/v1/scan-lock/{kind}", ask: "/data/api/v1/scan-lock/projects", status: 204},
+	{route: "POST /data/api/v1/scan-lock/{kind}", ask: "/data/api/v1/scan-lock/config", body: `{"acquireTimeout":10,"holdTimeout":60}`, status: 200, shape: lockShape},
+	{route: "GET /data/api/v1/gateway-info", status: 200, shape: shape{"name": text, "redundancyRole": text, "edition": text,
+		"ignitionVersion": text, "deploymentMode": text, "timeZone": text, "timeZoneId": text, "allowUnsignedModules": truth, "license": shape{"mode": text}}},
+	{route: "GET /data/api/v1/redundancy", status: 200, shape: shape{"role": text, "projectState": text, "activityLevel": text, "localId": text,
+		"peerConnected": truth, "peerId": text, "hasConfigAccess": truth, "syncPending": truth, "failoverPending": truth, "uptime": number, "lastSyncTimestamp": number}},
+	{route: "GET /data/api/v1/designers", status: 200, shape: listOf(designer)},
+	{route: "GET /data/api/v1/designer/{id}", ask: "/data/api/v1/designer/designer-1", status: 200, shape: designer},
+	{route: "DELETE /data/api/v1/designer/{id}", ask: "/data/api/v1/designer/designer-2", status: 200, shape: shape{}},
+	{route: "GET /data/api/v1/projects/list", status: 200, shape: listOf(project)},
+	{route: "GET /data/api/v1/projects/names", status: 200, shape: listOf(shape{"name": text})},
+	{route: "GET /data/api/v1/projects/find/{name}", ask: "/data/api/v1/projects/find/P", status: 200, shape: project},
+	{route: "GET /data/api/v1/resources/names/{module}/{type}", ask: "/data/api/v1/resources/names/ignition/tag-provider", status: 200, shape: listOf(named)},
+	{route: "GET /data/api/v1/resources/list/{module}/{type}", ask: "/data/api/v1/resources/list/ignition/tag-provider", status: 200, shape: listOf(resource)},
+	{route: "GET /data/api/v1/resources/find/{module}/{type}/{name...}", ask: "/data/api/v1/resources/find/ignition/tag-provider/default", status: 200, shape: resource},
+	{route: "GET /data/api/v1/resources/singleton/{module}/{type}", ask: "/data/api/v1/resources/singleton/ignition/system-properties", status: 200, shape: resource},
+	{route: "GET /data/api/v1/logs", ask: "/data/api/v1/logs?minLevel=ERROR&limit=10", status: 200, shape: shape{"items": []shape{{"timestamp": number, "loggerName": text, "level": text, "message": text}}}},
+	{route: "GET /data/api/v1/restart-tasks/pending", status: 200, shape: shape{"pending": list}},
+	{route: "POST /data/api/v1/restart-tasks/restart", status: 400},
+	{route: "GET /data/api/v1/mode", status: 200, shape: listOf(shape{"name": text, "title": text, "description": text, "resourceCount": number})},
+	{route: "GET /data/api/v1/trial", status: 200, shape: shape{"licenseMode": text, "trialState": text, "trialSecondsLeft": number, "expired": truth, "emergency": truth}},
+	{route: "GET /data/api/v1/modules/healthy", status: 200, shape: listOf(shape{"id": text, "name": text, "state": text})},
+	{route: "GET /data/api/v1/overview", status: 200, shape: shape{"name": text, "version": text, "designerSessions": number, "projects": number}},
+	{route: "GET /data/api/v1/tags/export", ask: "/data/api/v1/tags/export?provider=MQTT+Engine&type=json&recursive=true", status: 200, shape: shape{"name": text, "tagType": text, "tags": list}},
+	{route: "GET /openapi.json", status: 200, shape: shape{"openapi": text, "info": shape{"title": text, "version": text}, "paths": anything}},
+}
+
+func TestRoutesAndShapesAreThoseOfTheTable(t *testing.T) {
+	b := withProject(t, simulator.Options{})
+	for range 2 {
+		_, err := b.OpenDesigner("ann", "P")
+		require.NoError(t, err)
+	}
+	b.Log("Tags", "overload")
+	require.NoError(t, b.MakeNoise(simulator.NoiseModuleTags))
+	known := map[string]bool{}
+	for _, row := range table {
+		known[row.route] = true
+		t.Run(row.route, func(t *testing.T) {
+			method, path, _ := strings.Cut(row.route, " ")
+			if row.ask != "" {
+				path = row.ask
+			}
+			status, body := b.ask(method, path, row.body)
+			require.Equal(t, row.status, status, body)
+			if row.shape == nil {
+				return
+			}
+			var doc any
+			require.NoError(t, json.Unmarshal([]byte(body), &doc), body)
+			fits(t, "", row.shape, doc)
+
+			status, _ = b.send(method, b.URL()+path, row.body)
+			assert.Equal(t, http.StatusUnauthorized, status, "without a token")
+		})
+	}
+	_, body := b.ask("GET", "/openapi.json", "")
+	var doc struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &doc))
+	played := map[string]bool{}
+	for path, verbs := range doc.Paths {
+		for verb := range verbs {
+			played[strings.ToUpper(verb)+" "+path] = true
+		}
+	}
+	assert.Equal(t, slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(played)))
+}
+
+func fits(t *testing.T, at string, want, got any) {
+	t.Helper()
+	switch want := want.(type) {
+	case shape:
+		doc, ok := got.(map[string]any)
+		require.True(t, ok, "%s is no object: %v", at, got)
+		assert.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(doc)), at)
+		for key, kind := range want {
+			fits(t, at+"/"+key, kind, doc[key])
+		}
+	case []shape:
+		items, ok := got.([]any)
+		require.True(t, ok, "%s is no list: %v", at, got)
+		require.NotEmpty(t, items, "%s: an empty list shows no shape", at)
+		for _, item := range items {
+			fits(t, at+"[]", want[0], item)
+		}
+	case string:
+		kinds := map[string]any{text: "", number: 0.0, truth: false, list: []any{}}
+		if example, ok := kinds[want]; ok {
+			assert.IsType(t, example, got, at)
+		}
+	}
+}
+
+// Routes that do not exist, whatever is said of them.
+func TestRoutesThatNobodyHasAreRefused(t *testing.T) {
+	b := start(t, simulator.Options{})
+	for _, path := range []string{"/data/api/v1/status", "/data/api/v1/modes", "/data/api/v2/designers", "/data/api/v1/scan/tags", "/data/project-scan-endpoint/scan"} {
+		status, body := b.ask("GET", path, "")
+		assert.Equal(t, 404, status, path)
+		assert.Contains(t, body, `"status":"404"`, "the status is text")
+	}
+	status, _ := b.ask("DELETE", "/data/api/v1/scan-lock/projects", "")
+	assert.NotEqual(t, 200, status, "a lock has no release but the scan")
+}
+
+func TestOpenAPINeedsAToken(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{OpenAPIIs403: other}})
+		want := map[bool]int{false: 401, true: 403}[other]
+		status, _ := b.send("GET", b.URL()+"/openapi.json", "")
+		assert.Equal(t, want, status)
+	}
+}
+
+func TestErrorsAreHTMLOrJSON(t *testing.T) {
+	b := start(t, simulator.Options{})
+	_, body := b.send("GET", b.URL()+"/data/api/v1/gateway-info", "")
+	assert.Contains(t, body, "<th>STATUS:</th><td>401</td>")
+	b = start(t, simulator.Options{Unknowns: simulator.Unknowns{JSONErrors: true}})
+	status, body := b.send("GET", b.URL()+"/data/api/v1/gateway-info", "")
+	assert.Equal(t, 401, status)
+	assert.JSONEq(t, `{"message":"Unauthorized","url":"/data/api/v1/gateway-info","status":"401"}`, body)
+}
