@@ -60,6 +60,28 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 	assert.Equal(t, 426, stable)
 }
 
+// Before 8.3 the content itself is signed, not its digest.
+func TestSignatureOf81MatchesRealGateway(t *testing.T) {
+	root := trees(t, "flintium")
+	read, problems := loadTree(root, ".", nil)
+	require.Empty(t, problems)
+	require.Empty(t, read.readRaw(root))
+	signed, matched := 0, 0
+	for _, r := range read.resources {
+		if r.storedSignature() == "" {
+			continue
+		}
+		signed++
+		got, err := r.signature()
+		require.NoError(t, err, r.path)
+		if got == r.storedSignature() {
+			matched++
+		}
+	}
+	assert.Equal(t, 295, signed)
+	assert.Equal(t, 295, matched)
+}
+
 func copyTree(t *testing.T, from *os.Root, dir string) {
 	t.Helper()
 	to, err := os.OpenRoot(dir)

@@ -1,0 +1,170 @@
+package sync_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// realTree is a gateway's own files in git.
+type realTree struct {
+	dir      string // below STOKER_TREES
+	options  simulator.Options
+	mappings []v1alpha1.Mapping
+	posts    map[string]int // scans of the first sync
+	edit     string         // a data file
+	change   func(string) string
+}
+
+// Both versions of Ignition: one whose configuration is files, and one that is scanned by the module.
+func realTrees(t *testing.T) []realTree {
+	t.Helper()
+	root := os.Getenv("STOKER_TREES")
+	if root == "" {
+		t.Skip("STOKER_TREES names no folder with real Ignition trees (coffee-lab, flintium)")
+	}
+	trees := []realTree{{
+		dir: filepath.Join(root, "coffee-lab", "services", "ignition"),
+		mappings: []v1alpha1.Mapping{
+			{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}},
+		posts:  map[string]int{"POST /data/api/v1/scan/projects": 1, "POST /data/api/v1/scan/config": 1},
+		edit:   "projects/ICL/com.inductiveautomation.perspective/page-config/config.json",
+		change: func(s string) string { return strings.Replace(s, "{", "{\"stoker\": true,", 1) },
+	}, {
+		dir: filepath.Join(root, "flintium"), options: simulator.Options{Version: "8.1.44", ScanModule: true},
+		mappings: []v1alpha1.Mapping{{Source: ".", Destination: "projects/flintium"}},
+		posts:    map[string]int{"POST /data/project-scan-endpoint/scan": 1},
+		edit:     "ignition/script-python/flintiumscripts/util/code.py",
+		change:   func(s string) string { return s + "\n# one line more" },
+	}}
+	for _, tree := range trees {
+		if _, err := os.Stat(filepath.Join(tree.dir, tree.edit)); err != nil {
+			t.Skipf("STOKER_TREES lacks %s of %s", tree.edit, tree.dir)
+		}
+	}
+	return trees
+}
+
+// importTree commits a directory as it is.
+func (b *bench) importTree(dir string) {
+	b.t.Helper()
+	files := map[string]string{}
+	require.NoError(b.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		files[filepath.ToSlash(rel)] = string(raw)
+		return err
+	}))
+	b.push(gitserver.Files(files))
+}
+
+// An hour of a gateway at work, twelve scans of its own and noise in between: nothing of it is drift, a conflict or a
+// reason to write or to scan. Then a commit of one file is one file, also where noise had been.
+func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
+	for _, tree := range realTrees(t) {
+		t.Run(filepath.Base(tree.dir), func(t *testing.T) {
+			tree.options.ProjectsTimer = 300 * time.Second
+			b := newBench(t, tree.options)
+			b.engine.MaxBlob = 0
+			b.target.Profile.Mappings = tree.mappings
+			// What would take away the simulated gateway's own token.
+			b.target.Profile.ExcludePatterns = []string{"config/resources/*/ignition/security-properties/", "config/resources/*/ignition/api-token/"}
+			b.importTree(tree.dir)
+			b.gw.ResetRequests()
+			b.synced()
+			for route, n := range tree.posts {
+				assert.Equal(t, n, b.gw.Count(route), route)
+			}
+			require.Empty(t, b.gw.LoadErrors())
+			lost, err := b.engine.LostAndFound()
+			require.NoError(t, err)
+
+			b.hour()
+			kept, err := b.engine.LostAndFound()
+			require.NoError(t, err)
+			assert.Equal(t, lost, kept, "nothing went to lost+found")
+			assert.Equal(t, 12, b.gw.TimedScans())
+			assert.Empty(t, b.gw.LoadErrors())
+
+			b.gw.ResetRequests()
+			raw, err := os.ReadFile(filepath.Join(tree.dir, tree.edit))
+			require.NoError(t, err)
+			b.push(gitserver.Write(tree.edit, tree.change(string(raw))))
+			r := b.synced()
+			assert.LessOrEqual(t, r.Files.Modified, 3, "the file, and its resource.json and thumbnail where noise had been")
+			assert.Zero(t, r.Files.Saved+r.Files.Kept+r.Files.Added+r.Files.Deleted)
+			posts := 0
+			for route := range tree.posts {
+				posts += b.gw.Count(route)
+			}
+			assert.Equal(t, 1, posts, "one tree changed, and is scanned once")
+		})
+	}
+}
+
+// hour lets one pass in steps of the default sync period, with a look at drift and a repair in each, as an agent with
+// driftPolicy repair has it.
+func (b *bench) hour() {
+	b.t.Helper()
+	const period = 30 * time.Second
+	b.gw.ResetRequests()
+	began, repairs := time.Now(), 0
+	for step := range int(time.Hour / period) {
+		require.NoError(b.t, b.gw.MakeNoise(simulator.Noises[step%len(simulator.Noises)]))
+		require.NoError(b.t, b.gw.Advance(period))
+		drift, err := b.engine.Drift(b.t.Context(), step%20 == 0)
+		require.NoError(b.t, err)
+		if !assert.Zero(b.t, drift.Files, "step %d: %v", step, drift.Paths) {
+			repairs++
+			b.target.Repair = true
+		}
+		r := b.sync()
+		require.Equal(b.t, sync.Synced, r.Phase, r.String())
+		b.target.Repair = false
+		assert.False(b.t, r.Wrote(), "step %d: %s", step, r.Message)
+	}
+	assert.Zero(b.t, repairs)
+	assert.GreaterOrEqual(b.t, b.writtenSince(began), 5, "the gateway did write")
+	for _, q := range b.gw.Requests() {
+		assert.NotEqual(b.t, "POST", q.Method, "%s %s", q.Method, q.Path)
+	}
+	// A repair that was asked for all the same finds nothing, either.
+	b.target.Repair = true
+	r := b.synced()
+	b.target.Repair = false
+	require.NotNil(b.t, r.Changes)
+	for _, c := range r.Changes.List {
+		assert.Contains(b.t, []plan.Op{plan.Adopt, plan.Release}, c.Op, c.Path)
+	}
+}
+
+// writtenSince counts the files of projects that somebody wrote.
+func (b *bench) writtenSince(began time.Time) (n int) {
+	b.t.Helper()
+	require.NoError(b.t, filepath.WalkDir(filepath.Join(b.data, "projects"), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		fi, err := d.Info()
+		if err == nil && fi.ModTime().After(began) {
+			n++
+		}
+		return err
+	}))
+	return n
+}
