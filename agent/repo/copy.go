@@ -15,7 +15,9 @@ import (
 )
 
 // fetch copies the commit, its trees and its blobs, as far as the store does not have them, into a new pack.
-func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) {
+func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) { return l.blobs(ctx, f, nil) }
+
+func (l *local) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.opts.Total, errDeadline)
 	defer cancel()
 	from, err := l.open()
@@ -30,7 +32,7 @@ func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 		return nil, l.explain(ctx, err)
 	}
 	in, err := f.newPack(func(file *os.File, _ *scratch) (packed, error) {
-		c := &copier{ctx: ctx, from: from, fetch: f, seen: map[plan.ID]struct{}{}, buf: make([]byte, 32<<10)}
+		c := &copier{ctx: ctx, from: from, fetch: f, blobs: ids, seen: map[plan.ID]struct{}{}, buf: make([]byte, 32<<10)}
 		return c.run(file)
 	})
 	if err != nil {
@@ -44,6 +46,7 @@ type copier struct {
 	ctx   context.Context //nolint:containedctx // lives for one call
 	from  *filesystem.Storage
 	fetch *fetch
+	blobs []plan.ID // to copy these alone
 	out   *packWriter
 	recs  []record
 	seen  map[plan.ID]struct{}
@@ -53,15 +56,7 @@ type copier struct {
 
 func (c *copier) run(file *os.File) (packed, error) {
 	c.out = newPackWriter(file, packHeaderSize)
-	commit, err := c.copyWhole(c.fetch.commit, 0)
-	if err != nil {
-		return packed{}, err
-	}
-	tree, err := rootTree(c.fetch.commit, c.recs[0].kind, commit)
-	if err != nil {
-		return packed{}, err
-	}
-	if err := c.tree(tree, 0); err != nil {
+	if err := c.copyAll(); err != nil {
 		return packed{}, err
 	}
 	end, err := c.out.finish()
@@ -78,6 +73,27 @@ func (c *copier) run(file *os.File) (packed, error) {
 	}
 	trailer, err := seal(file, c.recs, end, true)
 	return packed{c.recs, order, trailer}, err
+}
+
+// copyAll copies the blobs that are asked for, or else the commit with all that belongs to it.
+func (c *copier) copyAll() error {
+	for _, id := range c.blobs {
+		if err := c.blob(id); err != nil {
+			return err
+		}
+	}
+	if len(c.blobs) > 0 {
+		return nil
+	}
+	commit, err := c.copyWhole(c.fetch.commit, 0)
+	if err != nil {
+		return err
+	}
+	tree, err := rootTree(c.fetch.commit, c.recs[0].kind, commit)
+	if err != nil {
+		return err
+	}
+	return c.tree(tree, 0)
 }
 
 // needed reports whether an object must be copied, and counts it as done.
@@ -115,7 +131,7 @@ func (c *copier) tree(id plan.ID, depth int) error {
 		case plan.Submodule:
 			continue
 		default:
-			if c.needed(e.ID) {
+			if !c.fetch.trees && c.needed(e.ID) {
 				err = c.blob(e.ID)
 			}
 		}

@@ -21,6 +21,7 @@ const (
 	FetchIncremental FetchKind = "incremental" // what changed since the last commit
 	FetchRenewed     FetchKind = "renewed"     // everything, because the store had grown
 	FetchRepaired    FetchKind = "repaired"    // everything, because the store was damaged
+	FetchedTrees     FetchKind = "trees"       // the trees alone; blobs follow as they are asked for
 )
 
 // FetchStats says what a Fetch cost.
@@ -37,28 +38,57 @@ type FetchStats struct {
 func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
-	if s.isClosed() {
-		return FetchStats{}, errors.New("the repository's store is closed")
-	}
-	root, err := s.openRoot()
+	return s.fetchAll(ctx, r, commit, ref)
+}
+
+// fetchAll is Fetch for who holds the lock.
+func (s *Store) fetchAll(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
+	f, err := s.begin(r, commit, ref)
 	if err != nil {
 		return FetchStats{}, err
 	}
-	defer func() { _ = root.Close() }()
+	defer f.end()
+	if f.stats.Kind == FetchIncremental && s.Partial() {
+		f.stats.Kind = FetchRenewed // an increment would build on blobs that are not there
+	}
+	if err := f.run(ctx); err != nil {
+		return f.stats, err
+	}
+	if f.stats.Kind != FetchNone {
+		s.setPromise(nil)
+	}
+	return f.stats, nil
+}
 
-	f := &fetch{store: s, root: root, remote: r, commit: commit, ref: ref, stats: FetchStats{Kind: s.needs(root)}}
-	if f.stats.Kind == FetchIncremental && s.complete(commit) {
+// begin prepares a Fetch.
+func (s *Store) begin(r *Remote, commit plan.ID, ref string) (*fetch, error) {
+	if s.isClosed() {
+		return nil, errors.New("the repository's store is closed")
+	}
+	root, err := s.openRoot()
+	if err != nil {
+		return nil, err
+	}
+	return &fetch{store: s, root: root, remote: r, commit: commit, ref: ref, stats: FetchStats{Kind: s.needs(root)}}, nil
+}
+
+func (f *fetch) end() { _ = f.root.Close() }
+
+// run receives what is missing and makes it part of the store.
+func (f *fetch) run(ctx context.Context) error {
+	s := f.store
+	if f.stats.Kind == FetchIncremental && s.complete(f.commit) {
 		f.stats.Kind = FetchNone
-		return f.stats, s.setTip(root, commit)
+		return s.setTip(f.root, f.commit)
 	}
 	if f.stats.Kind == FetchIncremental {
 		f.base = s.base()
 	}
-	in, err := r.fetch(ctx, f)
+	in, err := f.remote.fetch(ctx, f)
 	if err != nil {
-		return f.stats, err
+		return err
 	}
-	f.stats.Objects = in.objects
+	f.stats.Objects += in.objects
 	if f.stats.Kind == FetchIncremental && f.base.IsZero() {
 		f.stats.Kind = FetchRenewed // the server gave no increment
 		if s.isDamaged() {
@@ -67,10 +97,10 @@ func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string
 	}
 	if err := s.publish(in, f); err != nil {
 		f.drop(in)
-		return f.stats, err
+		return err
 	}
-	s.log.Debug("fetched", "commit", commit, "kind", f.stats.Kind, "bytes", f.stats.Bytes, "objects", f.stats.Objects)
-	return f.stats, nil
+	s.log.Debug("fetched", "commit", f.commit, "kind", f.stats.Kind, "trees", f.trees, "bytes", f.stats.Bytes, "objects", f.stats.Objects)
+	return nil
 }
 
 // fetch is one Fetch under way.
@@ -81,6 +111,7 @@ type fetch struct {
 	commit plan.ID
 	ref    string
 	base   plan.ID // a commit that the store has, zero for none
+	trees  bool    // no blobs
 	stats  FetchStats
 }
 
@@ -131,7 +162,8 @@ func (s *Store) needs(root *os.Root) FetchKind {
 // smallStore is a size in bytes below which no store is worth making anew for its size.
 const smallStore = 4 << 20
 
-// complete reports whether the store has a commit and its tree. The rest is there too: packs are published whole.
+// complete reports whether the store has a commit and its tree. The rest is there too, but for the blobs where the store is
+// Partial: packs are published whole.
 func (s *Store) complete(commit plan.ID) bool {
 	tree, err := s.RootTree(commit)
 	return err == nil && s.Has(tree)
@@ -251,6 +283,14 @@ func (f *fetch) check(in *incoming) (found bool, err error) {
 // publish renames a received pack into place, the index last, and adds it to the store. Where it stands for itself, the
 // older packs go.
 func (s *Store) publish(in *incoming, f *fetch) error {
+	if f.trees {
+		if err := onDisk(f.root.WriteFile(in.name+partialExt, nil, 0o600)); err != nil {
+			return err
+		}
+		if err := syncDir(f.root, packDir); err != nil { // a pack without its mark would count as whole
+			return err
+		}
+	}
 	if err := onDisk(f.root.Rename(in.temp+packExt, in.name+packExt)); err != nil {
 		return err
 	}
@@ -283,7 +323,7 @@ func (s *Store) publish(in *incoming, f *fetch) error {
 	var errs []error
 	for _, q := range old {
 		if q.name != p.name {
-			errs = append(errs, remove(f.root, q.name+indexExt), remove(f.root, q.name+packExt))
+			errs = append(errs, removePack(f.root, q.name))
 		}
 		q.release()
 	}

@@ -19,6 +19,7 @@ type step struct {
 	want  plan.ID
 	depth int     // commits of history, 0 for all
 	base  plan.ID // a commit that we have, zero for none; the pack is thin then
+	trees bool    // without blobs
 }
 
 // deeper is how far a branch is followed back to a commit that the server does not give by its id.
@@ -45,8 +46,11 @@ func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 		return nil, failure.New(v1alpha1.ReasonRefNotFound, "the repository %s is empty; commit %s cannot be in it", w.url, f.commit)
 	}
 	refusal := errors.New("what it sent does not hold it")
-	for _, s := range a.steps(f.commit, f.base) {
+	for _, s := range a.steps(f) {
 		in, _, err := w.attempt(ctx, dog, a, f, s)
+		if in != nil && f.trees {
+			w.last.put(a) // for the blobs that follow
+		}
 		if in != nil || !refused(err) {
 			return in, err
 		}
@@ -55,24 +59,33 @@ func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 			refusal = err
 		}
 	}
+	if f.trees {
+		return nil, &refusedError{refusal.Error()}
+	}
 	return w.deepen(ctx, dog, a, f, refusal)
 }
 
-// steps lists the ways to ask for commit, the cheapest first.
-func (a *advert) steps(commit, base plan.ID) []step {
+// steps lists the ways to ask for a commit, the cheapest first.
+func (a *advert) steps(f *fetch) []step {
 	shallow := a.caps.Supports(capability.Shallow)
+	if f.trees && (!shallow || !a.caps.Supports(capability.Filter)) {
+		return nil // the trees of a whole history are no bargain
+	}
 	var s []step
-	if !base.IsZero() && a.caps.Supports(capability.ThinPack) {
+	if !f.base.IsZero() && a.caps.Supports(capability.ThinPack) {
 		depth := 0
 		if shallow {
 			depth = 1
 		}
-		s = append(s, step{commit, depth, base})
+		s = append(s, step{f.commit, depth, f.base, f.trees})
 	}
 	if shallow {
-		s = append(s, step{want: commit, depth: 1})
+		s = append(s, step{want: f.commit, depth: 1, trees: f.trees})
 	}
-	return append(s, step{want: commit})
+	if f.trees {
+		return s
+	}
+	return append(s, step{want: f.commit})
 }
 
 // refused reports whether another step may have more luck.
@@ -129,7 +142,7 @@ func (a *refs) named(ref string) (plan.ID, bool) {
 func (w *smart) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch, s step) (in *incoming, whole bool, err error) {
 	f.base = s.base
 	x := &exchange{dog: dog}
-	in, whole, err = w.exchange(ctx, x, a, f, s)
+	in, whole, err = w.exchange(ctx, x, a, f, a.request(s))
 	secrets, known := x.outcome()
 	if known != nil {
 		err = known
@@ -150,8 +163,7 @@ func (w *smart) attempt(ctx context.Context, dog *watchdog, a *advert, f *fetch,
 	return in, whole, nil
 }
 
-func (w *smart) exchange(ctx context.Context, x *exchange, a *advert, f *fetch, s step) (*incoming, bool, error) {
-	req := a.request(s)
+func (w *smart) exchange(ctx context.Context, x *exchange, a *advert, f *fetch, req *packp.UploadPackRequest) (*incoming, bool, error) {
 	res, err := w.wire.upload(ctx, x, a, req)
 	if err != nil {
 		return nil, false, err
@@ -162,7 +174,7 @@ func (w *smart) exchange(ctx context.Context, x *exchange, a *advert, f *fetch, 
 		stream = newBand(res)
 	}
 	in, err := f.receive(ctx, stream)
-	return in, s.depth == 0 || len(res.Shallows) == 0, err
+	return in, req.Depth.IsZero() || len(res.Shallows) == 0, err
 }
 
 // request is the upload-pack request of a step.
@@ -180,6 +192,10 @@ func (a *advert) request(s step) *packp.UploadPackRequest {
 		set(capability.Shallow)
 		req.Depth = packp.DepthCommits(s.depth)
 	}
+	if s.trees {
+		set(capability.Filter)
+		req.Filter = packp.FilterBlobNone()
+	}
 	if !s.base.IsZero() {
 		set(capability.ThinPack)
 		req.Haves = []plumbing.Hash{plumbing.Hash(s.base)}
@@ -188,4 +204,33 @@ func (a *advert) request(s step) *packp.UploadPackRequest {
 		}
 	}
 	return req
+}
+
+// blobs asks for blobs by their ids.
+func (w *smart) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error) {
+	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
+	defer stop()
+	a, ok := w.last.take()
+	if !ok {
+		var err error
+		if a, err = w.advertise(ctx, dog); err != nil {
+			return nil, err
+		}
+	}
+	req := a.request(step{})
+	req.Wants = req.Wants[:0]
+	for _, id := range ids {
+		req.Wants = append(req.Wants, plumbing.Hash(id))
+	}
+	x := &exchange{dog: dog}
+	in, _, err := w.exchange(ctx, x, a, f, req)
+	secrets, known := x.outcome()
+	if known != nil {
+		err = known
+	}
+	if err != nil {
+		return nil, explain(ctx, w.url, err, secrets)
+	}
+	w.last.put(a)
+	return in, nil
 }

@@ -24,6 +24,7 @@ const (
 	packPrefix = packDir + "/pack-"
 	packExt    = ".pack"
 	indexExt   = ".idx"
+	partialExt = ".promisor" // git's own mark of a pack whose trees name blobs that are not there
 	tempPrefix = "tmp-"
 	maxNames   = 10_000 // entries of the pack directory that are looked at
 )
@@ -165,6 +166,10 @@ func listPacks(root *os.Root) ([]string, error) {
 		base, ext := strings.TrimSuffix(path, filepath.Ext(path)), filepath.Ext(path)
 		switch {
 		case strings.HasPrefix(f.Name(), tempPrefix):
+		case strings.HasPrefix(path, packPrefix) && ext == partialExt:
+			if have[base+packExt] != nil && have[base+indexExt] != nil {
+				continue
+			}
 		case !strings.HasPrefix(path, packPrefix) || (ext != packExt && ext != indexExt):
 			continue // not ours
 		case have[base+packExt] != nil && have[base+indexExt] != nil:
@@ -238,11 +243,16 @@ func (s *Store) sweep(root *os.Root) error {
 		if slices.ContainsFunc(packs, func(p *pack) bool { return p.name == name }) {
 			continue
 		}
-		if err := errors.Join(remove(root, name+indexExt), remove(root, name+packExt)); err != nil {
+		if err := removePack(root, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removePack removes a pack, its index first and its mark last.
+func removePack(root *os.Root, name string) error {
+	return errors.Join(remove(root, name+indexExt), remove(root, name+packExt), remove(root, name+partialExt))
 }
 
 // remove removes a name, whatever it is, and is content where there is none.

@@ -19,6 +19,8 @@ type pack struct {
 	idx  *index
 	seq  int64 // later packs have higher numbers
 	refs atomic.Int32
+	// partial says that the pack's trees name blobs that are not there.
+	partial bool
 }
 
 // openPack opens name.pack and name.idx in root and checks that they fit each other.
@@ -32,6 +34,8 @@ func openPack(root *os.Root, name string) (*pack, error) {
 		_ = p.close()
 		return nil, err
 	}
+	_, err = root.Lstat(name + partialExt)
+	p.partial = err == nil
 	p.refs.Store(1)
 	return p, nil
 }

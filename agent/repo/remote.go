@@ -86,6 +86,8 @@ type source interface {
 	refs(ctx context.Context) (*refs, error)
 	// fetch receives the commit of f, with what it needs, into a new pack.
 	fetch(ctx context.Context, f *fetch) (*incoming, error)
+	// blobs receives blobs of the commit of f into a new pack.
+	blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error)
 	// close gives back what is kept between two uses.
 	close() error
 }

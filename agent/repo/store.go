@@ -39,6 +39,7 @@ type Store struct {
 	packs   []*pack      // never changed in place; oldest first
 	tip     plan.ID      // the commit of the last Fetch, zero where it is not known
 	damaged bool         // the next Fetch fetches everything
+	promise *promise     // what can be had beside the packs, nil for nothing
 	closed  bool
 }
 
@@ -135,7 +136,14 @@ func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
 // WriteBlob implements plan.Objects.
 func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	_, n, err := s.read(w, id, kindBlob)
-	return n, s.noticed(err)
+	if !IsNotFound(err) || !s.Partial() {
+		return n, s.noticed(err)
+	}
+	if err := s.keepPromise(id); err != nil {
+		return 0, err
+	}
+	_, n, err = s.read(w, id, kindBlob)
+	return n, err
 }
 
 // noticed remembers damage: a tree or blob that belongs to a fetched commit must be there and readable.

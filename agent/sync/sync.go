@@ -321,7 +321,7 @@ func (s *run) files(ctx context.Context) error {
 // plan fetches the commit and compares it with the manifest and the disk.
 func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	done := s.step("fetch")
-	stats, err := s.Store.Fetch(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+	stats, err := s.fetch(ctx)
 	done()
 	if err != nil {
 		return nil, err
@@ -330,6 +330,9 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	defer s.step("plan")()
 	s.rules.Form = s.form(ctx)
 	if s.desired, err = s.desire(s.t.Commit); err != nil {
+		return nil, err
+	}
+	if err := s.differing(ctx); err != nil {
 		return nil, err
 	}
 	h := s.dir.Manifest().Header()

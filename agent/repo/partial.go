@@ -1,0 +1,236 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"slices"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// A store that was lost beside a data directory that was not needs little: of most files the right bytes lie there
+// already. So it takes the trees alone, and then the blobs that are asked for. What it has then is partial: no increment
+// that brings blobs builds on it, and a plain Fetch makes it whole.
+
+const (
+	maxWanted = 10_000 // blobs in one request; who wants more takes all
+	maxSingle = 8      // blobs that are fetched one by one; who wants more takes all
+)
+
+// promise is what a store that holds only the trees of a commit can still get.
+type promise struct {
+	ctx    context.Context //nolint:containedctx // of the caller who made it, and who may end it
+	remote *Remote
+	commit plan.ID
+	ref    string
+	blobs  []uint64 // the heads of the ids of all blobs of the commit, sorted: a blob that is in none is not asked for
+	single int
+}
+
+// Partial reports whether the store holds trees whose blobs are not all there.
+func (s *Store) Partial() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.ContainsFunc(s.packs, func(p *pack) bool { return p.partial })
+}
+
+// FetchTrees makes sure that the store has a commit with all its trees, and can get its blobs: FetchBlobs brings many at
+// once, and WriteBlob one that is missing, with ctx. It is Fetch where the store is whole already, or where the server
+// cannot leave out blobs.
+func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
+	s.fetching.Lock()
+	defer s.fetching.Unlock()
+	f, err := s.begin(r, commit, ref)
+	if err != nil {
+		return FetchStats{}, err
+	}
+	defer f.end()
+	switch kind := f.stats.Kind; {
+	case kind == FetchRenewed, kind == FetchIncremental && !s.Partial():
+		return s.fetchAll(ctx, r, commit, ref)
+	}
+	f.trees = true
+	err = f.run(ctx)
+	if refused(err) && err != nil {
+		s.log.Debug("the git server does not leave out blobs; everything is fetched", "error", err)
+		stats, err := s.fetchAll(ctx, r, commit, ref)
+		stats.Bytes += f.stats.Bytes
+		return stats, err
+	}
+	if err != nil {
+		return f.stats, err
+	}
+	if f.stats.Kind != FetchNone {
+		f.stats.Kind = FetchedTrees
+	}
+	p := &promise{ctx: ctx, remote: r, commit: commit, ref: ref}
+	if err := s.list(p); err != nil {
+		return f.stats, err
+	}
+	s.setPromise(p)
+	return f.stats, nil
+}
+
+// FetchBlobs makes sure that the store has those of the blobs that belong to the commit of the last FetchTrees. It asks
+// for all that are missing in one request; where that is too many, or the server refuses, it is a Fetch. In a store that
+// is whole it does nothing.
+func (s *Store) FetchBlobs(ctx context.Context, ids []plan.ID) (FetchStats, error) {
+	s.fetching.Lock()
+	defer s.fetching.Unlock()
+	none := FetchStats{Kind: FetchNone}
+	p := s.promised()
+	if p == nil {
+		return none, nil
+	}
+	var missing []plan.ID
+	for _, id := range ids {
+		if p.has(id) && !s.Has(id) {
+			missing = append(missing, id)
+		}
+	}
+	slices.SortFunc(missing, compareIDs)
+	missing = slices.Compact(missing)
+	switch n := len(missing); {
+	case n == 0:
+		return none, nil
+	case n > maxWanted:
+		return s.fetchAll(ctx, p.remote, p.commit, p.ref)
+	}
+	stats, err := s.fetchBlobs(ctx, p, missing)
+	if err != nil && (refused(err) || IsNotFound(err)) {
+		s.log.Debug("the git server does not give blobs by their ids; everything is fetched", "error", err)
+		all, err := s.fetchAll(ctx, p.remote, p.commit, p.ref)
+		all.Bytes += stats.Bytes
+		return all, err
+	}
+	return stats, err
+}
+
+func (s *Store) fetchBlobs(ctx context.Context, p *promise, ids []plan.ID) (FetchStats, error) {
+	f, err := s.begin(p.remote, p.commit, p.ref)
+	if err != nil {
+		return FetchStats{}, err
+	}
+	defer f.end()
+	f.stats.Kind = FetchIncremental
+	in, err := p.remote.source.blobs(ctx, f, ids)
+	if err != nil {
+		return f.stats, err
+	}
+	f.stats.Objects = in.objects
+	if err = f.holds(in, ids); err == nil {
+		err = s.publish(in, f)
+	}
+	if err != nil {
+		f.drop(in)
+		return f.stats, err
+	}
+	s.log.Debug("fetched blobs", "commit", p.commit, "wanted", len(ids), "bytes", f.stats.Bytes)
+	return f.stats, nil
+}
+
+// holds insists that a received pack has all that was asked for.
+func (f *fetch) holds(in *incoming, ids []plan.ID) error {
+	p, err := openPack(f.root, in.temp)
+	if err != nil {
+		return err
+	}
+	defer p.release()
+	for _, id := range ids {
+		if _, ok, err := p.find(id); err != nil {
+			return err
+		} else if !ok {
+			return notFound(id)
+		}
+	}
+	return nil
+}
+
+// keepPromise fetches a blob that somebody reads and that is not there: alone, and after some such everything.
+func (s *Store) keepPromise(id plan.ID) error {
+	p := s.promised()
+	if p == nil || !p.has(id) {
+		return notFound(id)
+	}
+	s.mu.Lock()
+	p.single++
+	alone := p.single <= maxSingle
+	s.mu.Unlock()
+	if alone {
+		_, err := s.FetchBlobs(p.ctx, []plan.ID{id})
+		return err
+	}
+	s.fetching.Lock()
+	defer s.fetching.Unlock()
+	if s.Has(id) {
+		return nil // somebody else was faster
+	}
+	_, err := s.fetchAll(p.ctx, p.remote, p.commit, p.ref)
+	return err
+}
+
+func (s *Store) promised() *promise {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.promise
+}
+
+func (s *Store) setPromise(p *promise) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.promise = p
+}
+
+// list notes which blobs the trees of a commit name.
+func (s *Store) list(p *promise) error {
+	root, err := s.RootTree(p.commit)
+	if err != nil {
+		return err
+	}
+	seen := map[plan.ID]struct{}{}
+	var walk func(id plan.ID, depth int) error
+	walk = func(id plan.ID, depth int) error {
+		if _, ok := seen[id]; ok {
+			return nil
+		}
+		seen[id] = struct{}{}
+		if depth > maxTreeDepth {
+			return overLimit("directories are nested deeper than %d", maxTreeDepth)
+		}
+		if len(p.blobs) > s.limits.Objects {
+			return overLimit("the commit has more than %d files", s.limits.Objects)
+		}
+		entries, err := s.Tree(id)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			switch e.Mode {
+			case plan.Directory:
+				if err := walk(e.ID, depth+1); err != nil {
+					return err
+				}
+			case plan.Submodule:
+			default:
+				p.blobs = append(p.blobs, headOf(e.ID))
+			}
+		}
+		return nil
+	}
+	if err := walk(root, 0); err != nil {
+		return err
+	}
+	slices.Sort(p.blobs)
+	p.blobs = slices.Clip(slices.Compact(p.blobs))
+	return nil
+}
+
+func (p *promise) has(id plan.ID) bool {
+	_, ok := slices.BinarySearch(p.blobs, headOf(id))
+	return ok
+}
+
+func headOf(id plan.ID) uint64 { return binary.BigEndian.Uint64(id[:8]) }
+
+func compareIDs(a, b plan.ID) int { return bytes.Compare(a[:], b[:]) }

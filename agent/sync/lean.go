@@ -1,0 +1,44 @@
+package sync
+
+import (
+	"context"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+)
+
+// fetch brings the target into the store. Where the store was lost and the manifest was not, the right bytes of most files
+// lie on the disk already: then it is the trees alone, and differing brings the rest.
+func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
+	h := s.dir.Manifest().Header()
+	lost := h.Complete && h.Files > 0 && (s.Store.Partial() || !s.Store.Has(h.Commit))
+	if !lost || s.force {
+		return s.Store.Fetch(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+	}
+	return s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+}
+
+// differing fetches the blobs that git wants otherwise than at the last sync, all in one request. What else is read of a
+// store that has only trees (a file that was changed on the gateway, a template) the store fetches when it is read.
+func (s *run) differing(ctx context.Context) error {
+	if !s.Store.Partial() {
+		return nil
+	}
+	var ids []plan.ID
+	for d, err := range s.desired.Walk() {
+		if err != nil {
+			return err
+		}
+		rec, owned, err := s.dir.Manifest().Get(d.Path)
+		if err != nil {
+			return err
+		}
+		if !owned || rec.Want != d.ID {
+			ids = append(ids, d.ID)
+		}
+	}
+	stats, err := s.Store.FetchBlobs(ctx, ids)
+	s.r.Fetch.Objects += stats.Objects
+	s.r.Fetch.Bytes += stats.Bytes
+	return err
+}

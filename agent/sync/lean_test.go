@@ -1,0 +1,76 @@
+package sync_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// loseStore gives the data directory to an engine whose store is empty.
+func (b *bench) loseStore() {
+	b.t.Helper()
+	require.NoError(b.t, b.engine.Close())
+	store, err := repo.Open(filepath.Join(b.t.TempDir(), "objects"), repo.StoreOptions{})
+	require.NoError(b.t, err)
+	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: slog.New(slog.DiscardHandler), Disk: disk.Options{}, MaxBlob: 1 << 20})
+	b.t.Cleanup(func() {
+		assert.NoError(b.t, b.engine.Close())
+		assert.NoError(b.t, store.Close())
+	})
+}
+
+// views adds n more files that never change.
+func views(n int) gitserver.Edit {
+	files := map[string]string{}
+	for i := range n {
+		files[fmt.Sprintf("projects/line/com.inductiveautomation.perspective/more/%d.json", i)] = fmt.Sprintf(`{"n": %d, "pad": "%0200d"}`, i, i)
+	}
+	return gitserver.Files(files)
+}
+
+func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(append(first(), views(300))...)
+	b.synced()
+	b.loseStore()
+	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	r := b.synced()
+	assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+	assert.Less(t, r.Fetch.Objects, 20, "one commit, its trees and two blobs")
+	assert.JSONEq(t, `{"one": 2}`, b.read(view))
+
+	t.Run("the next commit too", func(t *testing.T) {
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		r := b.synced()
+		assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+		assert.JSONEq(t, `{"one": 3}`, b.read(view))
+	})
+	t.Run("a file that the gateway changed is judged by what git has", func(t *testing.T) {
+		b.loseStore()
+		b.target.Repair = true
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, db, "config.json"), []byte(`{"url": "from the gateway"}`), 0o644))
+		b.push(gitserver.Write(view, `{"one": 4}`))
+		b.synced()
+		b.target.Repair = false
+		assert.JSONEq(t, `{"url": "other"}`, b.read(db+"/config.json"))
+		assert.JSONEq(t, `{"one": 4}`, b.read(view))
+	})
+	t.Run("force-sync fetches everything", func(t *testing.T) {
+		b.loseStore()
+		b.target.ForceID = "now"
+		b.push(gitserver.Write(view, `{"one": 5}`))
+		r := b.synced()
+		assert.Equal(t, string(repo.FetchFirst), r.Fetch.Kind)
+	})
+}
