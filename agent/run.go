@@ -48,9 +48,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, version)
 		return exitDone
 	}
-	// The agent shares a small pod with a gateway: memory counts more than the time of its collector.
+	// The agent shares a small pod with a gateway: memory counts more than the time of its collector, which is small
+	// beside that of the file system (measured: first sync of 100,000 files, 4 s against 8 s, the same with 20 and 50).
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(20)
 	}
 	code, err := follow(ctx, s, stdout, stderr)
 	if err != nil {

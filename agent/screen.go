@@ -98,7 +98,7 @@ func (c *screen) state(s standalone.State) {
 	c.clear()
 	if s.Report != nil && s.Report != c.last {
 		c.last = s.Report
-		if s.Report.Changes != nil && len(s.Report.Changes.List) > 0 {
+		if len(s.Plan) > 1 { // more than its headline
 			fmt.Fprintln(c.out, strings.Join(s.Plan, "\n"))
 		}
 		for _, n := range s.Report.Notes {

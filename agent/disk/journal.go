@@ -43,26 +43,26 @@ func (r *run) encode(to io.Writer) error {
 		b = appendString(b, a)
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.changes)))
+	flush := func() { // w remembers its first error and gives it at the end
+		_, _ = w.Write(b)
+		b = b[:0]
+	}
 	for i := range r.changes {
 		b = appendChange(b, &r.changes[i], &r.slots[i])
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
-		b = b[:0]
+		flush()
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.dirs)))
 	for _, x := range r.dirs {
 		b = appendString(b, x.path)
 		b = append(b, boolByte(x.made))
 		b = binary.AppendUvarint(b, uint64(x.perm))
+		flush()
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.tasks)))
 	for _, t := range r.tasks {
 		b = append(b, byte(t.kind))
 		b = binary.AppendUvarint(b, uint64(t.at))
-	}
-	if _, err := w.Write(b); err != nil {
-		return err
+		flush()
 	}
 	if err := w.Flush(); err != nil {
 		return err

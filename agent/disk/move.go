@@ -31,7 +31,14 @@ func (r *run) move() error {
 }
 
 // touch notes that names in a directory changed.
-func (r *run) touch(n *node) { r.touched[n.path] = struct{}{} }
+func (r *run) touch(n *node) {
+	// Beyond that many one syncfs settles them all, and which they were does not matter: a first sync has tens of
+	// thousands.
+	if haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+		return
+	}
+	r.touched[n.path] = struct{}{}
+}
 
 func (r *run) stagingOf(at int) *node { return r.staging[r.areas[r.slots[at].area]] }
 

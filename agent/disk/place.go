@@ -272,18 +272,22 @@ func (p *placing) rmdirs(inWay bool) {
 	}
 }
 
-// dirEdits returns what the directories of a finished run change in the manifest, sorted.
-func (r *run) dirEdits() []edit {
-	var list []edit
+// editedDirs returns the directories whose records change, as indices in r.dirs sorted by path.
+func (r *run) editedDirs() []int32 {
+	list := make([]int32, 0, len(r.dirs))
 	for i := range r.dirs {
-		x := &r.dirs[i]
-		switch {
-		case x.made && !x.kept:
-			list = append(list, edit{editSet, record{Owned: plan.Owned{Path: x.path}, dir: true}})
-		case !x.made && !x.kept:
-			list = append(list, edit{op: editDrop, rec: record{Owned: plan.Owned{Path: x.path}}})
+		if !r.dirs[i].kept {
+			list = append(list, int32(i))
 		}
 	}
-	slices.SortFunc(list, func(a, b edit) int { return strings.Compare(a.rec.Path, b.rec.Path) })
+	slices.SortFunc(list, func(a, b int32) int { return strings.Compare(r.dirs[a].path, r.dirs[b].path) })
 	return list
+}
+
+func (x *directory) edit() edit {
+	e := edit{op: editDrop, rec: record{Owned: plan.Owned{Path: x.path}}}
+	if x.made {
+		e.op, e.rec.dir = editSet, true
+	}
+	return e
 }

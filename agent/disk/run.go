@@ -19,7 +19,7 @@ type run struct {
 
 	cur     cursor
 	staging map[string]*node    // by area
-	touched map[string]struct{} // directories whose names changed and are not durable yet
+	touched map[string]struct{} // directories whose names changed and are not durable yet; see touch
 	redo    bool                // after a crash
 	saved   []Lost
 	buf     []byte // for copying and hashing
@@ -76,20 +76,21 @@ func moves(op plan.Op) bool { return writes(op) || op == plan.Delete }
 
 // edits yields what the run changes in the manifest.
 func (r *run) edits() edits {
-	dirs := r.dirEdits()
+	dirs := r.editedDirs()
 	c, k := 0, 0
+	dir := func() *directory { return &r.dirs[dirs[k]] }
 	return func() (edit, bool) {
 		for {
 			switch {
 			case c == len(r.changes) && k == len(dirs):
 				return edit{}, false
-			case c == len(r.changes) || k < len(dirs) && dirs[k].rec.Path < r.changes[c].Path:
+			case c == len(r.changes) || k < len(dirs) && dir().path < r.changes[c].Path:
 				k++
-				return dirs[k-1], true
-			case k < len(dirs) && dirs[k].rec.Path == r.changes[c].Path:
+				return r.dirs[dirs[k-1]].edit(), true
+			case k < len(dirs) && dir().path == r.changes[c].Path:
 				// The same path as file and as directory: what a write leaves there is a file, and where a file went
 				// away for a directory, the directory counts.
-				if !writes(r.changes[c].Op) && dirs[k].op == editSet {
+				if !writes(r.changes[c].Op) && dir().made {
 					c++
 				} else {
 					k++

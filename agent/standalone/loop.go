@@ -3,7 +3,9 @@ package standalone
 import (
 	"context"
 	"log/slog"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
@@ -75,6 +77,7 @@ type target struct {
 type attempt struct {
 	of       wanted
 	report   *sync.Report
+	plan     []string // as people read it; nil where there was nothing to plan
 	due      time.Time
 	failures int
 }
@@ -336,6 +339,7 @@ func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	l.record(r)
 	previous := l.sync.report
 	l.sync.of, l.sync.report = of, r
+	l.keepText(r)
 	class := r.Class()
 	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
 		l.sync.failures, l.sync.due = 0, time.Time{}
@@ -348,6 +352,24 @@ func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 		l.sync.due = l.Now().Add(backoff(class, l.sync.failures, l.period()))
 	}
 	l.announce(previous, r)
+}
+
+// large is from how many changes on a plan is worth giving its memory back at once: a first sync has a hundred thousand,
+// and the agent then idles beside a gateway that can use the memory.
+const large = 5000
+
+// keepText keeps of a plan what is shown and lets the rest go.
+func (l *Loop) keepText(r *sync.Report) {
+	l.sync.plan = nil
+	if r.Changes == nil {
+		return
+	}
+	l.sync.plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
+	n := len(r.Changes.List)
+	r.Changes = nil
+	if n >= large {
+		debug.FreeOSMemory()
+	}
 }
 
 // announce logs an outcome once: when it changed, or when files were written.

@@ -2,7 +2,6 @@ package standalone
 
 import (
 	"slices"
-	"strings"
 	gosync "sync"
 	"time"
 
@@ -119,10 +118,8 @@ func (l *Loop) compose(previous State) State {
 	}
 	if r := l.sync.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report = r.Phase, r.Reason, r.Message, r.Commit, r
-		if r.Changes != nil {
-			s.Plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
-		}
-		if previous.Report != r && (r.Changes != nil || r.Err != nil) {
+		s.Plan = l.sync.plan
+		if previous.Report != r && (s.Plan != nil || r.Err != nil) {
 			s.History = remember(s.History, r)
 		}
 	}
