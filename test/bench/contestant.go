@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,7 +48,7 @@ func (f *fetchOnly) kept() []string       { return []string{f.dir} }
 func (f *fetchOnly) close() error         { return nil }
 
 func (f *fetchOnly) reset(ctx context.Context) error {
-	if err := os.RemoveAll(f.dir); err != nil {
+	if err := setAside(f.dir); err != nil {
 		return err
 	}
 	return initFetcher(ctx, f.dir, "--bare")
@@ -59,6 +60,22 @@ func (f *fetchOnly) lose(ctx context.Context, _ loss) error {
 
 func (f *fetchOnly) sync(ctx context.Context) (sample, error) {
 	return measure(ctx, command{f.dir, gitserver.Env(), []string{"git", "fetch", "-q", "--depth=1", f.url, "+refs/heads/main:refs/heads/main"}})
+}
+
+// setAside moves a directory out of the way, to be deleted when all is measured. Deleting it now would slow down whoever
+// creates files next: some file systems (ext4) pass over inodes that were freed in the last minutes, one by one.
+func setAside(dir string) error {
+	for n := 1; ; n++ {
+		old := fmt.Sprintf("%s.old-%d", dir, n)
+		if _, err := os.Lstat(old); err == nil {
+			continue
+		}
+		err := os.Rename(dir, old)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
 }
 
 // initFetcher makes an empty repository in which git does no housekeeping while it is measured.
@@ -83,7 +100,7 @@ func (c *checkout) kept() []string       { return []string{c.dir} }
 func (c *checkout) close() error         { return nil }
 
 func (c *checkout) reset(ctx context.Context) error {
-	if err := os.RemoveAll(c.live); err != nil {
+	if err := setAside(c.live); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.live, 0o755); err != nil {
@@ -93,7 +110,7 @@ func (c *checkout) reset(ctx context.Context) error {
 }
 
 func (c *checkout) lose(ctx context.Context, _ loss) error {
-	if err := os.RemoveAll(c.dir); err != nil {
+	if err := setAside(c.dir); err != nil {
 		return err
 	}
 	return initFetcher(ctx, c.dir)
@@ -147,7 +164,7 @@ func (a *agentOnce) close() error       { return nil }
 
 func (a *agentOnce) reset(context.Context) error {
 	for _, dir := range []string{a.data(), a.repo()} {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := setAside(dir); err != nil {
 			return err
 		}
 	}
@@ -162,7 +179,7 @@ func (a *agentOnce) lose(_ context.Context, what loss) error {
 	if what == manifest {
 		return os.RemoveAll(filepath.Join(a.data(), ".stoker"))
 	}
-	return os.RemoveAll(a.repo())
+	return setAside(a.repo())
 }
 
 func (a *agentOnce) sync(ctx context.Context) (sample, error) {

@@ -70,9 +70,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		if err := benchSize(ctx, s, size, agent, filepath.Join(work, size.name), talk, all); err != nil {
 			return fmt.Errorf("size %s: %w", size.name, err)
 		}
-		if err := os.RemoveAll(filepath.Join(work, size.name)); err != nil {
-			return err
-		}
 	}
 	return all.write(stdout, s)
 }
