@@ -116,7 +116,7 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 	if err != nil {
 		return res.Applied, err
 	}
-	s.Engine.designer = heldAt{}
+	s.designer = heldAt{}
 	c := changes.Counts()
 	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
 	s.r.Message = changes.Summary()

@@ -2,6 +2,7 @@ package sync_test
 
 import (
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,7 +142,7 @@ func (b *bench) hour() {
 	assert.Zero(b.t, repairs)
 	assert.GreaterOrEqual(b.t, b.writtenSince(began), 5, "the gateway did write")
 	for _, q := range b.gw.Requests() {
-		assert.NotEqual(b.t, "POST", q.Method, "%s %s", q.Method, q.Path)
+		assert.NotEqual(b.t, http.MethodPost, q.Method, "%s %s", q.Method, q.Path)
 	}
 	// A repair that was asked for all the same finds nothing, either.
 	b.target.Repair = true

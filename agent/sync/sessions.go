@@ -26,7 +26,7 @@ type heldAt struct {
 
 // waited reports whether this very sync has been held by a Designer before.
 func (s *run) waited() bool {
-	return s.Engine.designer == heldAt{s.t.Commit, s.rules.Fingerprint()}
+	return s.designer == heldAt{s.t.Commit, s.rules.Fingerprint()}
 }
 
 // strict reports whether an open Designer keeps files from moving.
@@ -59,7 +59,7 @@ func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
 		s.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
 		return nil
 	}
-	s.Engine.designer = heldAt{s.t.Commit, s.rules.Fingerprint()}
+	s.designer = heldAt{s.t.Commit, s.rules.Fingerprint()}
 	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))

@@ -3,6 +3,7 @@ package sync_test
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,7 +170,7 @@ func TestFilesMoveUnderTheScanLockWhichTheScanReleases(t *testing.T) {
 	assert.Empty(t, r.Notes)
 	var order []string
 	for _, q := range b.gw.Requests() {
-		if q.Method == "POST" {
+		if q.Method == http.MethodPost {
 			order = append(order, strings.TrimPrefix(q.Path, "/data/api/v1/"))
 		}
 	}

@@ -66,6 +66,7 @@ type spec struct {
 	repo, ref   string
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
+	gateway     string // lines below spec.gateway
 	mappings    [][2]string
 	more        map[string]string // destination → further fields of its mapping
 	raw         string            // the whole file, instead of all that
@@ -161,7 +162,7 @@ func (p *plant) saveSpec() {
 	fmt.Fprintf(&b, "    auth:\n      token:\n        secretRef: {name: git, key: token}\n")
 	fmt.Fprintf(&b, "  polling: {interval: 1s}\n")
 	if p.gw != nil {
-		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n")
+		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n%s", p.spec.gateway)
 	}
 	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: 5\n%s    profiles:\n      default:\n        mappings:\n", p.spec.defaults)
 	for _, m := range p.spec.mappings {

@@ -1,0 +1,116 @@
+package scenario
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// A commit waits for a person's Designer, and is delivered when it is closed; a commit of another project does not wait.
+func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
+	p := newPlant(t)
+	p.spec.defaults = "      designerSessionPolicy: wait\n"
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+
+	id, err := p.gw.OpenDesigner("maria", "line")
+	require.NoError(t, err)
+	elsewhere := p.repo.Commit("elsewhere", gitserver.Write(inGit+"projects/other/project.json", `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`))
+	p.synced(elsewhere)
+	before := p.read(viewPath)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	s := p.reason("DesignerSessionActive")
+	assert.Equal(t, "Held", s.Phase)
+	assert.Equal(t, elsewhere, s.Commit)
+	assert.Contains(t, s.Message, "maria on project line")
+	assert.Equal(t, before, p.read(viewPath))
+
+	// The person saves before closing: that is a conflict like any other, and nothing of it is lost.
+	const open = "com.inductiveautomation.perspective/views/overview"
+	require.NoError(t, p.gw.OpenResource(id, open))
+	require.NoError(t, p.gw.SaveResource(t.Context(), id, open, map[string][]byte{"view.json": []byte(view("maria's"))}, false))
+	require.NoError(t, p.gw.CloseDesigner(id))
+	s = p.synced(second)
+	assert.Positive(t, s.Report.Files.Saved)
+}
+
+func TestTheExitCodeTellsWaitingFromFailing(t *testing.T) {
+	for policy, want := range map[string]int{"wait": 6, "fail": 1, "proceed": 0} {
+		t.Run(policy, func(t *testing.T) {
+			p := newPlant(t)
+			p.repo.Commit("first", site()...)
+			code, out := p.once()
+			require.Equal(t, 0, code, out)
+			_, err := p.gw.OpenDesigner("maria", "line")
+			require.NoError(t, err)
+			p.spec.defaults = "      designerSessionPolicy: " + policy + "\n"
+			p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+			code, out = p.once()
+			assert.Equal(t, want, code, out)
+			assert.Contains(t, out, "maria")
+		})
+	}
+}
+
+// Each node of a redundant pair has its agent: the backup is on standby while the pair copies, and takes over after a
+// failover, also with a commit that the old master never saw.
+func TestAPairFollowsGitThroughAFailover(t *testing.T) {
+	role := func(r string) setup { return func(_ *plant, o *simulator.Options) { o.Role = r } }
+	master := newPlant(t, role("Master"))
+	backup := newPlant(t, role("Backup"))
+	backup.repo, backup.git, backup.spec.repo = master.repo, master.git, master.spec.repo
+	pair, err := simulator.NewPair(master.gw, backup.gw)
+	require.NoError(t, err)
+	backup.secret("gateway/apiKey", backup.gw.Token())
+
+	first := master.repo.Commit("first", site()...)
+	backup.start()
+	backup.reason("Progressing")
+	master.start()
+	master.synced(first)
+	backup.standby(first)
+
+	pair.Failover(false)
+	second := master.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	backup.synced(second)
+	s := master.reason("NoConfigAccess")
+	assert.Equal(t, first, s.Commit)
+
+	// The old master is there again, and copies from the node that leads now.
+	master.gw.SetConfigAccess(false, true)
+	backup.gw.SetConfigAccess(true, true)
+	require.NoError(t, pair.Replicate())
+	master.standby(second)
+	assert.Equal(t, view("second"), master.read(viewPath))
+}
+
+// standby waits until the node is on standby at commit, and then checks everything.
+func (p *plant) standby(commit string) {
+	p.t.Helper()
+	p.await("Standby at "+commit, func(s state) bool { return s.Phase == "Standby" && s.Commit == commit })
+	p.check(commit)
+}
+
+// The gateway's certificate is renewed while the agent runs: the new CA in the secret's file counts without a restart.
+func TestARenewedCertificateCountsWithoutARestart(t *testing.T) {
+	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.TLS = &simulator.TLSOptions{Names: []string{"gw.example"}} })
+	p.secret("gateway/ca", string(p.gw.CA()))
+	p.spec.gateway = "    tls: true\n    tlsConfig: {caSecretRef: {name: gateway, key: ca}, serverName: gw.example}\n"
+	first := p.repo.Commit("first", site()...)
+	p.start("--gateway-url", p.gw.TLSURL())
+	p.synced(first)
+
+	require.NoError(t, p.gw.RotateTLS(nil, time.Time{}))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	s := p.reason("GatewayUnreachable")
+	assert.Contains(t, s.Message, "caSecretRef")
+	assert.Equal(t, first, s.Commit)
+	p.secret("gateway/ca", string(p.gw.CA()))
+	p.synced(second)
+}
