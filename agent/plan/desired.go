@@ -116,9 +116,6 @@ func (d *Desired) Rules() Rules { return d.rules }
 // Root returns the id of the commit's tree.
 func (d *Desired) Root() ID { return d.root }
 
-// Objects returns the store that the tree is read from.
-func (d *Desired) Objects() Objects { return d.objects }
-
 // Warnings returns what people should know, as far as it was found until now: skipped submodules, sources that are not
 // there. It is bounded.
 func (d *Desired) Warnings() []string {

@@ -68,16 +68,17 @@ func (d *Desired) matchesAny(m mount, pattern string) (bool, error) {
 	key := string(rule.Source) + "\x00" + s.base + "\x00" + pattern
 	if proof, ok := d.cache.proofs[key]; ok {
 		s.only = proof
-		if found, err := s.in(top); found || err != nil {
-			return found, err
+		if s.in(top) {
+			return true, nil
 		}
 		s.only = ""
 	}
-	found, err := s.in(top)
+	found := s.in(top)
 	if found {
 		put(d.cache.proofs, key, s.proof, maxProofs)
+		return true, nil
 	}
-	return found, err
+	return false, s.err
 }
 
 // search looks for a file that a pattern matches in the layers of one mapping.
@@ -86,12 +87,14 @@ type search struct {
 	pattern, base string
 	only          string // the one path that is looked for
 	proof         string
+	err           error // that kept it from looking somewhere; it counts where nothing was found elsewhere
 }
 
-func (s *search) in(n node) (bool, error) {
+func (s *search) in(n node) bool {
 	children, err := s.d.listGit(n)
 	if err != nil {
-		return false, err
+		s.err = err
+		return false
 	}
 	for i := range children {
 		c := &children[i]
@@ -100,20 +103,17 @@ func (s *search) in(n node) (bool, error) {
 			continue
 		}
 		if c.isDir {
-			if !s.leads(path) {
-				continue
-			}
-			if found, err := s.in(c.dir(n)); found || err != nil {
-				return found, err
+			if s.leads(path) && s.in(c.dir(n)) {
+				return true
 			}
 			continue
 		}
 		if doublestar.MatchUnvalidated(s.pattern, s.rel(path)) {
 			s.proof = path
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
 func (s *search) rel(path string) string {

@@ -74,20 +74,23 @@ func comparison(name string) func(a, b []byte) (bool, error) {
 // blob reads the wanted bytes of an id, at most maxCompared of them.
 func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
 
-// before reads what a record wanted.
+// errGone says that what a record wanted cannot be had any more.
+var errGone = errors.New("the bytes of the last sync are not there any more")
+
+// before reads what a record wanted: a blob of git, or something that was rendered.
 func (p *planner) before(rec Owned) ([]byte, error) {
-	content, err := p.blob(rec.Want)
-	if err == nil || errors.Is(err, errTooLarge) || !p.Desired.renders {
-		return content, err
+	if p.Desired.recipes[rec.Want] != nil || p.Desired.objects.Has(rec.Want) {
+		return p.blob(rec.Want)
 	}
 	if content, ok := p.Desired.cache.content(rec.Want); ok {
 		return content, nil
 	}
-	if p.Previous == nil {
-		return nil, err
+	if p.Previous == nil || !p.Previous.renders {
+		return nil, errGone
 	}
-	if w, ok, lookupErr := p.Previous.Lookup(rec.Path); lookupErr != nil || !ok || w.ID != rec.Want {
-		return nil, errors.Join(err, lookupErr)
+	w, ok, err := p.Previous.Lookup(rec.Path)
+	if err != nil || !ok || w.ID != rec.Want {
+		return nil, errors.Join(errGone, err)
 	}
 	return read(p.Previous.WriteBlob, rec.Want)
 }

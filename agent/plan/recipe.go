@@ -227,16 +227,33 @@ func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
 	return int64(n), err
 }
 
-// WriteWanted is WriteBlob for an id that may stand in a directory that was not walked yet: all that is rendered is made
-// once, so that it can be found.
+// WriteWanted is WriteBlob for an id that may stand in a directory that was not walked yet: where git does not have it,
+// all that is rendered is made once, so that it can be found.
 func (d *Desired) WriteWanted(w io.Writer, id ID) (int64, error) {
-	if d.recipes[id] == nil && !d.walked && d.renders {
-		for _, err := range d.rendering() {
-			if err != nil {
-				return 0, err
-			}
+	if d.recipes[id] == nil && !d.objects.Has(id) {
+		if err := d.renderAll(); err != nil {
+			return 0, err
 		}
-		d.walked = true
+		if content, ok := d.cache.content(id); ok && d.recipes[id] == nil {
+			n, err := w.Write(content)
+			return int64(n), err
+		}
+		if d.recipes[id] == nil {
+			return 0, errGone
+		}
 	}
 	return d.WriteBlob(w, id)
+}
+
+func (d *Desired) renderAll() error {
+	if d.walked || !d.renders {
+		return nil
+	}
+	for _, err := range d.rendering() {
+		if err != nil {
+			return err
+		}
+	}
+	d.walked = true
+	return nil
 }

@@ -333,8 +333,10 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	_, err = d.WriteWanted(&b, s.manifest.Records["projects/q/x"].Want)
 	require.NoError(t, err)
 	assert.Equal(t, "1", b.String())
+	missed := s.objects.Missed
 	_, err = d.WriteWanted(&b, plan.ID{1})
 	assert.Error(t, err)
+	assert.Equal(t, missed, s.objects.Missed, "the store is not asked for what was never in it")
 }
 
 // A result is made again where the cache has no room for its bytes.

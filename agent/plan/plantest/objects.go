@@ -22,6 +22,8 @@ type Objects struct {
 	blobs map[plan.ID][]byte
 	// Reads counts the trees that were read, BlobReads the blobs.
 	Reads, BlobReads int
+	// Missed counts the blobs that were asked for and are not there.
+	Missed int
 }
 
 // NewObjects returns an empty store.
@@ -140,11 +142,21 @@ func (o *Objects) Tree(id plan.ID) ([]plan.Entry, error) {
 	return t, nil
 }
 
-// WriteBlob implements plan.Objects.
+// Has implements plan.Objects.
+func (o *Objects) Has(id plan.ID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.blobs[id] != nil || o.trees[id] != nil
+}
+
+// WriteBlob implements plan.Objects. A test that asks for what is not there should know why: it counts as Missed.
 func (o *Objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	o.mu.Lock()
 	b, ok := o.blobs[id]
 	o.BlobReads++
+	if !ok {
+		o.Missed++
+	}
 	o.mu.Unlock()
 	if !ok {
 		return 0, fmt.Errorf("blob %s is not in the store", id)

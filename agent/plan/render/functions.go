@@ -51,23 +51,28 @@ func (m *meter) functions() template.FuncMap {
 		"add": func(a, b int) int { return a + b },
 		"sub": func(a, b int) int { return a - b },
 		"mul": func(a, b int) int { return a * b },
-		"div": func(a, b int) (int, error) { return divided(a, b, func() int { return a / b }) },
-		"mod": func(a, b int) (int, error) { return divided(a, b, func() int { return a % b }) },
+		"div": func(a, b int) (int, error) {
+			if b == 0 {
+				return 0, errDivision
+			}
+			return a / b, nil
+		},
+		"mod": func(a, b int) (int, error) {
+			if b == 0 {
+				return 0, errDivision
+			}
+			return a % b, nil
+		},
 
 		// Those of text/template that are not for here: they write for the web, or call what was never there.
 		"html": missing("html"), "js": missing("js"), "urlquery": missing("urlquery"), "call": missing("call"),
 	}
 }
 
+var errDivision = errors.New("division by zero")
+
 func missing(name string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", fmt.Errorf("there is no function %s here", name) }
-}
-
-func divided(_, by int, f func() int) (int, error) {
-	if by == 0 {
-		return 0, errors.New("division by zero")
-	}
-	return f(), nil
 }
 
 func (m *meter) replace(what, with, s string) (string, error) {
@@ -117,7 +122,7 @@ func (m *meter) println(args ...any) (string, error) {
 }
 
 // printf is fmt.Sprintf with widths of at most three digits. Its cost is estimated before: no argument is longer than
-// the longest, and no verb writes a byte in more than four.
+// the longest, and no verb writes a byte in more than five ("% #x").
 func (m *meter) printf(format string, args ...any) (string, error) {
 	longest, err := m.scalars(args)
 	if err != nil {
@@ -134,7 +139,7 @@ func (m *meter) printf(format string, args ...any) (string, error) {
 			return "", errors.New("printf: a width must be written as a number")
 		}
 	}
-	if err := m.make(len(format) + strings.Count(format, "%")*(4*longest+1000)); err != nil {
+	if err := m.make(len(format) + strings.Count(format, "%")*(5*longest+1000)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(format, args...), nil

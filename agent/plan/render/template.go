@@ -56,6 +56,9 @@ func Parse(name, text string) (*Template, error) {
 		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself; write it without", name, again)
 	}
 	for _, root := range trees {
+		if calls(root, step) {
+			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: there is no function %s", name, step)
+		}
 		if tooLong(root) {
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: a text within {{ }} has more than %d bytes", name, maxValue)
 		}

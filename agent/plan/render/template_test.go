@@ -85,7 +85,9 @@ func TestATemplateThatCannotBeRenderedSaysWhere(t *testing.T) {
 		`{{printf "%*d" 5 1}}`:        {"width"},
 		`{{index (split "-" "a") 5}}`: {"out of range"},
 		`{{.GatewayName.Foo}}`:        {"Foo"},
-		`{{int "x"}}`:                 {"int"},
+		`{{_step -5}}`:                {"_step"},
+		`{{range 9}}{{with $x := print (_step -5)}}{{end}}{{end}}`: {"_step"},
+		`{{int "x"}}`: {"int"},
 	} {
 		_, err := execute(text, 1<<20)
 		require.Error(t, err, text)

@@ -129,3 +129,14 @@ func tooLong(list *parse.ListNode) (found bool) {
 	})
 	return found
 }
+
+// calls reports whether a block calls a function.
+func calls(list *parse.ListNode, function string) (found bool) {
+	walk(list, func(n parse.Node) bool {
+		if f, ok := n.(*parse.IdentifierNode); ok && f.Ident == function {
+			found = true
+		}
+		return !found
+	})
+	return found
+}
