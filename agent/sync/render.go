@@ -53,7 +53,7 @@ func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 type spare struct{ *repo.Store }
 
 func (s spare) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
-	if !s.Has(id) {
+	if !s.Has(id) && !s.Partial() { // a partial store gets what it can
 		return 0, errGone
 	}
 	return s.Store.WriteBlob(w, id)
@@ -93,7 +93,11 @@ func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 			return 0, err
 		}
 	}
-	return e.last.desired.WriteWanted(w, id)
+	n, err := e.last.desired.WriteWanted(w, id)
+	if err != nil && n == 0 {
+		return spare{e.Store}.WriteBlob(w, id)
+	}
+	return n, err
 }
 
 // versionNote keeps the gateway's version for when it is away.

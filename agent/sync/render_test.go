@@ -196,3 +196,24 @@ func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
 		})
 	}
 }
+
+// A store that was lost has trees only: what has to be rendered is fetched like what differs.
+func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
+	b := rendering(t, simulator.Options{})
+	b.push(sealedFiles(t)...)
+	b.synced()
+	b.loseStore()
+	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	r := b.synced()
+	assert.Equal(t, 1, r.Files.Modified, "%s", r.Changes)
+	assert.JSONEq(t, `{"title":"042"}`, b.read(view))
+	b.target.Profile.Vars = map[string]string{"site": "043"}
+	b.synced()
+	assert.JSONEq(t, `{"title":"043"}`, b.read(view))
+	for path, content := range map[string]string{view: `{ "title": "043" }`, db + "/config.json": `{"url":"other"}`} {
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
+	}
+	d, err := b.engine.Drift(t.Context(), false)
+	require.NoError(t, err)
+	assert.Zero(t, d.Files, "%+v", d)
+}
