@@ -3,6 +3,7 @@ package render
 import (
 	"bytes"
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -186,4 +187,18 @@ func hollow(v any) bool {
 		return len(v) == 0
 	}
 	return v == nil
+}
+
+// F11: a file of the largest size that is rendered costs a few copies of it.
+func TestALargeFileIsPatchedInAFewTimesItsSize(t *testing.T) {
+	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
+	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	out, err := Patch("config/x.json", doc, edits)
+	require.NoError(t, err)
+	runtime.ReadMemStats(&after)
+	assert.InDelta(t, len(doc), len(out), 50)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*len(doc)), "all that was ever allocated")
 }
