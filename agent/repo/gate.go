@@ -34,6 +34,7 @@ type gate struct {
 	url       URL
 	auth      Auth
 	opts      RemoteOptions
+	app       *appTokens // nil for none
 	transport http.RoundTripper
 }
 
@@ -110,19 +111,9 @@ func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
 func (g *gate) authorize(req *http.Request, x *exchange) error {
 	req.Header.Del("Authorization")
 	req.Header.Del("Cookie")
-	user, password := g.url.credentials()
-	if g.auth.Token != nil {
-		token, err := g.auth.Token()
-		if err != nil {
-			return failure.New(v1alpha1.ReasonAuthFailed, "the token for %s cannot be read: %w", g.url, err)
-		}
-		user, password = g.auth.Username, strings.TrimSpace(token.Reveal())
-		if password == "" {
-			return failure.New(v1alpha1.ReasonAuthFailed, "the token for %s is empty", g.url)
-		}
-		if user == "" {
-			user = "git"
-		}
+	user, password, err := g.login(req.Context(), x)
+	if err != nil {
+		return err
 	}
 	if user == "" && password == "" {
 		return nil
@@ -135,6 +126,32 @@ func (g *gate) authorize(req *http.Request, x *exchange) error {
 		x.secrets = append(x.secrets, user)
 	}
 	return nil
+}
+
+// login returns the name and password to show, two empty strings for none.
+func (g *gate) login(ctx context.Context, x *exchange) (user, password string, err error) {
+	switch {
+	case g.app != nil:
+		defer x.dog.wait()()
+		token, err := g.app.get(ctx, g.transport)
+		x.dog.arrived.Add(g.opts.StallBytes) // the API is not the server that could stall
+		return appUser, token.Reveal(), err
+	case g.auth.Token == nil:
+		user, password = g.url.credentials()
+		return user, password, nil
+	}
+	token, err := g.auth.Token()
+	if err != nil {
+		return "", "", failure.New(v1alpha1.ReasonAuthFailed, "the token for %s cannot be read: %w", g.url, err)
+	}
+	user, password = g.auth.Username, strings.TrimSpace(token.Reveal())
+	if password == "" {
+		return "", "", failure.New(v1alpha1.ReasonAuthFailed, "the token for %s is empty", g.url)
+	}
+	if user == "" {
+		user = "git"
+	}
+	return user, password, nil
 }
 
 func (g *gate) check(req *http.Request, res *http.Response, x *exchange) error {
@@ -189,6 +206,9 @@ func (g *gate) status(res *http.Response) error {
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized && !g.credentials():
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set git.auth", g.url)
+	case code == http.StatusUnauthorized && g.app != nil:
+		g.app.forget()
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the GitHub App's token (HTTP 401); the next attempt asks for a new one", g.url)
 	case code == http.StatusUnauthorized:
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials (HTTP 401): is the token right and not expired?", g.url)
 	case code == http.StatusForbidden:
@@ -212,7 +232,7 @@ func (g *gate) status(res *http.Response) error {
 }
 
 func (g *gate) credentials() bool {
-	return g.auth.Token != nil || g.url.login != nil
+	return g.auth.Token != nil || g.app != nil || g.url.login != nil
 }
 
 // retryAfter reads a Retry-After header: seconds or a date.

@@ -19,6 +19,8 @@ type Auth struct {
 	Username string
 	// Token is the password or access token; nil for none. It is sent to the repository's own scheme, host and port only.
 	Token func() (secret.String, error)
+	// App is a GitHub App whose tokens are used in the place of Token; nil for none.
+	App *GitHubApp
 	// Key is the private key for ssh, in PEM or OpenSSH form and without a passphrase; nil for none.
 	Key func() (secret.String, error)
 	// KnownHosts has the ssh host keys that are trusted, in the form of known_hosts; nil for the built-in keys of the public
@@ -102,9 +104,11 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 		r.source = &local{url: u, opts: r.opts}
 		return r, nil
 	}
-	s := &smart{url: u, opts: r.opts, wire: &web{url: u, auth: auth, opts: r.opts}}
+	s := &smart{url: u, opts: r.opts}
 	if u.SSH() {
 		s.wire = &secureShell{url: u, auth: auth, opts: r.opts}
+	} else {
+		s.wire = newWeb(u, auth, r.opts)
 	}
 	r.source = s
 	return r, nil

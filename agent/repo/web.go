@@ -27,10 +27,19 @@ type web struct {
 	url  URL
 	auth Auth
 	opts RemoteOptions
+	app  *appTokens // nil for none
 
 	mu        sync.Mutex
 	transport *http.Transport
 	ca        []byte // that transport trusts
+}
+
+func newWeb(u URL, auth Auth, o RemoteOptions) *web {
+	w := &web{url: u, auth: auth, opts: o}
+	if auth.App != nil {
+		w.app = newAppTokens(*auth.App, u, o)
+	}
+	return w
 }
 
 func (w *web) close() error {
@@ -48,7 +57,7 @@ func (w *web) advertise(ctx context.Context, x *exchange) (*advert, error) {
 		return nil, err
 	}
 	client := githttp.NewClientWithOptions(
-		&http.Client{Transport: &gate{w.url, w.auth, w.opts, rt}},
+		&http.Client{Transport: &gate{w.url, w.auth, w.opts, w.app, rt}},
 		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
 	session, err := client.NewUploadPackSession(w.endpoint(), nil)
 	if err != nil {

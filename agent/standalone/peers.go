@@ -62,7 +62,10 @@ func connectGit(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*r
 				auth.KnownHosts = public(&known.SecretRef, secrets)
 			}
 		case a.GitHubApp != nil:
-			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.git.auth.githubApp: this version does not act as a GitHub App yet: use spec.git.auth.token")
+			auth.App = &repo.GitHubApp{
+				AppID: a.GitHubApp.AppID, InstallationID: a.GitHubApp.InstallationID, APIBaseURL: a.GitHubApp.APIBaseURL,
+				Key: credential(a.GitHubApp.PrivateKeySecretRef, secrets),
+			}
 		}
 	}
 	return repo.NewRemote(u, auth, o)
