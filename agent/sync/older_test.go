@@ -76,16 +76,18 @@ func TestOnAGatewayBefore83DesignersCannotBeWaitedFor(t *testing.T) {
 }
 
 func TestWhatAPersonShouldKnowOfTheGatewayIsNoted(t *testing.T) {
-	b := newBench(t, simulator.Options{Mode: "dev"})
-	b.target.Profile.DeploymentMode = "prod"
+	b := newBench(t, simulator.Options{Mode: "dev", Name: "plant-2", FixedName: true})
+	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "prod", "plant-1"
 	b.gw.SetPendingRestarts("module Vision was installed")
-	b.push(first()...)
+	b.push(append(first(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`),
+		gitserver.Write(systemProperties+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
 	r := b.synced()
-	require.Len(t, r.Notes, 2, "%q", r.Notes)
+	require.Len(t, r.Notes, 3, "%q", r.Notes)
 	assert.Contains(t, r.Notes[0], `"prod"`)
-	assert.Contains(t, r.Notes[1], "module Vision was installed")
+	assert.Contains(t, r.Notes[1], `"plant-2"`)
+	assert.Contains(t, r.Notes[2], "module Vision was installed")
 
-	b.target.Profile.DeploymentMode = "dev"
+	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "dev", "plant-2"
 	b.gw.SetPendingRestarts()
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	assert.Empty(t, b.synced().Notes)

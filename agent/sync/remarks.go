@@ -2,7 +2,6 @@ package sync
 
 import (
 	"context"
-	"strings"
 
 	"stoker.io/stoker/agent/ignition"
 )
@@ -28,8 +27,8 @@ func (s *run) remarks(ctx context.Context) {
 			s.note("the gateway runs %s, and not the deployment mode %q of its annotation: what config/resources/%s holds is not in force "+
 				"(start the gateway with -Dignition.config.mode=%s)", modeName(info.DeploymentMode), p.DeploymentMode, p.DeploymentMode, p.DeploymentMode)
 		}
-		if p.SystemName != "" && !strings.Contains(p.SystemName, "{{") && info.Name != p.SystemName {
-			s.note("the gateway's name is %q, and not the system-name %q of its annotation", info.Name, p.SystemName)
+		if want := s.rules.SystemName.Value; want != "" && info.Name != want {
+			s.note("the gateway calls itself %q, and not %q as its annotation system-name has it: is it started with another name?", info.Name, want)
 		}
 	}
 	pending, err := s.peers.Gateway.PendingRestarts(ctx)

@@ -242,17 +242,6 @@ func (s *run) open() (*disk.Dir, error) {
 	return d, err
 }
 
-// lasting returns a context that outlives ctx by grace: the scan is what makes the gateway take its files, and what
-// releases its scan lock.
-func lasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(grace, cancel)
-		context.AfterFunc(longer, func() { t.Stop() })
-	})
-	return longer, func() { stop(); cancel() }
-}
-
 const forcedNote = "force-sync"
 
 // forced reports whether the request to force a sync is a new one. What was dealt with is kept in the data directory,

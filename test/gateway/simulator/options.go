@@ -18,6 +18,8 @@ type Options struct {
 	// Name is the gateway's name, default "gateway"; Version its version, default 8.3.8. Before 8.3 it has none of the
 	// routes below /data/api/v1. Mode is the active deployment mode, "" for none.
 	Name, Version, Mode string
+	// FixedName makes Name win over the configuration's systemName, as the start argument -n may.
+	FixedName bool
 	// Role is Independent (default), Master or Backup. A backup has no access to its configuration; see Pair.
 	Role string
 	// ScanModule installs the third-party project-scan module.

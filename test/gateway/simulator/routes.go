@@ -96,11 +96,22 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{
-		{"name", g.opts.Name}, {"redundancyRole", g.opts.Role}, {"edition", "standard"},
+		{"name", g.name()}, {"redundancyRole", g.opts.Role}, {"edition", "standard"},
 		{"ignitionVersion", g.opts.Version + " (b2026042713)"}, {"deploymentMode", g.opts.Mode},
 		{"timeZone", "Coordinated Universal Time"}, {"timeZoneId", "UTC"}, {"allowUnsignedModules", false},
 		{"license", object{{"mode", "Trial"}}},
 	})
+}
+
+// name is what the configuration calls the gateway, unless it was started with a name of its own [LIVE 8.3.8: systemName
+// counts after a scan].
+func (g *Gateway) name() string {
+	if r, _, _ := g.loadedConfig().effective("ignition/system-properties"); r != nil && !g.opts.FixedName {
+		if name, ok := dig(r.config, "systemName").(string); ok && name != "" {
+			return name
+		}
+	}
+	return g.opts.Name
 }
 
 func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
