@@ -38,6 +38,9 @@ const (
 
 // run is the whole program: what main and the tests call. It returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "lost-and-found" {
+		return lostAndFound(args[1:], stdout, stderr)
+	}
 	s, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+// lostSite is a data directory in which a sync has replaced an edit of the gateway.
+func lostSite(t *testing.T) (data string, sync func()) {
+	t.Helper()
+	dir := t.TempDir()
+	data = filepath.Join(dir, "data")
+	require.NoError(t, os.MkdirAll(data, 0o755))
+	repo := gitserver.NewRepo(t, filepath.Join(dir, "git"))
+	repo.Commit("first", gitserver.Write("projects/p/project.json", `{"v": 1}`), gitserver.Write("projects/p/deep/er/code.py", "v = 1\n"))
+	file := filepath.Join(dir, "gs.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+spec:
+  git: {repo: "file://`+repo.Dir+`", ref: main}
+  sync: {profiles: {default: {mappings: [{source: projects, destination: projects}]}}}
+`), 0o600))
+	sync = func() {
+		t.Helper()
+		var out bytes.Buffer
+		code := run(t.Context(), []string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--repo-dir", filepath.Join(dir, "objects"), "--allow-unseeded", "--once"}, &out, &out)
+		require.Equal(t, exitDone, code, out.String())
+	}
+	sync()
+	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/p/deep/er/code.py"), []byte("mine = True\n"), 0o600))
+	repo.Commit("second", gitserver.Write("projects/p/deep/er/code.py", "v = 2\n"))
+	sync()
+	return data, sync
+}
+
+func lost(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, talk bytes.Buffer
+	code = run(t.Context(), append([]string{"lost-and-found"}, args...), &out, &talk)
+	return code, out.String(), talk.String()
+}
+
+func TestAPersonFindsReadsAndRestoresWhatASyncReplaced(t *testing.T) {
+	data, sync := lostSite(t)
+	file := filepath.Join(data, "projects/p/deep/er/code.py")
+
+	code, out, talk := lost(t, "list", "--data-dir", data)
+	require.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "projects/p/deep/er/code.py")
+	code, out, _ = lost(t, "show", "1", "--data-dir", data)
+	require.Equal(t, exitDone, code)
+	assert.Equal(t, "mine = True\n", out)
+
+	code, out, _ = lost(t, "list", "-o", "json", "--data-dir", data)
+	require.Equal(t, exitDone, code)
+	var list []struct{ Path, File string }
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	require.Len(t, list, 1)
+
+	// What lies there is git's: it may go. The whole folder may be gone, too.
+	code, _, talk = lost(t, "restore", list[0].File, "--data-dir", data)
+	require.Equal(t, exitDone, code, talk)
+	assert.Equal(t, "mine = True\n", read(t, file))
+	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))
+	code, _, talk = lost(t, "restore", "--data-dir", data, "1")
+	require.Equal(t, exitDone, code, talk)
+	assert.Equal(t, "mine = True\n", read(t, file))
+	sync() // the restored file is drift, and stays
+	assert.Equal(t, "mine = True\n", read(t, file))
+	entries, err := os.ReadDir(filepath.Join(data, ".stoker"))
+	require.NoError(t, err)
+	for _, e := range entries {
+		assert.NotContains(t, e.Name(), "restore")
+	}
+}
+
+func TestARestoreNeverReplacesWhatGitDoesNotHave(t *testing.T) {
+	data, _ := lostSite(t)
+	file := filepath.Join(data, "projects/p/deep/er/code.py")
+	require.NoError(t, os.WriteFile(file, []byte("somebody's newer work\n"), 0o600))
+	code, _, talk := lost(t, "restore", "1", "--data-dir", data)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, talk, "not in git")
+	assert.Equal(t, "somebody's newer work\n", read(t, file))
+}
+
+// F2: neither the way back nor the index of lost+found leads anywhere else.
+func TestARestoreFollowsNoLinkAndBelievesNoIndexThatLeadsOut(t *testing.T) {
+	data, _ := lostSite(t)
+	outside := t.TempDir()
+	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))
+	require.NoError(t, os.Symlink(outside, filepath.Join(data, "projects/p/deep")))
+	code, _, _ := lost(t, "restore", "1", "--data-dir", data)
+	assert.Equal(t, exitFailed, code)
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	secret := filepath.Join(outside, "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("S3CR3T"), 0o600))
+	index, err := filepath.Glob(filepath.Join(data, ".stoker/lost+found/*.jsonl"))
+	require.NoError(t, err)
+	require.Len(t, index, 1)
+	for _, bad := range []string{"../../../" + filepath.Base(outside) + "/secret", secret, "../../projects/p/project.json", ""} {
+		line, err := json.Marshal(map[string]any{"path": "projects/p/x.json", "file": bad})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
+		code, out, _ := lost(t, "show", "1", "--data-dir", data)
+		assert.Equal(t, exitFailed, code, bad)
+		assert.Empty(t, out)
+	}
+	for _, bad := range []string{"../up.json", ".stoker/manifest", "config/local/x", "projects/../../x"} {
+		line, err := json.Marshal(map[string]any{"path": bad, "file": "a/b"})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
+		code, _, _ := lost(t, "restore", "1", "--data-dir", data)
+		assert.Equal(t, exitFailed, code, bad)
+	}
+}
+
+func TestLostAndFoundExplainsWhatItCannotDo(t *testing.T) {
+	data, _ := lostSite(t)
+	for _, args := range [][]string{nil, {"list"}, {"show", "--data-dir", data}, {"burn", "1", "--data-dir", data}, {"list", "-o", "xml", "--data-dir", data}} {
+		code, _, talk := lost(t, args...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, talk, "agent lost-and-found restore")
+	}
+	for _, entry := range []string{"0", "99", "no-such-file"} {
+		code, _, talk := lost(t, "show", entry, "--data-dir", data)
+		assert.Equal(t, exitFailed, code)
+		assert.Contains(t, talk, entry)
+	}
+	code, out, _ := lost(t, "list", "--data-dir", t.TempDir())
+	assert.Equal(t, exitDone, code)
+	assert.Contains(t, out, "empty")
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(b)
+}
