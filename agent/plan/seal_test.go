@@ -143,18 +143,19 @@ func TestWhatWasNotSignedOrCannotBeIsLeftUnsigned(t *testing.T) {
 	unary := `{"files":["udts.json"]}`
 	s := newStudio(t, patches(dir("p", "projects/p"), "**/{view,udts}.json", "a", "1"), dir("q", "projects/p/overlaid"))
 	stale := sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "{}"})
+	unlisted := strings.Replace(sealedJSON(t, resource.Form83, "", nil), `"admin"`, `"by hand"`, 1)
 	s.deliver(text(
 		"p/unsigned/view.json", "{}", "p/unsigned/resource.json", unsigned,
 		"p/missing/view.json", "{}", "p/missing/resource.json", missing,
 		"p/unary/udts.json", "{}", "p/unary/unary-resource.json", unary,
-		"p/unlisted/view.json", "{}", "p/unlisted/resource.json", sealedJSON(t, resource.Form83, "", nil),
+		"p/unlisted/view.json", "{}", "p/unlisted/resource.json", unlisted,
 		"p/broken/view.json", "{}", "p/broken/resource.json", "torn",
 		"p/overlaid/view.json", "{}", "p/overlaid/resource.json", stale, "q/view.json", `{"other":1}`,
 	))
 	s.has("projects/p/unsigned/view.json", `{"a":1}`)
 	for path, want := range map[string]string{
 		"unsigned/resource.json": unsigned, "missing/resource.json": missing, "unary/unary-resource.json": unary,
-		"unlisted/resource.json": sealedJSON(t, resource.Form83, "", nil), "broken/resource.json": "torn",
+		"unlisted/resource.json": unlisted, "broken/resource.json": "torn",
 		"overlaid/resource.json": stale, // another mapping's file is there, and nothing was rendered
 	} {
 		s.has("projects/p/"+path, want)

@@ -1,0 +1,81 @@
+package sync_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// Every resource of a real gateway, with a value patched into it, is left byte for byte alone by a gateway that checks
+// all signatures. The simulator computes them by itself.
+func TestAGatewayLeavesEveryPatchedResourceOfARealTreeAsItIs(t *testing.T) {
+	trees := os.Getenv("STOKER_TREES")
+	if trees == "" {
+		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
+	}
+	root := filepath.Join(trees, "coffee-lab", "services", "ignition")
+	if _, err := os.Stat(root); err != nil {
+		t.Skipf("STOKER_TREES has no coffee-lab: %v", err)
+	}
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(root, path)
+		files[filepath.ToSlash(rel)] = string(content)
+		return err
+	}))
+	b := newBench(t, simulator.Options{Mode: "dev", Unknowns: simulator.Unknowns{SignConfig: true}})
+	b.engine.MaxBlob = 0
+	b.target.Facts = plan.Facts{GatewayName: "line-1"}
+	b.target.Profile.SystemNameTemplate, b.target.Profile.DeploymentMode = "plant-{{.GatewayName}}", "dev"
+	// The permissions of that gateway do not know our token.
+	b.target.Profile.ExcludePatterns = append(v1alpha1.BuiltinExcludes(), "**/security-properties/", "**/api-token/")
+	for i := range b.target.Profile.Mappings {
+		b.target.Profile.Mappings[i].Patches = []v1alpha1.Patch{{
+			File: "**/resource.json", Set: map[string]v1alpha1.PatchValue{"attributes.probe": "{{.GatewayName}}"},
+		}}
+	}
+	b.push(gitserver.Files(files))
+	r := b.sync()
+	require.Equal(t, b.target.Commit, r.Commit, r.String())
+	require.NotEmpty(t, r.Scans, r.String())
+	require.Empty(t, b.gw.LoadErrors())
+
+	checked := 0
+	for path, content := range files {
+		before, err := resource.ParseSigned([]byte(content))
+		now := b.read(path)
+		if !strings.HasSuffix(path, "/"+resource.File) || err != nil || before.Stored() == "" || !strings.Contains(now, `"probe"`) {
+			continue
+		}
+		after, err := resource.ParseSigned([]byte(now))
+		require.NoError(t, err)
+		want := string(before.WithSignature(after.Stored()))
+		assert.Equal(t, want, withoutProbe(now), "the gateway rewrote %s", path)
+		assert.NotEqual(t, before.Stored(), after.Stored())
+		checked++
+	}
+	assert.Greater(t, checked, 400)
+	name := b.read("config/resources/core/ignition/system-properties/config.json")
+	assert.Contains(t, name, `"systemName": "plant-line-1"`)
+}
+
+// withoutProbe takes the patched attribute out again.
+func withoutProbe(resourceJSON string) string {
+	before, after, _ := strings.Cut(resourceJSON, ",\n    \"probe\": \"line-1\"")
+	return before + after
+}
