@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ type gate struct {
 	auth      Auth
 	opts      RemoteOptions
 	app       *appTokens // nil for none
-	transport http.RoundTripper
+	transport *http.Transport
 }
 
 // exchange is what the gate learns in one conversation. It travels in the context of the requests, because go-git keeps
@@ -93,11 +94,22 @@ func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := g.authorize(req, x); err != nil {
 		return nil, x.fail(err)
 	}
+	proxy, err := g.proxy(req, x)
+	if err != nil {
+		return nil, x.fail(err)
+	}
 	wait := x.dog.wait()
 	res, err := g.transport.RoundTrip(req)
 	wait()
+	if err != nil && proxy != nil {
+		err = &proxyError{proxy.Host, err}
+	}
 	if err != nil {
 		return nil, err
+	}
+	if proxy != nil && res.StatusCode == http.StatusProxyAuthRequired {
+		_ = res.Body.Close()
+		return nil, x.fail(proxyStatus(proxy, res.StatusCode))
 	}
 	x.dog.arrived.Add(1)
 	if err := g.check(req, res, x); err != nil {
@@ -126,6 +138,23 @@ func (g *gate) authorize(req *http.Request, x *exchange) error {
 		x.secrets = append(x.secrets, user)
 	}
 	return nil
+}
+
+// proxy returns the proxy that a request goes through, nil for none. Its password is a secret too.
+func (g *gate) proxy(req *http.Request, x *exchange) (*url.URL, error) {
+	if g.transport.Proxy == nil {
+		return nil, nil
+	}
+	proxy, err := g.transport.Proxy(req)
+	if err != nil || proxy == nil {
+		return nil, err
+	}
+	if password, ok := proxy.User.Password(); ok {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.secrets = append(x.secrets, password, base64.StdEncoding.EncodeToString([]byte(proxy.User.Username()+":"+password)))
+	}
+	return proxy, nil
 }
 
 // login returns the name and password to show, two empty strings for none.

@@ -123,8 +123,10 @@ func (w *web) roundTripper() (*http.Transport, error) {
 		w.transport.CloseIdleConnections()
 	}
 	w.ca = ca
+	proxy := proxyFromEnvironment()
 	w.transport = &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  func(r *http.Request) (*url.URL, error) { return proxy(r.URL) },
+		OnProxyConnectResponse: refusedByProxy,
 		DialContext:            (&net.Dialer{Timeout: w.opts.Connect}).DialContext,
 		TLSHandshakeTimeout:    w.opts.Handshake,
 		TLSClientConfig:        conf,

@@ -80,7 +80,9 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *App) answer(r *http.Request) (int, map[string]any) {
-	no := func(status int, message string) (int, map[string]any) { return status, map[string]any{"message": message} }
+	no := func(status int, message string) (int, map[string]any) {
+		return status, map[string]any{"message": message}
+	}
 	if r.Method != http.MethodPost || r.Header.Get("Accept") != "application/vnd.github+json" {
 		return no(http.StatusNotFound, "Not Found")
 	}
