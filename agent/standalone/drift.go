@@ -14,7 +14,9 @@ import (
 type driftCheck struct {
 	last    *disk.Drift
 	due     time.Time
-	repairs int // in a row: each doubles the pause, so that two writers never fight at full speed
+	ended   time.Time     // of the last look
+	took    time.Duration // by it
+	repairs int           // in a row: each doubles the pause, so that two writers never fight at full speed
 }
 
 // maxRepairPause bounds how slow repairs become where somebody undoes them again and again.
@@ -26,7 +28,10 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		return
 	}
 	l.drift.due = l.Now().Add(l.period())
+	began := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
+	l.drift.ended = l.Now()
+	l.drift.took = l.drift.ended.Sub(began)
 	if err != nil {
 		l.Log.Warn("the files could not be compared with the manifest", "error", err)
 		return

@@ -50,6 +50,7 @@ type Loop struct {
 	target target
 	sync   attempt
 	drift  driftCheck
+	hints  *hints // nil for Once
 }
 
 // spec is the file as it was last understood.
@@ -105,16 +106,26 @@ func New(c Config) *Loop {
 func (l *Loop) Run(ctx context.Context) error {
 	w := watch(l.File, l.Log)
 	defer w.Close()
+	l.hints = newHints(l.Engine.DataDir, l.Log)
+	defer l.hints.Close()
 	for {
-		timer := time.NewTimer(l.turn(ctx))
-		select {
-		case <-ctx.Done():
+		pause := l.turn(ctx)
+		for wait := true; wait; {
+			timer := time.NewTimer(pause)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return nil
+			case <-w.Changed():
+				l.spec.raw = nil // also where the content is the same: somebody touched it to be looked at
+				wait = false
+			case <-l.hints.moved:
+				l.hinted()
+				pause = l.next()
+			case <-timer.C:
+				wait = false
+			}
 			timer.Stop()
-			return nil
-		case <-w.Changed():
-			l.spec.raw = nil // also where the content is the same: somebody touched it to be looked at
-			timer.Stop()
-		case <-timer.C:
 		}
 	}
 }
@@ -344,6 +355,9 @@ func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
 		l.sync.failures, l.sync.due = 0, time.Time{}
 		l.drift.due = l.Now().Add(l.period())
+		if l.hints != nil && (r.Wrote() || len(l.hints.dirs) == 0) {
+			l.Engine.Owned(l.hints.follow)
+		}
 		if r.Phase == sync.Standby { // it may become the active node at any time
 			l.sync.due = l.drift.due
 		}

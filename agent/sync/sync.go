@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -141,6 +142,13 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 		return disk.Drift{}, err
 	}
 	return dir.Drift(ctx, full)
+}
+
+// Owned gives the files that are ours, sorted by path; nothing where the data directory is not open.
+func (e *Engine) Owned(to func(iter.Seq2[plan.Owned, error])) {
+	if e.dir != nil {
+		to(e.dir.Manifest().All(""))
+	}
 }
 
 // LostAndFound is the number of bytes in lost+found, 0 where the data directory is not open.

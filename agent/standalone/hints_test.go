@@ -1,0 +1,87 @@
+package standalone
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+func owned(paths ...string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) {
+		for _, p := range paths {
+			if !yield(plan.Owned{Path: p}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func TestAChangeBesideOurFilesIsAHintAndOneElsewhereIsNot(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	root := t.TempDir()
+	for _, dir := range []string{"projects/p", "db", ".stoker"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+	}
+	h := newHints(root, slog.New(slog.DiscardHandler))
+	defer h.Close()
+	h.follow(owned("config.json", "projects/p/project.json"))
+
+	require.NoError(t, os.WriteFile(filepath.Join(root, "db/journal"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, ".stoker/manifest"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "projects/p/project.json"), nil, 0o600))
+	select {
+	case <-h.moved:
+	case <-time.After(20 * time.Second):
+		t.Fatal("no hint")
+	}
+
+	h.follow(owned("config.json"))
+	assert.Equal(t, map[string]bool{".": true}, h.dirs, "what is no longer ours is no longer watched")
+}
+
+func TestALimitOfWatchesIsSaidOnceAndNothingFails(t *testing.T) {
+	root := t.TempDir()
+	var said bytes.Buffer
+	h := newHints(root, slog.New(slog.NewTextHandler(&said, nil)))
+	defer h.Close()
+	var paths []string
+	for i := range maxWatched + 10 {
+		dir := fmt.Sprintf("d%05d", i)
+		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+		paths = append(paths, dir+"/file")
+	}
+	h.follow(owned(paths...))
+	h.follow(owned(paths...))
+	assert.LessOrEqual(t, len(h.dirs), maxWatched)
+	assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("not all directories are watched")))
+	h.follow(owned("gone/away"))
+	assert.Empty(t, h.dirs)
+}
+
+// A gateway that writes all the time gets no more than a twentieth of the time spent on looking.
+func TestHintsBringALookForwardButNotWithoutBound(t *testing.T) {
+	now := time.Now()
+	l := &Loop{Config: Config{Now: func() time.Time { return now }}}
+	l.hinted()
+	assert.True(t, l.drift.due.IsZero(), "before the first sync there is nothing to look for")
+	l.drift.due = now.Add(time.Hour)
+	l.hinted()
+	assert.Equal(t, now.Add(quiet), l.drift.due)
+	l.drift = driftCheck{due: now.Add(time.Hour), ended: now, took: time.Minute}
+	l.hinted()
+	assert.Equal(t, now.Add(share*time.Minute), l.drift.due)
+	l.drift = driftCheck{due: now.Add(time.Second), ended: now, took: time.Minute}
+	l.hinted()
+	assert.Equal(t, now.Add(time.Second), l.drift.due, "a hint never postpones")
+}
