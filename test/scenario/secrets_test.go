@@ -1,0 +1,124 @@
+package scenario
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// C7: with secrets in every place that can hold one, nothing that the agent says in any way holds one of them.
+func TestNoSecretIsEverSaid(t *testing.T) {
+	const gitToken, urlToken, apiKey = "S3CR3T-1-git-token", "S3CR3T-2-in-the-url", "S3CR3T-3-gateway-key"
+	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Token = "stoker:" + apiKey })
+	p.secret("git/token", gitToken)
+	p.git.SetAuth(gitserver.Token(gitToken))
+	first := p.repo.Commit("first", site()...)
+	p.start("--log-level", "debug")
+	p.synced(first)
+	var said strings.Builder
+	listen := func() {
+		t.Helper()
+		for _, url := range []string{"http://" + p.agent.health + "/state", "http://" + p.agent.health + "/readyz", "http://" + p.agent.address("metrics") + "/metrics"} {
+			res, err := http.Get(url)
+			require.NoError(t, err)
+			_, err = io.Copy(&said, res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+		}
+		for _, file := range []string{"cmdline", "environ"} {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.agent.cmd.Process.Pid, file))
+			require.NoError(t, err)
+			said.Write(b)
+		}
+	}
+	listen()
+
+	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
+	require.NoError(t, err)
+	defer elsewhere.Close()
+	// The servers echo what they were sent, as careless ones do.
+	for _, fault := range []gitserver.Fault{gitserver.Status(401), gitserver.Status(500), gitserver.Redirect(elsewhere.URL("")), gitserver.Truncate(100)} {
+		p.git.Inject(fault)
+		p.saveSpec()
+		p.await("a failure", func(s state) bool { return s.Phase == "Error" })
+		listen()
+		p.git.Heal()
+		p.saveSpec()
+		p.synced(first)
+	}
+	p.spec.repo = strings.Replace(p.git.URL("site.git"), "http://", "http://someone:"+urlToken+"@", 1)
+	p.git.SetAuth(gitserver.Token("another"))
+	p.saveSpec()
+	p.reason("AuthFailed")
+	listen()
+	p.git.SetAuth(nil)
+	require.NoError(t, p.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 403, Body: "you sent stoker:" + apiKey}))
+	next := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.saveSpec()
+	p.await("the token is refused", func(s state) bool { return s.Reason == "GatewayForbidden" })
+	listen()
+	p.gw.ClearFaults()
+	p.synced(next)
+	p.stop()
+	said.WriteString(p.agent.log.String())
+
+	assert.Greater(t, said.Len(), 10_000, "there was something to look through")
+	for _, secret := range []string{gitToken, urlToken, apiKey} {
+		if i := strings.Index(said.String(), secret); i >= 0 {
+			t.Errorf("%s was said: …%s…", secret, said.String()[max(0, i-200):i])
+		}
+	}
+}
+
+// F6, F7: the agent starts no other program, whatever it meets. It runs without a PATH, and /proc is watched.
+func TestTheAgentStartsNoOtherProgram(t *testing.T) {
+	p := newPlant(t)
+	first := p.repo.Commit("first", site(
+		gitserver.Write(inGit+"projects/line/.gitattributes", "* filter=evil diff=evil"),
+		gitserver.Write(".gitmodules", "[submodule \"x\"]\n\tpath = services/gw/projects/line/x\n\turl = --upload-pack=touch\n"),
+		gitserver.Submodule(inGit+"projects/line/x", strings.Repeat("1", 40)),
+		gitserver.Script(inGit+"projects/line/hooks/post-checkout", "#!/bin/sh\ntouch /tmp/canary\n"))...)
+	p.start()
+	pid := p.agent.cmd.Process.Pid
+	stop, done := make(chan struct{}), make(chan []string)
+	go func() {
+		var seen []string
+		for looks := 0; ; looks++ {
+			select {
+			case <-stop:
+				if looks < 100 {
+					seen = append(seen, "nobody looked")
+				}
+				done <- seen
+				return
+			case <-time.After(time.Millisecond):
+			}
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+			for _, task := range tasks {
+				if b, _ := os.ReadFile(task); len(strings.TrimSpace(string(b))) > 0 {
+					seen = append(seen, string(b))
+				}
+			}
+		}
+	}()
+	p.await("Synced", func(s state) bool { return s.Phase == "Synced" && s.Commit == first })
+	p.write(viewPath, edited)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.await("Synced", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
+	p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
+	p.reason("ConfigSyntaxError")
+	close(stop)
+	assert.Empty(t, <-done, "child processes were seen")
+	assert.NoFileExists(t, filepath.Join(p.data, "projects/line/x"))
+}
