@@ -112,6 +112,7 @@ type fetch struct {
 	ref    string
 	base   plan.ID // a commit that the store has, zero for none
 	trees  bool    // no blobs
+	cap    int64   // of stats.Bytes, 0 for none
 	stats  FetchStats
 }
 
@@ -183,7 +184,11 @@ func (s *Store) base() plan.ID {
 // receive stores the pack that stream holds beside the store's packs.
 func (f *fetch) receive(ctx context.Context, stream io.Reader) (*incoming, error) {
 	return f.newPack(func(file *os.File, sc *scratch) (packed, error) {
-		r := &receiver{limits: f.store.limits, scratch: sc, external: func(id plan.ID) (kind, *content, error) {
+		limits := f.store.limits
+		if f.cap > 0 {
+			limits.PackBytes = min(limits.PackBytes, f.cap-f.stats.Bytes)
+		}
+		r := &receiver{limits: limits, scratch: sc, external: func(id plan.ID) (kind, *content, error) {
 			if f.base.IsZero() {
 				return 0, nil, notFound(id)
 			}

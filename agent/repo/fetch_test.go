@@ -189,6 +189,35 @@ func TestFetchByCommitID(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
 		assert.Empty(t, packFiles(t, s, packExt), "what is of no use is not kept")
 	})
+	t.Run("a server that refuses ids gives a bare id through its main branch, or through any branch or tag", func(t *testing.T) {
+		g := newSite(t)
+		old := g.commit("old", views(10))
+		g.history(100, func(int) string { return "more.txt" }, strconv.Itoa)
+		g.Checkout("other")
+		side := parseID(t, g.Orphan("side", views(4)))
+		g.commit("later", editView(1, 1))
+		g.Checkout("third")
+		tagged := parseID(t, g.Orphan("tagged", views(5)))
+		g.AnnotatedTag("v1", g.commit("v1", editView(2, 1)).String())
+		g.DeleteBranch("third")
+		g.srv.Refuse(gitserver.SHAWants)
+		for _, id := range []plan.ID{old, side, tagged} {
+			s := openStore(t, t.TempDir())
+			_, err := s.Fetch(t.Context(), g.remote(), id, "")
+			require.NoError(t, err)
+			requireSame(t, g, s, id)
+		}
+	})
+	t.Run("the search for it is bounded", func(t *testing.T) {
+		g := newSite(t)
+		old := g.commit("old", views(10))
+		g.commit("new", views(300))
+		g.srv.Refuse(gitserver.SHAWants)
+		s := openStore(t, t.TempDir())
+		_, err := s.Fetch(t.Context(), newRemote(t, g.url(), Auth{}, RemoteOptions{SearchBytes: 5000}), old, "main")
+		requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+		assert.Empty(t, packFiles(t, s, ""))
+	})
 	t.Run("a commit that does not exist is RefNotFound", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
 			g.commit("first", views(3))
@@ -218,10 +247,12 @@ func TestFetchByCommitID(t *testing.T) {
 
 func TestFetchWorksWithServersThatCanLess(t *testing.T) {
 	for name, refused := range map[string][]gitserver.Feature{
-		"no thin packs":              {gitserver.Thin},
-		"no shallow":                 {gitserver.Shallow},
-		"neither":                    {gitserver.Thin, gitserver.Shallow},
-		"nothing at all, and no sha": {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
+		"no thin packs": {gitserver.Thin},
+		"Azure DevOps, which demands multi_ack_detailed": {gitserver.SingleAck},
+		"Azure DevOps, without ids":                      {gitserver.SingleAck, gitserver.SHAWants, gitserver.Filter},
+		"no shallow":                                     {gitserver.Shallow},
+		"neither":                                        {gitserver.Thin, gitserver.Shallow},
+		"nothing at all, and no sha":                     {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)

@@ -17,13 +17,11 @@ import (
 // step is one way to ask for a commit.
 type step struct {
 	want  plan.ID
-	depth int     // commits of history, 0 for all
-	base  plan.ID // a commit that we have, zero for none; the pack is thin then
-	trees bool    // without blobs
+	more  []plan.ID // further wants
+	depth int       // commits of history, 0 for all
+	base  plan.ID   // a commit that we have, zero for none; the pack is thin then
+	trees bool      // without blobs
 }
-
-// deeper is how far a branch is followed back to a commit that the server does not give by its id.
-var deeper = [...]int{64, 1024, 16384}
 
 // fetch asks for as little as possible, and for more where the server refuses:
 //
@@ -31,7 +29,7 @@ var deeper = [...]int{64, 1024, 16384}
 //     brings the whole history before our commit, and without a thin pack a shallow client gets the whole tree;
 //   - the whole tree of the commit;
 //   - the whole history of the commit;
-//   - the history of the ref in which the commit was found, with growing depth.
+//   - the history of the ref in which the commit was found, with growing depth, then that of all branches and tags.
 func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
@@ -62,7 +60,7 @@ func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 	if f.trees {
 		return nil, &refusedError{refusal.Error()}
 	}
-	return w.deepen(ctx, dog, a, f, refusal)
+	return w.search(ctx, dog, a, f, refusal)
 }
 
 // steps lists the ways to ask for a commit, the cheapest first.
@@ -77,7 +75,7 @@ func (a *advert) steps(f *fetch) []step {
 		if shallow {
 			depth = 1
 		}
-		s = append(s, step{f.commit, depth, f.base, f.trees})
+		s = append(s, step{want: f.commit, depth: depth, base: f.base, trees: f.trees})
 	}
 	if shallow {
 		s = append(s, step{want: f.commit, depth: 1, trees: f.trees})
@@ -93,48 +91,6 @@ func refused(err error) bool {
 	_, words := errors.AsType[*refusedError](err)
 	_, base := errors.AsType[*missingBaseError](err)
 	return err == nil || words || base
-}
-
-// deepen looks for the commit in the history of the ref.
-func (w *smart) deepen(ctx context.Context, dog *watchdog, a *advert, f *fetch, refusal error) (*incoming, error) {
-	f.base = plan.ID{}
-	gone := func(why string) error {
-		return failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it: %s (%w)", w.url, f.commit, why, refusal)
-	}
-	tip, ok := a.refs.named(f.ref)
-	switch {
-	case f.ref == "":
-		return nil, gone("ask for a branch or a tag instead, or allow the server to serve commits by id")
-	case !ok:
-		return nil, gone("the ref " + quoted(f.ref) + " is gone")
-	case tip == f.commit:
-		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w",
-			w.url, f.commit, refusal)
-	}
-	depths := deeper[:]
-	if !a.caps.Supports(capability.Shallow) {
-		depths = []int{0}
-	}
-	for _, depth := range depths {
-		in, whole, err := w.attempt(ctx, dog, a, f, step{want: tip, depth: depth})
-		if in != nil || (err != nil && !refused(err)) {
-			return in, err
-		}
-		if whole || err != nil {
-			break
-		}
-	}
-	return nil, gone("it is not in the history of " + quoted(f.ref))
-}
-
-// named looks a ref up by its full or short name.
-func (a *refs) named(ref string) (plan.ID, bool) {
-	for _, name := range []string{ref, branchSpace + ref, tagSpace + ref} {
-		if found, ok := a.lookup(name); ok {
-			return found.Commit, true
-		}
-	}
-	return plan.ID{}, false
 }
 
 // attempt makes one request. It returns no pack and no error where the answer does not hold the commit; whole says that
@@ -188,6 +144,9 @@ func (a *advert) request(s step) *packp.UploadPackRequest {
 	set(capability.NoProgress)
 	req.Capabilities.Delete(capability.ThinPack)
 	req.Wants = []plumbing.Hash{plumbing.Hash(s.want)}
+	for _, id := range s.more {
+		req.Wants = append(req.Wants, plumbing.Hash(id))
+	}
 	if s.depth > 0 {
 		set(capability.Shallow)
 		req.Depth = packp.DepthCommits(s.depth)

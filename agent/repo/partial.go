@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -232,5 +231,3 @@ func (p *promise) has(id plan.ID) bool {
 }
 
 func headOf(id plan.ID) uint64 { return binary.BigEndian.Uint64(id[:8]) }
-
-func compareIDs(a, b plan.ID) int { return bytes.Compare(a[:], b[:]) }

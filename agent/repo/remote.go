@@ -45,6 +45,9 @@ type RemoteOptions struct {
 	StallWindow time.Duration
 	// MaxBytes is the most that one response may have; default 8 GiB.
 	MaxBytes int64
+	// SearchBytes is the most that may come while a commit is looked for that the server does not give by its id; default
+	// 1 GiB.
+	SearchBytes int64
 	// MaxRefs is the most refs that a repository may have; default 200,000.
 	MaxRefs int
 }
@@ -65,6 +68,9 @@ func (o RemoteOptions) withDefaults() RemoteOptions {
 	}
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 8 << 30
+	}
+	if o.SearchBytes <= 0 {
+		o.SearchBytes = 1 << 30
 	}
 	if o.MaxRefs <= 0 {
 		o.MaxRefs = 200_000

@@ -28,6 +28,8 @@ const (
 	Filter
 	// SHAWants is asking for a commit that is no tip of a branch or tag.
 	SHAWants
+	// SingleAck is a fetch that does not ask for multi_ack_detailed, which Azure DevOps takes for an error.
+	SingleAck
 )
 
 // Refuse makes the server one that lacks these features, from the next request on: it does not advertise them, speaks
@@ -107,12 +109,17 @@ func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (bod
 		}
 	}
 	var out bytes.Buffer
+	first := true
 	for line := range pktLines(whole) {
 		if line == nil {
 			out.WriteString("0000")
 			continue
 		}
 		text := string(line)
+		if refuse&SingleAck != 0 && first && !strings.Contains(text, " multi_ack_detailed") {
+			return nil, "multi_ack_detailed is required", nil
+		}
+		first = false
 		word, rest, _ := strings.Cut(text, " ")
 		switch {
 		case refuse&Shallow != 0 && (word == "shallow" || strings.HasPrefix(word, "deepen")):

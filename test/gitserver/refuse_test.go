@@ -1,6 +1,7 @@
 package gitserver_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -110,4 +111,22 @@ func TestRefusedFilterSendsEverything(t *testing.T) {
 	out, err := git(t, "clone", "-q", "--bare", "--filter=blob:none", srv.URL("site.git"), filepath.Join(t.TempDir(), "c.git"))
 	require.NoError(t, err, out) // git warns and goes on without
 	assert.Greater(t, srv.Stats().PackBytes, int64(10000))
+}
+
+func TestAServerThatRefusesSingleAcksAnswersOnlyWhoAsksForMultiAckDetailed(t *testing.T) {
+	srv, repo, _ := start(t, gitserver.Options{})
+	head := repo.Commit("first", gitserver.Write("a", "a"))
+	srv.Refuse(gitserver.SingleAck)
+	ask := func(capabilities string) string {
+		want := "want " + head + capabilities + "\n"
+		body := fmt.Sprintf("%04x%s00000009done\n", len(want)+4, want)
+		res, err := http.Post(srv.URL("site.git")+"/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(body))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, res.Body.Close()) }()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return string(b)
+	}
+	assert.Contains(t, ask(" ofs-delta"), "ERR upload-pack: multi_ack_detailed is required")
+	assert.Contains(t, ask(" multi_ack_detailed ofs-delta"), "PACK")
 }
