@@ -75,8 +75,8 @@ func (s *secureShell) explainHandshake(err error, known *knownHosts, accepted bo
 	}
 	if accepted && !broken(err) {
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s does not take the ssh key as user %s: is its public half a deploy key of this repository (or a key of an account that may read it)?",
-			s.url, quoted(s.url.sshLogin()))
+			"%s does not take the ssh key for %s: is its public half a deploy key of this repository (or a key of an account that may read it)?",
+			s.url, s.user())
 	}
 	return fmt.Errorf("the ssh handshake failed: %w", err)
 }
@@ -85,4 +85,12 @@ func (s *secureShell) explainHandshake(err error, known *knownHosts, accepted bo
 func broken(err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+// user names who logs in. What stands in the address is not repeated: it may be a token in the wrong place.
+func (s *secureShell) user() string {
+	if s.url.sshLogin() == sshUser {
+		return "the user git"
+	}
+	return "the user that git.repo names"
 }
