@@ -29,7 +29,7 @@ func (s *run) refused(ctx context.Context, err error) error {
 	if slices.ContainsFunc(s.owed.Resources, func(r configID) bool { return r.Type == "api-token" }) {
 		s.note("the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")
 	}
-	if !s.owed.Fresh {
+	if !s.owed.Fresh || status.Status != http.StatusForbidden {
 		return err
 	}
 	if s.owed.Refused.IsZero() {

@@ -120,12 +120,33 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 			own.List = append(own.List, c)
 			continue
 		}
+		drifted, err := s.drifted(c)
+		if err != nil {
+			return nil, err
+		}
+		if drifted {
+			own.Drifted++
+			continue
+		}
 		if s.standby.behind++; s.standby.first == "" {
 			s.standby.first = c.Path
 		}
 	}
+	if n := own.Drifted - changes.Drifted; n > 0 && (s.force || s.t.Repair) {
+		s.note("%d replicated files were changed on the gateway and are not restored on a node without config access", n)
+	}
 	own.Held = stillHeld(changes.Held, own.List)
 	return &own, nil
+}
+
+// drifted reports whether a change would only restore what git wanted before already. Nobody is waited for then: the pair
+// copies what changes on the other node, and does not look at what was changed on this one.
+func (s *run) drifted(c plan.Change) (bool, error) {
+	if !c.Owned || c.Op == plan.Delete {
+		return false, nil
+	}
+	rec, ok, err := s.dir.Manifest().Get(c.Path)
+	return ok && rec.Want == c.ID && rec.Exec == c.Exec, err
 }
 
 // massOwn is how many deletions a standby node makes by itself before a held plan stays held.

@@ -76,6 +76,12 @@ func (p pair) push(edits ...gitserver.Edit) plan.ID {
 	return id
 }
 
+// put is what somebody does on the gateway.
+func (b *bench) put(path, content string) {
+	b.t.Helper()
+	require.NoError(b.t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
+}
+
 func (b *bench) standby() *sync.Report {
 	b.t.Helper()
 	r := b.ended(sync.Standby, v1alpha1.ReasonStandby)
@@ -201,9 +207,26 @@ func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
 	p.backup.standby()
 	p.push(gitserver.Delete(beside))
 	p.master.synced()
-	p.backup.sync() // deletes it; the resource.json beside it is judged at the next look
 	p.backup.standby()
 	assert.Empty(t, p.backup.read(beside))
+}
+
+// What somebody changed on the standby node is drift, also where drift is repaired: nobody will copy it away.
+func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(append(first(), night()...)...)
+	p.master.synced()
+	p.backup.ended(sync.Standby, v1alpha1.ReasonStandby)
+	p.backup.put(view, `{"mine": 1}`)
+	p.backup.put(external+"/config.json", `{"at":"23:00"}`)
+	p.backup.target.Repair = true
+	r := p.backup.standby()
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view))
+	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"), "what the agent writes here, it repairs here")
+	require.NotEmpty(t, r.Notes)
+	assert.Contains(t, r.Notes[0], "not restored")
+	p.backup.target.Repair, p.backup.target.ForceID = false, "again"
+	p.backup.standby()
 }
 
 // Before it starts a gateway cannot be asked: its redundancy.xml says what it will be.
