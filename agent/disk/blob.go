@@ -13,18 +13,17 @@ import (
 
 // hashFile returns the git blob id of an open file from its start. A file that grows or shrinks meanwhile gives an id
 // that no blob has, or one of a state it was in; the caller compares it with the one it expects.
-func hashFile(f *os.File, buf []byte) (plan.ID, int64, error) {
+func hashFile(f *os.File, buf []byte) (plan.ID, error) {
 	fi, err := f.Stat()
 	if err != nil {
-		return plan.ID{}, 0, err
+		return plan.ID{}, err
 	}
 	h := sha1.New()
 	h.Write(blobHeader(fi.Size()))
-	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(f, 0, fi.Size()), buf)
-	if err != nil {
-		return plan.ID{}, n, err
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(f, 0, fi.Size()), buf); err != nil {
+		return plan.ID{}, err
 	}
-	return plan.ID(h.Sum(nil)), n, nil
+	return plan.ID(h.Sum(nil)), nil
 }
 
 func blobHeader(size int64) []byte {
@@ -74,7 +73,7 @@ func (w *blobWriter) put(p []byte) error {
 // finish writes what was held back and returns the id of all.
 func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if w.large {
-		id, _, err := hashFile(w.f, buf)
+		id, err := hashFile(w.f, buf)
 		return id, err
 	}
 	if err := w.put(w.small); err != nil {
@@ -89,7 +88,7 @@ func (n *node) id(name string, buf []byte) (plan.ID, error) {
 	if err != nil {
 		return plan.ID{}, err
 	}
-	id, _, err := hashFile(f, buf)
+	id, err := hashFile(f, buf)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", n.join(name), err)
 	}

@@ -192,7 +192,7 @@ func TestSourceThatFailsOrLiesTouchesNothing(t *testing.T) {
 	assert.Equal(t, before, snapshot(t, root))
 	assertNoLeftovers(t, root)
 
-	_, err = d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
+	_, err = d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, _ plan.Change) error {
 		_, err := w.Write([]byte("other"))
 		return err
 	})

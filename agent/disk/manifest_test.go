@@ -165,7 +165,7 @@ func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
 			require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
 		}
 	}
-	for n := range len(b) {
+	for n := range b {
 		_, err := readManifest(bytes.NewReader(b[:n]), int64(n))
 		require.ErrorIs(t, err, ErrDamaged, "%d bytes", n)
 	}

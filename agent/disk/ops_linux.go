@@ -137,8 +137,7 @@ func attrsOf(fi fs.FileInfo) attrs {
 	return attrs{known: true, uid: st.Uid, gid: st.Gid, dev: st.Dev, ino: st.Ino}
 }
 
-func isInvalid(err error) bool     { return errors.Is(err, unix.EINVAL) }
-func isCrossDevice(err error) bool { return errors.Is(err, unix.EXDEV) }
+func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }
 func isNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }

@@ -56,8 +56,7 @@ type attrs struct {
 
 func attrsOf(fs.FileInfo) attrs { return attrs{} }
 
-func isInvalid(err error) bool     { return errors.Is(err, syscall.EINVAL) }
-func isCrossDevice(err error) bool { return errors.Is(err, syscall.EXDEV) }
+func isInvalid(err error) bool { return errors.Is(err, syscall.EINVAL) }
 func isNotEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
 }
