@@ -1,0 +1,97 @@
+package ignition_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+func TestTheRoleIsReadFromRedundancyXML(t *testing.T) {
+	const head = `<?xml version="1.0" encoding="UTF-8" standalone="no"?>
+<!DOCTYPE properties SYSTEM "http://java.sun.com/dtd/properties.dtd">
+<properties>
+<comment>Redundancy Settings</comment>
+`
+	for content, want := range map[string]string{
+		head + `<entry key="redundancy.noderole">Backup</entry></properties>`: ignition.RoleBackup,
+		head + `<entry key="redundancy.gan.host">10.0.0.1</entry>
+<entry key="redundancy.noderole"> MASTER
+</entry></properties>`: ignition.RoleMaster,
+		head + `<entry key="redundancy.noderole">Independent</entry></properties>`: ignition.RoleIndependent,
+		head + `</properties>`: ignition.RoleIndependent,
+		"":                     ignition.RoleIndependent,
+		head + `<entry key="redundancy.noderole">Tertiary&#x1b;</entry></properties>`: "",
+	} {
+		got, err := ignition.NodeRole([]byte(content))
+		if want == "" { // not XML's character: refused, never taken for a backup
+			require.Error(t, err)
+			continue
+		}
+		require.NoError(t, err, content)
+		assert.Equal(t, want, got, content)
+	}
+}
+
+func TestAFileThatIsNoRedundancyXMLIsRefused(t *testing.T) {
+	for _, content := range []string{
+		head64(), `<properties><entry key="redundancy.noderole">Backup`, `<properties><entry></properties>`,
+		`<!DOCTYPE p [<!ENTITY a "Backup">]><properties><entry key="redundancy.noderole">&a;</entry></properties>`,
+	} {
+		_, err := ignition.NodeRole([]byte(content))
+		assert.Error(t, err)
+	}
+}
+
+func head64() string {
+	return "<properties>" + strings.Repeat(" ", ignition.MaxRedundancyFile) + "</properties>"
+}
+
+func TestANodeOfAPairTellsItsPlace(t *testing.T) {
+	for role, paired := range map[string]bool{ignition.RoleIndependent: false, ignition.RoleMaster: true, ignition.RoleBackup: true} {
+		c := client(t, start(t, simulator.Options{Role: role}))
+		red, err := c.Redundancy(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, role, red.Role)
+		assert.Equal(t, paired, red.Paired())
+		assert.Equal(t, role != ignition.RoleBackup, red.HasConfigAccess)
+		p, err := c.Platform(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, ignition.Platform{Version: ignition.Version{Major: 8, Minor: 3, Patch: 8}, Role: role}, p)
+	}
+}
+
+func TestTheScanModuleIsAskedAndTold(t *testing.T) {
+	for _, version := range []string{"8.1.44", "8.3.8"} {
+		g := start(t, simulator.Options{Version: version, ScanModule: true})
+		_, err := g.OpenDesigner("ann", "P")
+		require.NoError(t, err)
+		done, err := client(t, g).ScanByModule(t.Context())
+		require.NoError(t, err, version)
+		assert.True(t, done.DesignersTold)
+		assert.Equal(t, 1, g.DesignersTold())
+	}
+}
+
+func TestAGatewayWithoutTheScanModuleIsSaidToHaveNone(t *testing.T) {
+	for _, version := range []string{"8.1.44", "8.3.8"} {
+		_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context())
+		require.ErrorIs(t, err, ignition.ErrNoScanModule)
+	}
+	g := start(t, simulator.Options{ScanModule: true})
+	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/project-scan-endpoint/confirm-support", Status: 200, Body: `{"supported":false}`}))
+	_, err := client(t, g).ScanByModule(t.Context())
+	require.ErrorIs(t, err, ignition.ErrNoScanModule)
+}
+
+func TestAScanModuleThatDoesNotScanIsAScanThatFailed(t *testing.T) {
+	g := start(t, simulator.Options{Version: "8.1.44", ScanModule: true})
+	require.NoError(t, g.Fault(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}))
+	_, err := client(t, g).ScanByModule(t.Context())
+	requireReason(t, v1alpha1.ReasonScanFailed, err)
+}
