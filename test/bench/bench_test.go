@@ -128,19 +128,19 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, remote.server.Close()) }()
 	live := filepath.Join(work, "live")
-	b := &bench{remote: remote, at: map[string]string{}, talk: log.New(io.Discard, "", 0)}
-	b.contestants = []contestant{&fetchOnly{filepath.Join(work, "fetch"), remote.url()}}
-	if _, err := exec.LookPath("rsync"); err == nil {
-		b.contestants = append(b.contestants, &checkout{filepath.Join(work, "checkout"), live, remote.url()})
+	b := newBench(tiny, remote, work, log.New(io.Discard, "", 0))
+	b.contestants = []contestant{b.fetchOnly()}
+	if b.hasRsync() {
+		b.contestants = append(b.contestants, b.checkout())
 	}
 	all := results{}
 	s := settings{cases: cases, rounds: 2, sizes: []size{tiny}}
-	require.NoError(t, b.run(ctx, s, tiny, all))
+	require.NoError(t, b.run(ctx, s, all))
 
 	for _, c := range cases {
 		samples := all[key{"T", c.name, fetch}]
-		if c.lost == manifest {
-			assert.Empty(t, samples, "git has no manifest to lose")
+		if c.lost == manifest || c.only != "" {
+			assert.Empty(t, samples, "git has no manifest to lose, and is not the one that is asked for")
 			continue
 		}
 		require.Len(t, samples, 2, c.name)

@@ -7,7 +7,6 @@ import (
 	"log"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 )
 
@@ -18,6 +17,10 @@ type benchCase struct {
 	line  string
 	fresh bool // from an empty workspace
 	lost  loss
+	only  string // the one contestant that takes part; "" for all that can
+	// do measures something else than a sync to the remote's main; nil for that.
+	do     func(ctx context.Context, b *bench, who contestant) (sample, error)
+	single bool // one round is enough
 }
 
 // cases, in the order in which the rounds walk the history.
@@ -30,6 +33,9 @@ var cases = []benchCase{
 	{name: "adopt", title: "manifest lost, nothing changed", lost: manifest},
 	{name: "lost", title: "store lost, nothing changed", lost: store},
 	{name: "late", title: "store lost, one file changed", lost: store, line: "late"},
+	{name: "drift", title: "drift check by stat", only: once, do: checkDrift},
+	{name: "crowd", title: "many agents at once, one file changed", only: resident, do: crowd},
+	{name: "aged", title: "many commits later", only: resident, do: age, single: true},
 }
 
 func caseNames() []string {
@@ -42,108 +48,26 @@ func caseNames() []string {
 
 // bench measures one repository.
 type bench struct {
+	size        size
+	agent       string // the binary
+	work        string
 	remote      *remote
 	contestants []contestant
-	at          map[string]string // contestant → commit of its workspace
+	at          map[string]string // home → commit there
+	walked      map[string]int    // home and line → commits of the line that were synced there
+	crowds      int               // that were gathered
 	talk        *log.Logger
 }
 
-func benchSize(ctx context.Context, s settings, size size, agent, work string, talk *log.Logger, all results) (err error) {
-	began := time.Now()
-	generated, err := generate(ctx, s.cache, size)
+// round prepares a workspace and measures one piece of work in it.
+func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample, error) {
+	target, err := b.prepare(ctx, c, who)
 	if err != nil {
-		return err
-	}
-	talk.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
-	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"))
-	if err != nil {
-		return err
-	}
-	b := &bench{remote: remote, at: map[string]string{}, talk: talk}
-	defer func() {
-		for _, c := range b.contestants {
-			err = errors.Join(err, c.close())
-		}
-		err = errors.Join(err, remote.server.Close())
-	}()
-	if err := b.invite(agent, work); err != nil {
-		return err
-	}
-	return b.run(ctx, s, size, all)
-}
-
-// run lets the contestants take turns.
-func (b *bench) run(ctx context.Context, s settings, size size, all results) error {
-	for _, c := range s.cases {
-		for round := 1; round <= s.rounds; round++ {
-			for _, who := range b.contestants {
-				if !who.can(c) {
-					continue
-				}
-				sample, err := b.round(ctx, c, who, round)
-				if err != nil {
-					return fmt.Errorf("%s, %s: %w", c.title, who.name(), err)
-				}
-				b.talk.Printf("%s: %s, %s: %s", size.name, c.title, who.name(), sample.wall.Round(time.Millisecond))
-				all.add(size.name, c.name, who.name(), sample)
-			}
-		}
-	}
-	return nil
-}
-
-// invite makes the contestants.
-func (b *bench) invite(agent, work string) error {
-	url := b.remote.url()
-	once, err := newAgent(agent, filepath.Join(work, "once"), url)
-	if err != nil {
-		return err
-	}
-	stays, err := newAgent(agent, filepath.Join(work, "resident"), url)
-	if err != nil {
-		return err
-	}
-	b.contestants = []contestant{once, &agentResident{agentOnce: stays, remote: b.remote}}
-	if _, err := exec.LookPath("rsync"); err != nil {
-		b.talk.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
-	} else {
-		b.contestants = append(b.contestants, &checkout{filepath.Join(work, "checkout"), filepath.Join(work, "live"), url})
-	}
-	b.contestants = append(b.contestants, &fetchOnly{filepath.Join(work, "fetch"), url})
-	return nil
-}
-
-// round prepares a workspace and measures one sync in it.
-func (b *bench) round(ctx context.Context, c benchCase, who contestant, round int) (sample, error) {
-	target := b.remote.refs[baseRef]
-	if at := b.at[who.name()]; at != "" {
-		target = at
+		return sample{}, err
 	}
 	var changed int64
 	if c.line != "" {
-		target = b.remote.commit(c.line, round)
-		before, err := b.remote.parent(ctx, target)
-		if err != nil {
-			return sample{}, err
-		}
-		if err := b.bring(ctx, who, before); err != nil {
-			return sample{}, err
-		}
 		if changed, err = b.remote.changedBytes(ctx, target); err != nil {
-			return sample{}, err
-		}
-	} else if !c.fresh {
-		if err := b.bring(ctx, who, target); err != nil {
-			return sample{}, err
-		}
-	}
-	if c.fresh {
-		if err := who.reset(ctx); err != nil {
-			return sample{}, err
-		}
-	}
-	if c.lost != nothing {
-		if err := who.lose(ctx, c.lost); err != nil {
 			return sample{}, err
 		}
 	}
@@ -151,8 +75,11 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant, round in
 	if err := b.remote.push(ctx, target); err != nil {
 		return sample{}, err
 	}
+	if c.do != nil {
+		return c.do(ctx, b, who)
+	}
 	s, err := who.sync(ctx)
-	b.at[who.name()] = target
+	b.at[who.home()] = target
 	if err != nil {
 		return s, err
 	}
@@ -162,22 +89,52 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant, round in
 	return s, err
 }
 
+// prepare brings a workspace to where the work starts, and returns the commit that it is to come to.
+func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (target string, err error) {
+	target = b.remote.refs[baseRef]
+	if at := b.at[who.home()]; at != "" {
+		target = at
+	}
+	if c.fresh {
+		return target, who.reset(ctx)
+	}
+	before := target
+	if c.line != "" {
+		walk := who.home() + " " + c.line
+		b.walked[walk]++
+		target = b.remote.commit(c.line, b.walked[walk])
+		if before, err = b.remote.parent(ctx, target); err != nil {
+			return "", err
+		}
+	}
+	if err := b.bring(ctx, who, before); err != nil {
+		return "", err
+	}
+	if c.lost != nothing {
+		return target, who.lose(ctx, c.lost)
+	}
+	return target, nil
+}
+
 // bring puts a workspace at a commit, untimed.
 func (b *bench) bring(ctx context.Context, who contestant, commit string) error {
-	if b.at[who.name()] == commit {
-		return nil
+	at := b.at[who.home()]
+	if at != commit {
+		if err := b.remote.push(ctx, commit); err != nil {
+			return err
+		}
 	}
-	if err := b.remote.push(ctx, commit); err != nil {
-		return err
-	}
-	if b.at[who.name()] == "" {
+	if at == "" {
 		if err := who.reset(ctx); err != nil {
 			return err
 		}
 	}
-	b.at[who.name()] = commit
+	b.at[who.home()] = commit
+	if err := who.ready(ctx); err != nil || at == commit {
+		return err
+	}
 	_, err := who.sync(ctx)
-	return err
+	return errors.Join(err, who.ready(ctx))
 }
 
 // settle writes out what earlier runs left to the kernel, so that nobody waits for somebody else's disk.
@@ -185,4 +142,31 @@ func settle(ctx context.Context) {
 	cmd := exec.CommandContext(ctx, "sync")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	_ = cmd.Run() // without it the figures are only noisier
+}
+
+// run lets the contestants take turns.
+func (b *bench) run(ctx context.Context, s settings, all results) error {
+	for _, c := range s.cases {
+		if !b.size.has(c) {
+			continue
+		}
+		rounds := s.rounds
+		if c.single {
+			rounds = 1
+		}
+		for range rounds {
+			for _, who := range b.contestants {
+				if !who.can(c) {
+					continue
+				}
+				sample, err := b.round(ctx, c, who)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w", c.title, who.name(), err)
+				}
+				b.talk.Printf("%s: %s, %s: %s", b.size.name, c.title, who.name(), sample.wall.Round(time.Millisecond))
+				all.add(b.size.name, c.name, who.name(), sample)
+			}
+		}
+	}
+	return nil
 }

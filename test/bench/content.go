@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math"
@@ -21,6 +22,7 @@ const (
 	resourceFile
 	unaryFile
 	projectFile
+	binaryFile
 )
 
 // path is a file of the generated repository, below the mapped folder.
@@ -31,6 +33,18 @@ type path struct {
 }
 
 const mapped = "services/ignition/"
+
+// binaries lists large files that a project carries along: manuals, films.
+func binaries(n int) []path {
+	var all []path
+	for i := range n {
+		all = append(all, path{fmt.Sprintf("projects/plant-00/media/film-%d.bin", i), binaryFile, ""})
+	}
+	return all
+}
+
+// binaryBytes is the size of such a file.
+const binaryBytes = 40 << 20
 
 // layout lists n files in the shape of real repositories: resources are directories of two or three small files, a
 // sixth of all files are thumbnails, paths are up to ten levels deep.
@@ -92,6 +106,8 @@ func (w *writer) content(p path) string {
 		return "{\n  \"title\": \"Plant\",\n  \"description\": \"\",\n  \"parent\": \"\",\n  \"enabled\": true,\n  \"inheritable\": false\n}"
 	case pictureFile:
 		return "\x89PNG\r\n\x1a\n" + w.noise(w.size())
+	case binaryFile:
+		return w.noise(binaryBytes)
 	case scriptFile:
 		return w.lines("def on_%s_%s(event, value):\n\tsystem.tag.writeBlocking(['[default]%s/%s'], [value * %d])\n\n")
 	case queryFile:
@@ -145,11 +161,11 @@ func (w *writer) list(open, pattern, end string) string {
 }
 
 func (w *writer) noise(n int) string {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(w.rand.Uint32())
+	b := make([]byte, 0, n+8)
+	for len(b) < n {
+		b = binary.LittleEndian.AppendUint64(b, w.rand.Uint64())
 	}
-	return string(b)
+	return string(b[:n])
 }
 
 func (w *writer) resource(data string) string {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/test/gitserver"
@@ -15,12 +16,16 @@ import (
 // contestant is a way to bring a branch to a directory.
 type contestant interface {
 	name() string
+	// home is the workspace; contestants with the same one share it.
+	home() string
 	// can says whether a case means anything for this contestant.
 	can(c benchCase) bool
 	// reset makes the workspace empty; untimed.
 	reset(ctx context.Context) error
 	// lose destroys what a case wants lost, of a workspace that is in sync; untimed.
 	lose(ctx context.Context, what loss) error
+	// ready starts what runs before the commit arrives; untimed.
+	ready(ctx context.Context) error
 	// sync brings the workspace to the remote's main.
 	sync(ctx context.Context) (sample, error)
 	// kept are the directories beside the live data.
@@ -40,12 +45,15 @@ const (
 // fetchOnly is the floor: git fetch --depth 1 into a bare repository, and no file written.
 type fetchOnly struct {
 	dir, url string
+	wrap     []string // put before the command
 }
 
-func (f *fetchOnly) name() string         { return "git fetch alone" }
-func (f *fetchOnly) can(c benchCase) bool { return c.lost != manifest }
-func (f *fetchOnly) kept() []string       { return []string{f.dir} }
-func (f *fetchOnly) close() error         { return nil }
+func (f *fetchOnly) name() string                { return fetch }
+func (f *fetchOnly) home() string                { return f.dir }
+func (f *fetchOnly) can(c benchCase) bool        { return c.lost != manifest && c.only == "" }
+func (f *fetchOnly) kept() []string              { return []string{f.dir} }
+func (f *fetchOnly) ready(context.Context) error { return nil }
+func (f *fetchOnly) close() error                { return nil }
 
 func (f *fetchOnly) reset(ctx context.Context) error {
 	if err := setAside(f.dir); err != nil {
@@ -59,7 +67,7 @@ func (f *fetchOnly) lose(ctx context.Context, _ loss) error {
 }
 
 func (f *fetchOnly) sync(ctx context.Context) (sample, error) {
-	return measure(ctx, command{f.dir, gitserver.Env(), []string{"git", "fetch", "-q", "--depth=1", f.url, "+refs/heads/main:refs/heads/main"}})
+	return measure(ctx, command{f.dir, gitserver.Env(), append(slices.Clone(f.wrap), "git", "fetch", "-q", "--depth=1", f.url, "+refs/heads/main:refs/heads/main")})
 }
 
 // setAside moves a directory out of the way, to be deleted when all is measured. Deleting it now would slow down whoever
@@ -92,12 +100,15 @@ func initFetcher(ctx context.Context, dir string, args ...string) error {
 // checkout is what people script: git fetch --depth 1, git checkout, rsync -c.
 type checkout struct {
 	dir, live, url string
+	wrap           []string // put before the command
 }
 
-func (c *checkout) name() string         { return "git + checkout + rsync -c" }
-func (c *checkout) can(b benchCase) bool { return b.lost != manifest }
-func (c *checkout) kept() []string       { return []string{c.dir} }
-func (c *checkout) close() error         { return nil }
+func (c *checkout) name() string                { return rsync }
+func (c *checkout) home() string                { return c.dir }
+func (c *checkout) can(b benchCase) bool        { return b.lost != manifest && b.only == "" }
+func (c *checkout) kept() []string              { return []string{c.dir} }
+func (c *checkout) ready(context.Context) error { return nil }
+func (c *checkout) close() error                { return nil }
 
 func (c *checkout) reset(ctx context.Context) error {
 	if err := setAside(c.live); err != nil {
@@ -120,16 +131,17 @@ func (c *checkout) sync(ctx context.Context) (sample, error) {
 	script := `git fetch -q --depth=1 "$1" +refs/heads/main:refs/heads/main &&
 git checkout -q -f --detach refs/heads/main &&
 exec rsync -rlpc --delete services/ignition/projects services/ignition/config "$2"`
-	return measure(ctx, command{c.dir, gitserver.Env(), []string{"sh", "-c", script, "sh", c.url, c.live + "/"}})
+	return measure(ctx, command{c.dir, gitserver.Env(), append(slices.Clone(c.wrap), "sh", "-c", script, "sh", c.url, c.live+"/")})
 }
 
 // agentOnce is the agent as a command: one process for one sync.
 type agentOnce struct {
 	binary, dir string // dir holds gs.yaml, data/, repo/
+	wrap        []string
 }
 
-func newAgent(binary, dir, url string) (*agentOnce, error) {
-	a := &agentOnce{binary, dir}
+func newAgent(binary, dir, url string, wrap ...string) (*agentOnce, error) {
+	a := &agentOnce{binary, dir, wrap}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -154,13 +166,15 @@ spec:
             destination: config
 `
 
-func (a *agentOnce) name() string       { return "agent --once" }
-func (a *agentOnce) can(benchCase) bool { return true }
-func (a *agentOnce) file() string       { return filepath.Join(a.dir, "gs.yaml") }
-func (a *agentOnce) data() string       { return filepath.Join(a.dir, "data") }
-func (a *agentOnce) repo() string       { return filepath.Join(a.dir, "repo") }
-func (a *agentOnce) kept() []string     { return []string{a.repo(), filepath.Join(a.data(), ".stoker")} }
-func (a *agentOnce) close() error       { return nil }
+func (a *agentOnce) name() string                { return once }
+func (a *agentOnce) home() string                { return a.dir }
+func (a *agentOnce) can(c benchCase) bool        { return c.only == "" || c.only == once }
+func (a *agentOnce) file() string                { return filepath.Join(a.dir, "gs.yaml") }
+func (a *agentOnce) data() string                { return filepath.Join(a.dir, "data") }
+func (a *agentOnce) repo() string                { return filepath.Join(a.dir, "repo") }
+func (a *agentOnce) kept() []string              { return []string{a.repo(), filepath.Join(a.data(), ".stoker")} }
+func (a *agentOnce) ready(context.Context) error { return nil }
+func (a *agentOnce) close() error                { return nil }
 
 func (a *agentOnce) reset(context.Context) error {
 	for _, dir := range []string{a.data(), a.repo()} {
@@ -187,16 +201,23 @@ func (a *agentOnce) sync(ctx context.Context) (sample, error) {
 }
 
 func (a *agentOnce) args() []string {
-	return []string{a.binary, "--file", a.file(), "--data-dir", a.data(), "--repo-dir", a.repo(), "--gateway-name", "plant-1"}
+	return append(slices.Clone(a.wrap), a.binary, "--file", a.file(), "--data-dir", a.data(), "--repo-dir", a.repo(),
+		"--gateway-name", "plant-1", "--max-files", "2000000")
 }
 
-// buildAgent builds the agent as it ships.
-func buildAgent(ctx context.Context, dir string) (string, error) {
-	binary := filepath.Join(dir, "agent")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "stoker.io/stoker/agent")
+// agentUnsynced is the agent to which the system tells that all is on the disk when nothing is. It shows what durability
+// costs a first sync.
+type agentUnsynced struct{ *agentOnce }
+
+func (a *agentUnsynced) name() string         { return unsynced }
+func (a *agentUnsynced) can(c benchCase) bool { return c.fresh }
+
+// build makes a program of this module as it ships.
+func build(ctx context.Context, binary, pkg string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the agent: %w: %s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("build %s: %w: %s", pkg, err, strings.TrimSpace(string(out)))
 	}
-	return binary, nil
+	return nil
 }

@@ -23,29 +23,28 @@ func (r results) goals(s settings) []goal {
 	var all []goal
 	for _, size := range s.sizes {
 		g := judge{r, size, nil}
-		for _, agent := range []string{once, resident} {
-			if size.name == "L" {
-				g.atMost(1.25, "one", agent, fetch)
-				g.atMost(1.25, "merge", agent, fetch)
-				g.faster(25, "one", agent, rsync)
-				g.faster(25, "merge", agent, rsync)
-			}
-			if size.name == "M" {
-				g.faster(12, "one", agent, rsync)
-			}
-		}
-		if size.name == "M" || size.name == "L" {
-			g.atMost(0.75, "first", once, rsync)
-		}
-		if size.name == "L" {
-			g.memory(28, "one")
-			g.memory(52, "first")
+		switch size.name {
+		case "M":
+			g.soonAfterGit(0, 12)
+			g.firstSync()
+		case "L":
+			g.soonAfterGit(1.25, 25)
+			g.firstSync()
+			g.memory("one", once, 28)
+			g.memory("first", once, 52)
 			g.idle()
+		case "H":
+			g.container()
+		case "G":
+			g.million()
 		}
 		g.small("one")
 		g.small("merge")
 		g.lostStore()
 		g.disk()
+		g.aged()
+		g.drift()
+		g.crowd()
 		all = append(all, g.found...)
 	}
 	return all
@@ -94,10 +93,90 @@ func (g *judge) faster(factor float64, c, who, peer string) {
 	}
 }
 
-func (g *judge) memory(limit int64, c string) {
-	if n, ok := median(g.r, g.key(c, once), anon); ok && n > 0 {
-		g.add(n <= limit<<20, fmt.Sprintf("%s: at most %d MiB of anonymous memory", title(c), limit), mebibytes(n)+" MiB")
+// soonAfterGit wants a one-file commit to be near the floor (0 for no such goal), and far from a work tree.
+func (g *judge) soonAfterGit(floor, factor float64) {
+	for _, c := range []string{"one", "merge"} {
+		for _, agent := range []string{once, resident} {
+			if floor > 0 {
+				g.atMost(floor, c, agent, fetch)
+			}
+			g.faster(factor, c, agent, rsync)
+		}
 	}
+}
+
+// firstSync has durability in it: as shipped.
+func (g *judge) firstSync() {
+	g.atMost(0.75, "first", once, rsync)
+	g.atMost(1.25, "first", once, unsynced)
+}
+
+func (g *judge) memory(c, who string, limit int64) {
+	if n, ok := median(g.r, g.key(c, who), anon); ok && n > 0 {
+		g.add(n <= limit<<20, fmt.Sprintf("%s, %s: at most %d MiB of anonymous memory", title(c), who, limit), mebibytes(n)+" MiB")
+	}
+}
+
+// container wants a first sync with large binaries to live where memory is short, whatever git itself needs.
+func (g *judge) container() {
+	k := g.key("first", once)
+	n, ok := median(g.r, k, anon)
+	if !ok {
+		return
+	}
+	killed := g.r.killed(k)
+	g.add(killed == 0, fmt.Sprintf("%s in a container of %d MiB", title("first"), g.size.memory>>20), fmt.Sprintf("killed in %d of %d rounds", killed, len(g.r[k])))
+	g.add(killed == 0 && n < binaryBytes, "memory does not follow the largest file: less anonymous memory than it has bytes", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), binaryBytes>>20))
+}
+
+// million is what is hoped for.
+func (g *judge) million() {
+	for _, who := range []string{once, resident} {
+		if w, ok := median(g.r, g.key("one", who), wall); ok {
+			g.add(w <= 500*time.Millisecond, fmt.Sprintf("%s, %s: at most 0.5 s", title("one"), who), fmt.Sprintf("%.3f s", w.Seconds()))
+		}
+		g.memory("one", who, 64)
+	}
+}
+
+// drift wants the look at all files to be cheap.
+func (g *judge) drift() {
+	w, ok := median(g.r, g.key("drift", once), wall)
+	if !ok {
+		return
+	}
+	each := float64(w.Microseconds()) / float64(g.size.files)
+	g.add(each <= 15, title("drift")+": at most 15 µs a file", fmt.Sprintf("%.1f µs", each))
+}
+
+// aged wants what is kept to stay bounded, whenever one looks: the tip, and again as much until it is packed anew.
+func (g *judge) aged() {
+	most, ok := median(g.r, g.key("aged", resident), kept)
+	tip, okToo := median(g.r, g.key("first", fetch), pack)
+	if ok && okToo && tip > 0 {
+		ratio := float64(most) / float64(tip)
+		g.add(ratio <= 2.2, fmt.Sprintf("disk beside the live data over %d commits: never more than 2.2 × the packed tip", g.size.commits), fmt.Sprintf("%.2f ×", ratio))
+	}
+}
+
+// crowd wants no agent to ask the server twice. A thousand agents are not started: what each took of this machine, the
+// server's part and its own, says how long they would take.
+func (g *judge) crowd() {
+	k := g.key("crowd", resident)
+	w, ok := median(g.r, k, wall)
+	if !ok {
+		return
+	}
+	n := g.size.agents
+	met := true
+	for _, s := range g.r[k] {
+		met = met && s.asked <= n && s.fetches <= n
+	}
+	listed, _ := median(g.r, k, advertisements)
+	packs, _ := median(g.r, k, fetches)
+	g.add(met, fmt.Sprintf("%d agents at once: one advertisement and one fetch each", n), fmt.Sprintf("%d and %d", listed, packs))
+	each := w / time.Duration(n)
+	g.add(1000*each <= 30*time.Second, "1,000 agents at once within 30 s: at most 30 ms for each", fmt.Sprintf("%.1f ms for each of %d, %.2f s in all", float64(each.Microseconds())/1000, n, w.Seconds()))
 }
 
 // idle wants a sync that has nothing to do to cost the resident agent almost nothing.

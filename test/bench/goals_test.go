@@ -39,7 +39,7 @@ func TestGoalsAreMetOrMissedByTheirFigures(t *testing.T) {
 	const (
 		floor  = ", agent --once: at most 1.25 × git fetch alone"
 		peer   = ", agent --once: at least 25 times faster than git + checkout + rsync -c"
-		memory = ": at most 28 MiB of anonymous memory"
+		memory = ", agent --once: at most 28 MiB of anonymous memory"
 		pack   = ": at most 1 kB of pack beside the file"
 	)
 	want := map[string]string{floor: "met", peer: "met", memory: "met", pack: "met"}

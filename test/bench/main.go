@@ -1,8 +1,9 @@
 // Command bench measures the agent against the ways in which people bring git to a disk today, and prints the results
 // as Markdown together with the project's goals, each met or missed:
 //
-//	go run ./test/bench                          # everything: 500, 10,000 and 100,000 files, three rounds
+//	go run ./test/bench                          # 1,000, 10,000 and 100,000 files and large binaries, three rounds
 //	go run ./test/bench -sizes S,M -n 1 -cases first,one
+//	go run ./test/bench -sizes S,M,L,G -cases one,drift # growth up to a million files: ten minutes, 12 GB of disk
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
 // http-backend over loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
@@ -61,13 +62,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	talk := log.New(stderr, "", log.Ltime)
 	talk.Print("building the agent")
-	agent, err := buildAgent(ctx, work)
-	if err != nil {
+	programs := programs{agent: filepath.Join(work, "agent"), nosync: filepath.Join(work, "nosync")}
+	if err := errors.Join(build(ctx, programs.agent, "stoker.io/stoker/agent"), build(ctx, programs.nosync, "stoker.io/stoker/test/bench/nosync")); err != nil {
 		return err
 	}
 	all := results{}
 	for _, size := range s.sizes {
-		if err := benchSize(ctx, s, size, agent, filepath.Join(work, size.name), talk, all); err != nil {
+		if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), talk, all); err != nil {
 			return fmt.Errorf("size %s: %w", size.name, err)
 		}
 	}
@@ -82,17 +83,14 @@ func parse(args []string, out io.Writer) (settings, error) {
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
-	sizesFlag := f.String("sizes", "S,M,L", "repositories: S (500 files), M (10,000), L (100,000)")
+	sizesFlag := f.String("sizes", "S,M,L,H", "repositories: S (1,000 files), M (10,000), L (100,000), H (large binaries, in a small container), G (a million)")
 	casesFlag := f.String("cases", strings.Join(caseNames(), ","), "what is measured")
 	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
-	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (L: 200 MB)")
-	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 2 GB while it runs)")
+	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (all but G: 600 MB; G: 700 MB)")
+	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 3 GB while it runs; G: 12 GB)")
 	f.DurationVar(&s.timeout, "timeout", time.Hour, "give up after this time")
 	if err := f.Parse(args); err != nil {
 		return s, err
-	}
-	if s.rounds < 1 || s.rounds > maxRounds {
-		return s, fmt.Errorf("-n: want 1 to %d", maxRounds)
 	}
 	for name := range strings.SplitSeq(*sizesFlag, ",") {
 		i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
@@ -100,6 +98,9 @@ func parse(args []string, out io.Writer) (settings, error) {
 			return s, fmt.Errorf("-sizes: there is no %q", name)
 		}
 		s.sizes = append(s.sizes, sizes[i])
+		if most := sizes[i].rounds(); s.rounds < 1 || s.rounds > most {
+			return s, fmt.Errorf("-n: want 1 to %d for %s", most, name)
+		}
 	}
 	wanted := strings.Split(*casesFlag, ",")
 	for _, name := range wanted {

@@ -19,9 +19,11 @@ type sample struct {
 	wall, cpu time.Duration
 	anon      int64 // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
 	pack      int64 // bytes of packs that the server sent
+	asked     int   // requests for the list of refs, where they are counted
 	fetches   int   // requests for a pack
 	disk      int64 // bytes that are kept beside the live data, afterwards
 	changed   int64 // bytes of the files that the commit changed; 0 where the case has no such commit
+	killed    bool  // for want of memory, in a container
 }
 
 // command is a process to measure.

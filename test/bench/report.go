@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,6 +20,7 @@ type key struct{ size, benchCase, contestant string }
 const (
 	once     = "agent --once"
 	resident = "agent, resident"
+	unsynced = "agent --once, nothing durable"
 	rsync    = "git + checkout + rsync -c"
 	fetch    = "git fetch alone"
 )
@@ -47,6 +49,7 @@ func cpu(s sample) time.Duration  { return s.cpu }
 func anon(s sample) int64         { return s.anon }
 func pack(s sample) int64         { return s.pack }
 func fetches(s sample) int        { return s.fetches }
+func advertisements(s sample) int { return s.asked }
 func kept(s sample) int64         { return s.disk }
 func changed(s sample) int64      { return s.changed }
 
@@ -56,16 +59,19 @@ func (r results) write(out io.Writer, s settings) error {
 	fmt.Fprintf(&b, "# Bench\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds. Anonymous memory is the peak of the process tree; "+
 		"kept is what lies on the disk beside the live data.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds)
 	for _, size := range s.sizes {
-		fmt.Fprintf(&b, "\n## %s: %d files\n\n", size.name, size.files)
+		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range s.cases {
-			for _, who := range []string{once, resident, rsync, fetch} {
+			for _, who := range []string{once, unsynced, resident, rsync, fetch} {
 				r.row(t, c, key{size.name, c.name, who})
 			}
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
+	}
+	if err := r.growth(&b, s); err != nil {
+		return err
 	}
 	b.WriteString("\n## Goals\n\n")
 	t := table(&b, "goal", "measured", "")
@@ -98,14 +104,63 @@ func (r results) row(out io.Writer, c benchCase, k key) {
 	if !ok {
 		return
 	}
+	if n := r.killed(k); n > 0 {
+		fmt.Fprintf(out, "| %s\t| %s\t| killed (%d of %d)\t| \t| \t| \t| \t| \t|\n", c.title, k.contestant, n, len(r[k]))
+		return
+	}
 	compare := func(a, b sample) int { return cmp.Compare(a.wall, b.wall) }
 	low, high := slices.MinFunc(r[k], compare).wall, slices.MaxFunc(r[k], compare).wall
 	used, _ := median(r, k, cpu)
 	memory, _ := median(r, k, anon)
 	bytes, _ := median(r, k, pack)
 	disk, _ := median(r, k, kept)
-	fmt.Fprintf(out, "| %s\t| %s\t| %.3f\t| %.3f – %.3f\t| %.3f\t| %s\t| %d\t| %.1f\t|\n",
-		c.title, k.contestant, w.Seconds(), low.Seconds(), high.Seconds(), used.Seconds(), mebibytes(memory), bytes, float64(disk)/1e6)
+	fmt.Fprintf(out, "| %s\t| %s\t| %.3f\t| %.3f – %.3f\t| %s\t| %s\t| %d\t| %s\t|\n",
+		c.title, k.contestant, w.Seconds(), low.Seconds(), high.Seconds(), figure(used.Seconds(), 3), figure(float64(memory)/(1<<20), 1), bytes, figure(float64(disk)/1e6, 1))
+}
+
+// figure prints a number; one that was not measured is no zero.
+func figure(n float64, digits int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(n, 'f', digits, 64)
+}
+
+// killed is how many of the rounds ended for want of memory.
+func (r results) killed(k key) (n int) {
+	for _, s := range r[k] {
+		if s.killed {
+			n++
+		}
+	}
+	return n
+}
+
+// growth puts the one-file commits of all sizes side by side.
+func (r results) growth(out io.Writer, s settings) error {
+	var rows [][]any
+	for _, size := range s.sizes {
+		floor, ok := median(r, key{size.name, "one", fetch}, wall)
+		for _, who := range []string{once, resident} {
+			k := key{size.name, "one", who}
+			mine, found := median(r, k, wall)
+			if !ok || !found {
+				continue
+			}
+			used, _ := median(r, k, cpu)
+			memory, _ := median(r, k, anon)
+			rows = append(rows, []any{size.files, who, mine.Seconds(), floor.Seconds(), used.Seconds(), mebibytes(memory)})
+		}
+	}
+	if len(rows) <= 2 {
+		return nil // nothing to compare with
+	}
+	fmt.Fprint(out, "\n## One file changed, as the repository grows\n\n")
+	t := table(out, "files", "who", "wall", "of which git fetch alone takes", "CPU", "anon MiB")
+	for _, row := range rows {
+		fmt.Fprintf(t, "| %d\t| %s\t| %.3f\t| %.3f\t| %.3f\t| %s\t|\n", row...)
+	}
+	return t.Flush()
 }
 
 // mebibytes prints memory; where the system does not tell it there is none.

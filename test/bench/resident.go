@@ -25,6 +25,9 @@ type agentResident struct {
 	ended  chan error // receives once, when the process ends
 	output tail
 	client http.Client
+	// brief ends the process after each sync, so that others can use the workspace.
+	brief bool
+	tick  time.Duration // how often it is asked whether it is done; 5 ms where it is zero
 }
 
 var errNoReason = errors.New("exit code 0")
@@ -33,7 +36,10 @@ var errNoReason = errors.New("exit code 0")
 type state struct {
 	Phase, Reason, Message string
 	Commit, Target         string
-	Report                 *struct{ Started time.Time }
+	Report                 *struct {
+		Started  time.Time
+		Duration string
+	}
 }
 
 func (s state) started() time.Time {
@@ -43,14 +49,20 @@ func (s state) started() time.Time {
 	return s.Report.Started
 }
 
-func (a *agentResident) name() string { return "agent, resident" }
+func (a *agentResident) name() string { return resident }
 
-func (a *agentResident) can(c benchCase) bool { return !c.fresh && c.lost == nothing }
+func (a *agentResident) can(c benchCase) bool {
+	return !c.fresh && c.lost == nothing && (c.only == "" || c.only == resident)
+}
 
-// reset starts the agent anew; the first sync is untimed here.
 func (a *agentResident) reset(ctx context.Context) error {
-	if err := errors.Join(a.close(), a.agentOnce.reset(ctx)); err != nil {
-		return err
+	return errors.Join(a.close(), a.agentOnce.reset(ctx))
+}
+
+// ready starts the agent where it does not run, and waits until it is in sync.
+func (a *agentResident) ready(ctx context.Context) error {
+	if a.cmd != nil {
+		return nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,56 +86,66 @@ func (a *agentResident) reset(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.wait(ctx, want, time.Time{})
+	_, err = a.wait(ctx, want, time.Time{})
+	return err
 }
 
 func (a *agentResident) sync(ctx context.Context) (sample, error) {
 	pid := a.cmd.Process.Pid
+	since, err := a.state(ctx)
+	if err != nil {
+		return sample{}, err
+	}
 	want, err := a.remote.head(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	before, err := a.state(ctx)
-	if err != nil {
+	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
+	if err := a.tell(); err != nil {
 		return sample{}, err
 	}
+	_, err = a.wait(ctx, want, since.started())
+	s := sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}
+	if a.brief {
+		err = errors.Join(err, a.close())
+	}
+	return s, err
+}
+
+// tell makes the agent look at git: its file is replaced by the same content.
+func (a *agentResident) tell() error {
 	content, err := os.ReadFile(a.file())
 	if err != nil {
-		return sample{}, err
+		return err
 	}
 	fresh := filepath.Join(a.dir, "fresh")
 	if err := os.WriteFile(fresh, content, 0o644); err != nil {
-		return sample{}, err
+		return err
 	}
-	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
-	if err := os.Rename(fresh, a.file()); err != nil {
-		return sample{}, err
-	}
-	err = a.wait(ctx, want, before.started())
-	return sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}, err
+	return os.Rename(fresh, a.file())
 }
 
 // wait returns when the agent has synced the commit, in a sync that began after since. Asking costs the agent some CPU
 // time, which counts as its own.
-func (a *agentResident) wait(ctx context.Context, want string, since time.Time) error {
-	tick := time.NewTicker(5 * time.Millisecond)
+func (a *agentResident) wait(ctx context.Context, want string, since time.Time) (state, error) {
+	tick := time.NewTicker(cmp.Or(a.tick, 5*time.Millisecond))
 	defer tick.Stop()
 	for {
 		s, err := a.state(ctx)
 		switch {
 		case err != nil && !errors.Is(err, syscall.ECONNREFUSED):
-			return err
+			return s, err
 		case err == nil && s.Phase == "Error" && s.Target == want:
-			return fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
+			return s, fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
 		case err == nil && s.Phase == "Synced" && s.Commit == want && s.started().After(since):
-			return nil
+			return s, nil
 		}
 		select {
 		case err := <-a.ended:
 			a.cmd = nil
-			return fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.output.String())
+			return s, fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.output.String())
 		case <-ctx.Done():
-			return fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
+			return s, fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
 		case <-tick.C:
 		}
 	}

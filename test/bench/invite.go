@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// programs are what the bench builds.
+type programs struct{ agent, nosync string }
+
+// benchSize measures one repository.
+func benchSize(ctx context.Context, s settings, size size, programs programs, work string, talk *log.Logger, all results) (err error) {
+	began := time.Now()
+	generated, err := generate(ctx, s.cache, size)
+	if err != nil {
+		return err
+	}
+	talk.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
+	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"))
+	if err != nil {
+		return err
+	}
+	b := newBench(size, remote, work, talk)
+	defer func() {
+		for _, c := range b.contestants {
+			err = errors.Join(err, c.close())
+		}
+		err = errors.Join(err, remote.server.Close())
+	}()
+	b.agent = programs.agent
+	invite := b.invite
+	if size.memory > 0 {
+		invite = b.confine
+	}
+	if err := invite(ctx, programs); err != nil {
+		return err
+	}
+	return b.run(ctx, s, all)
+}
+
+func newBench(size size, remote *remote, work string, talk *log.Logger) *bench {
+	return &bench{size: size, work: work, remote: remote, at: map[string]string{}, walked: map[string]int{}, talk: talk}
+}
+
+// invite makes the contestants.
+func (b *bench) invite(ctx context.Context, programs programs) error {
+	url := b.remote.url()
+	once, err := newAgent(b.agent, filepath.Join(b.work, "once"), url)
+	if err != nil {
+		return err
+	}
+	if b.size.alone {
+		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, brief: true}, b.fetchOnly()}
+		return nil
+	}
+	stays, err := newAgent(b.agent, filepath.Join(b.work, "resident"), url)
+	if err != nil {
+		return err
+	}
+	b.contestants = []contestant{once, &agentResident{agentOnce: stays, remote: b.remote}}
+	if err := b.inviteUnsynced(ctx, programs.nosync); err != nil {
+		return err
+	}
+	if b.hasRsync() {
+		b.contestants = append(b.contestants, b.checkout())
+	}
+	b.contestants = append(b.contestants, b.fetchOnly())
+	return nil
+}
+
+// inviteUnsynced lets the agent take part without durability, where the system can be told to pretend it.
+func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
+	if out, err := exec.CommandContext(ctx, nosync, "true").CombinedOutput(); err != nil {
+		b.talk.Printf("what durability costs is not measured: %s", out)
+		return ctx.Err()
+	}
+	agent, err := newAgent(b.agent, filepath.Join(b.work, "unsynced"), b.remote.url(), nosync)
+	b.contestants = append(b.contestants, &agentUnsynced{agent})
+	return err
+}
+
+// confine makes contestants that live in a container each. Where there is none to be had, nobody takes part.
+func (b *bench) confine(context.Context, programs) error {
+	for _, who := range []string{once, rsync, fetch} {
+		if who == rsync && !b.hasRsync() {
+			continue
+		}
+		room, err := newContainer(b.size.memory)
+		if err != nil {
+			b.talk.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
+			return nil
+		}
+		c := &confined{container: room}
+		b.contestants = append(b.contestants, c)
+		switch who {
+		case rsync:
+			peer := b.checkout()
+			peer.wrap = room.wrap()
+			c.contestant = peer
+		case fetch:
+			floor := b.fetchOnly()
+			floor.wrap = room.wrap()
+			c.contestant = floor
+		default:
+			if c.contestant, err = newAgent(b.agent, filepath.Join(b.work, "once"), b.remote.url(), room.wrap()...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) hasRsync() bool {
+	_, err := exec.LookPath("rsync")
+	if err != nil {
+		b.talk.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
+	}
+	return err == nil
+}
+
+func (b *bench) checkout() *checkout {
+	return &checkout{dir: filepath.Join(b.work, "checkout"), live: filepath.Join(b.work, "live"), url: b.remote.url()}
+}
+
+func (b *bench) fetchOnly() *fetchOnly {
+	return &fetchOnly{dir: filepath.Join(b.work, "fetch"), url: b.remote.url()}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+)
+
+// checkDrift looks at every file of the agent's data directory, as the resident agent does every half minute. It runs in
+// the bench itself, so that nothing else is in the figure.
+func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err error) {
+	agent, ok := who.(*agentOnce)
+	if !ok {
+		return s, fmt.Errorf("%s keeps no record of its files", who.name())
+	}
+	dir, err := disk.Open(agent.data(), disk.Options{})
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	var before, after syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
+		return s, err
+	}
+	began := time.Now()
+	drift, err := dir.Drift(ctx, false)
+	s.wall = time.Since(began)
+	if err != nil {
+		return s, err
+	}
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &after); err != nil {
+		return s, err
+	}
+	s.cpu = time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	if drift.Checked != b.size.files || drift.Files != 0 || drift.Hashed != 0 {
+		return s, fmt.Errorf("%d of %d files were looked at, %d read, %d changed: nobody touched them", drift.Checked, b.size.files, drift.Hashed, drift.Files)
+	}
+	return s, nil
+}
+
+// age walks the resident agent through many commits, and looks at what it keeps on the way. The sample has the time of
+// one commit, and the most that was kept.
+func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
+	n := b.size.commits
+	start, err := b.remote.parent(ctx, b.remote.commit("aged", 1))
+	if err != nil {
+		return s, err
+	}
+	b.at[who.home()] = "" // so that the store begins with one commit
+	if err := b.bring(ctx, who, start); err != nil {
+		return s, err
+	}
+	const looks = 50
+	var wall, cpu time.Duration
+	for i := 1; i <= n; i++ {
+		if err := b.remote.push(ctx, b.remote.commit("aged", i)); err != nil {
+			return s, err
+		}
+		step, err := who.sync(ctx)
+		if err != nil {
+			return s, fmt.Errorf("commit %d: %w", i, err)
+		}
+		wall, cpu = wall+step.wall, cpu+step.cpu
+		s.anon = max(s.anon, step.anon)
+		s.pack, s.fetches = s.pack+b.remote.server.Stats().PackBytes, s.fetches+b.remote.server.Stats().UploadPacks
+		if i%max(n/looks, 1) == 0 {
+			kept, err := dirSize(who.kept()...)
+			if err != nil {
+				return s, err
+			}
+			s.disk = max(s.disk, kept)
+		}
+	}
+	b.at[who.home()] = b.remote.commit("aged", n)
+	s.wall, s.cpu = wall/time.Duration(n), cpu/time.Duration(n)
+	s.pack /= int64(n)
+	return s, nil
+}
+
+// crowd lets many resident agents, each with a data directory of its own, take the same commit from the server at the
+// same time. Their work and the server's share this machine. The time is that of the last one.
+func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
+	agents, err := b.gather(ctx)
+	defer func() {
+		for _, a := range agents {
+			err = errors.Join(err, a.close())
+		}
+	}()
+	if err != nil {
+		return s, err
+	}
+	b.walked["crowd"]++
+	want := b.remote.commit("one", b.walked["crowd"])
+	if err := b.remote.push(ctx, want); err != nil {
+		return s, err
+	}
+	began := time.Now()
+	ended := make([]time.Time, len(agents))
+	err = together(agents, func(i int, a *agentResident) error {
+		if err := a.tell(); err != nil {
+			return err
+		}
+		at, err := a.wait(ctx, want, began)
+		if err != nil {
+			return err
+		}
+		took, err := time.ParseDuration(at.Report.Duration)
+		ended[i] = at.started().Add(took)
+		return err
+	})
+	if err != nil {
+		return s, err
+	}
+	for _, t := range ended {
+		s.wall = max(s.wall, t.Sub(began))
+	}
+	stats := b.remote.server.Stats()
+	s.pack, s.fetches, s.asked = stats.PackBytes, stats.UploadPacks, stats.Advertisements
+	s.changed, err = b.remote.changedBytes(ctx, want)
+	return s, err
+}
+
+// gather starts the crowd at the commit before. A few at a time: what is measured comes later.
+func (b *bench) gather(ctx context.Context) ([]*agentResident, error) {
+	before := b.remote.refs[baseRef]
+	if n := b.walked["crowd"]; n > 0 {
+		before = b.remote.commit("one", n)
+	}
+	if err := b.remote.push(ctx, before); err != nil {
+		return nil, err
+	}
+	b.crowds++
+	var agents []*agentResident
+	for i := range b.size.agents {
+		dir := filepath.Join(b.work, fmt.Sprintf("crowd-%d-%d", b.crowds, i))
+		once, err := newAgent(b.agent, dir, b.remote.url())
+		if err != nil {
+			return agents, err
+		}
+		a := &agentResident{agentOnce: once, remote: b.remote, tick: 200 * time.Millisecond}
+		agents = append(agents, a)
+	}
+	for start := 0; start < len(agents); start += 4 {
+		err := together(agents[start:min(start+4, len(agents))], func(_ int, a *agentResident) error {
+			return errors.Join(a.reset(ctx), a.ready(ctx))
+		})
+		if err != nil {
+			return agents, err
+		}
+	}
+	return agents, nil
+}
+
+// together does something with all agents at the same time.
+func together(agents []*agentResident, do func(i int, a *agentResident) error) error {
+	errs := make([]error, len(agents))
+	var all sync.WaitGroup
+	for i, a := range agents {
+		all.Go(func() { errs[i] = do(i, a) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
