@@ -1,0 +1,106 @@
+package scenario
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+// rawSpec is a GatewaySync whose repository and credentials are the test's own.
+func rawSpec(repo, auth string) string {
+	return fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: site}
+spec:
+  git:
+    repo: %q
+    ref: main
+    auth: %s
+  polling: {interval: 1s}
+  sync:
+    defaults: {syncPeriod: 5}
+    profiles:
+      default:
+        mappings:
+          - {source: services/gw/projects, destination: projects}
+          - {source: services/gw/config, destination: config}
+`, repo, auth)
+}
+
+// F10: a host that is not known gets nothing and ends in HostKeyUnknown; the line of the message, once it is in the
+// secret, brings the commit, without a restart.
+func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	signer, key, err := gitserver.NewSSHKey()
+	require.NoError(t, err)
+	srv, err := gitserver.StartSSH(filepath.Join(p.dir, "git"), gitserver.SSHOptions{Users: map[string]ssh.PublicKey{"git": signer.PublicKey()}})
+	require.NoError(t, err)
+	defer srv.Close()
+	p.secret("ssh/identity", key)
+	p.secret("ssh/known_hosts", "example.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl")
+	p.spec.raw = rawSpec(srv.URL("git", "site.git"),
+		`{sshKey: {secretRef: {name: ssh, key: identity}, knownHosts: {secretRef: {name: ssh, key: known_hosts}}}}`)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	s := p.reason("HostKeyUnknown")
+	assert.Contains(t, s.Message, "SHA256:")
+	assert.Empty(t, srv.Users(), "the key is not shown to a stranger")
+	p.checkForeign()
+
+	p.secret("ssh/known_hosts", srv.KnownHosts())
+	p.saveSpec() // look again now
+	p.synced(first)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.synced(second)
+	for _, c := range srv.Commands() {
+		assert.Equal(t, "git-upload-pack '/site.git'", c)
+	}
+	assert.NotContains(t, p.agent.log.String(), key[40:60])
+}
+
+func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	app, key, err := gitserver.NewApp(7, 42, "plant", "site")
+	require.NoError(t, err)
+	p.repo = gitserver.NewRepo(t, filepath.Join(p.dir, "git", "plant", "site.git"))
+	p.git.SetAuth(app.Auth)
+	api := httptest.NewServer(app)
+	defer api.Close()
+	p.secret("app/key", key)
+	auth := func(app int) string {
+		return fmt.Sprintf(`{githubApp: {appId: %d, installationId: 42, privateKeySecretRef: {name: app, key: key}, apiBaseURL: %q}}`, app, api.URL+"/api/v3")
+	}
+	first := p.repo.Commit("first", site()...)
+	p.spec.raw = rawSpec(p.git.URL("plant/site.git"), auth(8))
+	p.start()
+	s := p.reason("AuthFailed")
+	assert.Contains(t, s.Message, "appId 8")
+
+	p.spec.raw = rawSpec(p.git.URL("plant/site.git"), auth(7))
+	p.saveSpec()
+	p.synced(first)
+	p.synced(p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two"))))
+	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+}
+
+func TestAPasswordInTheAddressIsUsedAndNeverSaid(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.git.SetAuth(gitserver.Basic("me", "S3CR3T-9"))
+	first := p.repo.Commit("first", site()...)
+	p.spec.raw = rawSpec("http://me:S3CR3T-9@"+p.git.URL("site.git")[len("http://"):], "{}")
+	p.start("--log-level=debug")
+	p.synced(first)
+	p.git.SetAuth(gitserver.Basic("me", "S3CR3T-other"))
+	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	s := p.reason("AuthFailed")
+	assert.Equal(t, first, s.Commit, "the last good commit stays")
+	assert.NotContains(t, fmt.Sprint(s), "S3CR3T")
+	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+}

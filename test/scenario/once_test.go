@@ -1,0 +1,127 @@
+package scenario
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestOnceEndsWithTheOutcomeInItsExitCode(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.spec.ref = "nowhere"
+	code, out := p.once()
+	assert.Equal(t, 1, code, "a ref that is not there")
+	assert.Contains(t, out, "RefNotFound")
+	p.checkForeign()
+	assert.Empty(t, p.read(viewPath))
+
+	p.spec.ref = "main"
+	code, out = p.once()
+	require.Equal(t, 0, code, out)
+	p.check(first)
+	p.git.Inject(gitserver.Status(500))
+	code, _ = p.once()
+	assert.Equal(t, 1, code, "a server that is broken")
+	p.check(first)
+}
+
+// A commit is a commit, whatever else has its name, and whether or not the store knows it.
+func TestOnceDeliversExactlyTheCommitThatIsNamed(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	third := p.repo.Commit("third", gitserver.Write(inGit+viewPath, view("three")), gitserver.Write(inGit+"projects/line/"+first, "a file of that name"), gitserver.Write(first, "and one at the top"))
+	p.repo.Branch("hidden", third)
+	for _, ref := range []string{second, third, first, third} { // forward, backward, known by now
+		p.spec.ref = ref
+		code, out := p.once()
+		require.Equal(t, 0, code, out)
+		p.check(ref)
+	}
+	p.git.Forget()
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	assert.Zero(t, p.git.Stats().Requests, "a commit that is there costs nothing, not even a look")
+
+	p.spec.ref = strings.Repeat("0123456789", 4)
+	code, out = p.once()
+	assert.Equal(t, 1, code, "a commit that does not exist")
+	assert.Contains(t, out, "RefNotFound")
+	p.check(third)
+}
+
+func TestOddPathsOfTheDirectoriesAreTaken(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	outer := filepath.Join(p.dir, "outer")
+	gitserver.NewRepo(t, outer) // the cache lies in somebody else's repository
+	link := filepath.Join(p.dir, "link")
+	require.NoError(t, os.Symlink(filepath.Join(p.dir, "data"), link))
+	commit := p.repo.Commit("first", site()...)
+	before := entries(t, outer)
+	for _, flags := range [][]string{
+		{"--data-dir", p.data + "/../x/./../data/", "--repo-dir", filepath.Join(outer, "made", "by", "the agent")},
+		{"--data-dir", link, "--repo-dir", filepath.Join(outer, "made", "..", "made", "again")},
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "x"), 0o755))
+		code, out := p.once(flags...)
+		require.Equal(t, 0, code, out)
+		p.check(commit)
+		commit = p.repo.Commit("next", gitserver.Write(inGit+viewPath, view(flags[1])))
+	}
+	after := entries(t, outer)
+	delete(after, "made")
+	assert.Equal(t, before, after, "the other repository is as it was")
+}
+
+func entries(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, e := range list {
+		names[e.Name()] = true
+	}
+	return names
+}
+
+func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	commit := p.repo.Commit("first", site()...)
+	for range 2 {
+		p.start()
+		p.synced(commit)
+		for _, url := range []string{
+			"http://" + p.agent.health + "/healthz", "http://" + p.agent.health + "/readyz", "http://" + p.agent.address("metrics") + "/metrics",
+		} {
+			res, err := (&http.Client{Timeout: 10 * time.Second}).Get(url)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			assert.Equal(t, http.StatusOK, res.StatusCode, url)
+		}
+		p.stop()
+	}
+}
+
+// A lost cache beside a synced gateway costs trees and the changed file, in the whole agent too.
+func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", append(site(), gitserver.Write(inGit+"projects/line/big.txt", strings.Repeat("not again\n", 1<<16)+time.Now().String()))...)
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "objects")))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.git.Forget()
+	code, out = p.once()
+	require.Equal(t, 0, code, out)
+	p.check(second)
+	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "neither the other files nor their history")
+}
