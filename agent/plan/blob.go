@@ -78,10 +78,15 @@ func (d *Desired) kindOf(id ID) (kind, error) {
 	return k, nil
 }
 
-// volatileTree reports whether a tree has a template that asks for the ref or the commit, at any depth.
-func (d *Desired) volatileTree(id ID) (bool, error) {
+// volatileTree reports whether a tree has a template that asks for the ref or the commit, at any depth. Of one that is
+// deeper than anything that is synced it says yes: who walks it knows what of it is excluded. The depth is that of the
+// tree.
+func (d *Desired) volatileTree(id ID, depth int) (bool, error) {
 	if k, ok := d.cache.kinds[id]; ok {
 		return k == volatile, nil
+	}
+	if depth >= d.rules.Limits.Depth {
+		return true, nil
 	}
 	entries, err := d.objects.Tree(id)
 	if err != nil {
@@ -92,7 +97,7 @@ func (d *Desired) volatileTree(id ID) (bool, error) {
 		var is bool
 		switch e.Mode {
 		case Directory:
-			is, err = d.volatileTree(e.ID)
+			is, err = d.volatileTree(e.ID, depth+1)
 		case Regular, Executable:
 			var of kind
 			of, err = d.kindOf(e.ID)

@@ -69,7 +69,7 @@ func (x *differ) same(from, to *node) bool {
 		if !x.commit || !x.to.rules.Mappings[l.mapping].Template {
 			return false
 		}
-		volatile, err := x.to.volatileTree(l.tree)
+		volatile, err := x.to.volatileTree(l.tree, to.depth)
 		return volatile || err != nil // whatever is wrong there, the walk says it
 	})
 }

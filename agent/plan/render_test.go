@@ -351,3 +351,38 @@ func TestWhatTheCacheHasNoRoomForIsRenderedAgain(t *testing.T) {
 	s.has("projects/t/0.txt", "north0"+strings.Repeat("x", 1<<20))
 	s.has("projects/t/large.txt", "north"+strings.Repeat("y", 5<<20))
 }
+
+// F11: a tree that nests without end is not followed, also where it is excluded and so no reason to refuse the commit.
+func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
+	s := newStudio(t, templates(dir("t", "projects/t")))
+	s.profile.ExcludePatterns = []string{"**/deep/"}
+	tree := s.objects.TreeOf([]plan.Entry{{Name: "x", Mode: plan.Regular, ID: s.objects.Blob([]byte("{{.Commit}}"))}})
+	for range 20_000 {
+		tree = s.objects.TreeOf([]plan.Entry{{Name: "deep", Mode: plan.Directory, ID: tree}})
+	}
+	commit := func(readme string) plan.Input {
+		files := s.objects.TreeOf([]plan.Entry{
+			{Name: "a.txt", Mode: plan.Regular, ID: s.objects.Blob([]byte("{{.site}}"))}, {Name: "deep", Mode: plan.Directory, ID: tree},
+		})
+		root := s.objects.TreeOf([]plan.Entry{
+			{Name: "README", Mode: plan.Regular, ID: s.objects.Blob([]byte(readme))}, {Name: "t", Mode: plan.Directory, ID: files},
+		})
+		in := s.at(text("x", readme)) // for the rules of another commit
+		d, err := s.cache.Desire(s.objects, root, s.rules)
+		require.NoError(t, err)
+		in.Desired, in.To = d, root
+		return in
+	}
+	in := commit("one")
+	c, err := plan.Compute(in)
+	require.NoError(t, err)
+	s.manifest, _ = plantest.Apply(t, c, s.rules, in.Desired, s.disk, s.manifest)
+	s.previous = in.Desired
+	in = commit("two")
+	s.objects.Reads = 0
+	c, err = plan.Compute(in)
+	require.NoError(t, err)
+	assert.False(t, c.Full)
+	assert.Empty(t, c.List)
+	assert.Less(t, s.objects.Reads, 200)
+}
