@@ -192,7 +192,7 @@ const standbyNote = "standby"
 // last sync is asked.
 func (s *run) recall(ctx context.Context) error {
 	note, err := s.dir.Note(standbyNote)
-	if err != nil || note == nil || s.t.BeforeStart {
+	if err != nil || note == nil || s.t.BeforeStart || s.t.Profile.DryRun {
 		return err
 	}
 	state, _ := s.look(ctx)

@@ -211,6 +211,27 @@ func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
 	assert.Empty(t, p.backup.read(beside))
 }
 
+func TestWhatIsRenderedForBothNodesIsTheSame(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects", Template: true}}
+		b.target.Profile.Vars = map[string]string{"site": "042"}
+	}
+	p.push(gitserver.Write("projects/line/project.json", project("", false)),
+		gitserver.Write(view, `{"title":"{{.Vars.site}}"}`),
+		gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", `{"title":"{{.Vars.site}}"}`)))
+	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, "3 replicated files")
+	p.master.synced()
+	p.backup.standby()
+	assert.JSONEq(t, `{"title":"042"}`, p.backup.read(view))
+	p.backup.target.Profile.Vars = map[string]string{"site": "043"}
+	r = p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, viewDir, "a value of its own is never that of the other node")
+	p.backup.target.Profile.DryRun = true
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+}
+
 // What somebody changed on the standby node is drift, also where drift is repaired: nobody will copy it away.
 func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
 	p := newPair(t, simulator.Options{})
