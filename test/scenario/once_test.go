@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -124,4 +125,36 @@ func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
 	require.Equal(t, 0, code, out)
 	p.check(second)
 	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "neither the other files nor their history")
+}
+
+// One run does all of it once: check, files, scan. What the gateway did not take is owed, and the next run pays it.
+func TestOnceWithAGatewayScansItAndOwesWhatFailed(t *testing.T) {
+	const scan = "POST /data/api/v1/scan/projects"
+	p := newPlant(t)
+	first := p.repo.Commit("first", site()...)
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	p.check(first)
+	assert.Equal(t, 1, p.gw.Count(scan))
+
+	bad := p.repo.Commit("bad", gitserver.Write(inGit+viewPath, "{"))
+	code, out = p.once()
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "ConfigSyntaxError")
+	p.check(first)
+	assert.Equal(t, 1, p.gw.Count(scan), "nothing was written, nothing is scanned")
+	p.repo.ForcePush(first)
+	assert.NotEqual(t, first, bad)
+
+	require.NoError(t, p.gw.Fault(simulator.Fault{Route: scan, Status: 500}))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	code, out = p.once()
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out, "ScanFailed")
+	p.gw.ClearFaults()
+	p.gw.ResetRequests()
+	code, out = p.once()
+	require.Equal(t, 0, code, out)
+	p.check(second)
+	assert.Positive(t, p.gw.Count(scan))
 }
