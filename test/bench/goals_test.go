@@ -50,20 +50,91 @@ func TestGoalsAreMetOrMissedByTheirFigures(t *testing.T) {
 	assert.Equal(t, want, verdicts(large(260*time.Millisecond, 29<<20, 6001), s))
 }
 
+// verdictOf returns the verdict on the goal whose text holds a phrase.
+func verdictOf(t *testing.T, r results, size, phrase string) string {
+	t.Helper()
+	var found []string
+	for _, g := range r.goals(settingsFor(t, "-sizes", size)) {
+		if strings.Contains(g.what, phrase) {
+			found = append(found, g.verdict)
+		}
+	}
+	require.Len(t, found, 1, phrase)
+	return found[0]
+}
+
+func TestEachKindOfGoalCanBeMissed(t *testing.T) {
+	const met, missed = "met", "**missed**"
+	for _, c := range []struct {
+		name, size, phrase string
+		benchCase, who     string
+		good, bad          sample
+		peerCase, peer     string
+		peerSample         sample
+	}{
+		{name: "durability", size: "M", phrase: "nothing durable", benchCase: "first", who: once,
+			good: sample{wall: 1250 * time.Millisecond}, bad: sample{wall: 1260 * time.Millisecond}, peerCase: "first", peer: unsynced, peerSample: sample{wall: time.Second}},
+		{name: "drift", size: "L", phrase: "drift check", benchCase: "drift", who: once, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1501 * time.Millisecond}},
+		{name: "container", size: "H", phrase: "container of 64 MiB", benchCase: "first", who: once, good: sample{anon: 1}, bad: sample{anon: 1, killed: true}},
+		{name: "largest file", size: "H", phrase: "largest file", benchCase: "first", who: once, good: sample{anon: 39 << 20}, bad: sample{anon: 40 << 20}},
+		{name: "requests of a crowd", size: "S", phrase: "one fetch each", benchCase: "crowd", who: resident, good: sample{asked: 50, fetches: 50}, bad: sample{asked: 51, fetches: 50}},
+		{name: "time of a crowd", size: "S", phrase: "within 30 s", benchCase: "crowd", who: resident, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1600 * time.Millisecond}},
+		{name: "age", size: "M", phrase: "over 1000 commits", benchCase: "aged", who: resident,
+			good: sample{disk: 220}, bad: sample{disk: 221}, peerCase: "first", peer: fetch, peerSample: sample{pack: 100}},
+		{name: "a million", size: "G", phrase: "0.5 s", benchCase: "one", who: once, good: sample{wall: 500 * time.Millisecond}, bad: sample{wall: 501 * time.Millisecond}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			judged := func(s sample) string {
+				r := results{}
+				r.add(c.size, c.benchCase, c.who, s)
+				if c.peer != "" {
+					r.add(c.size, c.peerCase, c.peer, c.peerSample)
+				}
+				return verdictOf(t, r, c.size, c.phrase)
+			}
+			assert.Equal(t, met, judged(c.good))
+			assert.Equal(t, missed, judged(c.bad))
+		})
+	}
+}
+
+func TestGrowthIsShownWhereThereIsMoreThanOneSize(t *testing.T) {
+	r := large(210*time.Millisecond, 20<<20, 5900)
+	assert.NotContains(t, report(t, r, "-sizes", "L"), "grows")
+	r.add("M", "one", once, sample{wall: 50 * time.Millisecond, cpu: 40 * time.Millisecond, anon: 14 << 20})
+	r.add("M", "one", resident, sample{wall: 50 * time.Millisecond})
+	r.add("M", "one", fetch, sample{wall: 60 * time.Millisecond})
+	out := report(t, r, "-sizes", "M,L")
+	assert.Regexp(t, `\| 10000 +\| agent --once +\| 0\.050 +\| 0\.060 +\| 0\.040 +\| 14\.0 +\|`, out)
+	assert.Regexp(t, `\| 100000 +\| agent --once +\| 0\.210 +\| 0\.200 `, out)
+}
+
+func TestAKilledContestantHasNoFigures(t *testing.T) {
+	r := results{}
+	r.add("H", "first", rsync, sample{wall: time.Second, killed: true})
+	r.add("H", "first", rsync, sample{wall: 5 * time.Second})
+	assert.Regexp(t, `\| first sync \| git \+ checkout \+ rsync -c \| killed \(1 of 2\) +\| +\|`, report(t, r, "-sizes", "H"))
+}
+
+func report(t *testing.T, r results, args ...string) string {
+	t.Helper()
+	var out strings.Builder
+	require.NoError(t, r.write(&out, settingsFor(t, args...)))
+	return out.String()
+}
+
 func TestAGoalWithoutAMeasurementIsLeftOut(t *testing.T) {
 	assert.Empty(t, results{}.goals(settingsFor(t)))
 }
 
 func TestTheReportIsMarkdownWithMedians(t *testing.T) {
-	s := settingsFor(t, "-sizes", "L", "-cases", "one")
 	r := large(210*time.Millisecond, 20<<20, 5900)
 	r.add("L", "one", fetch, sample{wall: 400 * time.Millisecond})
 	r.add("L", "one", fetch, sample{wall: 300 * time.Millisecond})
-	var out strings.Builder
-	require.NoError(t, r.write(&out, s))
-	assert.Regexp(t, `\| one file changed +\| git fetch alone +\| 0\.300 +\| 0\.200 – 0\.400 +\|`, out.String())
-	assert.Regexp(t, `\| L: one file changed, agent --once: at most 1\.25 × git fetch alone +\| 0\.70 × +\| met +\|`, out.String())
-	for line := range strings.Lines(out.String()) {
+	out := report(t, r, "-sizes", "L", "-cases", "one")
+	assert.Regexp(t, `\| one file changed +\| git fetch alone +\| 0\.300 +\| 0\.200 – 0\.400 +\|`, out)
+	assert.Regexp(t, `\| L: one file changed, agent --once: at most 1\.25 × git fetch alone +\| 0\.70 × +\| met +\|`, out)
+	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "|") {
 			assert.True(t, strings.HasSuffix(line, "|\n"), line)
 		}
@@ -71,7 +142,7 @@ func TestTheReportIsMarkdownWithMedians(t *testing.T) {
 }
 
 func TestUnknownNamesOnTheCommandLineAreRefused(t *testing.T) {
-	for _, args := range [][]string{{"-sizes", "X"}, {"-cases", "two"}, {"-n", "0"}, {"-n", "10"}} {
+	for _, args := range [][]string{{"-sizes", "X"}, {"-cases", "two"}, {"-n", "0"}, {"-n", "10"}, {"-sizes", "G", "-n", "5"}} {
 		_, err := parse(args, io.Discard)
 		assert.Error(t, err, args)
 	}

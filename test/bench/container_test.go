@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// script is a contestant that runs a shell script.
+type script struct {
+	*fetchOnly
+	text string
+}
+
+func (s script) sync(ctx context.Context) (sample, error) {
+	return measure(ctx, command{s.dir, os.Environ(), append(slices.Clone(s.wrap), "sh", "-c", s.text)})
+}
+
+func inContainer(t *testing.T, limit int64, text string) *confined {
+	t.Helper()
+	room, err := newContainer(limit)
+	if err != nil {
+		t.Skipf("no container with a memory limit can be made here: %v", err)
+	}
+	c := &confined{script{&fetchOnly{dir: t.TempDir(), wrap: room.wrap()}, text}, room}
+	t.Cleanup(func() {
+		require.NoError(t, c.close())
+		assert.NoDirExists(t, room.dir)
+	})
+	return c
+}
+
+// hold takes some thirty megabytes.
+const hold = `x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null`
+
+func TestWhoNeedsTooMuchMemoryIsKilledInTheContainer(t *testing.T) {
+	s, err := inContainer(t, 16<<20, hold).sync(t.Context())
+	require.NoError(t, err, "it is a result")
+	assert.True(t, s.killed)
+}
+
+func TestWhoFitsLivesInTheContainer(t *testing.T) {
+	s, err := inContainer(t, 256<<20, hold).sync(t.Context())
+	require.NoError(t, err)
+	assert.False(t, s.killed)
+}
+
+func TestPageCacheDoesNotCountInTheContainer(t *testing.T) {
+	s, err := inContainer(t, 16<<20, "head -c 60000000 /dev/zero > file && cat file > copy").sync(t.Context())
+	require.NoError(t, err)
+	assert.False(t, s.killed)
+}
+
+func TestAFailureInTheContainerStaysAFailure(t *testing.T) {
+	s, err := inContainer(t, 256<<20, "exit 3").sync(t.Context())
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, 3, exit.ExitCode())
+	assert.False(t, s.killed)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const role = "NOSYNC_TEST_ROLE"
+
+// The test binary is also the program that runs behind the filter, and the one that puts it there.
+func TestMain(m *testing.M) {
+	switch os.Getenv(role) {
+	case "filter":
+		if err := os.Setenv(role, "ask"); err != nil {
+			panic(err)
+		}
+		fmt.Println(run(os.Args[:1]))
+		os.Exit(1)
+	case "ask":
+		fmt.Print(answers())
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// answers asks for what no descriptor stands behind: a call that is made says so.
+func answers() string {
+	made := func(err error) bool { return errors.Is(err, unix.EBADF) }
+	return fmt.Sprint("fsync ", made(unix.Fsync(-1)), ", fdatasync ", made(unix.Fdatasync(-1)), ", syncfs ", made(unix.Syncfs(-1)), ", close ", made(unix.Close(-1)))
+}
+
+func TestOnlyTheCallsThatMakeDurableAreNotMade(t *testing.T) {
+	assert.Equal(t, "fsync true, fdatasync true, syncfs true, close true", answers())
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), role+"=filter")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.Equal(t, "fsync false, fdatasync false, syncfs false, close true", string(out))
+}
+
+func TestAProgramThatIsNotThereIsAnError(t *testing.T) {
+	assert.ErrorIs(t, run([]string{"no-such-program-anywhere"}), exec.ErrNotFound)
+	assert.Error(t, run(nil))
+}
