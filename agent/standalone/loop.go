@@ -275,7 +275,11 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.target.ref, l.target.err = t.ref, err
 		l.target.failures++
 		asked, _ := repo.RetryAfter(err)
-		l.target.due = l.Now().Add(max(backoff(reason.Class(), l.target.failures, l.interval()), min(asked, maxAsked)))
+		pause := backoff(reason.Class(), l.target.failures, l.interval())
+		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef {
+			pause = jitter(l.interval()) // git answers well: a branch that comes back is found as soon as one that moves
+		}
+		l.target.due = l.Now().Add(max(pause, min(asked, maxAsked)))
 		return
 	}
 	l.Metrics.Resolved(string(v1alpha1.ReasonRefResolved), d)

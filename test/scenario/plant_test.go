@@ -78,8 +78,14 @@ type setup func(p *plant, o *simulator.Options)
 // withoutGateway syncs files only.
 func withoutGateway(_ *plant, o *simulator.Options) { o.Data = "" }
 
+// inParallel holds the tests that run beside others already: some have two plants.
+var inParallel sync.Map
+
 func newPlant(t *testing.T, setups ...setup) *plant {
 	t.Helper()
+	if _, second := inParallel.LoadOrStore(t, true); !second {
+		t.Parallel() // a scenario waits most of its time
+	}
 	p := &plant{t: t, dir: t.TempDir(), unowned: map[string]string{}}
 	p.data = filepath.Join(p.dir, "data")
 	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "secrets", "gateway"), 0o755))
