@@ -107,7 +107,7 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	}
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
-	known := members{s: s}
+	known := members{s: s, list: changes.List}
 	for _, c := range changes.List {
 		copied := writes(c) && replicated(c.Path)
 		if copied {
