@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -218,4 +219,17 @@ func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
 	d, err := b.engine.Drift(t.Context(), false)
 	require.NoError(t, err)
 	assert.Zero(t, d.Files, "%+v", d)
+}
+
+// A binary file is looked into no further than its first NUL byte, which the store does not take for damage.
+func TestABinaryFileInATemplateMappingIsCopied(t *testing.T) {
+	b := rendering(t, simulator.Options{})
+	binary := "\x00{{.Nobody}}" + strings.Repeat("0123456789abcdef", 20_000)
+	b.push(append(sealedFiles(t), gitserver.Write("projects/line/logo.bin", binary))...)
+	b.synced()
+	assert.Equal(t, binary, b.read("projects/line/logo.bin"))
+	b.push(gitserver.Write("projects/line/logo.bin", binary+"1"))
+	r := b.synced()
+	assert.Equal(t, string(repo.FetchIncremental), r.Fetch.Kind)
+	assert.Equal(t, 1, r.Files.Modified)
 }
