@@ -233,6 +233,9 @@ func (g *gate) status(res *http.Response) error {
 	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
 	switch code := res.StatusCode; {
+	case code == http.StatusUnauthorized && !g.credentials() && g.auth.Key != nil:
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"%s asks for credentials (HTTP 401), and git.auth.sshKey works with the ssh:// address only: write that into git.repo, or set git.auth.token", g.url)
 	case code == http.StatusUnauthorized && !g.credentials():
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set git.auth", g.url)
 	case code == http.StatusUnauthorized && g.app != nil:

@@ -64,7 +64,9 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 		f.stats.Kind = FetchedTrees
 	}
 	p := &promise{ctx: ctx, remote: r, commit: commit, ref: ref}
-	if err := s.list(p); err != nil {
+	if last := s.promised(); last != nil && last.commit == commit {
+		p.blobs = last.blobs
+	} else if err := s.list(p); err != nil {
 		return f.stats, err
 	}
 	s.setPromise(p)

@@ -213,6 +213,11 @@ func TestCredentials(t *testing.T) {
 		requireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "git.auth")
 	})
+	t.Run("an ssh key with an https address says what is wrong", func(t *testing.T) {
+		_, err := newRemote(t, g.url(), Auth{Key: token(tripwire)}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+		requireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "ssh:// address")
+	})
 	t.Run("a token that cannot be read or is empty is AuthFailed", func(t *testing.T) {
 		for _, f := range []func() (secret.String, error){
 			token(" \n"), func() (secret.String, error) { return secret.String{}, errors.New("no such file") },

@@ -18,6 +18,17 @@ func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	return s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
 }
 
+// remind tells a store that has only the trees of a commit, after a restart, where its blobs can be had: a look at drift
+// reads what git wanted. It sends nothing, and a store that cannot be reminded says so when it is read.
+func (s *run) remind(ctx context.Context) {
+	if !s.Store.Partial() {
+		return
+	}
+	if _, err := s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name); err != nil {
+		s.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", s.t.Commit.String(), "error", err)
+	}
+}
+
 // differing fetches the blobs that git wants otherwise than at the last sync, all in one request. What else is read of a
 // store that has only trees (a file that was changed on the gateway, a template) the store fetches when it is read.
 func (s *run) differing(ctx context.Context) error {

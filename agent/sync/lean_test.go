@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,8 +21,15 @@ import (
 // loseStore gives the data directory to an engine whose store is empty.
 func (b *bench) loseStore() {
 	b.t.Helper()
+	b.restart(filepath.Join(b.t.TempDir(), "objects"))
+}
+
+// restart makes a new engine with the store in dir.
+func (b *bench) restart(dir string) {
+	b.t.Helper()
 	require.NoError(b.t, b.engine.Close())
-	store, err := repo.Open(filepath.Join(b.t.TempDir(), "objects"), repo.StoreOptions{})
+	require.NoError(b.t, b.engine.Store.Close())
+	store, err := repo.Open(dir, repo.StoreOptions{})
 	require.NoError(b.t, err)
 	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: slog.New(slog.DiscardHandler), Disk: disk.Options{}, MaxBlob: 1 << 20})
 	b.t.Cleanup(func() {
@@ -55,6 +63,18 @@ func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
 		r := b.synced()
 		assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
 		assert.JSONEq(t, `{"one": 3}`, b.read(view))
+	})
+	t.Run("after a restart drift is still judged by what git has, without a fetch", func(t *testing.T) {
+		const file = "projects/line/com.inductiveautomation.perspective/more/5.json"
+		other := strings.Replace(b.read(file), ":", " : ", 1)
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, file), []byte(other), 0o644))
+		b.restart(filepath.Dir(b.engine.Store.Dir()))
+		r := b.synced()
+		assert.Empty(t, r.Fetch.Kind, "the commit is there: nothing was asked for")
+		drift, err := b.engine.Drift(t.Context(), true)
+		require.NoError(t, err)
+		assert.Empty(t, drift.Files, "it says the same in other words, and what git has was fetched to see it")
+		assert.Positive(t, drift.Adopted)
 	})
 	t.Run("a file that the gateway changed is judged by what git has", func(t *testing.T) {
 		b.loseStore()

@@ -224,8 +224,11 @@ func (s *run) all(ctx context.Context) error {
 		if err := s.files(ctx); err != nil {
 			return err
 		}
-	} else if err := s.recall(ctx); err != nil {
-		return err
+	} else {
+		s.remind(ctx)
+		if err := s.recall(ctx); err != nil {
+			return err
+		}
 	}
 	if s.t.Profile.DryRun {
 		return nil
