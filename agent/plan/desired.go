@@ -43,6 +43,7 @@ type Desired struct {
 	system  string         // the file in which the gateway's name is set, "" for none
 	recipes map[ID]*recipe // what was rendered until now
 	walked  bool           // that is everything
+	steps   int            // of all templates
 }
 
 // graft is the trie of the destinations: what mappings put at one path, and where below it others begin.

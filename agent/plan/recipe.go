@@ -26,6 +26,9 @@ type recipe struct {
 	seal     []part // of a resource.json that may have to be signed anew; nil for other files
 }
 
+// maxTemplateSteps bounds what all templates of one commit may cost: about ten seconds of one processor.
+const maxTemplateSteps = 20_000_000
+
 // part is a file beside a resource.json.
 type part struct {
 	name   string
@@ -193,7 +196,11 @@ func (d *Desired) produce(r *recipe) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if content, err = t.Execute(&d.rules.Facts, d.rules.Limits.Rendered); err != nil {
+		content, err = t.Execute(&d.rules.Facts, d.rules.Limits.Rendered)
+		if d.steps += t.Steps(); d.steps > maxTemplateSteps && err == nil {
+			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in all", r.path, maxTemplateSteps)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -386,3 +386,16 @@ func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
 	assert.Empty(t, c.List)
 	assert.Less(t, s.objects.Reads, 200)
 }
+
+// F11: many templates that each stay below their bound do not add up without one.
+func TestAllTemplatesTogetherAreBounded(t *testing.T) {
+	s := newStudio(t, templates(dir("t", "projects/t")))
+	files := make(plantest.Files)
+	heavy := "{{$x := and false (print" + strings.Repeat(" 1", 1000) + ")}}" // counts a lot and does little
+	for i := range 30 {
+		files[fmt.Sprintf("t/%d.txt", i)] = plantest.File{Content: fmt.Sprintf("%d{{range 900}}%s{{end}}", i, heavy)}
+	}
+	err := s.refused(files)
+	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
+	assert.ErrorContains(t, err, "in all")
+}

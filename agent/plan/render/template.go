@@ -91,6 +91,9 @@ func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
 	return b.Bytes(), nil
 }
 
+// Steps is what the last execution cost: who renders many templates bounds the sum.
+func (t *Template) Steps() int { return t.meter.steps }
+
 // Text renders a short template, the value of a field.
 func Text(name, text string, f *Facts) (out string, volatile bool, err error) {
 	if !strings.Contains(text, "{{") {

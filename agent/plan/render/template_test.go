@@ -126,7 +126,7 @@ func TestATemplateBombIsStopped(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, "projects/p/x.json")
-			assert.Less(t, time.Since(started), 30*time.Second)
+			assert.Less(t, time.Since(started), time.Minute)
 			runtime.ReadMemStats(&after)
 			assert.Less(t, int64(after.HeapSys)-int64(before.HeapSys), int64(256<<20))
 		})
