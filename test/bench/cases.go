@@ -159,7 +159,9 @@ func (b *bench) run(ctx context.Context, s settings, all results) error {
 				if !who.can(c) {
 					continue
 				}
+				load := loadAverage()
 				sample, err := b.round(ctx, c, who)
+				sample.load = load
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", c.title, who.name(), err)
 				}

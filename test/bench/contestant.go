@@ -105,7 +105,7 @@ type checkout struct {
 
 func (c *checkout) name() string                { return rsync }
 func (c *checkout) home() string                { return c.dir }
-func (c *checkout) can(b benchCase) bool        { return b.lost != manifest && b.only == "" }
+func (c *checkout) can(b benchCase) bool        { return b.lost == nothing && b.only == "" }
 func (c *checkout) kept() []string              { return []string{c.dir} }
 func (c *checkout) ready(context.Context) error { return nil }
 func (c *checkout) close() error                { return nil }

@@ -17,13 +17,14 @@ import (
 // sample is one measured run.
 type sample struct {
 	wall, cpu time.Duration
-	anon      int64 // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
-	pack      int64 // bytes of packs that the server sent
-	asked     int   // requests for the list of refs, where they are counted
-	fetches   int   // requests for a pack
-	disk      int64 // bytes that are kept beside the live data, afterwards
-	changed   int64 // bytes of the files that the commit changed; 0 where the case has no such commit
-	killed    bool  // for want of memory, in a container
+	anon      int64   // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
+	pack      int64   // bytes of packs that the server sent
+	asked     int     // requests for the list of refs, where they are counted
+	fetches   int     // requests for a pack
+	disk      int64   // bytes that are kept beside the live data, afterwards
+	changed   int64   // bytes of the files that the commit changed; 0 where the case has no such commit
+	killed    bool    // for want of memory, in a container
+	load      float64 // load average of the machine in the last minute before, where it tells
 }
 
 // command is a process to measure.
@@ -140,6 +141,14 @@ func anonymous(pid, depth int) int64 {
 		}
 	}
 	return sum
+}
+
+// loadAverage is how many threads wanted to run in the last minute, on the whole machine; 0 where it does not tell.
+func loadAverage() float64 {
+	content, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(content), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
 }
 
 // cpuTime is the CPU time that a running process has used, to the nanosecond where the kernel tells.

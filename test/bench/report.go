@@ -57,7 +57,7 @@ func changed(s sample) int64      { return s.changed }
 func (r results) write(out io.Writer, s settings) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Bench\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds. Anonymous memory is the peak of the process tree; "+
-		"kept is what lies on the disk beside the live data.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds)
+		"kept is what lies on the disk beside the live data.%s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, r.loads())
 	for _, size := range s.sizes {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
@@ -83,6 +83,22 @@ func (r results) write(out io.Writer, s settings) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// loads says how busy the machine was, with the bench's own work and with others': where others' was much, walls mean
+// little.
+func (r results) loads() string {
+	var all []float64
+	for _, samples := range r {
+		for _, s := range samples {
+			all = append(all, s.load)
+		}
+	}
+	if len(all) == 0 || slices.Max(all) == 0 {
+		return ""
+	}
+	slices.Sort(all)
+	return fmt.Sprintf(" Load average of the machine meanwhile: %.1f, from %.1f to %.1f; the bench alone makes about 1.", all[len(all)/2], all[0], all[len(all)-1])
 }
 
 // table starts a Markdown table whose columns line up in a terminal too.
