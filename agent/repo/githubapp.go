@@ -53,7 +53,7 @@ func newAppTokens(app GitHubApp, u URL, o RemoteOptions) *appTokens {
 }
 
 // get returns a token that lasts for a while. Where none can be had, one that has not ended yet is good enough.
-func (a *appTokens) get(ctx context.Context, rt http.RoundTripper) (secret.String, error) {
+func (a *appTokens) get(ctx context.Context, rt *http.Transport) (secret.String, error) {
 	select {
 	case a.turn <- struct{}{}:
 		defer func() { <-a.turn }()
@@ -93,7 +93,7 @@ func (a *appTokens) forget() {
 }
 
 // ask gets a new token. The app's proof of itself goes to the API only, and no redirect is followed.
-func (a *appTokens) ask(ctx context.Context, rt http.RoundTripper, now time.Time) (secret.String, time.Time, error) {
+func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) (secret.String, time.Time, error) {
 	none := secret.String{}
 	owner, name, ok := a.repository()
 	if !ok {
@@ -116,6 +116,9 @@ func (a *appTokens) ask(ctx context.Context, rt http.RoundTripper, now time.Time
 	}
 	res, err := rt.RoundTrip(req)
 	if err != nil {
+		if proxy, _ := rt.Proxy(req); proxy != nil {
+			err = &proxyError{proxy.Host, err}
+		}
 		return none, time.Time{}, explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
 	}
 	defer func() { _ = res.Body.Close() }()

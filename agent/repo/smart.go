@@ -41,8 +41,6 @@ type advert struct {
 	session transport.UploadPackSession
 }
 
-func (a *advert) lacksShallow() bool { return !a.caps.Supports(capability.Shallow) }
-
 func (w *smart) refs(ctx context.Context) (*refs, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Advertise, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()

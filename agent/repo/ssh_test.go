@@ -97,6 +97,16 @@ func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 	_, err := s.Fetch(t.Context(), g.remote(), old, "refs/heads/main")
 	require.NoError(t, err)
 	requireSame(t, g.site, s, old)
+	g.AnnotatedTag("v1", old.String()) // what it points to is no tip for such a server
+	for _, ref := range []string{"refs/tags/v1", ""} {
+		s := openStore(t, t.TempDir())
+		stats, err := s.Fetch(t.Context(), g.remote(), old, ref)
+		require.NoError(t, err)
+		requireSame(t, g.site, s, old)
+		if ref != "" {
+			assert.Less(t, stats.Objects, 60, "the tagged commit alone")
+		}
+	}
 	_, err = openStore(t, t.TempDir()).Fetch(t.Context(), g.remote(), parseID(t, strings.Repeat("1", 40)), "main")
 	requireReason(t, v1alpha1.ReasonRefNotFound, err)
 }
