@@ -202,6 +202,9 @@ type run struct {
 func (s *run) all(ctx context.Context) error {
 	if s.t.Profile.Paused {
 		s.r.Phase = Held
+		if d, err := s.open(); err == nil { // what lies on the disk is said also while nothing is synced
+			s.dir = d
+		}
 		return failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 	}
 	var err error

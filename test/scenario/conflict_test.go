@@ -160,7 +160,8 @@ func TestPausedSyncsNothingAndGoesOnAfterwards(t *testing.T) {
 	p.synced(first)
 	p.spec.annotations = map[string]string{"stoker.io/paused": "true"}
 	p.saveSpec()
-	p.reason("Paused")
+	s := p.reason("Paused")
+	assert.Equal(t, first, s.Commit, "what lies on the disk is said all the same")
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.await("the target moves", func(s state) bool { return s.Target == second })
 	assert.Equal(t, view("one"), p.read(viewPath))
