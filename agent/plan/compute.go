@@ -71,6 +71,7 @@ type planner struct {
 	dirs      []string          // desired files where a directory stands
 	blocked   map[string]string // files that stand where a directory is needed, and for what
 	clear     string            // the last directory that nothing blocks
+	orphans   map[string]int    // files that go, by the source that the commit has lost
 	conflicts int               // that hold the plan
 	paths     []string          // of the first of them
 }
@@ -226,6 +227,9 @@ func (p *planner) finish() error {
 	}
 	if limit := p.rules.Limits.Files; c.Total > limit {
 		return tooManyFiles(limit)
+	}
+	if len(p.rules.Mappings) > 0 && len(p.Desired.missing) == len(p.rules.Mappings) && p.owned == 0 && p.header.Commit.IsZero() {
+		return p.Desired.noSource()
 	}
 	c.Warnings = p.Desired.Warnings()
 	return p.nameMappings()

@@ -168,7 +168,7 @@ func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T)
 		{100, 70, false}, // 30 percent
 		{100, 69, true},
 		{25, 3, true},
-		{20, 0, false}, // all of 20 files, but no project
+		{20, 1, false}, // 19 files, nearly all, but no project
 	} {
 		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 			s := newScene(t, nil)
@@ -178,6 +178,27 @@ func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T)
 			assert.Equal(t, c.held, got.Held != nil, "%d of %d", c.left, c.owned)
 		})
 	}
+}
+
+// A renamed folder in git must not empty a gateway, however small it is.
+func TestASourceThatTheCommitHasLostHoldsThePlan(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(text("config/a", "1"), text("config/b", "2"), text("projects/x", "3")))
+		c, err := s.plan(merged(text("conf/a", "1"), text("conf/b", "2"), text("projects/x", "3")), mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Contains(t, c.Held.Message, "the commit has no config any more")
+		assert.Equal(t, 2, c.Counts().Deleted, "the plan says what would happen")
+	})
+}
+
+func TestMappingsThatAllLeadNowhereAreAnErrorAtTheFirstSync(t *testing.T) {
+	s := newScene(t, nil)
+	_, err := s.plan(merged(text("services/line/projects/x", "1"), text("README.md", "2")))
+	require.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""), "%v", err)
+	assert.Contains(t, err.Error(), "it has at its top README.md, services")
 }
 
 func TestAConflictBesideAMassDeletionIsNamedToo(t *testing.T) {

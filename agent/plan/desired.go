@@ -44,6 +44,7 @@ type Desired struct {
 	recipes map[ID]*recipe // what was rendered until now
 	walked  bool           // that is everything
 	steps   int            // of all templates
+	missing []Mapping      // whose source is not in the commit
 }
 
 // graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
@@ -93,6 +94,7 @@ func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, erro
 					"mappings[%d]: the commit has no %s, and the mapping is required", i, m.Source)
 			}
 			d.warn("mappings[%d]: the commit has no %s; skipped", i, m.Source)
+			d.missing = append(d.missing, m)
 			continue
 		}
 		if err := checkKind(i, m, entry.Mode); err != nil {

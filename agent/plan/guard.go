@@ -131,12 +131,16 @@ func (p *planner) massDeletion() (*Held, error) {
 		}
 	}
 	many := deleted > massFiles && deleted*100 > p.owned*massPercent
-	if !many && len(projects) == 0 {
+	moved := p.movedSources()
+	if !many && len(projects) == 0 && len(moved) == 0 {
 		return nil, nil
 	}
 	what := ""
+	if len(moved) > 0 {
+		what = ", because the commit has no " + some(moved[:min(len(moved), heldPaths)], len(moved)) + " any more (renamed? correct the mapping)"
+	}
 	if len(projects) > 0 {
-		what = ", with them the whole of " + plural(len(projects), "project") + " " +
+		what += ", with them the whole of " + plural(len(projects), "project") + " " +
 			some(projects[:min(len(projects), heldPaths)], len(projects))
 	}
 	return &Held{
@@ -145,6 +149,34 @@ func (p *planner) massDeletion() (*Held, error) {
 			files(deleted), p.owned, what),
 		Paths: first,
 	}, nil
+}
+
+// countOrphan counts a file that goes because the commit has lost the source of its mapping.
+func (p *planner) countOrphan(rec Owned) {
+	if int(rec.Origin) >= len(p.header.Mappings) {
+		return
+	}
+	from := p.header.Mappings[rec.Origin]
+	for _, m := range p.Desired.missing {
+		if string(m.Source) == from.Source && string(m.Destination) == from.Destination {
+			if p.orphans == nil {
+				p.orphans = map[string]int{}
+			}
+			p.orphans[from.Source]++
+		}
+	}
+}
+
+// movedSources are the sources that brought more than one file and are gone: a folder that was renamed in git.
+func (p *planner) movedSources() []string {
+	var gone []string
+	for source, n := range p.orphans {
+		if n > 1 {
+			gone = append(gone, source)
+		}
+	}
+	slices.Sort(gone)
+	return gone
 }
 
 // projectFile returns the name of the project whose project.json a path is.

@@ -243,6 +243,7 @@ func (p *planner) gone(rec Owned) error {
 		return err
 	}
 	c.Op = Delete
+	p.countOrphan(rec)
 	noise := c.FoundID == rec.Have || base(c.Path) == resource.Thumbnail
 	if !noise {
 		if noise, err = p.sameAsBefore(c, rec); err != nil {
