@@ -47,7 +47,7 @@ type agent struct {
 type state struct {
 	Phase, Reason, Message, Ref string
 	Target, Commit              string
-	Plan                        string
+	Plan                        []string
 	Report                      *struct {
 		Files struct{ Added, Modified, Deleted, Kept, Saved, Total int }
 		Scans []struct{ Kind, Duration string }

@@ -39,7 +39,7 @@ func firstSync(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	w.show(s.Plan)
+	w.show(strings.Join(s.Plan, "\n"))
 	if err := w.isLive(w.commits["first"]); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func commitArrives(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	w.show(s.Plan)
+	w.show(strings.Join(s.Plan, "\n"))
 	if err := w.isLive(c); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func conflict(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	w.show(s.Plan)
+	w.show(strings.Join(s.Plan, "\n"))
 	if err := w.isLive(c); err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func goBack(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	w.show(s.Plan)
+	w.show(strings.Join(s.Plan, "\n"))
 	return w.isLive(c)
 }
 
@@ -217,7 +217,7 @@ func goOn(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	w.show(s.Plan)
+	w.show(strings.Join(s.Plan, "\n"))
 	if err := w.isLive(c); err != nil {
 		return err
 	}
