@@ -158,8 +158,9 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 		}
 	}
 	if len(b.contestants) == 2 {
-		for _, name := range gitLines(t, remote.dir, "ls-tree", "-r", "--name-only", "main", mapped) {
-			want, err := exec.CommandContext(ctx, "git", "-C", remote.dir, "cat-file", "blob", "main:"+name).Output()
+		at := b.at[b.checkout().home()]
+		for _, name := range gitLines(t, remote.dir, "ls-tree", "-r", "--name-only", at, mapped) {
+			want, err := exec.CommandContext(ctx, "git", "-C", remote.dir, "cat-file", "blob", at+":"+name).Output()
 			require.NoError(t, err)
 			got, err := os.ReadFile(filepath.Join(live, strings.TrimPrefix(name, mapped)))
 			require.NoError(t, err)

@@ -84,7 +84,7 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 		return s, err
 	}
 	stats := b.remote.server.Stats()
-	s.pack, s.fetches, s.changed = stats.PackBytes, stats.UploadPacks, changed
+	s.pack, s.fetches, s.changed, s.server = stats.PackBytes, stats.UploadPacks, changed, b.remote.packing()
 	s.disk, err = dirSize(who.kept()...)
 	return s, err
 }

@@ -17,14 +17,15 @@ import (
 // sample is one measured run.
 type sample struct {
 	wall, cpu time.Duration
-	anon      int64   // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
-	pack      int64   // bytes of packs that the server sent
-	asked     int     // requests for the list of refs, where they are counted
-	fetches   int     // requests for a pack
-	disk      int64   // bytes that are kept beside the live data, afterwards
-	changed   int64   // bytes of the files that the commit changed; 0 where the case has no such commit
-	killed    bool    // for want of memory, in a container
-	load      float64 // load average of the machine in the last minute before, where it tells
+	anon      int64         // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
+	pack      int64         // bytes of packs that the server sent
+	server    time.Duration // in which the server answered requests for a pack
+	asked     int           // requests for the list of refs, where they are counted
+	fetches   int           // requests for a pack
+	disk      int64         // bytes that are kept beside the live data, afterwards
+	changed   int64         // bytes of the files that the commit changed; 0 where the case has no such commit
+	killed    bool          // for want of memory, in a container
+	load      float64       // load average of the machine in the last minute before, where it tells
 }
 
 // command is a process to measure.

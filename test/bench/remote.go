@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/test/gitserver"
 )
@@ -55,6 +56,16 @@ func (r *remote) commit(line string, round int) string {
 func (r *remote) push(ctx context.Context, commit string) error {
 	defer r.server.Forget()
 	return git(ctx, r.dir, nil, "update-ref", "refs/heads/main", commit)
+}
+
+// packing is the time in which the server answered requests for a pack, since the last push.
+func (r *remote) packing() (sum time.Duration) {
+	for _, q := range r.server.Requests() {
+		if q.Service == gitserver.UploadPack {
+			sum += q.Duration
+		}
+	}
+	return sum
 }
 
 // head returns the commit that main points to.

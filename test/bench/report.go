@@ -44,14 +44,15 @@ func median[T cmp.Ordered](r results, k key, figure func(sample) T) (m T, ok boo
 	return all[len(all)/2], true
 }
 
-func wall(s sample) time.Duration { return s.wall }
-func cpu(s sample) time.Duration  { return s.cpu }
-func anon(s sample) int64         { return s.anon }
-func pack(s sample) int64         { return s.pack }
-func fetches(s sample) int        { return s.fetches }
-func advertisements(s sample) int { return s.asked }
-func kept(s sample) int64         { return s.disk }
-func changed(s sample) int64      { return s.changed }
+func wall(s sample) time.Duration   { return s.wall }
+func cpu(s sample) time.Duration    { return s.cpu }
+func anon(s sample) int64           { return s.anon }
+func pack(s sample) int64           { return s.pack }
+func fetches(s sample) int          { return s.fetches }
+func advertisements(s sample) int   { return s.asked }
+func server(s sample) time.Duration { return s.server }
+func kept(s sample) int64           { return s.disk }
+func changed(s sample) int64        { return s.changed }
 
 // write prints one table a size, and the goals.
 func (r results) write(out io.Writer, s settings) error {
@@ -165,16 +166,17 @@ func (r results) growth(out io.Writer, s settings) error {
 			}
 			used, _ := median(r, k, cpu)
 			memory, _ := median(r, k, anon)
-			rows = append(rows, []any{size.files, who, mine.Seconds(), floor.Seconds(), used.Seconds(), mebibytes(memory)})
+			packing, _ := median(r, k, server)
+			rows = append(rows, []any{size.files, who, mine.Seconds(), packing.Seconds(), used.Seconds(), mebibytes(memory), floor.Seconds()})
 		}
 	}
 	if len(rows) <= 2 {
 		return nil // nothing to compare with
 	}
 	fmt.Fprint(out, "\n## One file changed, as the repository grows\n\n")
-	t := table(out, "files", "who", "wall", "of which git fetch alone takes", "CPU", "anon MiB")
+	t := table(out, "files", "who", "wall", "while the server packs", "CPU", "anon MiB", "git fetch alone")
 	for _, row := range rows {
-		fmt.Fprintf(t, "| %d\t| %s\t| %.3f\t| %.3f\t| %.3f\t| %s\t|\n", row...)
+		fmt.Fprintf(t, "| %d\t| %s\t| %.3f\t| %.3f\t| %.3f\t| %s\t| %.3f\t|\n", row...)
 	}
 	return t.Flush()
 }
