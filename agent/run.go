@@ -71,15 +71,14 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	dir, err := s.repoDir()
-	if err != nil {
+	if err := present(s); err != nil {
 		return exitUsage, err
 	}
-	store, err := repo.Open(dir, repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}})
+	store, closeStore, err := openStore(s, log)
 	if err != nil {
-		return exitFailed, fmt.Errorf("the cache of git objects: %w", err)
+		return exitFailed, err
 	}
-	defer func() { _ = store.Close() }() // a cache: nothing in it is lost
+	defer closeStore()
 	engine := sync.New(sync.Config{
 		DataDir: s.DataDir, Store: store, Log: log, Progress: screen.progress,
 		Disk:    disk.Options{Log: log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
@@ -91,6 +90,12 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 			log.Warn("the data directory was not closed cleanly", "error", err)
 		}
 	}()
+	if !s.DryRun {
+		// One agent a data directory: whoever comes second says so and goes. All else that can be wrong with it passes.
+		if _, err := engine.Open(); errors.Is(err, disk.ErrLocked) {
+			return exitFailed, err
+		}
+	}
 	loop := standalone.New(standalone.Config{
 		File:    s.File,
 		Version: version,
@@ -105,6 +110,64 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 		return outcome(loop.Once(ctx)), nil
 	}
 	return exitDone, serveAndRun(ctx, s, loop, reg, log)
+}
+
+// present refuses to start on what is not there: nothing would come of waiting for a path that was mistyped.
+func present(s settings) error {
+	if _, err := os.Stat(s.File); err != nil {
+		return fmt.Errorf("--file: %w", err)
+	}
+	fi, err := os.Stat(s.DataDir)
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if !fi.IsDir() {
+		return fmt.Errorf("--data-dir: %s is not a directory", s.DataDir)
+	}
+	return nil
+}
+
+// openStore opens the cache of git objects. A dry run beside a running agent, which holds its cache, gets one of its own
+// for as long as it lasts.
+func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func(), err error) {
+	dir, err := s.repoDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	o := repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}}
+	store, err = repo.Open(dir, o)
+	if err == nil {
+		return store, func() { _ = store.Close() }, nil // a cache: nothing in it is lost
+	}
+	if !s.DryRun {
+		if held := heldBy(s); held != nil {
+			return nil, nil, held
+		}
+		return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
+	}
+	tmp, terr := os.MkdirTemp("", "stoker-dry-run-")
+	if terr != nil {
+		return nil, nil, errors.Join(err, terr)
+	}
+	if store, terr = repo.Open(tmp, o); terr != nil {
+		return nil, nil, errors.Join(err, terr, os.RemoveAll(tmp))
+	}
+	return store, func() {
+		_ = store.Close()
+		_ = os.RemoveAll(tmp) // in the system's folder for such things
+	}, nil
+}
+
+// heldBy says who has the data directory, where somebody has: that explains best why the cache is in use.
+func heldBy(s settings) error {
+	d, err := disk.Open(s.DataDir, disk.Options{AllowUnseeded: s.AllowUnseeded})
+	if err == nil {
+		err = d.Close()
+	}
+	if errors.Is(err, disk.ErrLocked) {
+		return err
+	}
+	return nil
 }
 
 // serveAndRun runs the loop beside its HTTP servers. The loop ends first: its last sync is finished or rolled back

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	gosync "sync"
 	"time"
@@ -102,7 +103,9 @@ func (c *screen) state(s standalone.State) {
 			fmt.Fprintln(c.out, strings.Join(s.Plan, "\n"))
 		}
 		for _, n := range s.Report.Notes {
-			fmt.Fprintln(c.out, "note:", n)
+			if !slices.Contains(s.Plan, "warning: "+n) { // the plan has said it
+				fmt.Fprintln(c.out, "note:", n)
+			}
 		}
 	}
 	line := fmt.Sprintf("%s: %s", s.GatewayName, s.Line())

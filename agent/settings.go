@@ -86,7 +86,8 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.DurationVar(&s.LostFoundAge, "lost-found-age", 30*24*time.Hour, "how long lost+found keeps a file")
 	f.Usage = func() {
 		fmt.Fprint(out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
-			"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n\nFlags:\n")
+			"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
+			"  agent lost-and-found list|show|restore     what syncs replaced and git does not have\n\nFlags:\n")
 		f.PrintDefaults()
 		fmt.Fprint(out, "\nExit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.\n")
 	}

@@ -45,6 +45,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	}
 	s.done = true
 	defer r.close()
+	r.base = baseOf(d.manifest())
 	written, err := d.write(journalFile, r.encode)
 	switch {
 	case err == nil:
@@ -112,7 +113,9 @@ func (r *run) result(applied bool) Result {
 
 // commit writes the manifest, which is the point of no return, and drops the journal.
 func (r *run) commit() (committed bool, err error) {
-	if committed, err = r.d.rewrite(r.header, r.edits()); err != nil {
+	h := r.header
+	h.Complete = h.Complete && !r.doubtful
+	if committed, err = r.d.rewrite(h, r.edits()); err != nil {
 		return committed, err
 	}
 	return true, r.d.drop(journalFile)

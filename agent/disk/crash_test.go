@@ -227,6 +227,7 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 		name               string
 		cut, strict, quiet bool
 		plain              bool
+		copied             func(testing.TB, string)
 	}{
 		{name: "process dies"},
 		{name: "power cut, names kept in order", cut: true},
@@ -234,6 +235,9 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 		{name: "power cut, nothing to save", cut: true, strict: true, quiet: true},
 		{name: "process dies, no exchange", plain: true},
 		{name: "power cut, no exchange", cut: true, plain: true},
+		{name: "process dies, copied by file", copied: copyByFile},
+		{name: "process dies, copied by file, no exchange", plain: true, copied: copyByFile},
+		{name: "power cut, copied by file to where the inodes have the same numbers", cut: true, copied: copyToSameInodes},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			w := newCrashWorld()
@@ -254,6 +258,9 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 					}
 					if mode.cut {
 						c.cut()
+					}
+					if mode.copied != nil {
+						mode.copied(t, root)
 					}
 					ends[w.check(t, root)]++
 				})

@@ -38,6 +38,9 @@ func (r *run) encode(to io.Writer) error {
 	b := append([]byte(nil), journalMagic...)
 	b = appendString(b, string(head))
 	b = appendString(b, r.name)
+	b = append(b, boolByte(r.base.known))
+	b = append(b, r.base.commit[:]...)
+	b = binary.AppendUvarint(b, uint64(r.base.files))
 	b = binary.AppendUvarint(b, uint64(len(r.areas)))
 	for _, a := range r.areas {
 		b = appendString(b, a)
@@ -112,6 +115,7 @@ func decodeJournal(b []byte) (*run, error) {
 	if r.name = d.string(255); d.err == nil && !validRunName(r.name) {
 		d.fail("the journal names a bad folder %q", r.name)
 	}
+	r.base = base{known: d.byte() == 1, commit: d.id(), files: d.length(math.MaxInt32)}
 	for range d.length(maxAreas) {
 		r.areas = append(r.areas, d.path(true))
 	}

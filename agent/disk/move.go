@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 
 	"stoker.io/stoker/agent/plan"
@@ -41,20 +42,6 @@ func (r *run) touch(n *node) {
 }
 
 func (r *run) stagingOf(at int) *node { return r.staging[r.areas[r.slots[at].area]] }
-
-// staged reports whether the wanted bytes of a write still lie in staging. It goes by inode: the slot holds that file,
-// or it holds what was exchanged for it, or nothing.
-func (r *run) staged(at int) (bool, error) {
-	fi, err := r.stagingOf(at).root.Lstat(slotName(at))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	a := attrsOf(fi)
-	return !a.known || a.ino == r.slots[at].ino, nil
-}
 
 // swaps bounds how often a gateway may get in between before a write gives up.
 const swaps = 100
@@ -102,8 +89,10 @@ func (r *run) replace(at int, n *node, name string) error {
 	if err != nil {
 		return err
 	}
-	if a := attrsOf(fi); a.known && a.ino == r.slots[at].ino { // linked into place before a crash
-		return r.d.remove(stg, slotName(at))
+	if r.redo {
+		if slot, err := stg.root.Lstat(slotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
+			return r.d.remove(stg, slotName(at))
+		}
 	}
 	if fi.IsDir() {
 		if err := r.mayReplaceDir(c, n, name); err != nil {

@@ -63,6 +63,10 @@ func (d *Dir) replay(r *run, forward bool) error {
 	}
 	rec := &Recovery{Commit: r.header.Commit, Forward: forward}
 	if forward {
+		if !r.rests(d.manifest()) {
+			d.log.Warn("the manifest that an interrupted sync started from is gone; the next sync compares every file", "commit", r.header.Commit.String())
+			r.doubtful = true
+		}
 		res, err := r.finish()
 		switch {
 		case err != nil && res.Applied:
@@ -124,15 +128,23 @@ func (d *Dir) salvage(name string, cause error) error {
 	if err := r.syncSaved(); err != nil {
 		return err
 	}
-	// Some files may be of another commit than the manifest says: it must not be trusted for a short plan.
-	if m := d.manifest(); m.f != nil && m.header.Complete {
-		h := m.header
-		h.Complete = false
-		if _, err := d.rewrite(h, noEdits); err != nil {
-			return err
-		}
+	if err := d.distrust(); err != nil {
+		return err
 	}
 	return d.drop(name)
+}
+
+// distrust marks the manifest as one that must not be trusted for a short plan: files may be of another commit than it
+// says.
+func (d *Dir) distrust() error {
+	m := d.manifest()
+	if m.f == nil || !m.header.Complete {
+		return nil
+	}
+	h := m.header
+	h.Complete = false
+	_, err := d.rewrite(h, noEdits)
+	return err
 }
 
 // areas returns the directories that may have a staging folder.

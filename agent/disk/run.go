@@ -16,13 +16,17 @@ type run struct {
 	slots   []slot        // one per change
 	dirs    []directory   // that tasks make or remove
 	tasks   []task        // what moves, in order
+	base    base          // the manifest that the header and the edits are put on
 
 	cur     cursor
 	staging map[string]*node    // by area
 	touched map[string]struct{} // directories whose names changed and are not durable yet; see touch
 	redo    bool                // after a crash
-	saved   []Lost
-	buf     []byte // for copying and hashing
+	back    bool                // it is taken back
+	// doubtful says that it is not known whether all files are what the manifest will say of them.
+	doubtful bool
+	saved    []Lost
+	buf      []byte // for copying and hashing
 }
 
 // slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.

@@ -25,6 +25,7 @@ func (r *run) undo() error {
 		return err
 	}
 	r.name += undoSuffix
+	r.back = true
 	for i := len(r.tasks) - 1; i >= 0; i-- {
 		var err error
 		switch t := r.tasks[i]; t.kind {
@@ -46,6 +47,11 @@ func (r *run) undo() error {
 	}
 	if err := r.settleNames(); err != nil {
 		return err
+	}
+	if r.doubtful {
+		if err := d.distrust(); err != nil {
+			return err
+		}
 	}
 	return d.drop(undoFile)
 }
@@ -93,6 +99,9 @@ func (r *run) moveBack(at int) error {
 		err = r.d.rename(n, name, stg, slotName(at))
 	default:
 		err = r.d.exchange(stg, old, n, name)
+		if errors.Is(err, errNoFlag) { // the directory was copied here from a file system that could
+			return r.d.rename(stg, old, n, name)
+		}
 	}
 	if err != nil {
 		return err
@@ -184,8 +193,14 @@ func (r *run) displaced(at int) (string, error) {
 	if r.changes[at].Op == plan.Delete {
 		return slotName(at), nil
 	}
-	if a := attrsOf(fi); !a.known || a.ino == r.slots[at].ino {
-		return "", nil
+	if !r.redo {
+		if a := attrsOf(fi); a.known && a.ino == r.slots[at].ino {
+			return "", nil
+		}
+		return slotName(at), nil
+	}
+	if in, err := r.staged(at); err != nil || in {
+		return "", err
 	}
 	return slotName(at), nil
 }

@@ -24,7 +24,7 @@ const maxRepairPause = 10 * time.Minute
 
 // checkDrift compares the files with the manifest when that is due, and repairs where the policy says so.
 func (l *Loop) checkDrift(ctx context.Context) {
-	if l.sync.report == nil || l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
+	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
 		return
 	}
 	l.drift.due = l.Now().Add(l.period())
@@ -52,7 +52,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.repairs = 0
 		return
 	}
-	if l.spec.effective.DriftPolicy != v1alpha1.DriftRepair || l.spec.effective.Paused || l.spec.effective.DryRun {
+	if l.target.commit.IsZero() || l.spec.effective.DriftPolicy != v1alpha1.DriftRepair || l.spec.effective.Paused || l.spec.effective.DryRun {
 		return
 	}
 	l.drift.repairs++

@@ -28,7 +28,7 @@ func (l *Loop) Handler() http.Handler {
 		if s.Phase != sync.Synced && s.Phase != sync.Standby {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		fmt.Fprintf(w, "%s/%s: %s\n", s.Phase, s.Reason, s.Message)
+		fmt.Fprintln(w, s.Line())
 	})
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -50,7 +50,10 @@ type Loop struct {
 	target target
 	sync   attempt
 	drift  driftCheck
-	hints  *hints // nil for Once
+	// settled is whether the data directory was opened, and onDisk the commit that lay there then.
+	settled bool
+	onDisk  plan.ID
+	hints   *hints // nil for Once
 }
 
 // spec is the file as it was last understood.
@@ -163,6 +166,7 @@ func (l *Loop) turn(ctx context.Context) time.Duration {
 	l.state.turn(started)
 	defer l.state.turn(time.Time{})
 	l.reload()
+	l.settle()
 	if l.spec.gs == nil {
 		l.publish()
 		l.Metrics.Turn("standalone", string(failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid).Class()), l.Now().Sub(started))
@@ -219,7 +223,11 @@ func (l *Loop) reload() {
 		l.spec.err = l.take(raw)
 	}
 	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
-		l.Log.Error("the GatewaySync cannot be used; the last good one stays in force", "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
+		what := "the GatewaySync cannot be used; the last good one stays in force"
+		if l.spec.gs == nil {
+			what = "the GatewaySync cannot be used; nothing is synced until it can"
+		}
+		l.Log.Error(what, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
 	}
 }
 
@@ -270,7 +278,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 		l.Metrics.Resolved(string(reason), d)
 		if l.target.err == nil || l.target.err.Error() != err.Error() {
-			l.Log.Warn("the desired ref is not resolved; the last commit stays", "ref", t.ref, "reason", reason, "error", err)
+			l.Log.Warn("the desired ref is not resolved; what is on the disk stays", "ref", t.ref, "reason", reason, "error", err)
 		}
 		l.target.ref, l.target.err = t.ref, err
 		l.target.failures++
@@ -330,6 +338,7 @@ func (l *Loop) ask(ctx context.Context) (target, error) {
 // deliver syncs to the target where it is new, or where the last attempt is not done and its turn has come.
 func (l *Loop) deliver(ctx context.Context) {
 	if l.target.commit.IsZero() {
+		l.resume(ctx)
 		return
 	}
 	of := wanted{l.target.commit, l.spec.gs}
@@ -342,6 +351,32 @@ func (l *Loop) deliver(ctx context.Context) {
 	l.run(ctx, of, false)
 }
 
+// settle finishes or takes back what a crash left, whatever git or the file say: the gateway may be reading it.
+func (l *Loop) settle() {
+	if l.DryRun || l.settled {
+		return
+	}
+	d, err := l.Engine.Open()
+	if err != nil {
+		return // it is said by the sync that meets it
+	}
+	l.settled, l.onDisk = true, d.Manifest().Header().Commit
+	if !l.onDisk.IsZero() {
+		l.drift.due = l.Now().Add(l.period())
+	}
+}
+
+// resume does what can be done while it is not known what is wanted.
+func (l *Loop) resume(ctx context.Context) {
+	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
+		return
+	}
+	r := l.Engine.Resume(ctx, l.spec.peers, sync.Target{Profile: l.spec.effective, Facts: l.facts(), Working: l.working})
+	if r != nil && (ctx.Err() == nil || r.Err == nil) {
+		l.note(wanted{r.Commit, l.spec.gs}, r)
+	}
+}
+
 // run does one sync and takes note of its outcome.
 func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	r := l.Engine.Sync(ctx, l.spec.peers, sync.Target{
@@ -351,6 +386,11 @@ func (l *Loop) run(ctx context.Context, of wanted, repair bool) {
 	if ctx.Err() != nil && r.Err != nil {
 		return // we are asked to stop: that is no outcome
 	}
+	l.note(of, r)
+}
+
+// note takes the outcome of a sync.
+func (l *Loop) note(of wanted, r *sync.Report) {
 	l.record(r)
 	previous := l.sync.report
 	l.sync.of, l.sync.report = of, r

@@ -116,6 +116,7 @@ func (l *Loop) compose(previous State) State {
 		s.GatewaySync, s.Profile, s.Repo = gs.Name, l.spec.effective.Profile, remoteName(gs)
 		s.Ref, s.Target = l.target.ref, l.target.commit
 	}
+	s.Commit = l.onDisk
 	if r := l.sync.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report = r.Phase, r.Reason, r.Message, r.Commit, r
 		s.Plan = l.sync.plan

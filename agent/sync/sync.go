@@ -178,6 +178,22 @@ func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
 	return r
 }
 
+// Resume delivers what a gateway is owed of the commit that lies on the disk, where the rules are those that it was
+// synced with: what can be done while git cannot be asked. It is nil where there is nothing to resume.
+func (e *Engine) Resume(ctx context.Context, p Peers, t Target) *Report {
+	d, err := e.Open()
+	if err != nil {
+		return nil // the first sync says why
+	}
+	h := d.Manifest().Header()
+	t.Ref, t.Name, t.Commit, t.ForceID = h.Ref, "", h.Commit, ""
+	s := &run{Engine: e, t: t, r: &Report{}, dir: d}
+	if s.rules, err = s.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !s.settled() {
+		return nil
+	}
+	return e.Sync(ctx, p, t)
+}
+
 // run is the state of one sync.
 type run struct {
 	*Engine
@@ -316,7 +332,7 @@ func (s *run) files(ctx context.Context) error {
 		return err
 	}
 	if changes.Held != nil {
-		return errors.Join(failure.New(changes.Held.Reason, "%s", changes.Held.Message), staged.Discard())
+		return errors.Join(failure.New(changes.Held.Reason, "%s", changes.Held.Message), staged.Discard(), s.rememberHeld(changes.Held))
 	}
 	return s.apply(ctx, changes, staged)
 }
@@ -338,10 +354,14 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	if err := s.differing(ctx); err != nil {
 		return nil, err
 	}
+	allowed, err := s.mayDelete()
+	if err != nil {
+		return nil, err
+	}
 	h := s.dir.Manifest().Header()
 	in := plan.Input{
 		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,
-		AllowMassDeletion: s.force, Repair: s.force || s.t.Repair, Verify: s.force,
+		AllowMassDeletion: allowed, Repair: s.force || s.t.Repair, Verify: s.force,
 	}
 	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && s.Store.Has(h.Commit) {
 		// Where the old commit cannot be read any more the plan is a full one, which is right too and only slower.

@@ -135,6 +135,45 @@ func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
 	assert.Contains(t, out, "MassDeletion", third)
 }
 
+// A request to force a sync that still waits is no leave to delete what a later commit deletes.
+func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	p.spec.annotations = map[string]string{"stoker.io/force-sync": "repair it"}
+	p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
+	code, out = p.once()
+	require.Equal(t, 1, code, out)
+	p.repo.Commit("mended, and a project dropped", gitserver.Write(inGit+viewPath, view("two")), gitserver.Delete(inGit+"projects/other"))
+	for range 2 { // nor does waiting allow it
+		code, out = p.once()
+		require.Equal(t, 6, code, out)
+		require.Contains(t, out, "MassDeletion", first)
+		require.NotEmpty(t, p.read("projects/other/project.json"))
+	}
+	p.spec.annotations["stoker.io/force-sync"] = "and delete it"
+	code, out = p.once()
+	require.Equal(t, 0, code, out)
+	assert.Empty(t, p.read("projects/other/project.json"))
+	p.checkQuiet(p.repo.Head())
+}
+
+// File events alone: with hours between two looks by the clock, a changed spec and an edit on the gateway are seen.
+func TestEventsAreEnoughWhereTheClockIsSlow(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.spec.slow = true
+	p.spec.defaults = "      driftPolicy: repair\n"
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.write(viewPath, edited)
+	p.eventually("the edit is seen and repaired", func() bool { return p.read(viewPath) == view("one") })
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+	p.saveSpec()
+	p.synced(second)
+}
+
 func TestForceSyncFindsWhatStatCannotSeeAndRepairsIt(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	head := p.repo.Commit("first", site()...)

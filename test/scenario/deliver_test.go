@@ -1,7 +1,11 @@
 package scenario
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -121,6 +125,35 @@ func TestADryRunPrintsThePlanAndTouchesNothing(t *testing.T) {
 	code, out = p.once("--dry-run")
 	assert.Equal(t, 1, code, out)
 	assert.Contains(t, out, "ConfigSyntaxError", broken)
+}
+
+func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	raw, err := os.ReadFile(p.file())
+	require.NoError(t, err)
+	other := filepath.Join(p.dir, "other.yaml") // what would this change of the spec do?
+	require.NoError(t, os.WriteFile(other, bytes.ReplaceAll(raw, []byte("          - {source: services/gw/config, destination: config}\n"), nil), 0o644))
+	cmd := exec.Command(agentBinary, append(p.args("--once", "--dry-run"), "--file", other)...)
+	cmd.Env = []string{"HOME=" + p.dir}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "2 released")
+	assert.False(t, p.agent.ended())
+	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"))
+}
+
+// The likeliest mistake of a first try.
+func TestMappingsThatLeadNowhereAreNoSuccess(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	p.repo.Commit("first", site()...)
+	p.spec.mappings = [][2]string{{"service/gw/projects", "projects"}}
+	code, out := p.once()
+	assert.Equal(t, 1, code, out)
+	assert.Contains(t, out, "SourceMissing")
+	assert.Contains(t, out, "it has at its top README.md, services")
 }
 
 // An unseeded volume is not touched: Ignition seeds only an empty directory.

@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -196,7 +197,7 @@ func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
 	for i := range 400 {
 		path := fmt.Sprintf("%sprojects/line/ignition/script-python/k%d/mod/code.py", inGit, i)
 		many = append(many, gitserver.Write(path, fmt.Sprintf("v = 1 # %d\n", i)))
-		if i%3 == 0 {
+		if i%5 == 0 {
 			changed = append(changed, gitserver.Delete(path))
 		} else {
 			changed = append(changed, gitserver.Write(path, fmt.Sprintf("v = 2 # %d\n", i)))
@@ -206,26 +207,82 @@ func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
 	code, out := p.once()
 	require.Equal(t, 0, code, out)
 	second := p.repo.Commit("second", append(changed, gitserver.Write(inGit+viewPath, view("two")))...)
-	p.spec.annotations = map[string]string{"stoker.io/force-sync": "0"} // the deletions are meant
-
 	began := time.Now()
 	code, out = p.once() // how long it takes undisturbed
 	took := time.Since(began)
 	require.Equal(t, 0, code, out)
+	midway := 0
 	for n := range 12 {
 		p.repo.ForcePush([]string{first, second}[n%2])
-		p.spec.annotations["stoker.io/force-sync"] = fmt.Sprint(n + 1)
 		target := p.repo.Head()
 		p.start()
-		time.Sleep(took * time.Duration(n+1) / 14) // spread over the whole sync; any instant must do
+		if n < 6 {
+			time.Sleep(took * time.Duration(n+1) / 8) // spread over the whole sync; any instant must do
+		} else {
+			p.awaitJournal(target)
+		}
 		p.kill()
+		if _, err := os.Stat(p.journal()); err == nil {
+			midway++
+		}
 		p.checkForeign()
 		code, out := p.once("--log-level=debug")
 		require.Equal(t, 0, code, out)
 		p.check(target)
 		p.checkManifest(target)
 	}
+	assert.Positive(t, midway, "no kill came while files moved")
 	p.checkQuiet(p.repo.Head())
+}
+
+func (p *plant) journal() string { return filepath.Join(p.data, ".stoker", "journal") }
+
+// awaitJournal waits until files are about to move, or have moved.
+func (p *plant) awaitJournal(target string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(liveness); time.Now().Before(deadline); {
+		if _, err := os.Stat(p.journal()); err == nil {
+			return
+		}
+		if s, ok := p.state(); ok && s.Phase == "Synced" && s.Commit == target {
+			return
+		}
+	}
+	p.t.Fatal("no sync came")
+}
+
+// What a crash left is settled by the next start whatever git says: the gateway may be reading two commits at once.
+func TestACrashIsSettledAlsoWhereGitIsAway(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	edits := func(n int) []gitserver.Edit {
+		var list []gitserver.Edit
+		for i := range 300 {
+			list = append(list, gitserver.Write(fmt.Sprintf("%sprojects/line/ignition/script-python/k%d/mod/code.py", inGit, i), fmt.Sprintf("v = %d # %d\n", n, i)))
+		}
+		return list
+	}
+	commits := []string{p.repo.Commit("0", site(edits(0)...)...)}
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	for n := 1; ; n++ {
+		require.Less(t, n, 20, "no kill came while files moved")
+		commits = append(commits, p.repo.Commit(fmt.Sprint(n), edits(n)...))
+		p.start()
+		p.awaitJournal(commits[n])
+		p.kill()
+		if _, err := os.Stat(p.journal()); err == nil {
+			break
+		}
+		code, out := p.once()
+		require.Equal(t, 0, code, out)
+	}
+	require.NoError(t, p.git.Close())
+	p.start()
+	s := p.await("what is on the disk is said", func(s state) bool { return s.Reason == "GitUnreachable" && s.Commit != strings.Repeat("0", 40) })
+	assert.Contains(t, commits[len(commits)-2:], s.Commit)
+	p.check(s.Commit)
+	p.stop()
+	p.checkManifest(s.Commit)
 }
 
 func TestSIGTERMInTheMiddleLeavesOneCommitOrTheOther(t *testing.T) {
@@ -243,14 +300,19 @@ func TestSIGTERMInTheMiddleLeavesOneCommitOrTheOther(t *testing.T) {
 	p.checkManifest(first)
 }
 
-func TestTwoAgentsOnOneDataDirectoryAreRefusedToTheSecond(t *testing.T) {
+func TestASecondAgentOnTheSameDataDirectoryEndsAtOnceAndNamesTheFirst(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	head := p.repo.Commit("first", site()...)
 	p.start()
 	p.synced(head)
-	code, out := p.once("--repo-dir", filepath.Join(p.dir, "objects-of-another"))
-	assert.Equal(t, 1, code)
-	assert.Contains(t, out, fmt.Sprint(p.agent.cmd.Process.Pid), "the message names who holds it")
+	for _, args := range [][]string{{"--once"}, nil, {"--repo-dir", filepath.Join(p.dir, "objects-of-another")}} {
+		cmd := exec.Command(agentBinary, p.args(args...)...)
+		cmd.Env = []string{"HOME=" + p.dir}
+		out, err := cmd.CombinedOutput() // also without --once it does not stay
+		require.Error(t, err, "%s", out)
+		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+		assert.Contains(t, string(out), fmt.Sprint(p.agent.cmd.Process.Pid), "the message names who holds it")
+	}
 	p.check(head)
 }
 

@@ -69,6 +69,7 @@ type spec struct {
 	gateway     string // lines below spec.gateway
 	mappings    [][2]string
 	more        map[string]string // destination → further fields of its mapping
+	slow        bool              // nothing by the clock: only events
 	raw         string            // the whole file, instead of all that
 }
 
@@ -166,11 +167,15 @@ func (p *plant) saveSpec() {
 	}
 	fmt.Fprintf(&b, "spec:\n  git:\n    repo: %s\n    ref: %q\n", p.spec.repo, p.spec.ref)
 	fmt.Fprintf(&b, "    auth:\n      token:\n        secretRef: {name: git, key: token}\n")
-	fmt.Fprintf(&b, "  polling: {interval: 1s}\n")
+	interval, period := "1s", 5
+	if p.spec.slow {
+		interval, period = "1h", 3600
+	}
+	fmt.Fprintf(&b, "  polling: {interval: %s}\n", interval)
 	if p.gw != nil {
 		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n%s", p.spec.gateway)
 	}
-	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: 5\n%s    profiles:\n      default:\n        mappings:\n", p.spec.defaults)
+	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: %d\n%s    profiles:\n      default:\n        mappings:\n", period, p.spec.defaults)
 	for _, m := range p.spec.mappings {
 		fmt.Fprintf(&b, "          - {source: %s, destination: %s%s}\n", m[0], m[1], p.spec.more[m[1]])
 	}

@@ -1,0 +1,53 @@
+package sync
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const heldNote = "held"
+
+// held is the mass deletion that somebody was told of: at which commit, and which request to force a sync stood there
+// already. Only a request that came later speaks of it: an older one, which waits for a broken commit to be mended, was
+// never meant as leave to delete what a commit after that deletes.
+type held struct {
+	Commit plan.ID `json:"commit"`
+	Force  string  `json:"force"`
+}
+
+// rememberHeld notes that a mass deletion was reported.
+func (s *run) rememberHeld(h *plan.Held) error {
+	if h.Reason != v1alpha1.ReasonMassDeletion {
+		return nil
+	}
+	was, err := s.lastHeld()
+	if err != nil || was.Commit == s.t.Commit {
+		return err
+	}
+	b, err := json.Marshal(held{s.t.Commit, s.t.ForceID})
+	if err != nil {
+		return fmt.Errorf("encode what is held: %w", err)
+	}
+	return s.dir.SetNote(heldNote, b)
+}
+
+// mayDelete reports whether a mass deletion of this commit was held, and then asked for.
+func (s *run) mayDelete() (bool, error) {
+	if !s.force {
+		return false, nil
+	}
+	was, err := s.lastHeld()
+	return was.Commit == s.t.Commit && was.Force != s.t.ForceID, err
+}
+
+func (s *run) lastHeld() (held, error) {
+	var h held
+	b, err := s.dir.Note(heldNote)
+	if err == nil && b != nil && json.Unmarshal(b, &h) != nil {
+		h = held{} // our own file, damaged: nothing was allowed
+	}
+	return h, err
+}
