@@ -312,6 +312,9 @@ func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
 				_, _ = w.run(t, root, c) // how it ends depends on the two steps; what is left is what counts
 				done = !c.dead
 				c.cut()
+				if stop%3 == 0 {
+					copyByFile(t, root)
+				}
 				w.check(t, root)
 			})
 			if !ok {

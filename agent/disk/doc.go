@@ -38,9 +38,11 @@
 //
 // A crash before 2 leaves no journal, and nothing but staging was touched: it is emptied. Between 2 and 7 there is a
 // whole journal, because it is renamed into place after its bytes are durable: Open does 3 to 8 again. That is safe, as
-// each step can tell whether it was done: a slot that still holds the staged inode has not moved; one that does not,
-// has. The inode cannot have become another file's meanwhile, for the slot itself held it until the move, and what came
-// to the slot in exchange existed at the same time. What was replaced is in its slot until 8, so that 4 finds it again;
+// each step can tell whether it was done: a slot that still holds the staged file has not moved; one that does not, has.
+// The file is known by its inode, size and mtime, and, where the directory was copied file by file meanwhile, by its
+// bytes. What is neither in its slot nor at its place by either is not guessed at: what lies in the slot is saved, and
+// the manifest is marked incomplete, so that the next plan compares every file. So it is where the manifest is not the
+// one that the journal says the run started from. What was replaced is in its slot until 8, so that 4 finds it again;
 // removing and making directories, merging the manifest and writing lost+found give the same when repeated. After 7 only
 // 8 is left, which is repeated as for a crash before 2.
 //

@@ -1,0 +1,149 @@
+//go:build linux
+
+package disk
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// copyByFile puts a copy in the place of a data directory, as a backup of files that is put back: names, bytes, modes
+// and mtimes stay, inodes and hard links do not.
+func copyByFile(t testing.TB, root string) {
+	t.Helper()
+	to := root + ".copy"
+	var made []string
+	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		rel, err := filepath.Rel(root, p)
+		require.NoError(t, err)
+		dest := filepath.Join(to, rel)
+		fi, err := e.Info()
+		require.NoError(t, err)
+		made = append(made, rel)
+		switch {
+		case e.IsDir():
+			return os.Mkdir(dest, fi.Mode().Perm())
+		case fi.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(p)
+			require.NoError(t, err)
+			return os.Symlink(target, dest)
+		}
+		b, err := os.ReadFile(p)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(dest, b, fi.Mode().Perm()))
+		return os.Chtimes(dest, fi.ModTime(), fi.ModTime())
+	}))
+	require.NotEmpty(t, made)
+	require.NoError(t, os.RemoveAll(root))
+	require.NoError(t, os.Rename(to, root))
+}
+
+// copyToSameInodes copies to a file system that happens to give each file in a slot the number that the journal knows.
+func copyToSameInodes(t testing.TB, root string) {
+	t.Helper()
+	copyByFile(t, root)
+	for _, name := range []string{journalFile, undoFile} {
+		path := filepath.Join(root, ownDir, name)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			continue
+		}
+		r, err := decodeJournal(b)
+		require.NoError(t, err)
+		for i := range r.slots {
+			if fi, err := os.Lstat(filepath.Join(root, ownDir, stagingDir, slotName(i))); err == nil {
+				r.slots[i].ino = attrsOf(fi).ino
+			}
+		}
+		require.NoError(t, os.WriteFile(path, encodeRun(t, r), 0o600))
+	}
+}
+
+// interrupt ends a sync just before the step that is asked for, as a crash does.
+func interrupt(t *testing.T, root string, want tree, at func(effect) bool) {
+	t.Helper()
+	dead := false
+	d, err := Open(root, Options{})
+	require.NoError(t, err)
+	d.o.around = func(e effect, do func() error) error {
+		if dead = dead || at(e); dead {
+			return syscall.EIO
+		}
+		return do()
+	}
+	_, err = tryApply(t, d, want)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NoError(t, d.Close())
+}
+
+// F14: where neither the file nor its bytes are found, the sync is ended and the next one compares every file.
+func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/a": "1", "projects/b": "1"}))
+	require.NoError(t, d.Close())
+	interrupt(t, root, text(map[string]string{"projects/a": "2", "projects/b": "2"}), func(e effect) bool {
+		return e.op == "syncdir" && e.path == "projects"
+	})
+	copyByFile(t, root)
+	put(t, root, "projects/a", "of an older backup")
+	put(t, root, ".stoker/staging/0", "of who knows what")
+
+	d = open(t, root, Options{})
+	assert.False(t, d.Manifest().Header().Complete)
+	assert.Equal(t, "of an older backup", contents(t, root)["projects/a"])
+	assert.Equal(t, "2", contents(t, root)["projects/b"])
+	assert.True(t, everything(t, root)["of who knows what"], "saved")
+	assertNoLeftovers(t, root)
+}
+
+// A replay on another manifest than the run started from, or on none, does not claim to know all that is ours.
+func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
+	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
+	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
+	moved := func(e effect) bool { return e.op == "syncdir" && e.path == "projects" }
+	for name, c := range map[string]struct {
+		first  bool // the run that is interrupted is the first one
+		at     func(effect) bool
+		damage func(t *testing.T, manifest string)
+		want   bool
+	}{
+		"whole":   {at: moved, damage: func(*testing.T, string) {}, want: true},
+		"missing": {at: moved, damage: func(t *testing.T, m string) { require.NoError(t, os.Remove(m)) }},
+		"damaged": {at: moved, damage: func(t *testing.T, m string) {
+			b, err := os.ReadFile(m)
+			require.NoError(t, err)
+			b[len(b)/2] ^= 1
+			require.NoError(t, os.WriteFile(m, b, 0o600))
+		}},
+		"the new one is there": {
+			at:     func(e effect) bool { return e.op == "remove" && e.path == ".stoker/"+journalFile },
+			damage: func(*testing.T, string) {}, want: true,
+		},
+		"never was one": {first: true, at: moved, damage: func(*testing.T, string) {}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			if !c.first {
+				d, err := Open(root, Options{})
+				require.NoError(t, err)
+				apply(t, d, one)
+				require.NoError(t, d.Close())
+			}
+			interrupt(t, root, two, c.at)
+			c.damage(t, filepath.Join(root, ownDir, manifestFile))
+			d := open(t, root, Options{})
+			assert.Equal(t, two.id(), d.Manifest().Header().Commit)
+			assert.Equal(t, c.want, d.Manifest().Header().Complete)
+			assert.Equal(t, "2", contents(t, root)["projects/a"])
+		})
+	}
+}
