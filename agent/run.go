@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // follow builds the parts and runs them until ctx ends, or once.
 func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, error) {
-	screen := newScreen(stdout, stderr, s)
+	screen := newScreen(stdout, stderr, s, terminal)
 	log := screen.log
 	name, namespace := identify(s)
 	reg := prometheus.NewRegistry()

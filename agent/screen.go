@@ -31,9 +31,9 @@ type screen struct {
 	said  string
 }
 
-func newScreen(stdout, stderr io.Writer, s settings) *screen {
-	onTerminal := terminal(stdout) && terminal(stderr)
-	c := &screen{out: stdout, talk: stderr, plans: onTerminal || s.Once, live: terminal(stderr)}
+func newScreen(stdout, stderr io.Writer, s settings, isTerminal func(io.Writer) bool) *screen {
+	onTerminal := isTerminal(stdout) && isTerminal(stderr)
+	c := &screen{out: stdout, talk: stderr, plans: onTerminal || s.Once, live: isTerminal(stderr)}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		level = slog.LevelInfo // parse has checked it

@@ -2,6 +2,7 @@ package sync_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -288,6 +289,26 @@ func TestAConfigResourceThatTheGatewayDoesNotShowIsNotCalledSynced(t *testing.T)
 	assert.Contains(t, r.Message, "ignition/database-connection/db")
 	b.gw.ClearFaults()
 	b.synced()
+}
+
+// What the gateway logs while it takes the files is attached to the report, and decides nothing.
+func TestErrorsThatTheGatewayLogsAreAttachedToTheReport(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.gw.Log("Old.Logger", "from before")
+	b.push(first()...)
+	b.engine.Progress = func(step string, _, _ int) {
+		if step == "verify" {
+			for i := range 12 {
+				b.gw.Log("Some.Logger", fmt.Sprintf("error number %d", i))
+			}
+		}
+	}
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // the gateway's clock in its answers has whole seconds
+	r := b.synced()
+	notes := strings.Join(r.Notes, "\n")
+	assert.Contains(t, notes, "the gateway logged: Some.Logger: error number 0")
+	assert.Contains(t, notes, "more errors", "ten of them are enough")
+	assert.NotContains(t, notes, "from before")
 }
 
 func TestAFileOverTheLimitIsRefusedBeforeAnythingMoves(t *testing.T) {
