@@ -36,6 +36,9 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	if err := ctx.Err(); err != nil {
 		return Result{}, errors.Join(err, s.discard())
 	}
+	if err := d.Current(); err != nil {
+		return Result{}, errors.Join(err, s.discard())
+	}
 	r.header = header
 	if len(r.tasks) == 0 {
 		s.done = true

@@ -62,6 +62,8 @@ func (o Options) withDefaults() Options {
 type Dir struct {
 	o    Options
 	log  *slog.Logger
+	path string // as Open was asked for it
+	is   identity
 	top  *os.Root
 	own  *node // .stoker; nil where it is not there, only under ReadOnly
 	lock *os.File
@@ -72,6 +74,7 @@ type Dir struct {
 	unsettled bool       // a journal or leftovers may be there
 	staged    *Staged    // the last one
 	pruned    time.Time  // when lost+found was last looked through
+	saved     string     // the run in lost+found that was written last
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest
@@ -90,7 +93,7 @@ func Open(root string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	o = o.withDefaults()
-	d := &Dir{o: o, log: o.Log, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
+	d := &Dir{o: o, log: o.Log, path: root, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
 	d.cur.top = top
 	d.plainRename.Store(o.plain)
 	if err := d.open(); err != nil {
@@ -119,6 +122,12 @@ func (d *Dir) open() error {
 	if err := d.takeLock(); err != nil {
 		return err
 	}
+	if err := d.identify(); err != nil {
+		return err
+	}
+	if err := d.Current(); err != nil { // removed between opening and locking: another agent may have another lock
+		return err
+	}
 	if err := d.loadManifest(); err != nil {
 		return err
 	}
@@ -130,12 +139,15 @@ func (d *Dir) open() error {
 func (d *Dir) look() error {
 	own, err := (&node{root: d.top}).open(ownDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return d.identify()
 	}
 	if err != nil {
 		return fmt.Errorf("open %s: %w", ownDir, err)
 	}
 	d.own = own
+	if err := d.identify(); err != nil {
+		return err
+	}
 	for _, name := range []string{journalFile, undoFile} {
 		if _, err := own.root.Lstat(name); err == nil {
 			d.log.Warn("a sync was interrupted and not ended yet; what is seen may be of two commits")

@@ -55,6 +55,9 @@ const (
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
+	if err := d.Current(); err != nil {
+		return Drift{}, err
+	}
 	c := &driftCheck{d: d, full: full, cur: cursor{top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10)}
 	defer c.cur.reset()
 	m := d.manifest()

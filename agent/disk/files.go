@@ -135,7 +135,11 @@ func (d *Dir) SetNote(name string, b []byte) error {
 		return fmt.Errorf("%q is no name of a note", name)
 	case len(b) > maxNote:
 		return fmt.Errorf("the note %s has %d bytes, more than %d", name, len(b), maxNote)
-	case b == nil:
+	}
+	if err := d.Current(); err != nil {
+		return err
+	}
+	if b == nil {
 		if _, err := d.own.root.Lstat(notePrefix + name); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}

@@ -33,6 +33,9 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	if d.o.ReadOnly {
 		return nil, ErrReadOnly
 	}
+	if err := d.Current(); err != nil {
+		return nil, err
+	}
 	if err := d.settle(); err != nil {
 		return nil, err
 	}

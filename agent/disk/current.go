@@ -1,0 +1,64 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// identity is what a Dir opened, as it was then. Each of it is held open, so that its inode cannot become another's.
+type identity struct {
+	top, own, lock fs.FileInfo // nil where it is not open, only under ReadOnly
+}
+
+// identify notes what is open.
+func (d *Dir) identify() error {
+	var err error
+	if d.is.top, err = d.top.Stat("."); err != nil {
+		return fmt.Errorf("look at the data directory: %w", err)
+	}
+	if d.own != nil {
+		if d.is.own, err = d.own.stat(); err != nil {
+			return fmt.Errorf("look at %s: %w", ownDir, err)
+		}
+	}
+	if d.lock != nil {
+		if d.is.lock, err = d.lock.Stat(); err != nil {
+			return fmt.Errorf("look at %s/%s: %w", ownDir, lockFile, err)
+		}
+	}
+	return nil
+}
+
+// Current reports whether what is open still is what its path leads to: another directory may have been put there, or
+// .stoker removed and with it the lock. Then the error is ErrMoved, and so is that of what writes; Close and Open start
+// anew. It costs three stats.
+func (d *Dir) Current() error {
+	fi, err := os.Stat(d.path)
+	if err := same(d.is.top, fi, err, "another directory is at %s", d.path); err != nil {
+		return err
+	}
+	if d.is.own != nil {
+		fi, err := d.top.Lstat(ownDir)
+		if err := same(d.is.own, fi, err, "%s was removed or replaced", ownDir); err != nil {
+			return err
+		}
+	}
+	if d.is.lock != nil {
+		fi, err := d.top.Lstat(ownDir + "/" + lockFile)
+		return same(d.is.lock, fi, err, "%s/%s was removed or replaced", ownDir, lockFile)
+	}
+	return nil
+}
+
+// same compares what was opened with what a path leads to now.
+func same(was, is fs.FileInfo, err error, format string, args ...any) error {
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("look whether the data directory is still there: %w", err)
+	case err != nil || !os.SameFile(was, is):
+		return fmt.Errorf("%w: %s", ErrMoved, fmt.Sprintf(format, args...))
+	}
+	return nil
+}
