@@ -106,8 +106,9 @@ func (d *Dir) lostRuns() ([]string, *node, error) {
 	return runs, lost, nil
 }
 
-// prune removes runs from lost+found that are too old, and the oldest while all are too large. The newest one stays
-// whatever its size: a run that alone is too large is refused before it starts.
+// prune removes runs from lost+found that are too old, and the oldest while all are too large. The newest one, and the
+// one that this process wrote last, stay whatever their size and age: a run that alone is too large is refused before it
+// starts, and a clock that jumped must not make an agent forget all.
 func (d *Dir) prune() error {
 	runs, lost, err := d.lostRuns()
 	if err != nil || lost == nil {
@@ -123,9 +124,9 @@ func (d *Dir) prune() error {
 	}
 	now := d.o.Now()
 	for i, name := range runs {
-		start, err := runStart(name)
-		old := err == nil && now.Sub(start) > d.o.LostFoundAge
-		if !old && (total <= d.o.LostFoundMax || i == len(runs)-1) {
+		at := savedAt(lost, name)
+		old := !at.IsZero() && now.Sub(at) > d.o.LostFoundAge
+		if i == len(runs)-1 || name == d.saved || !old && total <= d.o.LostFoundMax {
 			continue
 		}
 		d.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
@@ -135,6 +136,19 @@ func (d *Dir) prune() error {
 		total -= sizes[i]
 	}
 	return nil
+}
+
+// savedAt returns when a run was: what its name says, or the mtime of its index where that is later, as the clock may
+// have been wrong when it was named; zero where neither says it.
+func savedAt(lost *node, name string) time.Time {
+	at, err := runStart(name)
+	if err != nil {
+		at = time.Time{}
+	}
+	if fi, err := lost.root.Lstat(name + indexSuffix); err == nil && fi.ModTime().After(at) {
+		return fi.ModTime()
+	}
+	return at
 }
 
 func treeSize(in *node, name string) (int64, error) {

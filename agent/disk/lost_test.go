@@ -91,10 +91,37 @@ func TestLostAndFoundDropsTheOldestAndNeverTheNewest(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"5"}, kept())
 
-	now = now.Add(25 * time.Hour)
+}
+
+// A clock that jumps ahead makes every run look too old: the newest stays, and so does one whose index is younger than
+// its name.
+func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
+	root := seeded(t)
+	now := testTime
+	o := Options{Now: func() time.Time { return now }, LostFoundAge: 24 * time.Hour}
+	d := open(t, root, o)
+	apply(t, d, text(map[string]string{"projects/p/a": "git"}))
+	for i, c := range []string{"1", "2", "3"} {
+		now = testTime.Add(time.Duration(i+1) * time.Hour)
+		put(t, root, "projects/p/a", c)
+		apply(t, d, text(map[string]string{"projects/p/a": "git " + c}))
+	}
+	lost, err := d.LostAndFound()
+	require.NoError(t, err)
+	require.Len(t, lost, 3)
+	index := func(i int, at time.Time) {
+		run, _, _ := strings.Cut(lost[i].File, "/")
+		require.NoError(t, os.Chtimes(filepath.Join(root, ownDir, lostDir, run+indexSuffix), at, at))
+	}
+	now = testTime.Add(10 * 365 * 24 * time.Hour)
+	index(0, testTime)
+	index(1, now.Add(-time.Hour))
+	index(2, testTime)
 	require.NoError(t, d.Close())
 	d = open(t, root, o)
-	assert.Empty(t, kept(), "too old")
+	left, err := d.LostAndFound()
+	require.NoError(t, err)
+	assert.Equal(t, lost[1:], left)
 }
 
 // A directory of the gateway's own that the plan knows of goes to lost+found whole.

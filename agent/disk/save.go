@@ -274,7 +274,7 @@ func (r *run) writeIndex() error {
 	if len(r.saved) == 0 {
 		return nil
 	}
-	r.d.pruned = time.Time{} // it has grown
+	r.d.pruned, r.d.saved = time.Time{}, r.name // it has grown
 	n, err := r.lostFolder("")
 	if err != nil {
 		return writing(err, "open lost+found")
