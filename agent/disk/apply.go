@@ -64,6 +64,9 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 func (r *run) finish() (Result, error) {
 	err := r.move()
 	if err == nil {
+		err = r.checkForeign()
+	}
+	if err == nil {
 		err = r.save()
 	}
 	if err == nil {

@@ -16,7 +16,8 @@ func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 	for name, move := range map[string]func(t *testing.T, root string){
 		"another directory": func(t *testing.T, root string) {
 			require.NoError(t, os.Rename(root, root+".broken"))
-			require.NoError(t, os.CopyFS(root, os.DirFS(root+".broken")))
+			seededIn(t, root)
+			put(t, root, "projects/a", "1")
 		},
 		"no own folder": func(t *testing.T, root string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(root, ownDir)))

@@ -49,7 +49,8 @@
 // Nothing that was replaced or removed loses its last name before 8. So a sync that fails in 3 to 6, say because the
 // disk is full, is taken back: the journal is renamed to undo, which needs no space and turns recovery round; steps are
 // undone in reverse, each again only if its slot says that it was done; the undo file goes; then comes 8. What the
-// gateway wrote to a new file, or put in its place, meanwhile stays.
+// gateway wrote to a new file, or put in its place, meanwhile stays. The same happens where 4 finds what the plan did not
+// see, and the caller wants nothing of the gateway's to be replaced; see RefuseForeign.
 //
 // A journal that cannot be read was damaged after it was written, and nobody knows what staging holds: all of it goes to
 // lost+found, and the manifest is marked incomplete, so that the next plan compares every file.

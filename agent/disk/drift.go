@@ -167,7 +167,7 @@ func (c *driftCheck) content(rec plan.Owned, st plan.Stat, same bool) error {
 	case id == rec.Have:
 	case name == resource.Thumbnail && st.Exec == rec.Exec:
 		c.thumb = append(c.thumb, thumbnail{now, len(c.adopt)})
-	case st.Exec == rec.Exec && c.means(n, name, now):
+	case st.Exec == rec.Exec && c.d.means(n, name, now):
 		c.adoptAs(now)
 	default:
 		c.drifted(rec.Path, Modified)
@@ -200,13 +200,14 @@ func (c *driftCheck) thumbnails() {
 	c.adopt = append(merged, c.adopt[from:]...)
 }
 
-// means reports whether a JSON file still means what git wanted. Where the wanted bytes cannot be had it says no.
-func (c *driftCheck) means(n *node, name string, rec plan.Owned) bool {
+// means reports whether the JSON file that lies at a name, and belongs to rec.Path, still means what git wanted. Where
+// the wanted bytes cannot be had it says no.
+func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {
-	case c.d.o.Wanted == nil || path.Ext(name) != ".json":
+	case d.o.Wanted == nil || path.Ext(rec.Path) != ".json":
 		return false
-	case name == resource.File:
+	case path.Base(rec.Path) == resource.File:
 		compare = resource.SameButModification
 	}
 	f, fi, err := n.file(name, os.O_RDONLY)
@@ -222,8 +223,8 @@ func (c *driftCheck) means(n *node, name string, rec plan.Owned) bool {
 		return false
 	}
 	b := &limited{}
-	if _, err := c.d.o.Wanted(b, rec.Want); err != nil {
-		c.d.log.Debug("cannot compare by meaning", "path", n.join(name), "error", err)
+	if _, err := d.o.Wanted(b, rec.Want); err != nil {
+		d.log.Debug("cannot compare by meaning", "path", n.join(name), "error", err)
 		return false
 	}
 	same, err := compare(now, b.Bytes())

@@ -28,6 +28,12 @@ const (
 	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned
 )
 
+const (
+	flagBase = 1 << iota // there was a manifest
+	flagRefuse
+	flagRunsKnown = flagBase | flagRefuse
+)
+
 func (r *run) encode(to io.Writer) error {
 	sum := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(to, sum), 64<<10)
@@ -38,7 +44,7 @@ func (r *run) encode(to io.Writer) error {
 	b := append([]byte(nil), journalMagic...)
 	b = appendString(b, string(head))
 	b = appendString(b, r.name)
-	b = append(b, boolByte(r.base.known))
+	b = append(b, boolByte(r.base.known)*flagBase|boolByte(r.refuse)*flagRefuse)
 	b = append(b, r.base.commit[:]...)
 	b = binary.AppendUvarint(b, uint64(r.base.files))
 	b = binary.AppendUvarint(b, uint64(len(r.areas)))
@@ -115,7 +121,12 @@ func decodeJournal(b []byte) (*run, error) {
 	if r.name = d.string(255); d.err == nil && !validRunName(r.name) {
 		d.fail("the journal names a bad folder %q", r.name)
 	}
-	r.base = base{known: d.byte() == 1, commit: d.id(), files: d.length(math.MaxInt32)}
+	flags := d.byte()
+	if flags&^flagRunsKnown != 0 {
+		d.fail("the journal has unknown flags %#x", flags)
+	}
+	r.refuse = flags&flagRefuse != 0
+	r.base = base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
 	for range d.length(maxAreas) {
 		r.areas = append(r.areas, d.path(true))
 	}

@@ -17,7 +17,7 @@ import (
 func testRun() *run {
 	return &run{
 		header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{"", "projects"},
-		base: base{known: true, commit: plan.ID{9}, files: 12},
+		refuse: true, base: base{known: true, commit: plan.ID{9}, files: 12},
 		changes: []plan.Change{
 			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true},
 			{Op: plan.Delete, Path: "b/c", FoundID: plan.ID{2}, Found: plan.Stat{Kind: plan.File, Size: 3, Mtime: -4, Exec: true}, Conflict: true, Owned: true},

@@ -16,6 +16,7 @@ type run struct {
 	slots   []slot        // one per change
 	dirs    []directory   // that tasks make or remove
 	tasks   []task        // what moves, in order
+	refuse  bool          // see RefuseForeign
 	base    base          // the manifest that the header and the edits are put on
 
 	cur     cursor

@@ -48,7 +48,7 @@ func (r *run) undo() error {
 	if err := r.settleNames(); err != nil {
 		return err
 	}
-	if r.doubtful {
+	if r.doubtful || r.redo && baseOf(d.manifest()) != r.base {
 		if err := d.distrust(); err != nil {
 			return err
 		}
@@ -94,19 +94,33 @@ func (r *run) moveBack(at int) error {
 	case err != nil:
 		return err
 	case old == asideName(at):
-		return r.d.rename(stg, old, n, name)
+		return r.putOver(stg, old, n, name)
 	case old == "":
 		err = r.d.rename(n, name, stg, slotName(at))
 	default:
 		err = r.d.exchange(stg, old, n, name)
 		if errors.Is(err, errNoFlag) { // the directory was copied here from a file system that could
-			return r.d.rename(stg, old, n, name)
+			return r.putOver(stg, old, n, name)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	return r.saveForeign(at)
+}
+
+// putOver moves what was replaced over the file of ours that replaced it; a directory cannot, and that file goes first.
+func (r *run) putOver(stg *node, old string, n *node, name string) error {
+	fi, err := stg.root.Lstat(old)
+	if err != nil {
+		return err
+	}
+	if fi.IsDir() {
+		if err := r.d.remove(n, name); err != nil {
+			return err
+		}
+	}
+	return r.d.rename(stg, old, n, name)
 }
 
 // saveForeign saves what came back from the place of a write if the gateway wrote into it at the last moment.

@@ -1,0 +1,151 @@
+//go:build linux
+
+package disk
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+var (
+	foreignOne = text(map[string]string{
+		"projects/p/deleted": "1", "projects/p/edited": "1", "projects/p/other": "1", "projects/p/link": "1",
+		"projects/p/v/view.json": `{"a":1}`, "projects/p/v/thumbnail.png": "1",
+	})
+	foreignTwo = text(map[string]string{
+		"projects/p/edited": "2", "projects/p/other": "2", "projects/p/link": "2", "projects/p/new": "2", "projects/p/same": "2",
+		"projects/p/v/view.json": `{"a":2}`, "projects/p/v/thumbnail.png": "2",
+	})
+)
+
+// stageForeign stages two on one; what it knows of git are both.
+func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
+	t.Helper()
+	o.Wanted = func(w io.Writer, id plan.ID) (int64, error) {
+		for _, f := range foreignOne {
+			if blobID([]byte(f.content)) == id {
+				n, err := io.WriteString(w, f.content)
+				return int64(n), err
+			}
+		}
+		return 0, os.ErrNotExist
+	}
+	d, err := Open(root, o)
+	require.NoError(t, err)
+	apply(t, d, foreignOne)
+	s, err := d.Stage(t.Context(), planFor(t, d, foreignTwo), nil, foreignTwo.source())
+	require.NoError(t, err)
+	s.RefuseForeign()
+	return d, s
+}
+
+// harmless is what a gateway does by itself, or what has nothing of its own.
+func harmless(t *testing.T, root string) {
+	put(t, root, "projects/p/v/view.json", `{ "a": 1 }`)
+	put(t, root, "projects/p/v/thumbnail.png", "drawn again")
+	put(t, root, "projects/p/same", "2")
+	require.NoError(t, os.Remove(filepath.Join(root, "projects/p/other")))
+	require.NoError(t, os.Mkdir(filepath.Join(root, "projects/p/other"), 0o755))
+}
+
+// foreign is what it does not.
+func foreign(t *testing.T, root string) {
+	put(t, root, "projects/p/deleted", "D")
+	put(t, root, "projects/p/edited", "E")
+	put(t, root, "projects/p/new", "N")
+	require.NoError(t, os.Remove(filepath.Join(root, "projects/p/link")))
+	require.NoError(t, os.Symlink("/nowhere", filepath.Join(root, "projects/p/link")))
+}
+
+var foreignPaths = []string{"projects/p/deleted", "projects/p/edited", "projects/p/link", "projects/p/new"}
+
+// A sync that may replace nothing of the gateway's is taken back where the gateway wrote after the plan.
+func TestForeignWritesAfterThePlanTakeTheSyncBack(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		root := seeded(t)
+		d, s := stageForeign(t, root, Options{plain: plain})
+		harmless(t, root)
+		foreign(t, root)
+		before := snapshot(t, root)
+		res, err := s.Apply(t.Context(), head(foreignTwo))
+		var f *ForeignError
+		require.ErrorAs(t, err, &f)
+		assert.Equal(t, foreignPaths, f.Paths)
+		assert.Contains(t, err.Error(), "projects/p/link and 1 more")
+		assert.False(t, res.Applied)
+		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
+		assert.True(t, d.Manifest().Header().Complete)
+		lost, err := d.LostAndFound()
+		require.NoError(t, err)
+		assert.Empty(t, lost)
+		assertNoLeftovers(t, root)
+		require.NoError(t, d.Close())
+	}
+}
+
+func TestNoiseAfterThePlanIsNoForeignWrite(t *testing.T) {
+	root := seeded(t)
+	d, s := stageForeign(t, root, Options{})
+	harmless(t, root)
+	res, err := s.Apply(t.Context(), head(foreignTwo))
+	require.NoError(t, err)
+	assert.True(t, res.Applied)
+	for p, f := range foreignTwo {
+		assert.Equal(t, f.content, contents(t, root)[p], p)
+	}
+	require.NoError(t, d.Close())
+}
+
+// F14: the crash does not make a sync that may replace nothing into one that may; and once its manifest is in place it
+// is over.
+func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
+	for name, c := range map[string]struct {
+		at      effect
+		write   bool
+		forward bool
+	}{
+		"before a file moved":     {at: effect{op: "exchange"}, write: true},
+		"after all files moved":   {at: effect{op: "syncdir", path: "projects/p"}, forward: true},
+		"after the manifest came": {at: effect{op: "remove", path: ".stoker/" + journalFile}, forward: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			d, s := stageForeign(t, root, Options{})
+			dead := false
+			d.o.around = func(e effect, do func() error) error {
+				dead = dead || e.op == c.at.op && (c.at.path == "" || c.at.path == e.path)
+				if dead {
+					return syscall.EIO
+				}
+				return do()
+			}
+			_, err := s.Apply(t.Context(), head(foreignTwo))
+			require.ErrorIs(t, err, syscall.EIO)
+			require.NoError(t, d.Close())
+			if c.write {
+				foreign(t, root)
+			}
+			d = open(t, root, Options{})
+			require.NotNil(t, d.Recovered())
+			assert.Equal(t, c.forward, d.Recovered().Forward)
+			if c.write {
+				assert.Equal(t, "E", contents(t, root)["projects/p/edited"])
+				assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
+			} else {
+				assert.Equal(t, "2", contents(t, root)["projects/p/edited"])
+				assert.Equal(t, foreignTwo.id(), d.Manifest().Header().Commit)
+			}
+			assertNoLeftovers(t, root)
+		})
+	}
+}
