@@ -112,7 +112,13 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 			return false, errors.Join(err, staged.Discard())
 		}
 	}
+	if s.rules.Conflict != plan.GitWins {
+		staged.RefuseForeign() // what the gateway writes at this moment is a conflict like any other
+	}
 	res, err := staged.Apply(ctx, s.header(changes))
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok {
+		return res.Applied, failure.New(v1alpha1.ReasonConflictDetected, "%w; it is planned again", foreign)
+	}
 	if err != nil {
 		return res.Applied, err
 	}
@@ -120,6 +126,9 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 	c := changes.Counts()
 	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
 	s.r.Message = changes.Summary()
+	if more := res.Saved - c.Conflicts; more > 0 {
+		s.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
+	}
 	return true, nil
 }
 

@@ -118,9 +118,19 @@ func (e *Engine) Close() error {
 }
 
 // Open takes the data directory and finishes what a crash left; it is a no-op where that was done.
+//
+// A directory that is no longer the one at its path (a backup was put back, .stoker was removed) is let go of, and the
+// one that is there now is opened.
 func (e *Engine) Open() (*disk.Dir, error) {
 	if e.dir != nil {
-		return e.dir, nil
+		err := e.dir.Current()
+		if err == nil {
+			return e.dir, nil
+		}
+		e.Log.Warn("the data directory is opened anew", "error", err)
+		if err := e.Close(); err != nil {
+			return nil, err
+		}
 	}
 	o := e.Disk
 	o.Wanted = e.wanted

@@ -220,6 +220,61 @@ func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
 	assert.Equal(t, "{}", b.read("projects/line/zz.json"))
 }
 
+// What the gateway writes between the plan and the move is a conflict like any other: it goes by the policy.
+func TestAWriteDuringTheSyncGoesByTheConflictPolicy(t *testing.T) {
+	for policy, c := range map[v1alpha1.ConflictPolicy]struct {
+		live  string
+		phase sync.Phase
+	}{
+		v1alpha1.ConflictGitWins:     {`{"two": 2}`, sync.Synced},
+		v1alpha1.ConflictHold:        {`{"mine": 1}`, sync.Held},
+		v1alpha1.ConflictGatewayWins: {`{"mine": 1}`, sync.Held},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			b.target.Profile.ConflictPolicy = policy
+			good := b.push(first()...)
+			b.synced()
+			b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write("projects/line/zz.json", "{}"))
+			b.engine.Progress = func(step string, _, _ int) {
+				if step == "apply" {
+					require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"mine": 1}`), 0o644))
+				}
+			}
+			r := b.sync()
+			b.engine.Progress = func(string, int, int) {}
+			assert.Equal(t, c.phase, r.Phase, r.String())
+			assert.Equal(t, c.live, b.read(view))
+			if c.phase == sync.Held {
+				assert.Equal(t, good, r.Commit)
+				assert.Empty(t, b.read("projects/line/zz.json"))
+			} else {
+				assert.Contains(t, r.Message, "to lost+found")
+			}
+			if policy == v1alpha1.ConflictGatewayWins {
+				assert.Equal(t, 1, b.synced().Files.Kept)
+			}
+		})
+	}
+}
+
+// A backup that is put back is another directory, and is looked at as one.
+func TestADataDirectoryThatIsReplacedIsOpenedAnew(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	require.NoError(t, os.Rename(b.data, b.data+".old"))
+	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "config/resources/core"), 0o755))
+	b.peers.Gateway = nil
+	r := b.sync()
+	require.Equal(t, sync.Synced, r.Phase, r.String())
+	assert.Equal(t, `{"one": 1}`, b.read(view), "the new one is synced from its start")
+	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
+	r = b.sync()
+	require.Equal(t, sync.Synced, r.Phase, r.String())
+	assert.FileExists(t, filepath.Join(b.data, ".stoker/manifest"))
+}
+
 func TestBeforeItsGatewayStartsASyncAsksNobodyAndOwesNoScan(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, b.gw.SetState(simulator.Down))
