@@ -276,52 +276,58 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 
 // F13, F14: a step that fails makes the sync fail with its reason and leaves the last good commit.
 func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
-	w := newCrashWorld()
-	n := w.steps(t)
-	for fail := 1; fail <= n; fail += stride(1) {
-		ok := t.Run(strconv.Itoa(fail), func(t *testing.T) {
-			root := w.build(t)
-			c := newPowerCut(t, root)
-			c.fail, c.err = fail, syscall.ENOSPC
-			res, err := w.run(t, root, c)
-			if err != nil {
-				assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
-				if !res.Applied {
-					assert.Empty(t, cmp.Diff(w.before, contents(t, root)))
-				}
-			}
-			w.check(t, root)
-		})
-		if !ok {
-			return
-		}
-	}
-}
-
-// F14: the power goes while a failed sync is taken back.
-func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
-	w := newCrashWorld()
-	n := w.steps(t)
-	for fail := n / 2; fail <= n; fail += stride(11) {
-		for stop := fail + 1; stop < fail+n; stop += stride(5) {
-			done := false
-			ok := t.Run(fmt.Sprintf("%d-%d", fail, stop), func(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		w := newCrashWorld()
+		w.plain = plain
+		n := w.steps(t)
+		for fail := 1; fail <= n; fail += stride(1) {
+			ok := t.Run(fmt.Sprintf("plain=%v %d", plain, fail), func(t *testing.T) {
 				root := w.build(t)
 				c := newPowerCut(t, root)
-				c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
-				_, _ = w.run(t, root, c) // how it ends depends on the two steps; what is left is what counts
-				done = !c.dead
-				c.cut()
-				if stop%3 == 0 {
-					copyByFile(t, root)
+				c.fail, c.err = fail, syscall.ENOSPC
+				res, err := w.run(t, root, c)
+				if err != nil {
+					assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
+					if !res.Applied {
+						assert.Empty(t, cmp.Diff(w.before, contents(t, root)))
+					}
 				}
 				w.check(t, root)
 			})
 			if !ok {
 				return
 			}
-			if done {
-				break
+		}
+	}
+}
+
+// F14: the power goes while a failed sync is taken back.
+func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		w := newCrashWorld()
+		w.plain = plain
+		n := w.steps(t)
+		for fail := n / 2; fail <= n; fail += stride(11) {
+			for stop := fail + 1; stop < fail+n; stop += stride(5) {
+				done := false
+				ok := t.Run(fmt.Sprintf("plain=%v %d-%d", plain, fail, stop), func(t *testing.T) {
+					root := w.build(t)
+					c := newPowerCut(t, root)
+					c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
+					_, _ = w.run(t, root, c) // how it ends depends on the two steps; what is left is what counts
+					done = !c.dead
+					c.cut()
+					if stop%3 == 0 {
+						copyByFile(t, root)
+					}
+					w.check(t, root)
+				})
+				if !ok {
+					return
+				}
+				if done {
+					break
+				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -64,6 +65,9 @@ func (r *run) moveBack(at int) error {
 		return err
 	}
 	if in {
+		if err := r.halfMoved(at); err != nil {
+			return err
+		}
 		if r.redo { // perhaps moved back before the crash, and not looked at
 			return r.saveForeign(at)
 		}
@@ -96,8 +100,19 @@ func (r *run) moveBack(at int) error {
 	case old == asideName(at):
 		return r.putOver(stg, old, n, name)
 	case old == "":
+		fi, lerr := n.root.Lstat(name)
+		if lerr != nil || statOf(fi).Exec != c.Exec { // the old one with the same bytes, which came back before a crash
+			return lerr
+		}
 		err = r.d.rename(n, name, stg, slotName(at))
 	default:
+		if r.redo && c.Found.Kind == plan.Missing {
+			// Two files with the wanted bytes, of a new one: copies of what had two names for a moment.
+			if twin, err := stg.id(old, r.buf); err == nil && twin == c.ID {
+				r.doubt(at)
+				return r.d.remove(n, name)
+			}
+		}
 		err = r.d.exchange(stg, old, n, name)
 		if errors.Is(err, errNoFlag) { // the directory was copied here from a file system that could
 			return r.putOver(stg, old, n, name)
@@ -107,6 +122,40 @@ func (r *run) moveBack(at int) error {
 		return err
 	}
 	return r.saveForeign(at)
+}
+
+// halfMoved takes back a write that stopped between its two steps, on a file system that cannot exchange: the wanted
+// bytes have a second name at their place already, or what was there was moved aside and nothing followed.
+func (r *run) halfMoved(at int) error {
+	if !r.redo && !r.d.plainRename.Load() {
+		return nil
+	}
+	stg := r.stagingOf(at)
+	slot, err := stg.root.Lstat(slotName(at))
+	if err != nil {
+		return err
+	}
+	dir, name := split(r.changes[at].Path)
+	n, err := r.cur.at(dir)
+	if notThere(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch fi, err := n.root.Lstat(name); {
+	case err == nil && os.SameFile(fi, slot):
+		r.touch(n)
+		return r.d.remove(n, name)
+	case err == nil || !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	r.touch(n)
+	err = r.d.renameNew(stg, asideName(at), n, name)
+	if errors.Is(err, fs.ErrNotExist) { // nothing was there
+		return nil
+	}
+	return err
 }
 
 // putOver moves what was replaced over the file of ours that replaced it; a directory cannot, and that file goes first.
