@@ -116,8 +116,8 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 		staged.RefuseForeign() // what the gateway writes at this moment is a conflict like any other
 	}
 	res, err := staged.Apply(ctx, s.header(changes))
-	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok {
-		return res.Applied, failure.New(v1alpha1.ReasonConflictDetected, "%w; it is planned again", foreign)
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
+		return false, failure.New(v1alpha1.ReasonConflictDetected, "%w; it is planned again", foreign)
 	}
 	if err != nil {
 		return res.Applied, err
