@@ -13,26 +13,26 @@ import (
 )
 
 // Phase is where a gateway stands after a sync; the words are those of status.discoveredGateways[].syncStatus.
-type Phase string
+type Phase = v1alpha1.GatewaySyncState
 
 // The phases that a sync can end in.
 const (
 	// Pending: something has to come about by itself first: the gateway or its volume is not ready, or the other node of a
 	// redundant pair has not written yet.
-	Pending Phase = "Pending"
+	Pending = v1alpha1.GatewayPending
 	// Syncing: a sync is under way. No report ends in it.
-	Syncing Phase = "Syncing"
+	Syncing = v1alpha1.GatewaySyncing
 	// Applied: the files are on the disk, and the gateway has not confirmed them.
-	Applied Phase = "Applied"
+	Applied = v1alpha1.GatewayApplied
 	// Synced: the files are on the disk and the gateway took them; without an API token, the files alone.
-	Synced Phase = "Synced"
+	Synced = v1alpha1.GatewaySynced
 	// Standby: the node of a redundant pair that has no config access holds what it may write, and the rest came by the
 	// pair. It counts as synced.
-	Standby Phase = "Standby"
+	Standby = v1alpha1.GatewayStandby
 	// Held: a person, a policy or a Designer has to move first. The last good commit is live.
-	Held Phase = "Held"
+	Held = v1alpha1.GatewayHeld
 	// Error: the sync failed. The last good commit is live unless Message says otherwise.
-	Error Phase = "Error"
+	Error = v1alpha1.GatewayError
 )
 
 // Counts says how many files a sync changed.

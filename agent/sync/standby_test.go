@@ -123,7 +123,7 @@ func TestABackupWritesWhatThePairDoesNotCopyAndWaitsForTheRest(t *testing.T) {
 
 func TestABackupBeforeItsMasterIsNotAheadAndComesAfterIt(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	good := p.push(first()...)
+	good := p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
