@@ -238,9 +238,10 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 		if err != nil || changes.Held != nil {
 			continue // nothing is applied, so nothing can break; what is refused has tests of its own
 		}
-		for want := range desired.Walk() {
+		for want, err := range desired.Walk() {
+			require.NoError(t, err)
 			var b strings.Builder
-			_, err := desired.WriteBlob(&b, want.ID)
+			_, err = desired.WriteBlob(&b, want.ID)
 			require.NoError(t, err)
 			known[b.String()] = true
 		}
@@ -333,7 +334,8 @@ func (c *check) noise(want plan.Want, content string) bool {
 // foreign checks that what is neither desired nor ours is as it was.
 func (c *check) foreign() {
 	wanted := make(map[string]bool)
-	for want := range c.in.Desired.Walk() {
+	for want, err := range c.in.Desired.Walk() {
+		require.NoError(c.t, err)
 		wanted[want.Path] = true
 	}
 	for path, content := range c.before {

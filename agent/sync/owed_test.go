@@ -18,7 +18,7 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 	data := t.TempDir()
 	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
 	require.NoError(t, err)
-	t.Cleanup(func() { d.Close() })
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	return d, data
 }
 

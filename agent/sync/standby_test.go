@@ -50,7 +50,7 @@ func (b *bench) twin(o simulator.Options) *bench {
 	var err error
 	two.gw, err = simulator.Start(o)
 	require.NoError(b.t, err)
-	b.t.Cleanup(func() { two.gw.Close() })
+	b.t.Cleanup(func() { assert.NoError(b.t, two.gw.Close()) })
 	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
 	require.NoError(b.t, err)
 	log := slog.New(slog.DiscardHandler)

@@ -51,7 +51,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	var err error
 	b.gw, err = simulator.Start(o)
 	require.NoError(t, err)
-	t.Cleanup(func() { b.gw.Close() })
+	t.Cleanup(func() { assert.NoError(t, b.gw.Close()) })
 	u, err := repo.ParseURL(b.repo.Dir)
 	require.NoError(t, err)
 	b.peers.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})

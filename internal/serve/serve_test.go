@@ -54,7 +54,7 @@ func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
 func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
+	defer func() { assert.NoError(t, l.Close()) }()
 	_, err = serve.Listen(t.Context(), l.Addr().String(), http.NotFoundHandler())
 	assert.ErrorContains(t, err, l.Addr().String())
 }

@@ -42,7 +42,7 @@ func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 	require.NoError(t, err)
 	srv, err := gitserver.StartSSH(filepath.Join(p.dir, "git"), gitserver.SSHOptions{Users: map[string]ssh.PublicKey{"git": signer.PublicKey()}})
 	require.NoError(t, err)
-	defer srv.Close()
+	defer func() { assert.NoError(t, srv.Close()) }()
 	p.secret("ssh/identity", key)
 	p.secret("ssh/known_hosts", "example.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl")
 	p.spec.raw = rawSpec(srv.URL("git", "site.git"),

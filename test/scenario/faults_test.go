@@ -75,7 +75,7 @@ func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
 	p.synced(last)
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
-	defer elsewhere.Close()
+	defer func() { assert.NoError(t, elsewhere.Close()) }()
 
 	for i, c := range []struct {
 		name, reason string

@@ -75,7 +75,7 @@ func (p *plant) checkManifest(commit string) {
 	p.t.Helper()
 	d, err := disk.Open(p.data, disk.Options{AllowUnseeded: true})
 	require.NoError(p.t, err)
-	defer d.Close()
+	defer func() { assert.NoError(p.t, d.Close()) }()
 	m := d.Manifest()
 	assert.Equal(p.t, commit, m.Header().Commit.String())
 	want := p.desired(commit)

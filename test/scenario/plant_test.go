@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/test/gateway/simulator"
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		agentBinary = filepath.Join(dir, "agent")
 		if out, err := exec.Command("go", "build", "-o", agentBinary, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the agent: %v\n%s", err, out)
@@ -97,7 +98,7 @@ func newPlant(t *testing.T, setups ...setup) *plant {
 	var err error
 	p.git, err = gitserver.Start(root, gitserver.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { p.git.Close() })
+	t.Cleanup(func() { _ = p.git.Close() }) // a scenario may have closed it
 	p.spec = spec{repo: p.git.URL("site.git"), ref: "main", mappings: [][2]string{{"services/gw/projects", "projects"}, {"services/gw/config", "config"}}}
 
 	o := simulator.Options{Data: p.data, Strict: true}
@@ -107,7 +108,7 @@ func newPlant(t *testing.T, setups ...setup) *plant {
 	if o.Data != "" {
 		p.gw, err = simulator.Start(o)
 		require.NoError(t, err)
-		t.Cleanup(func() { p.gw.Close() })
+		t.Cleanup(func() { assert.NoError(t, p.gw.Close()) })
 		p.secret("gateway/apiKey", p.gw.Token())
 	} else {
 		p.write(".ignition-seed-complete", "")

@@ -46,7 +46,7 @@ func TestNoSecretIsEverSaid(t *testing.T) {
 
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
-	defer elsewhere.Close()
+	defer func() { assert.NoError(t, elsewhere.Close()) }()
 	// The servers echo what they were sent, as careless ones do.
 	for _, fault := range []gitserver.Fault{gitserver.Status(401), gitserver.Status(500), gitserver.Redirect(elsewhere.URL("")), gitserver.Truncate(100)} {
 		p.git.Inject(fault)

@@ -86,7 +86,7 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 	t.Helper()
 	to, err := os.OpenRoot(dir)
 	require.NoError(t, err)
-	defer to.Close()
+	defer func() { assert.NoError(t, to.Close()) }()
 	require.NoError(t, fs.WalkDir(from.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
