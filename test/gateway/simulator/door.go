@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log"
 	"math/big"
@@ -28,6 +29,7 @@ type door struct {
 	server *http.Server
 	served chan struct{}
 	walled bool // never to be opened again
+	port   holder
 }
 
 func (d *door) address() string {
@@ -46,12 +48,17 @@ func (d *door) open() error {
 	if d.server != nil {
 		return nil
 	}
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: shared}
 	l, err := lc.Listen(context.Background(), "tcp", d.addr)
 	if err != nil {
 		return err
 	}
 	d.addr = l.Addr().String()
+	if !d.port.held() {
+		if d.port, err = hold(d.addr); err != nil {
+			return errors.Join(err, l.Close())
+		}
+	}
 	if d.tls != nil {
 		l = tls.NewListener(l, d.tls)
 	}
@@ -77,6 +84,7 @@ func (d *door) wall() {
 	d.walled = true
 	d.mu.Unlock()
 	d.close()
+	d.port.release()
 }
 
 func (d *door) close() {
