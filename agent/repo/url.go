@@ -117,7 +117,7 @@ func parseHTTP(s string) (URL, error) {
 	if err != nil {
 		return URL{}, err
 	}
-	u := URL{scheme: strings.ToLower(p.Scheme), path: strings.TrimSuffix(p.Path, "/")}
+	u := URL{scheme: strings.ToLower(p.Scheme), path: strings.TrimRight(p.Path, "/")}
 	u.host = canonicalHost(u.scheme, p)
 	if p.User != nil {
 		password, _ := p.User.Password()

@@ -85,7 +85,7 @@ func TestParseURLRefusesHostileAddresses(t *testing.T) {
 func FuzzParseURLRedact(f *testing.F) {
 	for _, s := range []string{
 		"https://%s@host/a.git", "https://user:%s@host/a", "https://%s:x@host:1/a", "http://u:%s@[::1]/", "ssh://git:%s@host/a",
-		"https://host/?t=%s", "https://host/#%s", "//u:%s@host", "https://u:%s@host:bad/", "%s", "-%s", "file://%s/a", "git@%s:a", "https://\n%s@h",
+		"https://host/?t=%s", "https://host/#%s", "//u:%s@host", "https://u:%s@host:bad/", "%s", "-%s", "file://%s/a", "git@%s:a", "s@u:%s@", "http://a/aa>//aaa^//", "https://\n%s@h",
 	} {
 		f.Add(s)
 	}

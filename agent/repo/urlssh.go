@@ -19,7 +19,7 @@ func parseSSH(s string) (URL, error) {
 	if err != nil {
 		return URL{}, err
 	}
-	u := URL{scheme: "ssh", host: canonicalHost("ssh", p), path: strings.TrimSuffix(p.Path, "/")}
+	u := URL{scheme: "ssh", host: canonicalHost("ssh", p), path: strings.TrimRight(p.Path, "/")}
 	if strings.HasPrefix(u.path, "/~") {
 		u.path = u.path[1:]
 	}
@@ -57,6 +57,8 @@ func parseBare(s string) (URL, error) {
 		return URL{}, badURL("its host is no host name")
 	case path == "" || strings.HasPrefix(path, "-") || strings.HasPrefix(path, ":") || strings.Trim(path, "/") == "":
 		return URL{}, badURL("what follows the colon is not the path of a repository")
+	case strings.Contains(path, "@"): // which of two @ ends the user cannot be told once the user is not printed
+		return URL{}, badURL("its path has an @: write it as ssh://user@host/path")
 	}
 	u := URL{scheme: "ssh", host: canonicalHost("ssh", &url.URL{Host: joinHost(host)}), path: strings.TrimRight(path, "/")}
 	if strings.HasPrefix(u.path, "/~") {
