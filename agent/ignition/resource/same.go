@@ -24,11 +24,7 @@ func SameJSON(a, b []byte) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
 	}
-	x, err := decode(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := decode(b)
+	x, y, err := decodeBoth(a, b)
 	if err != nil {
 		return false, err
 	}
@@ -42,11 +38,7 @@ func SameButModification(a, b []byte) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
 	}
-	x, err := decode(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := decode(b)
+	x, y, err := decodeBoth(a, b)
 	if err != nil {
 		return false, err
 	}
@@ -61,6 +53,14 @@ func unmodified(v any) any {
 		}
 	}
 	return v
+}
+
+func decodeBoth(a, b []byte) (x, y any, err error) {
+	if x, err = decode(a); err != nil {
+		return nil, nil, err
+	}
+	y, err = decode(b)
+	return x, y, err
 }
 
 func decode(b []byte) (any, error) {
