@@ -2,6 +2,8 @@ package repo
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -212,17 +214,16 @@ func (t *talk) request(req *packp.UploadPackRequest) (*packp.UploadPackResponse,
 		return nil, err
 	}
 	t.limit.left, t.limit.limit = t.opts.MaxBytes, t.opts.MaxBytes
-	if err := t.send(req); err != nil {
+	asked, err := encoded(req)
+	if err != nil {
 		return nil, err
 	}
+	unsent := t.send(asked) // a server that refuses hangs up while we still write: what it said counts more
 	if err := peekRefusal(t.out); err != nil {
 		return nil, err
 	}
-	if _, err := t.out.Peek(1); errors.Is(err, io.EOF) {
-		if t.failed() {
-			return nil, &refusedError{t.said.quoted()} // older versions of git complain on their standard error
-		}
-		return nil, io.ErrUnexpectedEOF
+	if _, err := t.out.Peek(1); err != nil {
+		return nil, t.unanswered(cmp.Or(unsent, err))
 	}
 	res := packp.NewUploadPackResponse(req)
 	if err := res.Decode(t); err != nil {
@@ -231,23 +232,40 @@ func (t *talk) request(req *packp.UploadPackRequest) (*packp.UploadPackResponse,
 	return res, nil
 }
 
-// send writes wants, haves and that this is all.
-func (t *talk) send(req *packp.UploadPackRequest) error {
-	defer t.limit.dog.wait()() // a server that does not read is one that stalls
-	w := t.in
+// unanswered explains a program that ended without an answer. Older versions of git complain on their standard error.
+func (t *talk) unanswered(err error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	if t.failed() {
+		return &refusedError{t.said.quoted()}
+	}
+	return io.ErrUnexpectedEOF
+}
+
+// encoded is the text of a request: wants, haves and that this is all. It is made before it is sent, so that an error of
+// the connection keeps its type.
+func encoded(req *packp.UploadPackRequest) ([]byte, error) {
+	var b bytes.Buffer
 	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	if err := req.UploadRequest.Encode(&b); err != nil {
+		return nil, err
+	}
+	if err := req.UploadHaves.Encode(&b, true); err != nil {
+		return nil, err
+	}
+	err := pktline.NewEncoder(&b).Encodef("done\n")
+	return b.Bytes(), err
+}
+
+func (t *talk) send(request []byte) error {
+	defer t.limit.dog.wait()() // a server that does not read is one that stalls
+	if _, err := t.in.Write(request); err != nil {
 		return err
 	}
-	if err := req.UploadRequest.Encode(w); err != nil {
-		return err
-	}
-	if err := req.UploadHaves.Encode(w, true); err != nil {
-		return err
-	}
-	if err := pktline.NewEncoder(w).Encodef("done\n"); err != nil {
-		return err
-	}
-	return w.Close()
+	return t.in.Close()
 }
 
 // Read implements io.Reader.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
@@ -109,6 +111,53 @@ func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 	}
 	_, err = openStore(t, t.TempDir()).Fetch(t.Context(), g.remote(), parseID(t, strings.Repeat("1", 40)), "main")
 	requireReason(t, v1alpha1.ReasonRefNotFound, err)
+}
+
+// A server that refuses ends its program while the client still writes, and so the write fails; its words are there all the
+// same.
+func TestWhatAServerSaysBeforeItHangsUpIsHeard(t *testing.T) {
+	const words = "upload-pack: not our ref"
+	for name, server := range map[string]gitserver.SSHOptions{
+		"in an ERR line":        {Refuse: words},
+		"on its standard error": {Refuse: words, RefuseAside: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newShellSite(t, gitserver.SSHOptions{})
+			commit := g.commit("first", views(1))
+			server.Users = map[string]ssh.PublicKey{"git": g.pub}
+			g.srv.Set(server)
+
+			wire := &secureShell{url: g.url(), auth: g.auth(), opts: RemoteOptions{}.withDefaults()}
+			run, err := wire.talk(t.Context(), &exchange{dog: &watchdog{}})
+			require.NoError(t, err)
+			defer run.hangUp()
+			run.in = &lateWriter{run.in, t, run.session}
+			_, err = run.request((&advert{caps: capability.NewList()}).request(step{want: commit}))
+			require.ErrorContains(t, err, words)
+			assert.True(t, refused(err), "another way to ask may have more luck")
+
+			_, err = openStore(t, t.TempDir()).Fetch(t.Context(), g.remote(), parseID(t, strings.Repeat("1", 40)), "main")
+			requireReason(t, v1alpha1.ReasonRefNotFound, err)
+			assert.ErrorContains(t, err, words)
+		})
+	}
+}
+
+// lateWriter writes when the server has hung up.
+type lateWriter struct {
+	io.WriteCloser
+	t       *testing.T
+	session *ssh.Session
+}
+
+func (w *lateWriter) Write(p []byte) (int, error) {
+	require.Eventually(w.t, func() bool {
+		_, err := w.session.SendRequest("are-you-there", false, nil)
+		return errors.Is(err, io.EOF)
+	}, time.Minute, time.Millisecond)
+	n, err := w.WriteCloser.Write(p)
+	assert.ErrorIs(w.t, err, io.EOF)
+	return n, err
 }
 
 func TestRepositoriesOverSSHThatCannotBeRead(t *testing.T) {

@@ -27,6 +27,10 @@ type SSHOptions struct {
 	StallHello bool
 	// StallAfter makes it go silent after so many bytes of what git says; 0 for never.
 	StallAfter int64
+	// Refuse makes it show its refs and then refuse in these words, hanging up at once: it reads nothing of the request.
+	Refuse string
+	// RefuseAside says the words on the program's standard error, as older versions of git do, and not in an ERR line.
+	RefuseAside bool
 }
 
 // SSHServer serves bare repositories over ssh on loopback: what runs is git upload-pack, for the path in the command.
@@ -231,17 +235,24 @@ func unquote(s string) string {
 }
 
 func (s *SSHServer) run(channel ssh.Channel, path string, opts SSHOptions, gone <-chan struct{}) uint32 {
-	cmd := exec.Command("git", "upload-pack", "--", filepath.Join(s.root, filepath.Join("/", filepath.FromSlash(path))))
+	args := []string{"upload-pack"}
+	if opts.Refuse != "" {
+		args = append(args, "--advertise-refs")
+	}
+	cmd := exec.Command("git", append(args, "--", filepath.Join(s.root, filepath.Join("/", filepath.FromSlash(path))))...)
 	settings := append([][2]string{{"safe.directory", "*"}}, opts.Config...)
 	cmd.Env = append(Env(), fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
 	for i, kv := range settings {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
 	}
+	cmd.Stdout, cmd.Stderr = io.Writer(channel), channel.Stderr()
+	if opts.Refuse != "" {
+		return refuseAtOnce(cmd, channel, opts)
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return 1
 	}
-	cmd.Stdout, cmd.Stderr = io.Writer(channel), channel.Stderr()
 	if opts.StallAfter > 0 {
 		cmd.Stdout = &stallingWriter{w: channel, left: opts.StallAfter, gone: gone}
 	}
@@ -256,6 +267,23 @@ func (s *SSHServer) run(channel ssh.Channel, path string, opts SSHOptions, gone 
 		return 128
 	}
 	return 0
+}
+
+// refuseAtOnce lets git show its refs and says no to whatever comes.
+func refuseAtOnce(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
+	if err := refs.Run(); err != nil {
+		return 1
+	}
+	var err error
+	if opts.RefuseAside {
+		_, err = io.WriteString(channel.Stderr(), "fatal: "+opts.Refuse+"\n")
+	} else {
+		_, err = fmt.Fprintf(channel, "%04xERR %s", 8+len(opts.Refuse), opts.Refuse)
+	}
+	if err != nil {
+		return 1
+	}
+	return 128
 }
 
 // stallingWriter takes nothing any more after some bytes, until the connection goes.
