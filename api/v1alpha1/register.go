@@ -1,9 +1,10 @@
 // +groupName=stoker.io
 // +kubebuilder:object:generate=true
 
-// Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync, what follows from it without asking anybody
-// (the desired ref, the identity of a gateway, the effective settings of a profile, validation), and the closed list of
-// reasons. It imports no other package of Stoker and does no I/O.
+// Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync that people write, the SyncTarget and the
+// SyncReports by which agents talk to each other, what follows from a GatewaySync without asking anybody (the desired ref,
+// the identity of a gateway, the effective settings of a profile, validation), and the closed list of reasons. It imports
+// no other package of Stoker and does no I/O.
 package v1alpha1
 
 import (
@@ -22,7 +23,7 @@ const Kind = "GatewaySync"
 var GroupVersion = schema.GroupVersion{Group: "stoker.io", Version: "v1alpha1"}
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &GatewaySync{}, &GatewaySyncList{})
+	scheme.AddKnownTypes(GroupVersion, &GatewaySync{}, &GatewaySyncList{}, &SyncTarget{}, &SyncTargetList{}, &SyncReport{}, &SyncReportList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 })

@@ -13,7 +13,7 @@ import (
 // has no place yet. Rooms on one floor do not know each other.
 var floors = [][]string{
 	{"api/v1alpha1"},
-	{"internal/failure", "internal/secret"},
+	{"internal/failure", "internal/secret", "internal/kube"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
 	{"agent/plan"},

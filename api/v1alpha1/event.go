@@ -1,0 +1,31 @@
+package v1alpha1
+
+// Reasons of Events. Each is sent once per transition: on the GatewaySync, and on the pod where it is about one gateway.
+const (
+	// EventRefResolved: the desired ref was resolved to a commit, after it was not.
+	EventRefResolved = "RefResolved"
+	// EventRefUpdated: the desired ref moved to another commit.
+	EventRefUpdated = "RefUpdated"
+	// EventRefResolutionFailed: the desired ref could not be resolved.
+	EventRefResolutionFailed = "RefResolutionFailed"
+	// EventSyncCompleted: a gateway, or all of them, run the target commit, verified.
+	EventSyncCompleted = "SyncCompleted"
+	// EventSyncFailed: a gateway's sync failed.
+	EventSyncFailed = "SyncFailed"
+	// EventSyncHeld: a gateway's sync waits for a person, a gate or a Designer.
+	EventSyncHeld = "SyncHeld"
+	// EventConflictDetected: a file was changed on the gateway and in git.
+	EventConflictDetected = "ConflictDetected"
+	// EventGatewayFilesModified: files were changed on the gateway since they were written.
+	EventGatewayFilesModified = "GatewayFilesModified"
+	// EventDesignerSessionActive: a Designer session holds a sync up.
+	EventDesignerSessionActive = "DesignerSessionActive"
+	// EventLeadElected: another agent leads.
+	EventLeadElected = "LeadElected"
+	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways.
+	EventRollbackCompleted = "RollbackCompleted"
+	// EventNotInjected: a pod that asks for an agent has none.
+	EventNotInjected = "NotInjected"
+	// EventPodEvictedForRepair: a young pod without its agent was evicted, so that it starts again with one.
+	EventPodEvictedForRepair = "PodEvictedForRepair"
+)

@@ -1,0 +1,148 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KindSyncReport is the kind of the object in which one agent says where its gateway stands.
+const KindSyncReport = "SyncReport"
+
+// SyncReport is where one gateway stands. It has the name of the gateway's pod, is owned by it and carries the label
+// stoker.io/cr-name. Only that pod's agent writes it. At most 4 KiB: history and plans are kept by the agent, which serves
+// them read-only.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=gsr,categories=stoker
+// +kubebuilder:printcolumn:name="Gateway",type=string,JSONPath=`.status.gateway`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.commit`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type SyncReport struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// What the agent last saw.
+	// +required
+	Status SyncReportStatus `json:"status"`
+}
+
+// SyncReportStatus is what the agent last saw. It is written when it changes, not because time passes.
+type SyncReportStatus struct {
+	// Format of this object.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Format int32 `json:"format"`
+	// Name of the gateway.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Gateway string `json:"gateway"`
+	// Profile in force; empty in service-path mode.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Profile string `json:"profile,omitempty"`
+	// Where the gateway stands.
+	// +required
+	Phase GatewaySyncState `json:"phase"`
+	// Why.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason Reason `json:"reason,omitempty"`
+	// The same for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// Ref of the target that this report is about.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// Commit that lies on the gateway's disk: never ahead of it.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
+	Commit string `json:"commit,omitempty"`
+	// Commit that was to be synced.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
+	Target string `json:"target,omitempty"`
+	// Generation of the GatewaySync's spec that was followed.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// The target's requestedAt that this gateway has dealt with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	HandledRequest string `json:"handledRequest,omitempty"`
+	// The target's forceSync that this gateway has dealt with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	HandledForceSync string `json:"handledForceSync,omitempty"`
+	// Term of the lead whose target was followed.
+	// +optional
+	Term int32 `json:"term,omitempty"`
+	// When the last sync that did something, or failed, started.
+	// +optional
+	Started *metav1.Time `json:"started,omitempty"`
+	// How long it took, such as 1.2s.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Duration string `json:"duration,omitempty"`
+	// What it did.
+	// +optional
+	Files FileCounts `json:"files,omitempty"`
+	// Projects that are synced, at most 32 of them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	Projects []string `json:"projects,omitempty"`
+	// What the gateway's last scan said.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Scan string `json:"scan,omitempty"`
+	// Files that were changed on the gateway and not in git.
+	// +optional
+	Drift DriftFiles `json:"drift,omitempty"`
+	// Version of the agent.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// True: this gateway is not synced by the will of a person.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+}
+
+// FileCounts are numbers of files.
+type FileCounts struct {
+	// Files that were not there.
+	// +optional
+	Added int32 `json:"added,omitempty"`
+	// Files that were replaced.
+	// +optional
+	Modified int32 `json:"modified,omitempty"`
+	// Files that were removed.
+	// +optional
+	Deleted int32 `json:"deleted,omitempty"`
+	// Files that differ from git and were left, by conflictPolicy.
+	// +optional
+	Kept int32 `json:"kept,omitempty"`
+}
+
+// DriftFiles is what was changed on the gateway since it was written.
+type DriftFiles struct {
+	// Number of files.
+	// +optional
+	Files int32 `json:"files,omitempty"`
+	// The first ten.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=256
+	Paths []string `json:"paths,omitempty"`
+}
+
+// SyncReportList is a list of SyncReports.
+//
+// +kubebuilder:object:root=true
+type SyncReportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SyncReport `json:"items"`
+}

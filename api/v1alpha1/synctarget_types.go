@@ -1,0 +1,111 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KindSyncTarget is the kind of the one small object of a GatewaySync that all its agents watch.
+const KindSyncTarget = "SyncTarget"
+
+// Formats of what agents tell each other. An agent that knows only an older format does not campaign while a newer one
+// reports, and a follower whose format is below a target's minFormat leaves its gateway as it is and says so.
+const (
+	TargetFormat int32 = 1
+	ReportFormat int32 = 1
+)
+
+// SyncTarget says which commit the gateways of a GatewaySync are to run, and who is the lead among the agents. It has the
+// name of its GatewaySync and is owned by it. Agents write it; people only read it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=gst,categories=stoker
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.spec.ref`
+// +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.spec.commit`
+// +kubebuilder:printcolumn:name="Lead",type=string,JSONPath=`.spec.lead.holder`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="a name has at most 48 characters"
+type SyncTarget struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// What the lead decided.
+	// +required
+	Spec SyncTargetSpec `json:"spec"`
+}
+
+// SyncTargetSpec is what the lead decided. Lock and target are one object, so that the write of a lead that was replaced
+// fails by its resourceVersion.
+type SyncTargetSpec struct {
+	// Format of this object.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Format int32 `json:"format"`
+	// The oldest format that an agent has to know to follow it.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	MinFormat int32 `json:"minFormat"`
+	// Who leads.
+	// +optional
+	Lead LeadRecord `json:"lead,omitempty"`
+	// Generation of the GatewaySync that this target follows from. An agent takes the spec from the GatewaySync itself, and
+	// only while its generation is this one: a target never leads to another repository or folder.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// The desired ref.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// Full name of the ref that the commit is the tip of, such as refs/heads/main; empty for a commit that was asked for by
+	// its id. Git servers that do not give a commit by its id are asked for this one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	RefName string `json:"refName,omitempty"`
+	// The commit to run. Empty: none was resolved yet, and gateways stay as they are.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
+	Commit string `json:"commit,omitempty"`
+	// When the ref was resolved to this commit first.
+	// +optional
+	ResolvedAt *metav1.Time `json:"resolvedAt,omitempty"`
+	// The annotation stoker.io/requested-at that this target answers.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	RequestedAt string `json:"requestedAt,omitempty"`
+	// The annotation stoker.io/force-sync, where there is one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	ForceSync string `json:"forceSync,omitempty"`
+	// True: nothing is synced.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+}
+
+// LeadRecord is the lock of the lead election.
+type LeadRecord struct {
+	// Pod and a random suffix of the lead; empty where it was released.
+	// +optional
+	// +kubebuilder:validation:MaxLength=300
+	Holder string `json:"holder,omitempty"`
+	// Since when it leads.
+	// +optional
+	Acquired *metav1.MicroTime `json:"acquired,omitempty"`
+	// When it last said so.
+	// +optional
+	Renewed *metav1.MicroTime `json:"renewed,omitempty"`
+	// How long after that others may take over, in seconds.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	DurationSeconds int32 `json:"durationSeconds,omitempty"`
+	// How often the lead changed: the term.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Transitions int32 `json:"transitions,omitempty"`
+}
+
+// SyncTargetList is a list of SyncTargets.
+//
+// +kubebuilder:object:root=true
+type SyncTargetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SyncTarget `json:"items"`
+}

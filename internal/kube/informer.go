@@ -1,0 +1,121 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Informer watches objects of one kind and keeps them, decoded one by one.
+type Informer[T any] struct {
+	shared cache.SharedIndexInformer
+	reg    cache.ResourceEventHandlerRegistration
+}
+
+// item is what the informer's store holds: the object, or why it cannot be read.
+type item[T any] struct {
+	metav1.ObjectMeta
+	metav1.TypeMeta
+	object *T
+	err    error
+}
+
+// DeepCopyObject implements runtime.Object. Stored items are never changed.
+func (i *item[T]) DeepCopyObject() runtime.Object { c := *i; return &c }
+
+// Informer makes an informer for the objects that selectors admit (nil for all). changed is called, one call at a time,
+// with namespace and name of what was added, changed or deleted; it must not block. The informer lists again after
+// resync (0 for never).
+func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), resync time.Duration, changed func(namespace, name string)) (*Informer[T], error) {
+	choose := func(opts *metav1.ListOptions) {
+		if selectors != nil {
+			selectors(opts)
+		}
+	}
+	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			choose(&opts)
+			return o.client.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			choose(&opts)
+			return o.client.Watch(ctx, opts)
+		},
+	}, &unstructured.Unstructured{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	if err := shared.SetTransform(o.transform); err != nil {
+		return nil, err
+	}
+	in := &Informer[T]{shared: shared}
+	if changed != nil {
+		tell := func(obj any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+				if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+					changed(namespace, name)
+				}
+			}
+		}
+		reg, err := shared.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+		})
+		if err != nil {
+			return nil, err
+		}
+		in.reg = reg
+	}
+	return in, nil
+}
+
+// transform decodes an object when it comes in. It may be called again with its own result.
+func (o *Objects[T]) transform(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	u.SetManagedFields(nil)
+	t, err := o.decode(u)
+	i := &item[T]{object: t, err: err}
+	i.Namespace, i.Name, i.UID = u.GetNamespace(), u.GetName(), u.GetUID()
+	i.ResourceVersion, i.Labels = u.GetResourceVersion(), u.GetLabels()
+	return i, nil
+}
+
+// Run watches until ctx ends.
+func (in *Informer[T]) Run(ctx context.Context) { in.shared.RunWithContext(ctx) }
+
+// HasSynced reports whether the first list is there and changed was called for all of it.
+func (in *Informer[T]) HasSynced() bool {
+	return in.shared.HasSynced() && (in.reg == nil || in.reg.HasSynced())
+}
+
+// ErrNotSeen means that the informer does not hold such an object.
+var ErrNotSeen = errors.New("no such object was seen")
+
+// Get returns an object as it was last seen. It must not be changed. The error is ErrNotSeen or an *UndecodableError.
+func (in *Informer[T]) Get(namespace, name string) (*T, error) {
+	obj, ok, err := in.shared.GetStore().GetByKey(cache.NewObjectName(namespace, name).String())
+	if err != nil {
+		return nil, err
+	}
+	i, isItem := obj.(*item[T])
+	if !ok || !isItem {
+		return nil, ErrNotSeen
+	}
+	return i.object, i.err
+}
+
+// List returns all objects that can be read. They must not be changed.
+func (in *Informer[T]) List() []*T {
+	var list []*T
+	for _, obj := range in.shared.GetStore().List() {
+		if i, ok := obj.(*item[T]); ok && i.err == nil {
+			list = append(list, i.object)
+		}
+	}
+	return list
+}

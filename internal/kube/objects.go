@@ -1,0 +1,169 @@
+// Package kube is what the binaries that talk to Kubernetes share: how the API server is reached, and typed access to
+// the kinds of stoker.io through the dynamic client, which reads objects one by one. A field of a wrong type is then the
+// problem of its own object only; a typed list would fail as a whole.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	kjson "sigs.k8s.io/json"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Object is a kind of stoker.io.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Kind names a kind and how the API server serves it.
+type Kind struct {
+	Name, Plural string
+}
+
+// The kinds of stoker.io.
+var (
+	GatewaySync = Kind{v1alpha1.Kind, "gatewaysyncs"}
+	SyncTarget  = Kind{v1alpha1.KindSyncTarget, "synctargets"}
+	SyncReport  = Kind{v1alpha1.KindSyncReport, "syncreports"}
+)
+
+// Resource is the kind's group, version and resource.
+func (k Kind) Resource() schema.GroupVersionResource {
+	return v1alpha1.GroupVersion.WithResource(k.Plural)
+}
+
+// Objects gives access to the objects of one kind in one namespace, as *T. An empty namespace stands for all of them, to
+// read only.
+type Objects[T any] struct {
+	kind      Kind
+	namespace string
+	client    dynamic.ResourceInterface
+	resource  dynamic.NamespaceableResourceInterface
+}
+
+// GatewaySyncs are the GatewaySyncs of a namespace.
+func GatewaySyncs(c dynamic.Interface, namespace string) *Objects[v1alpha1.GatewaySync] {
+	return objects[v1alpha1.GatewaySync](c, GatewaySync, namespace)
+}
+
+// SyncTargets are the SyncTargets of a namespace.
+func SyncTargets(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncTarget] {
+	return objects[v1alpha1.SyncTarget](c, SyncTarget, namespace)
+}
+
+// SyncReports are the SyncReports of a namespace.
+func SyncReports(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncReport] {
+	return objects[v1alpha1.SyncReport](c, SyncReport, namespace)
+}
+
+func objects[T any](c dynamic.Interface, k Kind, namespace string) *Objects[T] {
+	r := c.Resource(k.Resource())
+	o := &Objects[T]{kind: k, namespace: namespace, client: r, resource: r}
+	if namespace != "" {
+		o.client = r.Namespace(namespace)
+	}
+	return o
+}
+
+// UndecodableError means that the API server holds an object that this version cannot read.
+type UndecodableError struct {
+	Kind, Namespace, Name string
+	Err                   error
+}
+
+func (e *UndecodableError) Error() string {
+	return fmt.Sprintf("%s %s/%s cannot be read: %v", e.Kind, e.Namespace, e.Name, e.Err)
+}
+
+func (e *UndecodableError) Unwrap() error { return e.Err }
+
+func (o *Objects[T]) decode(u *unstructured.Unstructured) (*T, error) {
+	data, err := json.Marshal(u.Object)
+	if err != nil {
+		return nil, err
+	}
+	t := new(T)
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, t); err != nil {
+		return nil, &UndecodableError{o.kind.Name, u.GetNamespace(), u.GetName(), err}
+	}
+	return t, nil
+}
+
+func (o *Objects[T]) encode(t *T) (*unstructured.Unstructured, error) {
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(t)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{Object: m}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(o.kind.Name))
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	return u, nil
+}
+
+func (o *Objects[T]) decoded(u *unstructured.Unstructured, err error) (*T, error) {
+	if err != nil {
+		return nil, err
+	}
+	return o.decode(u)
+}
+
+// Get reads one object. Its error is the API server's, or an *UndecodableError.
+func (o *Objects[T]) Get(ctx context.Context, name string) (*T, error) {
+	return o.decoded(o.client.Get(ctx, name, metav1.GetOptions{}))
+}
+
+// List reads all objects that opts select. Those that cannot be read are left out and named in undecodable.
+func (o *Objects[T]) List(ctx context.Context, opts metav1.ListOptions) (list []*T, undecodable []*UndecodableError, err error) {
+	l, err := o.client.List(ctx, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range l.Items {
+		t, err := o.decode(&l.Items[i])
+		if err != nil {
+			undecodable = append(undecodable, &UndecodableError{o.kind.Name, l.Items[i].GetNamespace(), l.Items[i].GetName(), err})
+			continue
+		}
+		list = append(list, t)
+	}
+	return list, undecodable, nil
+}
+
+// Create makes a new object.
+func (o *Objects[T]) Create(ctx context.Context, t *T, opts metav1.CreateOptions) (*T, error) {
+	u, err := o.encode(t)
+	if err != nil {
+		return nil, err
+	}
+	return o.decoded(o.client.Create(ctx, u, opts))
+}
+
+// Update replaces an object; with a resourceVersion in it, only as long as nobody else wrote it. Sub-resources are named
+// by sub, such as "status".
+func (o *Objects[T]) Update(ctx context.Context, t *T, opts metav1.UpdateOptions, sub ...string) (*T, error) {
+	u, err := o.encode(t)
+	if err != nil {
+		return nil, err
+	}
+	return o.decoded(o.client.Update(ctx, u, opts, sub...))
+}
+
+// Patch applies a patch to an object.
+func (o *Objects[T]) Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, opts metav1.PatchOptions, sub ...string) (*T, error) {
+	return o.decoded(o.client.Patch(ctx, name, kind, patch, opts, sub...))
+}
+
+// Delete removes an object.
+func (o *Objects[T]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	return o.client.Delete(ctx, name, opts)
+}
