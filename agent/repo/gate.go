@@ -256,7 +256,7 @@ func (g *gate) status(res *http.Response) error {
 		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time (HTTP %d)", g.url, code)
 	case code == http.StatusServiceUnavailable && asked:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s is not available: %w", g.url, wait)
-	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
+	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity, code == http.StatusRequestEntityTooLarge:
 		return &refusedError{fmt.Sprintf("HTTP %d", code)}
 	default:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers HTTP %d; trying again", g.url, code)

@@ -3,7 +3,9 @@ package repo
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -173,6 +175,19 @@ func TestServersThatCannotLeaveOutBlobsGiveEverything(t *testing.T) {
 		assert.Equal(t, FetchRenewed, stats.Kind)
 		requireSame(t, g, s, commit)
 	})
+	for _, code := range []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge} {
+		t.Run(fmt.Sprintf("a list of blobs that is answered by HTTP %d", code), func(t *testing.T) {
+			g := newSite(t)
+			commit := g.commit("first", views(30))
+			s, r := openStore(t, t.TempDir()), g.remote()
+			fetchTrees(t, s, r, commit)
+			g.srv.Inject(gitserver.Status(code).On(gitserver.UploadPack).Times(1))
+			stats, err := s.FetchBlobs(t.Context(), []plan.ID{g.blobOf(commit, viewPath(1))})
+			require.NoError(t, err)
+			assert.Equal(t, FetchRenewed, stats.Kind)
+			requireSame(t, g, s, commit)
+		})
+	}
 	t.Run("over ssh, with git's own defaults, and with all that is allowed", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{})
 		commit := g.commit("first", views(30))
