@@ -30,7 +30,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
-const path = "../../charts/stoker/crds/stoker.io_gatewaysyncs.yaml"
+const path = "../../charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml"
 
 // C2: the API server accepts the CRD. Lists, maps and strings that are not bounded would make the estimated cost of the
 // rules too high, and that shows only here.
