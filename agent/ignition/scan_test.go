@@ -122,21 +122,25 @@ func TestErrorsWhilePollingDoNotFailAScan(t *testing.T) {
 func TestScanDuringAnotherScanAsksForOneMore(t *testing.T) {
 	for _, coalesce := range []bool{false, true} {
 		g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
-		require.NoError(t, g.FaultScans("projects", simulator.ScanFault{Delay: 30 * time.Millisecond}))
+		require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
 		other := client(t, g)
-		done := make(chan error, 1)
+		done := make(chan error, 2)
 		go func() {
 			_, err := other.Scan(t.Context(), ignition.Projects)
 			done <- err
 		}()
-		c := client(t, g)
-		require.Eventually(t, func() bool {
-			s, err := c.ScanStatus(t.Context(), ignition.Projects)
-			return err == nil && s.Active
-		}, bound, time.Millisecond)
-		result, err := c.Scan(t.Context(), ignition.Projects)
+		posted := func(n int) bool {
+			return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
+		}
+		require.True(t, posted(1))
+		go func() { // ends the scan that is under way when it was joined
+			posted(2)
+			done <- g.FaultScans("projects", simulator.ScanFault{})
+		}()
+		result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 		require.NoError(t, err)
 		assert.Equal(t, 2, result.Posts)
+		require.NoError(t, <-done)
 		require.NoError(t, <-done)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -136,7 +137,10 @@ func advice(err error) string {
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	_, dns := errors.AsType[*net.DNSError](err)
 	_, gaveUp := errors.AsType[*gaveUpError](err)
+	_, refuses := errors.AsType[*pktline.ErrorLine](err)
 	switch {
+	case refuses:
+		return " shows no refs and answers"
 	case gaveUp:
 		return " gave up in the middle"
 	case unknown:

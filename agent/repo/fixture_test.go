@@ -236,6 +236,6 @@ func reverseProxy(to *url.URL) http.Handler {
 // served sums up what the server did since the last Forget, once it is done with it.
 func (s *site) served() gitserver.Stats {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return s.srv.InFlight() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(s.t, func() bool { return s.srv.InFlight() == 0 }, time.Minute, time.Millisecond)
 	return s.srv.Stats()
 }

@@ -75,11 +75,11 @@ func (l *local) open() (*filesystem.Storage, error) {
 }
 
 // unusable gives the reason why a directory cannot be read as a repository. What the system may do better next time (a
-// volume that is not mounted, a permission) is tried again.
+// volume that is not mounted leaves nothing, or an empty directory; a permission) is tried again.
 func (l *local) unusable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return failure.New(v1alpha1.ReasonRefNotFound, "there is no repository at %s: %w", l.url, err)
+		return failure.New(v1alpha1.ReasonGitUnreachable, "there is no repository at %s: check git.repo, and that the volume is mounted: %w", l.url, err)
 	case errors.Is(err, fs.ErrPermission), isSystem(err):
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w", l.url, err)
 	}

@@ -85,9 +85,9 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 		dir  string
 		want v1alpha1.Reason
 	}{
-		"no directory is RefNotFound":                       {filepath.Join(tmp, "missing"), v1alpha1.ReasonRefNotFound},
-		"no repository is RefNotFound":                      {write("plain/file.txt", "x"), v1alpha1.ReasonRefNotFound},
-		"a .git file to nowhere is RefNotFound":             {write("nowhere/.git", "gitdir: /nonexistent/x\n"), v1alpha1.ReasonRefNotFound},
+		"no directory is GitUnreachable":                    {filepath.Join(tmp, "missing"), v1alpha1.ReasonGitUnreachable},
+		"no repository is GitUnreachable":                   {write("plain/file.txt", "x"), v1alpha1.ReasonGitUnreachable},
+		"a .git file to nowhere is GitUnreachable":          {write("nowhere/.git", "gitdir: /nonexistent/x\n"), v1alpha1.ReasonGitUnreachable},
 		"a .git file with no path is UnsupportedRepository": {write("broken/.git", "nonsense"), v1alpha1.ReasonUnsupportedRepository},
 		"a .git file with a NUL is UnsupportedRepository":   {write("nul/.git", "gitdir: /a\x00b\n"), v1alpha1.ReasonUnsupportedRepository},
 		"refs as a table is UnsupportedRepository":          {configured("reftable.git", "extensions.refStorage"), v1alpha1.ReasonUnsupportedRepository},

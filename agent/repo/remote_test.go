@@ -75,7 +75,11 @@ func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
 				}
 				r, s := newRemote(t, g.url(), auth, o), openStore(t, t.TempDir())
 				g.srv.Inject(tt.fault.On(service))
-				res, err := r.Resolve(t.Context(), parseRef(t, "main"))
+				ask := r
+				if service == gitserver.UploadPack {
+					ask = newRemote(t, g.url(), auth, RemoteOptions{}) // with all the time it wants
+				}
+				res, err := ask.Resolve(t.Context(), parseRef(t, "main"))
 				if service == gitserver.UploadPack {
 					require.NoError(t, err)
 					_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
@@ -88,6 +92,17 @@ func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestAServerThatShowsAnErrorInsteadOfItsRefsIsQuoted(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(1))
+	g.srv.Inject(gitserver.Rewrite(func([]byte) []byte {
+		return []byte("001e# service=git-upload-pack\n0000" + "0015ERR we are moving")
+	}).On(gitserver.Advertisement))
+	_, err := g.remote().Resolve(t.Context(), parseRef(t, "main"))
+	requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+	assert.ErrorContains(t, err, "shows no refs and answers: we are moving")
 }
 
 func TestThrottlingSaysWhenToComeBack(t *testing.T) {
@@ -137,10 +152,12 @@ func TestDeadlinesAndCancellation(t *testing.T) {
 	})
 	t.Run("a slow server that goes on sending is no stall", func(t *testing.T) {
 		g.srv.Heal()
-		g.srv.Inject(gitserver.Slow(300).On(gitserver.Advertisement))
-		r := newRemote(t, g.url(), Auth{}, RemoteOptions{StallWindow: 500 * time.Millisecond, StallBytes: 1})
+		g.srv.Inject(gitserver.Slow(120).On(gitserver.Advertisement))
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{StallWindow: time.Second, StallBytes: 1}) // where it sends every 50 ms
+		began := time.Now()
 		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		require.NoError(t, err)
+		assert.Greater(t, time.Since(began), 2*time.Second, "too fast to prove anything")
 	})
 }
 
