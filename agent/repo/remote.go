@@ -96,6 +96,8 @@ type source interface {
 	fetch(ctx context.Context, f *fetch) (*incoming, error)
 	// blobs receives blobs of the commit of f into a new pack.
 	blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error)
+	// reaches reports whether the commit of f is one of tips or among their ancestors.
+	reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error)
 	// close gives back what is kept between two uses.
 	close() error
 }

@@ -1,0 +1,112 @@
+package repo
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func (s *site) refsOf(r *Remote) *Refs {
+	s.t.Helper()
+	a, err := r.Refs(s.t.Context())
+	require.NoError(s.t, err)
+	return a
+}
+
+func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
+	g := newSite(t)
+	first := g.commit("first", views(3))
+	g.AnnotatedTag("v1", first.String())
+	second := g.commit("second", editView(1, 1))
+	a := g.refsOf(g.remote())
+
+	for name, want := range map[string]Resolution{
+		"main": {"refs/heads/main", second}, "v1": {"refs/tags/v1", first}, first.String(): {Commit: first},
+	} {
+		got, err := a.Resolve(parseRef(t, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	_, err := a.Resolve(parseRef(t, "nowhere"))
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
+	all := map[string]plan.ID{}
+	for name, id := range a.All() {
+		all[name] = id
+	}
+	assert.Equal(t, map[string]plan.ID{"refs/heads/main": second, "refs/tags/v1": first}, all, "an annotated tag stands for its commit")
+	assert.Equal(t, 1, g.served().Advertisements)
+}
+
+// Hosts give commits of forks and of deleted branches by their id; only history says where they belong.
+func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		old := g.commit("old", views(3))
+		for i := range 20 {
+			g.commit(fmt.Sprint(i), editView(1, i+2))
+		}
+		tip := parseID(t, g.Head())
+		g.AnnotatedTag("v1", tip.String())
+		g.Checkout("fork")
+		foreign := parseID(t, g.Orphan("of nobody", gitserver.Write("a", "b")))
+		g.Checkout("main")
+		s := openStore(t, t.TempDir())
+		a := g.refsOf(r)
+
+		for _, c := range []struct {
+			names  []string
+			commit plan.ID
+			want   bool
+		}{
+			{[]string{"refs/heads/main"}, tip, true},
+			{[]string{"refs/heads/main"}, old, true},
+			{[]string{"refs/tags/v1"}, old, true},
+			{[]string{"refs/tags/v1"}, tip, true},
+			{[]string{"refs/heads/main", "refs/tags/v1"}, foreign, false},
+			{[]string{"refs/heads/main", "refs/heads/fork"}, foreign, true},
+			{[]string{"refs/heads/gone"}, old, false},
+			{nil, old, false},
+			{[]string{"refs/heads/main"}, parseID(t, "1111111111111111111111111111111111111111"), false},
+		} {
+			got, err := s.Reaches(t.Context(), r, a, c.names, c.commit)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, got, "%s from %v", c.commit, c.names)
+		}
+		assert.Empty(t, packFiles(t, s, packExt), "what was looked through is gone")
+		assert.Empty(t, packFiles(t, s, indexExt))
+		pull(t, s, r, "main")
+		requireSame(t, g, s, tip)
+	})
+}
+
+func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
+	g := newSite(t)
+	old := g.commit("old", views(700))
+	g.commit("new", editView(1, 1))
+	r := g.remote()
+	s := openStore(t, t.TempDir())
+	a := g.refsOf(r)
+	found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, old)
+	require.NoError(t, err)
+	assert.True(t, found)
+	assert.Less(t, g.served().PackBytes, int64(2000))
+	assert.Equal(t, 1, g.served().Advertisements, "the one that was asked for before counts")
+}
+
+func TestAServerThatCannotLeaveOutFilesProvesNothing(t *testing.T) {
+	g := newSite(t)
+	old := g.commit("old", views(3))
+	g.commit("new", editView(1, 1))
+	g.srv.Refuse(gitserver.Filter)
+	r := g.remote()
+	found, err := openStore(t, t.TempDir()).Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, old)
+	assert.False(t, found)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+	assert.ErrorContains(t, err, "uploadpack.allowFilter")
+}
