@@ -34,6 +34,12 @@ const (
 	ReasonPaused Reason = "Paused"
 	// ReasonNoGateways means: no gateway was discovered for this GatewaySync.
 	ReasonNoGateways Reason = "NoGateways"
+	// ReasonProfilesValid means: the spec and all its profiles are valid.
+	ReasonProfilesValid Reason = "ProfilesValid"
+	// ReasonSidecarInjected means: every pod that asks for an agent has one.
+	ReasonSidecarInjected Reason = "SidecarInjected"
+	// ReasonHostKeyVerified means: the git host showed an ssh host key that is trusted.
+	ReasonHostKeyVerified Reason = "HostKeyVerified"
 )
 
 // Reasons of class ClassWorking.
@@ -86,6 +92,8 @@ const (
 	ReasonNoConfigAccess Reason = "NoConfigAccess"
 	// ReasonApprovalNeeded means: a person has to approve first.
 	ReasonApprovalNeeded Reason = "ApprovalNeeded"
+	// ReasonDuplicateGateway means: two live pods have the name of one gateway.
+	ReasonDuplicateGateway Reason = "DuplicateGateway"
 )
 
 // Reasons of class ClassStalled.
@@ -136,6 +144,8 @@ const (
 
 // Reasons of class ClassNotInjected.
 const (
+	// ReasonMissingSidecar means: the pod asks for an agent and has none.
+	ReasonMissingSidecar Reason = "MissingSidecar"
 	// ReasonNotRequested means: the pod does not ask for an agent.
 	ReasonNotRequested Reason = "NotRequested"
 	// ReasonNamespaceExcluded means: the namespace is excluded from injection.
@@ -150,6 +160,8 @@ const (
 	ReasonUnsupportedDataVolume Reason = "UnsupportedDataVolume"
 	// ReasonGatewayRunsAsRoot means: the gateway container runs as root.
 	ReasonGatewayRunsAsRoot Reason = "GatewayRunsAsRoot"
+	// ReasonUnsupportedPod means: the pod cannot run an agent.
+	ReasonUnsupportedPod Reason = "UnsupportedPod"
 	// ReasonAlreadyInjected means: the pod has its agent already.
 	ReasonAlreadyInjected Reason = "AlreadyInjected"
 	// ReasonInvalidAnnotation means: an annotation of the pod is not valid.
@@ -173,6 +185,9 @@ var Reasons = []ReasonInfo{
 	{ReasonStandby, ClassDone, "a redundant backup holds the target commit as far as it may write it"},
 	{ReasonPaused, ClassDone, "syncing is paused by the spec or by a person"},
 	{ReasonNoGateways, ClassDone, "no gateway was discovered for this GatewaySync"},
+	{ReasonProfilesValid, ClassDone, "the spec and all its profiles are valid"},
+	{ReasonSidecarInjected, ClassDone, "every pod that asks for an agent has one"},
+	{ReasonHostKeyVerified, ClassDone, "the git host showed an ssh host key that is trusted"},
 	{ReasonProgressing, ClassWorking, "a sync is under way"},
 	{ReasonWaitingForGateway, ClassWorking, "the gateway does not run yet, or its volume is not seeded yet"},
 	{ReasonWaitingForCommissioning, ClassWorking, "the gateway waits for its commissioning steps"},
@@ -193,6 +208,7 @@ var Reasons = []ReasonInfo{
 	{ReasonGateClosed, ClassHeld, "the rollout order does not let this gateway sync yet"},
 	{ReasonNoConfigAccess, ClassHeld, "this redundant node may not change its configuration now"},
 	{ReasonApprovalNeeded, ClassHeld, "a person has to approve first"},
+	{ReasonDuplicateGateway, ClassHeld, "two live pods have the name of one gateway"},
 	{ReasonRefNotFound, ClassStalled, "the repository has no such ref or commit"},
 	{ReasonAmbiguousRef, ClassStalled, "the name is both a branch and a tag"},
 	{ReasonRefNotAllowed, ClassStalled, "a request named a ref that spec.git.allowedRefs does not admit"},
@@ -214,6 +230,7 @@ var Reasons = []ReasonInfo{
 	{ReasonPodRestartNeeded, ClassStalled, "the pod lacks a credential that the spec asks for since it was started"},
 	{ReasonProgressDeadlineExceeded, ClassStalled, "it took longer than spec.progressDeadline; work goes on"},
 	{ReasonRolledBack, ClassStalled, "the request was rolled back"},
+	{ReasonMissingSidecar, ClassNotInjected, "the pod asks for an agent and has none"},
 	{ReasonNotRequested, ClassNotInjected, "the pod does not ask for an agent"},
 	{ReasonNamespaceExcluded, ClassNotInjected, "the namespace is excluded from injection"},
 	{ReasonGatewaySyncNotFound, ClassNotInjected, "the named GatewaySync does not exist"},
@@ -221,6 +238,7 @@ var Reasons = []ReasonInfo{
 	{ReasonNoDataVolume, ClassNotInjected, "the pod has no volume for Ignition's data directory"},
 	{ReasonUnsupportedDataVolume, ClassNotInjected, "the data volume cannot be shared with a sidecar"},
 	{ReasonGatewayRunsAsRoot, ClassNotInjected, "the gateway container runs as root"},
+	{ReasonUnsupportedPod, ClassNotInjected, "the pod cannot run an agent"},
 	{ReasonAlreadyInjected, ClassNotInjected, "the pod has its agent already"},
 	{ReasonInvalidAnnotation, ClassNotInjected, "an annotation of the pod is not valid"},
 }

@@ -188,6 +188,10 @@ type DiscoveredGateway struct {
 	// Where the gateway stands.
 	// +optional
 	SyncStatus GatewaySyncState `json:"syncStatus,omitempty"`
+	// Why.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason Reason `json:"reason,omitempty"`
 	// When it was synced last.
 	// +optional
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
