@@ -1,0 +1,170 @@
+// Package build makes the programs of a test cluster from Go modules, once, and keeps them in the user's cache directory:
+// etcd, Kubernetes and kubectl, cluster DNS, simulated nodes. Nothing is downloaded but modules.
+package build
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// unusedFor is how long a build is kept that nobody used.
+const unusedFor = 14 * 24 * time.Hour
+
+// Cache is a directory of builds. Several processes may use it at the same time: each build is made once, and the others
+// wait for it.
+type Cache struct {
+	Dir    string    // "" is stoker-cluster in the user's cache directory
+	Module string    // directory of this module; "" looks for it from the working directory upwards
+	Say    io.Writer // told what is waited for
+}
+
+// Open fills in what is empty.
+func Open(c Cache) (*Cache, error) {
+	if c.Say == nil {
+		c.Say = io.Discard
+	}
+	if c.Dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return nil, fmt.Errorf("where to keep builds: %w", err)
+		}
+		c.Dir = filepath.Join(user, "stoker-cluster")
+	}
+	if c.Module == "" {
+		module, err := findModule()
+		if err != nil {
+			return nil, err
+		}
+		c.Module = module
+	}
+	return &c, os.MkdirAll(filepath.Join(c.Dir, "bin"), 0o755)
+}
+
+const module = "stoker.io/stoker"
+
+func findModule() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil {
+			first, _, _ := strings.Cut(string(content), "\n")
+			if strings.TrimSpace(first) == "module "+module {
+				return dir, nil
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if filepath.Dir(dir) == dir {
+			return "", fmt.Errorf("%s is not inside module %s: the programs of the cluster are built from its source", start, module)
+		}
+	}
+}
+
+// key is made of everything that decides what a build is.
+func (c *Cache) key(parts []string, files ...string) (string, error) {
+	h := sha256.New()
+	for _, p := range append([]string{runtime.Version(), runtime.GOOS, runtime.GOARCH}, parts...) {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	for _, name := range files {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%d:", len(content))
+		h.Write(content)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+// once returns the directory <name>-<key> of the cache and fills it by make if it is not there. A directory is there only
+// when all of it is.
+func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string) error) (string, error) {
+	final := filepath.Join(c.Dir, "bin", name+"-"+key)
+	if used(final) {
+		return final, nil
+	}
+	unlock, err := c.lock(ctx, name+"-"+key)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if used(final) {
+		return final, nil // by another process, while this one waited
+	}
+	if err := c.dropUnused(name, time.Now()); err != nil {
+		return "", err
+	}
+	making := final + ".new"
+	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o755)); err != nil {
+		return "", err
+	}
+	if err := fill(making); err != nil {
+		return "", errors.Join(err, os.RemoveAll(making))
+	}
+	return final, os.Rename(making, final)
+}
+
+// used tells whether a build is there, and notes that it is wanted.
+func used(dir string) bool {
+	now := time.Now()
+	return os.Chtimes(dir, now, now) == nil
+}
+
+// dropUnused removes other builds of the same thing that nobody used for long.
+func (c *Cache) dropUnused(name string, now time.Time) error {
+	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", name+"-*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range old {
+		if info, err := os.Stat(dir); err == nil && now.Sub(info.ModTime()) > unusedFor {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lock takes the lock of a build, across processes; the kernel gives it back when a process ends in whatever way.
+func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.Dir, "bin", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for said := false; ; {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		}
+		if !said {
+			fmt.Fprintf(c.Say, "waiting for %s, which another process is building …\n", name)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), ctx.Err()), f.Close())
+		case <-ticker.C:
+		}
+	}
+}

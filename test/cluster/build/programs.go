@@ -1,0 +1,104 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// DefaultKubernetes is the version that is built when none is asked for. It is the one of kubernetes/go.mod.
+const DefaultKubernetes = "v1.34.4"
+
+// kubernetesMods maps the versions that can be built to their module files.
+var kubernetesMods = map[string]string{
+	DefaultKubernetes: "go.mod",
+	"v1.37.1":         "v1.37.1.mod",
+}
+
+// KubernetesVersions lists the versions that can be built.
+func KubernetesVersions() []string {
+	var versions []string
+	for v := range kubernetesMods {
+		versions = append(versions, v)
+	}
+	slices.Sort(versions)
+	return versions
+}
+
+// kubernetesCommands are the names by which the one binary is called.
+var kubernetesCommands = []string{
+	"etcd", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy",
+}
+
+// Kubernetes returns a directory that holds etcd and the commands of Kubernetes; "" is the default version.
+func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) {
+	if version == "" {
+		version = DefaultKubernetes
+	}
+	mod, ok := kubernetesMods[version]
+	if !ok {
+		return "", fmt.Errorf("kubernetes %q has no module file in test/cluster/kubernetes; there are %q", version, KubernetesVersions())
+	}
+	source := filepath.Join(c.Module, "test", "cluster", "kubernetes")
+	modFile := filepath.Join(source, mod)
+	flags := []string{"-modfile=" + modFile, "-tags=notest,grpcnotrace", "-ldflags=" + kubernetesLinking(version)}
+	key, err := c.key(flags[1:], modFile, strings.TrimSuffix(modFile, ".mod")+".sum", filepath.Join(source, "main.go"))
+	if err != nil {
+		return "", err
+	}
+	return c.once(ctx, "kubernetes-"+version, key, func(dir string) error {
+		binary := filepath.Join(dir, "kubernetes")
+		if err := c.goBuild(ctx, "Kubernetes "+version, source, append(flags, "-o", binary, ".")...); err != nil {
+			return err
+		}
+		for _, name := range kubernetesCommands {
+			if err := os.Symlink("kubernetes", filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// kubernetesLinking stamps the version: without it the servers say v0.0.0, and clients and feature gates go by it.
+func kubernetesLinking(version string) string {
+	flags := []string{"-s", "-w"}
+	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, set := range []string{
+			"gitVersion=" + version, "gitMajor=1", "gitMinor=" + minor, "gitTreeState=clean", "gitCommit=module",
+			"buildDate=1970-01-01T00:00:00Z",
+		} {
+			flags = append(flags, "-X", pkg+"."+set)
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// CoreDNS returns the path of the cluster's DNS server.
+func (c *Cache) CoreDNS(ctx context.Context) (string, error) {
+	return c.nested(ctx, "coredns", "-s -w")
+}
+
+// nested builds the program of a nested module below test/cluster.
+func (c *Cache) nested(ctx context.Context, name, linking string) (string, error) {
+	source := filepath.Join(c.Module, "test", "cluster", name)
+	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum"), filepath.Join(source, "main.go")}
+	key, err := c.key([]string{linking}, files...)
+	if err != nil {
+		return "", err
+	}
+	dir, err := c.once(ctx, name, key, func(dir string) error {
+		return c.goBuild(ctx, name, source, "-ldflags="+linking, "-o", filepath.Join(dir, name), ".")
+	})
+	return filepath.Join(dir, name), err
+}
+
+// Main builds a main package of this module, such as "./agent", statically to a path. Go's own cache makes a second build
+// of the same source short.
+func (c *Cache) Main(ctx context.Context, pkg, to string) error {
+	return c.goBuild(ctx, pkg, c.Module, "-ldflags=-s -w", "-o", to, pkg)
+}

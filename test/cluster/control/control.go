@@ -1,0 +1,285 @@
+// Package control runs the control plane of a test cluster: etcd and the Kubernetes API server, and, when they are asked
+// for, the controllers and the scheduler. It needs no root and no network but 127.0.0.1, and any number run side by side.
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/test/cluster/pki"
+	"stoker.io/stoker/test/cluster/process"
+)
+
+// The programs of a control plane, by the names that Programs knows them by.
+const (
+	Etcd        = "etcd"
+	APIServer   = "kube-apiserver"
+	Controllers = "kube-controller-manager"
+	Scheduler   = "kube-scheduler"
+)
+
+// The addresses of every cluster's services. They mean something inside the cluster only.
+const (
+	ServiceCIDR = "10.96.0.0/16"
+	ServiceAPI  = "10.96.0.1"
+	ServiceDNS  = "10.96.0.10"
+)
+
+// Options say what control plane to start.
+type Options struct {
+	Bin string // directory of the commands
+	Dir string // state, certificates and logs; made if it is not there, and not removed by Close
+	// Address is where the API server listens; "" is 127.0.0.1. With another one the cluster has nodes, which find the API
+	// server by the Service "kubernetes".
+	Address string
+	// APIServer are further flags of the API server.
+	APIServer []string
+}
+
+// Plane is a running control plane.
+type Plane struct {
+	Programs *process.Group
+
+	opts  Options
+	ports process.Ports
+	ca    *pki.Authority
+	front *pki.Authority
+
+	server, etcd, kubeconfig string
+	client                   *http.Client
+	port                     struct{ api, etcd, peer, controllers, scheduler int }
+}
+
+// startWithin bounds the start of one program on a busy machine; on an idle one it takes seconds.
+const startWithin = 2 * time.Minute
+
+// Start starts etcd and the API server, and returns when the API server is ready.
+func Start(ctx context.Context, o Options) (_ *Plane, err error) {
+	if o.Address == "" {
+		o.Address = "127.0.0.1"
+	}
+	p := &Plane{opts: o}
+	for _, dir := range []string{p.pki(), p.logs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	p.Programs = process.NewGroup(p.logs())
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	for _, port := range []*int{&p.port.api, &p.port.etcd, &p.port.peer, &p.port.controllers, &p.port.scheduler} {
+		if *port, err = p.ports.Keep(); err != nil {
+			return nil, err
+		}
+	}
+	p.etcd = local(p.port.etcd)
+	p.server = "https://" + net.JoinHostPort(o.Address, strconv.Itoa(p.port.api))
+	p.kubeconfig = filepath.Join(o.Dir, "kubeconfig")
+	if err := p.certify(); err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	if err := p.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	return p, p.startAPIServer(ctx)
+}
+
+func local(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
+
+func (p *Plane) pki() string             { return filepath.Join(p.opts.Dir, "pki") }
+func (p *Plane) logs() string            { return filepath.Join(p.opts.Dir, "logs") }
+func (p *Plane) file(name string) string { return filepath.Join(p.pki(), name) }
+func (p *Plane) nodes() bool             { return p.opts.Address != "127.0.0.1" }
+
+// Kubeconfig returns the path of a kubeconfig with all rights.
+func (p *Plane) Kubeconfig() string { return p.kubeconfig }
+
+// Server returns the URL of the API server.
+func (p *Plane) Server() string { return p.server }
+
+// PKI returns the directory of the keys and certificates.
+func (p *Plane) PKI() string { return p.pki() }
+
+func (p *Plane) startEtcd(ctx context.Context) error {
+	peer := local(p.port.peer)
+	err := p.Programs.Start(process.Program{
+		Name: Etcd, Path: filepath.Join(p.opts.Bin, Etcd),
+		Args: []string{
+			"--name=default", "--data-dir=" + filepath.Join(p.opts.Dir, "etcd"), "--log-level=warn",
+			"--listen-client-urls=" + p.etcd, "--advertise-client-urls=" + p.etcd,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+			"--socket-reuse-port",
+			"--unsafe-no-fsync", // the state outlives etcd, and is not meant to outlive the machine
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return p.etcdReady(ctx)
+}
+
+func (p *Plane) etcdReady(ctx context.Context) error {
+	return p.wait(ctx, "etcd", func(ctx context.Context) error {
+		return get(ctx, http.DefaultClient, p.etcd+"/health", "")
+	}, Etcd)
+}
+
+func (p *Plane) startAPIServer(ctx context.Context) error {
+	reconciler := "none" // nobody reaches the Service "kubernetes" where there is no node, and 127.0.0.1 is no endpoint
+	if p.nodes() {
+		reconciler = "lease"
+	}
+	args := []string{
+		"--etcd-servers=" + p.etcd, "--bind-address=" + p.opts.Address, "--secure-port=" + strconv.Itoa(p.port.api),
+		"--permit-port-sharing", "--endpoint-reconciler-type=" + reconciler,
+		"--tls-cert-file=" + p.file("apiserver.crt"), "--tls-private-key-file=" + p.file("apiserver.key"),
+		"--client-ca-file=" + p.file("ca.crt"), "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction", "--anonymous-auth=false",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + p.file("sa.crt"), "--service-account-signing-key-file=" + p.file("sa.key"),
+		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
+		"--kubelet-client-certificate=" + p.file("kubelet-client.crt"), "--kubelet-client-key=" + p.file("kubelet-client.key"),
+		"--kubelet-certificate-authority=" + p.file("ca.crt"), "--kubelet-preferred-address-types=InternalIP,Hostname",
+		"--requestheader-client-ca-file=" + p.file("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + p.file("front-proxy-client.crt"), "--proxy-client-key-file=" + p.file("front-proxy-client.key"),
+		"--event-ttl=1h", "--profiling=false", "--v=1", "--shutdown-watch-termination-grace-period=1s",
+	}
+	if !p.nodes() {
+		args = append(args, "--advertise-address=192.0.2.1") // it must not be a loopback address; nobody uses it
+	}
+	err := p.Programs.Start(process.Program{
+		Name: APIServer, Path: filepath.Join(p.opts.Bin, APIServer), Args: append(args, p.opts.APIServer...),
+		StopIn: 30 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	return p.APIReady(ctx)
+}
+
+// APIReady returns when the API server answers that it is ready.
+func (p *Plane) APIReady(ctx context.Context) error {
+	return p.wait(ctx, APIServer, func(ctx context.Context) error {
+		return get(ctx, p.client, p.server+"/readyz", "ok")
+	}, APIServer, Etcd)
+}
+
+// StartControllers starts the controllers and waits for their first deed, the default service account. The kinds of
+// custom resources should be there before: the collector of orphans hears of a later one only after up to 40 seconds.
+func (p *Plane) StartControllers(ctx context.Context) error {
+	err := p.Programs.Start(process.Program{
+		Name: Controllers, Path: filepath.Join(p.opts.Bin, Controllers),
+		Args: append(p.clientFlags("controllers", p.port.controllers),
+			"--use-service-account-credentials=true", "--service-account-private-key-file="+p.file("sa.key"),
+			"--root-ca-file="+p.file("ca.crt"), "--client-ca-file="+p.file("ca.crt"),
+			"--cluster-signing-cert-file="+p.file("ca.crt"), "--cluster-signing-key-file="+p.file("ca.key"),
+			"--requestheader-client-ca-file="+p.file("front-proxy-ca.crt"), "--controllers=*"),
+	})
+	if err != nil {
+		return err
+	}
+	return p.ControllersReady(ctx)
+}
+
+// ControllersReady returns when the default service account is there.
+func (p *Plane) ControllersReady(ctx context.Context) error {
+	return p.wait(ctx, Controllers, func(ctx context.Context) error {
+		return get(ctx, p.client, p.server+"/api/v1/namespaces/default/serviceaccounts/default", "")
+	}, Controllers, APIServer)
+}
+
+// StartScheduler starts the scheduler.
+func (p *Plane) StartScheduler() error {
+	return p.Programs.Start(process.Program{
+		Name: Scheduler, Path: filepath.Join(p.opts.Bin, Scheduler), Args: p.clientFlags("scheduler", p.port.scheduler),
+	})
+}
+
+func (p *Plane) clientFlags(user string, port int) []string {
+	kubeconfig := p.file(user + ".kubeconfig")
+	return []string{
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port), "--permit-port-sharing",
+		"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", "--v=1",
+	}
+}
+
+// Again starts a program that has ended and returns when it serves again.
+func (p *Plane) Again(ctx context.Context, name string) error {
+	if err := p.Programs.Again(name); err != nil {
+		return err
+	}
+	switch name {
+	case Etcd:
+		return p.etcdReady(ctx)
+	case APIServer:
+		return p.APIReady(ctx)
+	case Controllers:
+		return p.ControllersReady(ctx)
+	}
+	return nil
+}
+
+// Close ends all programs at once: nobody wants the state any more.
+func (p *Plane) Close() error {
+	if p.client != nil {
+		p.client.CloseIdleConnections()
+	}
+	return errors.Join(p.Programs.Close(true), p.ports.Close())
+}
+
+func (p *Plane) wait(ctx context.Context, what string, ready func(context.Context) error, names ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	return p.Programs.Wait(ctx, what, ready, names...)
+}
+
+// newClient returns a client of the API server with all rights.
+func newClient(roots *pki.Authority, user pki.Pair) (*http.Client, error) {
+	cert, err := tls.X509KeyPair(user.Cert, user.Key)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{
+		Timeout:   10 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots.Pool(), Certificates: []tls.Certificate{cert}}},
+	}, nil
+}
+
+// get asks for a page that must be there, and, where want is given, must be that.
+func get(ctx context.Context, client *http.Client, url, want string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if got := strings.TrimSpace(string(body)); res.StatusCode != http.StatusOK || want != "" && got != want {
+		return fmt.Errorf("%s: %s: %.200s", url, res.Status, got)
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+// Command kubernetes is every Kubernetes command and etcd in one binary, chosen by the name it is called by: one link
+// step and one file instead of seven.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	_ "k8s.io/client-go/plugin/pkg/client/auth"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func main() { os.Exit(run(filepath.Base(os.Args[0]))) }
+
+func run(name string) int {
+	switch name {
+	case "etcd":
+		etcdmain.Main(os.Args)
+		return 0
+	case "kubectl":
+		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+			kubectlutil.CheckErr(err)
+		}
+		return 0
+	}
+	command := commands()[name]
+	if command == nil {
+		fmt.Fprintf(os.Stderr, "%q is not a name of a Kubernetes command: call this binary by a link named etcd, kubectl, kube-apiserver, …\n", name)
+		return 2
+	}
+	return cli.Run(command())
+}
+
+func commands() map[string]func() *cobra.Command {
+	return map[string]func() *cobra.Command{
+		"kube-apiserver":          apiserver.NewAPIServerCommand,
+		"kube-controller-manager": controllers.NewControllerManagerCommand,
+		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+		"kube-proxy":              proxy.NewProxyCommand,
+	}
+}

@@ -1,0 +1,98 @@
+package kubetest
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// The programs that a control plane consists of.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	KubeScheduler     = "kube-scheduler"
+)
+
+// Stop asks a program to end and returns when it has ended.
+func (c *Cluster) Stop(t testing.TB, name string) {
+	t.Helper()
+	c.alone(t)
+	c.must(t, "stop", name, c.programs.Stop(name))
+}
+
+// Kill ends a program by SIGKILL and returns when it has ended.
+func (c *Cluster) Kill(t testing.TB, name string) {
+	t.Helper()
+	c.alone(t)
+	c.must(t, "kill", name, c.programs.Kill(name))
+}
+
+// Pause freezes a program: connections to it stay open, and nobody answers.
+func (c *Cluster) Pause(t testing.TB, name string) {
+	t.Helper()
+	c.alone(t)
+	c.must(t, "pause", name, c.programs.Pause(name))
+}
+
+// Resume lets a paused program go on.
+func (c *Cluster) Resume(t testing.TB, name string) {
+	t.Helper()
+	c.alone(t)
+	c.must(t, "resume", name, c.programs.Resume(name))
+}
+
+// Start starts a program that has ended, as it ran before, and returns when it serves.
+func (c *Cluster) Start(t testing.TB, name string) {
+	t.Helper()
+	c.alone(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	c.must(t, "start", name, c.programs.Again(ctx, name))
+}
+
+// Log returns the end of what a program wrote.
+func (c *Cluster) Log(t testing.TB, name string) string {
+	t.Helper()
+	if c.programs == nil {
+		t.Fatal("the cluster of a given kubeconfig does not show its logs")
+	}
+	tail, err := c.programs.Tail(name)
+	c.must(t, "log of", name, err)
+	return tail
+}
+
+// PID returns the process of a program; 0 when it does not run.
+func (c *Cluster) PID(t testing.TB, name string) int {
+	t.Helper()
+	if c.programs == nil {
+		t.Fatal("the cluster of a given kubeconfig does not show its processes")
+	}
+	states, err := c.programs.States()
+	c.must(t, "process of", name, err)
+	for _, s := range states {
+		if s.Name == name {
+			return s.PID
+		}
+	}
+	t.Fatalf("no program %q among %v", name, states)
+	return 0
+}
+
+// alone ends the test when others use the cluster, too.
+func (c *Cluster) alone(t testing.TB) {
+	t.Helper()
+	if c.shared {
+		t.Fatal("other tests use this control plane: ask for kubetest.Private() to stop and start programs")
+	}
+	if c.programs == nil {
+		t.Fatal("the programs of a cluster that was not started here cannot be stopped and started")
+	}
+}
+
+func (c *Cluster) must(t testing.TB, verb, name string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s %s: %v", verb, name, err)
+	}
+}

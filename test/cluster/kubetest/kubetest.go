@@ -1,0 +1,247 @@
+// Package kubetest gives tests a real Kubernetes. What is missing is built; nothing is skipped.
+//
+//	func TestMain(m *testing.M) { kubetest.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		cluster := kubetest.Control(t, kubetest.Controllers())
+//		namespace := cluster.Namespace(t)
+//		client, err := kubernetes.NewForConfig(cluster.RESTConfig())
+//		…
+//	}
+//
+// All tests of a process share one control plane, with the project's own kinds installed; each works in a namespace of its
+// own. A test that stops or starts programs asks for a private one. Nothing outlives the test process, however it ends.
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/control"
+	"stoker.io/stoker/test/cluster/process"
+	"stoker.io/stoker/test/cluster/rundir"
+)
+
+// VersionVariable names the environment variable that asks for another Kubernetes than build.DefaultKubernetes.
+const VersionVariable = "STOKER_KUBERNETES"
+
+// Cluster is a running Kubernetes.
+type Cluster struct {
+	kubeconfig string
+	rest       *rest.Config
+	programs   programs
+	shared     bool
+	module     string
+
+	mu          sync.Mutex
+	plane       *control.Plane // of a control plane in this process; else nil
+	controllers bool
+	scheduler   bool
+	close       func() error
+}
+
+// programs is what can be done to the programs of a cluster.
+type programs interface {
+	Stop(name string) error
+	Kill(name string) error
+	Pause(name string) error
+	Resume(name string) error
+	Again(ctx context.Context, name string) error
+	States() ([]process.State, error)
+	Tail(name string) (string, error)
+}
+
+// Option changes what Control returns.
+type Option func(*options)
+
+type options struct {
+	controllers, scheduler, private, bare bool
+	version                               string
+	apiServer                             []string
+}
+
+// Controllers asks for the controllers: owners collect what they own, deployments and stateful sets make pods, namespaces
+// get their service account.
+func Controllers() Option { return func(o *options) { o.controllers = true } }
+
+// Scheduler asks for the scheduler.
+func Scheduler() Option { return func(o *options) { o.scheduler = true } }
+
+// Private asks for a control plane that no other test shares, and that ends with the test.
+func Private() Option { return func(o *options) { o.private = true } }
+
+// Version asks for a private control plane of a version of Kubernetes.
+func Version(v string) Option { return func(o *options) { o.version, o.private = v, true } }
+
+// WithoutKinds asks for a private control plane that has not got the project's kinds installed.
+func WithoutKinds() Option { return func(o *options) { o.bare, o.private = true, true } }
+
+// APIServerFlags asks for a private control plane with further flags of the API server.
+func APIServerFlags(flags ...string) Option {
+	return func(o *options) { o.apiServer, o.private = append(o.apiServer, flags...), true }
+}
+
+// shared is the control plane of the test process.
+var shared struct {
+	mu      sync.Mutex
+	allowed bool // TestMain will end it
+	cluster *Cluster
+	err     error
+}
+
+// M runs the tests of a package and then ends the control plane they shared. It is what goleak.VerifyTestMain takes.
+type M struct{ *testing.M }
+
+// Run runs the tests.
+func (m M) Run() int {
+	shared.mu.Lock()
+	shared.allowed = true
+	shared.mu.Unlock()
+	code := m.M.Run()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.cluster == nil {
+		return code
+	}
+	if err := shared.cluster.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "kubetest: end of the control plane:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// Main is the TestMain of a package that calls Control.
+func Main(m *testing.M) { os.Exit(M{m}.Run()) }
+
+// buildWithin bounds the building and the start together.
+const buildWithin = 20 * time.Minute
+
+// Control returns a control plane: etcd and the API server, and what else was asked for, without a node. Pods can be made
+// and are never run.
+func Control(t testing.TB, opts ...Option) *Cluster {
+	t.Helper()
+	o := options{version: os.Getenv(VersionVariable)}
+	for _, set := range opts {
+		set(&o)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	defer cancel()
+	c, err := o.cluster(ctx, t)
+	if err == nil {
+		err = c.grow(ctx, o)
+	}
+	if err != nil {
+		t.Fatalf("control plane: %v", err)
+	}
+	return c
+}
+
+func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
+	if o.private {
+		c, err := start(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() {
+			if err := c.close(); err != nil {
+				t.Errorf("end of the control plane: %v", err)
+			}
+		})
+		return c, nil
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.allowed {
+		return nil, errors.New("nobody would end the shared one: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
+	}
+	if shared.cluster == nil && shared.err == nil {
+		shared.cluster, shared.err = start(ctx, o)
+		if shared.cluster != nil {
+			shared.cluster.shared = true
+		}
+	}
+	return shared.cluster, shared.err
+}
+
+// start starts etcd and the API server and installs the project's kinds.
+func start(ctx context.Context, o options) (_ *Cluster, err error) {
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	bin, err := cache.Kubernetes(ctx, o.version)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := rundir.New(filepath.Join(cache.Dir, "run"), "control")
+	if err != nil {
+		return nil, err
+	}
+	plane, err := control.Start(ctx, control.Options{Bin: bin, Dir: dir.Path, APIServer: o.apiServer})
+	if err != nil {
+		return nil, errors.Join(err, dir.Remove())
+	}
+	end := sync.OnceValue(func() error { return errors.Join(plane.Close(), dir.Remove()) })
+	c, err := open(plane.Kubeconfig(), cache.Module)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	c.plane, c.programs, c.close = plane, own{plane}, end
+	if !o.bare {
+		if err := c.apply(ctx, filepath.Join(cache.Module, "charts", "stoker", "files", "crds")); err != nil {
+			return nil, errors.Join(err, end())
+		}
+	}
+	return c, nil
+}
+
+// open returns the cluster of a kubeconfig.
+func open(kubeconfig, module string) (*Cluster, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // no limit of the client's own: tests measure what the server does
+	return &Cluster{kubeconfig: kubeconfig, rest: config, module: module, close: func() error { return nil }}, nil
+}
+
+// grow starts what a test asks for and no test before it did. The kinds are there already: controllers that see a new kind
+// later need up to 40 seconds to notice.
+func (c *Cluster) grow(ctx context.Context, o options) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.controllers && !c.controllers {
+		if err := c.plane.StartControllers(ctx); err != nil {
+			return err
+		}
+		c.controllers = true
+	}
+	if o.scheduler && !c.scheduler {
+		if err := c.plane.StartScheduler(); err != nil {
+			return err
+		}
+		c.scheduler = true
+	}
+	return nil
+}
+
+// own is a control plane of this process.
+type own struct{ plane *control.Plane }
+
+func (o own) Stop(name string) error                       { return o.plane.Programs.Stop(name) }
+func (o own) Kill(name string) error                       { return o.plane.Programs.Kill(name) }
+func (o own) Pause(name string) error                      { return o.plane.Programs.Pause(name) }
+func (o own) Resume(name string) error                     { return o.plane.Programs.Resume(name) }
+func (o own) Again(ctx context.Context, name string) error { return o.plane.Again(ctx, name) }
+func (o own) States() ([]process.State, error)             { return o.plane.Programs.States(), nil }
+func (o own) Tail(name string) (string, error)             { return o.plane.Programs.Tail(name), nil }

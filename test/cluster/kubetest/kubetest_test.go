@@ -1,0 +1,240 @@
+package kubetest_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }
+
+var gatewaySyncs = schema.GroupVersionResource{Group: "stoker.io", Version: "v1alpha1", Resource: "gatewaysyncs"}
+
+const gatewaySync = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant}
+spec:
+  git: {repo: https://git.example.com/plant.git, ref: main}
+`
+
+func get(t *testing.T, c *kubetest.Cluster, namespace, name string) (*unstructured.Unstructured, error) {
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	require.NoError(t, err)
+	// Without etcd the API server lets a request wait for a minute.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	return client.Resource(gatewaySyncs).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+func TestObjectsOfTheProjectsKindsAreCreatedAndRead(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Control(t)
+	first, second := c.Namespace(t), c.Namespace(t)
+	assert.NotEqual(t, first, second)
+	c.ApplyYAML(t, first, gatewaySync)
+	made, err := get(t, c, first, "plant")
+	require.NoError(t, err)
+	enabled, found, err := unstructured.NestedBool(made.Object, "spec", "polling", "enabled")
+	require.NoError(t, err)
+	assert.True(t, found && enabled, "the server fills in the defaults of the schema")
+	_, err = get(t, c, second, "plant")
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+func TestPodsCanBeMadeAndAreNotRun(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Control(t)
+	namespace := c.Namespace(t)
+	client := c.Client(t)
+	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "gateway-0"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	as, err := kubernetes.NewForConfig(c.As(t, namespace, "default", "gateway-0"))
+	require.NoError(t, err)
+	_, err = as.CoreV1().Pods(namespace).Get(t.Context(), "gateway-0", metav1.GetOptions{})
+	require.True(t, apierrors.IsForbidden(err), "a service account has no rights of its own: %v", err)
+	assert.ErrorContains(t, err, "system:serviceaccount:"+namespace+":default")
+}
+
+func TestOwnersCollectWhatTheyOwn(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Control(t, kubetest.Controllers())
+	namespace := c.Namespace(t)
+	client := c.Client(t)
+	c.ApplyYAML(t, namespace, gatewaySync)
+	owner, err := get(t, c, namespace, "plant")
+	require.NoError(t, err)
+	_, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name:            "child",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "stoker.io/v1alpha1", Kind: "GatewaySync", Name: owner.GetName(), UID: owner.GetUID()}},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	owners, err := dynamic.NewForConfig(c.RESTConfig())
+	require.NoError(t, err)
+	require.NoError(t, owners.Resource(gatewaySyncs).Namespace(namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	began := time.Now()
+	require.Eventually(t, func() bool {
+		_, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "child", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, time.Minute, 50*time.Millisecond)
+	assert.Less(t, time.Since(began), 20*time.Second, "the kinds were there before the controllers")
+}
+
+func TestAControlPlaneComesBackWithWhatItHad(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Control(t, kubetest.Private())
+	namespace := c.Namespace(t)
+	c.ApplyYAML(t, namespace, gatewaySync)
+	for _, name := range []string{kubetest.APIServer, kubetest.Etcd} {
+		c.Kill(t, name)
+		assert.Zero(t, c.PID(t, name))
+		_, err := get(t, c, namespace, "plant")
+		require.Error(t, err, "%s is away", name)
+		c.Start(t, name)
+		require.Eventually(t, func() bool {
+			_, err := get(t, c, namespace, "plant")
+			return err == nil
+		}, time.Minute, 50*time.Millisecond, "%s is back", name)
+	}
+	c.Stop(t, kubetest.APIServer)
+	c.Start(t, kubetest.APIServer)
+	_, err := get(t, c, namespace, "plant")
+	require.NoError(t, err)
+}
+
+func TestAPausedAPIServerAnswersWhenItGoesOn(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
+	client := c.Client(t)
+	c.Pause(t, kubetest.APIServer)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	c.Resume(t, kubetest.APIServer)
+	_, err = client.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+	require.NoError(t, err)
+	c.Apply(t, filepath.Join("..", "..", "..", "charts", "stoker", "files", "crds"))
+	_, err = get(t, c, "kube-system", "plant")
+	assert.True(t, apierrors.IsNotFound(err), "the kinds are served: %v", err)
+}
+
+func TestControlPlanesSideBySideDoNotKnowEachOther(t *testing.T) {
+	t.Parallel()
+	shared, private := kubetest.Control(t), kubetest.Control(t, kubetest.Private())
+	assert.NotEqual(t, shared.RESTConfig().Host, private.RESTConfig().Host)
+	namespace := private.Namespace(t)
+	private.ApplyYAML(t, namespace, gatewaySync)
+	_, err := get(t, shared, namespace, "plant")
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+	_, err = private.Client(t).CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	foreign := private.RESTConfig()
+	foreign.Host = shared.RESTConfig().Host
+	client, err := kubernetes.NewForConfig(foreign)
+	require.NoError(t, err)
+	_, err = client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	assert.Error(t, err, "the authority of one is nobody to the other")
+}
+
+func TestNothingIsLeftAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	var pids []int
+	var dir string
+	t.Run("a test with a control plane", func(t *testing.T) {
+		c := kubetest.Control(t, kubetest.Private(), kubetest.Controllers(), kubetest.Scheduler())
+		pids = programs(t, c)
+		dir = filepath.Dir(c.Kubeconfig())
+	})
+	require.Len(t, pids, 4)
+	for _, pid := range pids {
+		assert.False(t, lives(t, pid))
+	}
+	assert.NoDirExists(t, dir)
+}
+
+func programs(t *testing.T, c *kubetest.Cluster) []int {
+	var pids []int
+	for _, name := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.ControllerManager, kubetest.KubeScheduler} {
+		pid := c.PID(t, name)
+		assert.True(t, lives(t, pid), "%s, process %d", name, pid)
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// lives tells whether a process is there and is more than a line in the table of processes.
+func lives(t *testing.T, pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return false
+	}
+	require.NoError(t, err)
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return state[0] != 'Z' && state[0] != 'X'
+}
+
+// holdVariable makes TestHold start a control plane, print its processes and wait.
+const holdVariable = "STOKER_TEST_HOLD"
+
+func TestHold(t *testing.T) {
+	if os.Getenv(holdVariable) == "" {
+		t.Skip("it is what TestAKilledTestLeavesNothing kills")
+	}
+	c := kubetest.Control(t, kubetest.Controllers(), kubetest.Scheduler())
+	fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
+	<-t.Context().Done()
+}
+
+func TestAKilledTestLeavesNothing(t *testing.T) {
+	t.Parallel()
+	holder := exec.Command(os.Args[0], "-test.run=^TestHold$", "-test.timeout=5m")
+	holder.Env = append(os.Environ(), holdVariable+"=1")
+	holder.Stderr = os.Stderr
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "held "); ok {
+			said = strings.Fields(strings.NewReplacer("[", "", "]", "").Replace(rest))
+			break
+		}
+	}
+	require.NoError(t, holder.Process.Kill())
+	assert.Error(t, holder.Wait())
+	require.Len(t, said, 5)
+	for _, field := range said[1:] {
+		pid, err := strconv.Atoi(field)
+		require.NoError(t, err)
+		assert.Eventually(t, func() bool { return !lives(t, pid) }, 10*time.Second, 10*time.Millisecond, "process %d outlived the test", pid)
+	}
+	require.DirExists(t, said[0])
+	kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
+	assert.NoDirExists(t, said[0], "the next control plane sweeps")
+}

@@ -1,0 +1,285 @@
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// within bounds one step of preparation.
+const within = time.Minute
+
+// RESTConfig returns a configuration with all rights and no client-side limit. It is the caller's own copy.
+func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.rest) }
+
+// Kubeconfig returns the path of a kubeconfig with all rights.
+func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
+
+// Client returns a client with all rights.
+func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// Namespace makes a namespace for the test, in which pods can be made at once, and returns its name. At the end of the test
+// it is deleted; nobody waits for that.
+func (c *Cluster) Namespace(t testing.TB) string {
+	t.Helper()
+	client := c.Client(t)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	made, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: namespaceName(t.Name()) + "-"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		// The test may have left the API server stopped; the namespace goes with the cluster then.
+		_ = client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{})
+	})
+	if err := c.defaultAccount(ctx, client, made.Name); err != nil {
+		t.Fatalf("default service account of %s: %v", made.Name, err)
+	}
+	return made.Name
+}
+
+// defaultAccount waits for the service account that every pod needs, or makes it where no controller does.
+func (c *Cluster) defaultAccount(ctx context.Context, client kubernetes.Interface, namespace string) error {
+	accounts := client.CoreV1().ServiceAccounts(namespace)
+	c.mu.Lock()
+	byController := c.plane == nil || c.controllers
+	c.mu.Unlock()
+	if !byController {
+		_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the controllers were started meanwhile
+		}
+		return err
+	}
+	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := accounts.Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+// namespaceName makes a name of at most 40 characters that says which test it was.
+func namespaceName(test string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(strings.TrimPrefix(test, "Test")) {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+		if b.Len() == 40 {
+			break
+		}
+	}
+	if name := strings.Trim(b.String(), "-"); name != "" {
+		return name
+	}
+	return "test"
+}
+
+// As returns the configuration of a service account. With a pod its token is bound to that pod, as the one that a kubelet
+// mounts: admission sees the pod's name.
+func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	client := c.Client(t)
+	request := &authenticationv1.TokenRequest{}
+	if pod != "" {
+		found, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("token of %s/%s: %v", namespace, account, err)
+		}
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: found.UID}
+	}
+	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("token of %s/%s: %v", namespace, account, err)
+	}
+	config := rest.AnonymousClientConfig(c.rest)
+	config.QPS = -1
+	config.BearerToken = token.Status.Token
+	return config
+}
+
+// Apply applies the YAML files at the paths, each a file or a directory, and waits until the kinds among them are served.
+func (c *Cluster) Apply(t testing.TB, paths ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	for _, path := range paths {
+		if err := c.apply(ctx, path); err != nil {
+			t.Fatalf("apply: %v", err)
+		}
+	}
+}
+
+// ApplyYAML applies the documents of a text; those without a namespace go to the given one.
+func (c *Cluster) ApplyYAML(t testing.TB, namespace, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := c.applyDocuments(ctx, namespace, strings.NewReader(text)); err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+}
+
+func (c *Cluster) apply(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" || d.Name() == "kustomization.yaml" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := c.applyDocuments(ctx, "", bytes.NewReader(content)); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) applyDocuments(ctx context.Context, namespace string, documents io.Reader) error {
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	if err != nil {
+		return err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(documents, 4096); ; {
+		var object unstructured.Unstructured
+		err := decoder.Decode(&object)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		if err := c.applyObject(ctx, client, namespace, &object); err != nil {
+			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
+
+func (c *Cluster) applyObject(ctx context.Context, client dynamic.Interface, namespace string, object *unstructured.Unstructured) error {
+	resource, namespaced, err := c.resource(object.GroupVersionKind())
+	if err != nil {
+		return err
+	}
+	interest := dynamic.ResourceInterface(client.Resource(resource))
+	if namespaced {
+		if object.GetNamespace() != "" {
+			namespace = object.GetNamespace()
+		}
+		interest = client.Resource(resource).Namespace(namespace)
+	}
+	raw, err := object.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	force := true
+	_, err = interest.Patch(ctx, object.GetName(), types.ApplyPatchType, raw, metav1.PatchOptions{FieldManager: "kubetest", Force: &force})
+	if err != nil || object.GetKind() != "CustomResourceDefinition" {
+		return err
+	}
+	return c.served(ctx, interest, object.GetName())
+}
+
+// resource finds the resource of a kind.
+func (c *Cluster) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(c.RESTConfig())
+	if err != nil {
+		return schema.GroupVersionResource{}, false, err
+	}
+	list, err := client.ServerResourcesForGroupVersion(kind.GroupVersion().String())
+	if err != nil {
+		return schema.GroupVersionResource{}, false, err
+	}
+	for _, r := range list.APIResources {
+		if r.Kind == kind.Kind && !strings.Contains(r.Name, "/") {
+			return kind.GroupVersion().WithResource(r.Name), r.Namespaced, nil
+		}
+	}
+	return schema.GroupVersionResource{}, false, fmt.Errorf("%s has no kind %s", kind.GroupVersion(), kind.Kind)
+}
+
+// served waits until a new kind is established and can be found.
+func (c *Cluster) served(ctx context.Context, definitions dynamic.ResourceInterface, name string) error {
+	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		got, err := definitions.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		var definition struct {
+			Spec struct {
+				Group    string
+				Names    struct{ Kind string }
+				Versions []struct {
+					Name   string
+					Served bool
+				}
+			}
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+		if raw, err := got.MarshalJSON(); err != nil {
+			return false, err
+		} else if err := json.Unmarshal(raw, &definition); err != nil {
+			return false, err
+		}
+		established := false
+		for _, condition := range definition.Status.Conditions {
+			established = established || condition.Type == "Established" && condition.Status == "True"
+		}
+		for _, version := range definition.Spec.Versions {
+			if version.Served && established {
+				_, _, err := c.resource(schema.GroupVersionKind{Group: definition.Spec.Group, Version: version.Name, Kind: definition.Spec.Names.Kind})
+				established = err == nil
+			}
+		}
+		return established, nil
+	})
+}

@@ -1,0 +1,332 @@
+// Package process starts programs that cannot outlive whoever started them, and ends, stops and continues them by name.
+//
+// Every program is a child whose death the kernel ties to the thread that started it (Linux: PR_SET_PDEATHSIG), so that
+// nothing is left behind by a panic, a timeout of go test or a SIGKILL. A child is not reaped before its end is noted here,
+// and signals go to it through its process handle: a number that was given to another process meanwhile is never signalled.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Program is what to start.
+type Program struct {
+	Name string
+	Path string
+	Args []string
+	Env  []string // nil: the starter's own
+	// StopIn is how long the program has after SIGTERM before it is killed; 0 is ten seconds.
+	StopIn time.Duration
+}
+
+// Group is a set of programs that end together. Their output goes to files of one directory.
+type Group struct {
+	logs string
+
+	mu      sync.Mutex
+	known   map[string]*running
+	order   []string // of the first start
+	closed  bool
+	starter chan func()
+}
+
+type running struct {
+	Program
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the program has ended
+	err  error         // how it ended; read after done
+}
+
+// NewGroup returns a group that writes output to dir/<name>.log.
+func NewGroup(dir string) *Group {
+	g := &Group{logs: dir, known: map[string]*running{}, starter: make(chan func())}
+	go func() {
+		// The kernel's promise is to this thread and not to the process: it has to last as long as the group.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for start := range g.starter {
+			start()
+		}
+	}()
+	return g
+}
+
+// Start starts a program. A name that is known must have ended.
+func (g *Group) Start(p Program) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.start(p)
+}
+
+// Again starts a program that has ended once more, as it was started before.
+func (g *Group) Again(name string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r, err := g.lookup(name)
+	if err != nil {
+		return err
+	}
+	return g.start(r.Program)
+}
+
+func (g *Group) start(p Program) error {
+	if g.closed {
+		return fmt.Errorf("%s: its group has been closed", p.Name)
+	}
+	before, known := g.known[p.Name]
+	if known && !before.ended() {
+		return fmt.Errorf("%s runs already", p.Name)
+	}
+	log, err := os.OpenFile(g.logPath(p.Name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	r := &running{Program: p, done: make(chan struct{})}
+	r.cmd = exec.Command(p.Path, p.Args...)
+	r.cmd.Env = p.Env
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	r.cmd.SysProcAttr = bound()
+	started := make(chan error, 1)
+	g.starter <- func() { started <- r.cmd.Start() }
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	go func() {
+		r.err = r.cmd.Wait()
+		close(r.done)
+	}()
+	g.known[p.Name] = r
+	if !known {
+		g.order = append(g.order, p.Name)
+	}
+	return nil
+}
+
+func (r *running) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *Group) lookup(name string) (*running, error) {
+	if r, ok := g.known[name]; ok {
+		return r, nil
+	}
+	return nil, fmt.Errorf("no program %q; there are %q", name, g.order)
+}
+
+func (g *Group) find(name string) (*running, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.lookup(name)
+}
+
+// Stop asks a program to end, kills it when it does not, and returns when it has ended. One that has ended is no error.
+func (g *Group) Stop(name string) error {
+	r, err := g.find(name)
+	if err != nil {
+		return err
+	}
+	return r.stop()
+}
+
+func (r *running) stop() error {
+	if err := r.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	_ = r.signal(syscall.SIGCONT) // one that is paused would not hear of it
+	within := r.StopIn
+	if within == 0 {
+		within = 10 * time.Second
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		return nil
+	case <-timer.C:
+	}
+	return r.kill()
+}
+
+// Kill ends a program by SIGKILL and returns when it has ended.
+func (g *Group) Kill(name string) error {
+	r, err := g.find(name)
+	if err != nil {
+		return err
+	}
+	return r.kill()
+}
+
+func (r *running) kill() error {
+	if err := r.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	timer := time.NewTimer(30 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("%s (process %d) has not ended 30s after SIGKILL: look at its state in /proc", r.Name, r.cmd.Process.Pid)
+	}
+}
+
+func (r *running) signal(s syscall.Signal) error {
+	if err := r.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// Pause freezes a program: its connections stay open and nobody answers.
+func (g *Group) Pause(name string) error { return g.send(name, syscall.SIGSTOP) }
+
+// Resume lets a paused program go on.
+func (g *Group) Resume(name string) error { return g.send(name, syscall.SIGCONT) }
+
+func (g *Group) send(name string, s syscall.Signal) error {
+	r, err := g.find(name)
+	if err != nil {
+		return err
+	}
+	if r.ended() {
+		return fmt.Errorf("%s does not run", name)
+	}
+	return r.signal(s)
+}
+
+// Ended returns a channel that is closed when the program, as it runs now, has ended.
+func (g *Group) Ended(name string) (<-chan struct{}, error) {
+	r, err := g.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return r.done, nil
+}
+
+// State is one program of a group.
+type State struct {
+	Name string
+	PID  int // 0: it does not run
+}
+
+// States lists the programs in the order of their first start.
+func (g *Group) States() []State {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	states := make([]State, 0, len(g.order))
+	for _, name := range g.order {
+		s := State{Name: name}
+		if r := g.known[name]; !r.ended() {
+			s.PID = r.cmd.Process.Pid
+		}
+		states = append(states, s)
+	}
+	return states
+}
+
+// Wait calls ready every 50 milliseconds until it returns nil. It gives up when ctx ends or one of the named programs does,
+// and then says what was wrong last and what the program wrote.
+func (g *Group) Wait(ctx context.Context, what string, ready func(context.Context) error, names ...string) error {
+	ended := make(chan string, len(names))
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, name := range names {
+		done, err := g.Ended(name)
+		if err != nil {
+			return err
+		}
+		go func() {
+			select {
+			case <-done:
+				ended <- name
+			case <-watch.Done():
+			}
+		}()
+	}
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case name := <-ended:
+			return fmt.Errorf("%s: %w\n%s", what, &EndedError{name}, g.Tail(name))
+		case <-ctx.Done():
+			var said []byte
+			for _, name := range names {
+				said = fmt.Appendf(said, "\n--- %s\n%s", name, g.Tail(name))
+			}
+			return fmt.Errorf("%s: %w; last: %w%s", what, ctx.Err(), err, said)
+		case <-ticker.C:
+		}
+	}
+}
+
+// EndedError says that a program ended that should run.
+type EndedError struct{ Name string }
+
+func (e *EndedError) Error() string { return e.Name + " has ended by itself" }
+
+// Log returns the path of a program's output.
+func (g *Group) Log(name string) string { return g.logPath(name) }
+
+func (g *Group) logPath(name string) string { return filepath.Join(g.logs, name+".log") }
+
+const tailBytes = 4000
+
+// Tail returns the end of a program's output.
+func (g *Group) Tail(name string) string {
+	f, err := os.Open(g.logPath(name))
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > tailBytes {
+		_, _ = f.Seek(-tailBytes, io.SeekEnd)
+	}
+	said, _ := io.ReadAll(io.LimitReader(f, tailBytes))
+	return string(bytes.TrimSpace(said))
+}
+
+// Close stops all programs, the last one first, and returns when all have ended. With hard they get no time to say goodbye.
+func (g *Group) Close(hard bool) error {
+	g.mu.Lock()
+	closed := g.closed
+	g.closed = true
+	order := slices.Clone(g.order)
+	g.mu.Unlock()
+	if closed {
+		return nil
+	}
+	slices.Reverse(order)
+	var errs []error
+	for _, name := range order {
+		if hard {
+			errs = append(errs, g.Kill(name))
+		} else {
+			errs = append(errs, g.Stop(name))
+		}
+	}
+	close(g.starter)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,119 @@
+// Package rundir keeps the directories of running clusters. A directory is locked by the process that owns the cluster; one
+// whose owner died in whatever way is told by its lock, which the kernel has released, and is removed by the next who comes.
+package rundir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrOwned says that a directory has a living owner.
+var ErrOwned = errors.New("another process owns it")
+
+// Dir is a directory that this process owns.
+type Dir struct {
+	Path string
+	lock *os.File
+}
+
+// New makes a directory with a name of its own below parent, and removes those that nobody owns any more.
+func New(parent, pattern string) (*Dir, error) {
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, err
+	}
+	if err := sweep(parent, pattern); err != nil {
+		return nil, err
+	}
+	// The lock of the parent keeps a sweeper off between the making and the locking.
+	making, err := lock(filepath.Join(parent, ".lock"), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer making.Close()
+	path, err := os.MkdirTemp(parent, pattern+"-")
+	if err != nil {
+		return nil, err
+	}
+	return own(path)
+}
+
+// Own takes a directory with a given name, and makes it if it is not there. ErrOwned: another process has it.
+func Own(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, err
+	}
+	return own(path)
+}
+
+func own(path string) (*Dir, error) {
+	f, err := lock(filepath.Join(path, "lock"), unix.LOCK_NB)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &Dir{path, f}, nil
+}
+
+// Owned tells whether a directory has a living owner.
+func Owned(path string) bool {
+	f, err := os.Open(filepath.Join(path, "lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// Remove removes the directory with all that is in it, and gives it up.
+func (d *Dir) Remove() error { return errors.Join(os.RemoveAll(d.Path), d.lock.Close()) }
+
+// Release gives the directory up and leaves it as it is.
+func (d *Dir) Release() error { return d.lock.Close() }
+
+func lock(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|how)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrOwned
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func sweep(parent, pattern string) error {
+	sweeping, err := lock(filepath.Join(parent, ".lock"), 0)
+	if err != nil {
+		return err
+	}
+	defer sweeping.Close()
+	dirs, err := filepath.Glob(filepath.Join(parent, pattern+"-*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range dirs {
+		d, err := own(path)
+		if errors.Is(err, ErrOwned) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = d.Remove()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
