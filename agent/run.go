@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/standalone"
@@ -100,7 +102,7 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 		File:    s.File,
 		Version: version,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
-		Secrets: standalone.Secrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
+		Secrets: peers.Beside{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 
 		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
 		Remote:  repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)},
@@ -180,7 +182,7 @@ func serveAndRun(ctx context.Context, s settings, loop *standalone.Loop, reg *pr
 		name, addr string
 		handler    http.Handler
 	}{
-		{"health", s.HealthAddr, loop.Handler()},
+		{"health", s.HealthAddr, drive.Handler(loop.Routes())},
 		{"metrics", s.MetricsAddr, metricsHandler(reg)},
 	} {
 		if e.addr == "" {
@@ -217,9 +219,9 @@ func identify(s settings) (name, namespace string) {
 }
 
 // outcome is the exit code of a state.
-func outcome(s standalone.State) int {
+func outcome(s drive.State, timedOut bool) int {
 	switch {
-	case s.TimedOut:
+	case timedOut:
 		return exitTimeout
 	case s.Phase == sync.Synced, s.Phase == sync.Standby, s.DryRun():
 		return exitDone

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"stoker.io/stoker/agent/standalone"
+	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/sync"
 )
 
@@ -90,7 +90,7 @@ func (c *screen) clear() {
 }
 
 // state prints what changed: a plan that was carried out or refused, an outcome, drift.
-func (c *screen) state(s standalone.State) {
+func (c *screen) state(s drive.State) {
 	if !c.plans {
 		return
 	}

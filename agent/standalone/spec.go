@@ -3,33 +3,41 @@
 package standalone
 
 import (
-	"fmt"
-	"io"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
+	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/file"
 )
 
-const (
-	// maxFile bounds the GatewaySync's file; an object in Kubernetes is at most 1.5 MiB.
-	maxFile = 1536 << 10
-	// maxSecret bounds a secret's file, as Kubernetes bounds a Secret.
-	maxSecret = 1 << 20
-)
+// maxFile bounds the GatewaySync's file; an object in Kubernetes is at most 1.5 MiB.
+const maxFile = 1536 << 10
+
+// spec is the file as it was last understood.
+type spec struct {
+	raw       []byte
+	gs        *v1alpha1.GatewaySync
+	effective v1alpha1.Effective
+	peers     sync.Peers
+	warnings  []string
+	err       error
+	fresh     bool // no order follows from it yet
+}
 
 // Load reads the one GatewaySync of a YAML file, which may hold other documents too. Warnings are about what is left out
 // or not wise. The error names the field that is wrong.
-func Load(file string) (*v1alpha1.GatewaySync, []string, error) {
-	raw, err := readBounded(file, maxFile)
+func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
+	raw, err := file.Read(name, maxFile)
 	if err != nil {
 		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "read the GatewaySync: %w", err)
 	}
-	return decode(file, raw)
+	return decode(name, raw)
 }
 
 func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
@@ -49,6 +57,60 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 	return gs, append(warnings, v1alpha1.Warnings(gs)...), nil
 }
 
+// reload reads the file again. A broken one is reported, and the last good one stays in force.
+func (l *Loop) reload() {
+	raw, err := file.Read(l.File, maxFile)
+	if err == nil && l.spec.raw != nil && string(raw) == string(l.spec.raw) {
+		return
+	}
+	before := l.spec.err
+	l.spec.err = nil
+	if err != nil {
+		l.spec.err = failure.New(v1alpha1.ReasonProfilesInvalid, "read the GatewaySync: %w", err)
+	} else {
+		l.spec.err = l.take(raw)
+	}
+	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
+		what := "the GatewaySync cannot be used; the last good one stays in force"
+		if l.spec.gs == nil {
+			what = "the GatewaySync cannot be used; nothing is synced until it can"
+		}
+		l.Log.Error(what, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
+	}
+}
+
+// take makes a file's content the spec that is in force, or returns why it cannot be.
+func (l *Loop) take(raw []byte) error {
+	l.spec.raw = raw
+	gs, warnings, err := decode(l.File, raw)
+	for _, w := range warnings {
+		if !slices.Contains(l.spec.warnings, w) {
+			l.Log.Warn("a word about the GatewaySync", "file", l.File, "warning", w)
+		}
+	}
+	l.spec.warnings = warnings
+	if err != nil {
+		return err
+	}
+	eff, err := gs.Effective(l.Gateway.Profile, l.Gateway.Annotations)
+	if err != nil {
+		return err
+	}
+	eff.DryRun = eff.DryRun || l.DryRun
+	ends, err := peers.Connect(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
+	if err != nil {
+		return err
+	}
+	if old := l.spec.gs; old != nil {
+		gs.Status.Request = old.Status.Request // what DesiredRef knows of requests that came and went
+		_ = l.spec.peers.Remote.Close()        // it only lets go of connections
+	}
+	l.spec.gs, l.spec.effective, l.spec.peers, l.spec.fresh = gs, eff, ends, true
+	l.target.due, l.target.failures = time.Time{}, 0
+	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", peers.Name(gs.Spec.Git))
+	return nil
+}
+
 // facts is what templates can ask for of the gateway: what its pod would say of itself. Without one, the gateway's name
 // stands for the pod's.
 func (l *Loop) facts() plan.Facts {
@@ -58,46 +120,4 @@ func (l *Loop) facts() plan.Facts {
 		GatewayName: g.Name, PodName: g.Name, PodOrdinal: ordinal, Namespace: l.spec.gs.Namespace, CRName: l.spec.gs.Name,
 		Labels: g.Labels,
 	}
-}
-
-// Secrets finds the files that hold the keys of the secrets which a GatewaySync names.
-type Secrets struct {
-	// Files maps NAME/KEY to a file.
-	Files map[string]string
-	// Dir holds NAME/KEY for what is not in Files.
-	Dir string
-}
-
-// Read returns the value of a key. It is read anew each time, so that a rotated secret counts at once; white space at
-// its end is not part of it.
-func (s Secrets) Read(name, key string) (secret.String, error) {
-	file, ok := s.Files[name+"/"+key]
-	if !ok {
-		file = filepath.Join(s.Dir, name, key)
-	}
-	b, err := readBounded(file, maxSecret)
-	if err != nil {
-		return secret.String{}, fmt.Errorf("secret %s/%s: %w; give --secret %s/%s=FILE", name, key, err, name, key)
-	}
-	v := strings.TrimRight(string(b), " \t\r\n")
-	if v == "" {
-		return secret.String{}, fmt.Errorf("secret %s/%s: %s is empty", name, key, file)
-	}
-	return secret.New(v), nil
-}
-
-func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("%s is larger than %d bytes", file, limit)
-	}
-	return b, nil
 }

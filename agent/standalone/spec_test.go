@@ -62,24 +62,3 @@ func TestAnUnknownFieldIsAWordAndABadOneAnErrorWithItsName(t *testing.T) {
 	_, _, err = Load(writeFile(t, "huge.yaml", strings.Repeat("#", maxFile+1)))
 	assert.ErrorContains(t, err, "larger than")
 }
-
-// C7: what a secret's error says is where it was looked for, never what it is.
-func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
-	dir := t.TempDir()
-	s := Secrets{Dir: dir, Files: map[string]string{"git/token": writeFile(t, "token", "S3CR3T-1\n")}}
-	v, err := s.Read("git", "token")
-	require.NoError(t, err)
-	assert.Equal(t, "S3CR3T-1", v.Reveal())
-	require.NoError(t, os.WriteFile(s.Files["git/token"], []byte("S3CR3T-2"), 0o600))
-	v, err = s.Read("git", "token")
-	require.NoError(t, err)
-	assert.Equal(t, "S3CR3T-2", v.Reveal())
-
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "gateway"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "gateway", "apiKey"), []byte(" \n"), 0o600))
-	_, err = s.Read("gateway", "apiKey")
-	assert.ErrorContains(t, err, "is empty")
-	_, err = s.Read("gateway", "other")
-	assert.ErrorContains(t, err, "--secret gateway/other=FILE")
-	assert.NotContains(t, err.Error(), "S3CR3T")
-}

@@ -13,12 +13,13 @@ import (
 // has no place yet. Rooms on one floor do not know each other.
 var floors = [][]string{
 	{"api/v1alpha1"},
-	{"internal/failure", "internal/secret", "internal/kube"},
+	{"internal/failure", "internal/secret", "internal/kube", "internal/pace", "internal/file"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
 	{"agent/plan"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
 	{"agent/sync"},
+	{"agent/peers", "agent/drive"},
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
 }
@@ -39,7 +40,7 @@ var bans = []ban{
 		why:     "it is pure: the same input gives the same plan, in the agent, in diff, in a dry run",
 	},
 	{
-		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync"},
+		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync", "agent/peers", "agent/drive", "agent/standalone"},
 		imports: []string{"k8s.io/client-go"},
 		deep:    true,
 		why:     "a sync runs without Kubernetes; only follow and lead talk to the API server",

@@ -1,4 +1,4 @@
-package standalone
+package drive
 
 import (
 	"slices"
@@ -31,16 +31,22 @@ type State struct {
 	Problems []Problem    `json:"problems,omitempty"`
 	Report   *sync.Report `json:"report,omitempty"`
 	// Plan is the last plan as people read it, line by line.
-	Plan     []string    `json:"plan,omitempty"`
-	Drift    *disk.Drift `json:"drift,omitempty"`
-	History  []Past      `json:"history,omitempty"` // newest first
-	TimedOut bool        `json:"-"`
+	Plan    []string    `json:"plan,omitempty"`
+	Drift   *disk.Drift `json:"drift,omitempty"`
+	History []Past      `json:"history,omitempty"` // newest first
+	// Of is the order that Report is about; nil where nothing was tried yet.
+	Of *Order `json:"-"`
 }
 
 // Problem is an error with its reason.
 type Problem struct {
 	Reason  v1alpha1.Reason `json:"reason"`
 	Message string          `json:"message"`
+}
+
+// NewProblem is an error as a Problem; fallback is the reason of one that has none.
+func NewProblem(err error, fallback v1alpha1.Reason) Problem {
+	return Problem{failure.Reason(err, fallback), err.Error()}
 }
 
 // Past is a sync that did something, or failed.
@@ -101,40 +107,44 @@ func (l *Loop) publish() {
 }
 
 // working shows that a sync is under way: what was said before of the gateway does not hold while files move.
-func (l *Loop) working() {
+func (l *Loop) working(o *Order) {
+	l.sync.working = true
 	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
 	s := &l.state.now
-	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+l.target.commit.Short()
-	s.Ref, s.Target = l.target.ref, l.target.commit
+	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+o.Commit.Short()
+	s.Ref, s.Target = o.Ref, o.Commit
+	now := *s
+	now.History = slices.Clone(now.History)
+	l.state.mu.Unlock()
+	l.Working(now)
 }
 
 func (l *Loop) compose(previous State) State {
-	s := State{Version: l.Version, GatewayName: l.Gateway.Name, History: previous.History, Drift: l.drift.last,
+	s := State{Version: l.Version, GatewayName: l.Gateway, History: previous.History, Drift: l.drift.last,
 		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
-	if gs := l.spec.gs; gs != nil {
-		s.GatewaySync, s.Profile, s.Repo = gs.Name, l.spec.effective.Profile, remoteName(gs)
-		s.Ref, s.Target = l.target.ref, l.target.commit
+	if o := l.wish.Order; o != nil {
+		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
+		s.Ref, s.Target = o.Ref, o.Commit
 	}
 	s.Commit = l.onDisk
 	if r := l.sync.report; r != nil {
-		s.Phase, s.Reason, s.Message, s.Commit, s.Report = r.Phase, r.Reason, r.Message, r.Commit, r
+		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.sync.of
 		s.Plan = l.sync.plan
 		if previous.Report != r && (s.Plan != nil || r.Err != nil) {
 			s.History = remember(s.History, r)
 		}
 	}
-	for _, p := range []struct {
-		err      error
-		fallback v1alpha1.Reason
-	}{{l.target.err, v1alpha1.ReasonGitUnreachable}, {l.spec.err, v1alpha1.ReasonProfilesInvalid}} {
-		if p.err == nil {
-			continue
-		}
-		reason := failure.Reason(p.err, p.fallback)
-		s.Problems = append(s.Problems, Problem{reason, p.err.Error()})
+	if r := l.sync.stopped; r != nil {
+		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
+		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start goes on with it"
+	}
+	s.Problems = l.wish.Problems
+	for _, p := range s.Problems {
 		// Never say Synced while it is not known whether that is still what is wanted.
-		s.Phase, s.Reason, s.Message = sync.Error, reason, p.err.Error()
+		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message
+		if p.Reason.Class() == v1alpha1.ClassWorking {
+			s.Phase = sync.Pending
+		}
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-package standalone
+package drive
 
 import (
 	"iter"

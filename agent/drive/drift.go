@@ -1,4 +1,4 @@
-package standalone
+package drive
 
 import (
 	"context"
@@ -52,11 +52,12 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.repairs = 0
 		return
 	}
-	if l.target.commit.IsZero() || l.spec.effective.DriftPolicy != v1alpha1.DriftRepair || l.spec.effective.Paused || l.spec.effective.DryRun {
+	o := l.wish.Order
+	if o == nil || l.wish.Leave || o.Commit.IsZero() || o.Profile.DriftPolicy != v1alpha1.DriftRepair || o.Profile.Paused || o.Profile.DryRun {
 		return
 	}
 	l.drift.repairs++
-	l.run(ctx, wanted{l.target.commit, l.spec.gs}, true)
+	l.run(ctx, o, true)
 	l.drift.due = l.Now().Add(min(l.period()<<min(l.drift.repairs-1, 10), max(maxRepairPause, l.period())))
 }
 

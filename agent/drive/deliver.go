@@ -1,0 +1,148 @@
+package drive
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pace"
+)
+
+// attempt is the sync that was tried last.
+type attempt struct {
+	of       *Order
+	report   *sync.Report
+	plan     []string // as people read it; nil where there was nothing to plan
+	due      time.Time
+	failures int
+	// working is whether the sync that runs found something to do, stopped the report of one that was asked to stop then.
+	working bool
+	stopped *sync.Report
+}
+
+// deliver syncs to the order where it is new, or where the last attempt is not done and its turn has come.
+func (l *Loop) deliver(ctx context.Context) {
+	o := l.wish.Order
+	if o == nil || l.wish.Leave || ctx.Err() != nil {
+		return
+	}
+	if o.Commit.IsZero() {
+		l.resume(ctx, o)
+		return
+	}
+	if o == l.sync.of && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
+		return
+	}
+	l.run(ctx, o, false)
+}
+
+// resume does what can be done while it is not known what is wanted.
+func (l *Loop) resume(ctx context.Context, o *Order) {
+	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
+		return
+	}
+	r := l.Engine.Resume(ctx, o.Peers, sync.Target{Profile: o.Profile, Facts: o.Facts, Working: func() { l.working(o) }})
+	if r != nil && (ctx.Err() == nil || r.Err == nil) {
+		l.note(o, r)
+	}
+}
+
+// run does one sync and takes note of its outcome.
+func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
+	l.sync.working = false
+	r := l.Engine.Sync(ctx, o.Peers, sync.Target{
+		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
+		ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Working: func() { l.working(o) },
+	})
+	if ctx.Err() != nil && r.Err != nil { // we are asked to stop: that is no outcome
+		if l.sync.working {
+			l.sync.stopped = r
+		}
+		return
+	}
+	l.note(o, r)
+}
+
+// note takes the outcome of a sync.
+func (l *Loop) note(o *Order, r *sync.Report) {
+	l.record(r)
+	previous := l.sync.report
+	if o != l.sync.of {
+		l.sync.failures = 0
+	}
+	l.sync.of, l.sync.report = o, r
+	l.keepText(r)
+	class := r.Class()
+	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
+		l.sync.failures, l.sync.due = 0, time.Time{}
+		l.drift.due = l.Now().Add(l.period())
+		if l.hints != nil && (r.Wrote() || len(l.hints.dirs) == 0) {
+			l.Engine.Owned(l.hints.follow)
+		}
+		if r.Phase == sync.Standby { // it may become the active node at any time
+			l.sync.due = l.drift.due
+		}
+	} else {
+		l.sync.failures++
+		l.sync.due = l.Now().Add(pace.Backoff(class, l.sync.failures, l.period()))
+	}
+	l.announce(previous, r)
+}
+
+// large is from how many changes on a plan is worth giving its memory back at once: a first sync has a hundred thousand,
+// and the agent then idles beside a gateway that can use the memory.
+const large = 5000
+
+// keepText keeps of a plan what is shown and lets the rest go.
+func (l *Loop) keepText(r *sync.Report) {
+	l.sync.plan = nil
+	if r.Changes == nil {
+		return
+	}
+	l.sync.plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
+	n := len(r.Changes.List)
+	r.Changes = nil
+	if n >= large {
+		debug.FreeOSMemory()
+	}
+}
+
+// announce logs an outcome once: when it changed, or when files were written.
+func (l *Loop) announce(previous, r *sync.Report) {
+	if previous != nil && previous.Phase == r.Phase && previous.Reason == r.Reason && previous.Message == r.Message && !r.Wrote() {
+		return
+	}
+	level := slog.LevelInfo
+	if c := r.Class(); c == v1alpha1.ClassRetry || c == v1alpha1.ClassStalled {
+		level = slog.LevelError
+	} else if c == v1alpha1.ClassHeld {
+		level = slog.LevelWarn
+	}
+	l.Log.Log(context.Background(), level, "sync", "phase", r.Phase, "reason", r.Reason, "message", r.Message, "ref", r.Ref,
+		"commit", r.Commit.String(), "target", r.Target.String(), "duration", r.Duration.String(),
+		"added", r.Files.Added, "modified", r.Files.Modified, "deleted", r.Files.Deleted, "saved", r.Files.Saved)
+	for _, n := range r.Notes {
+		l.Log.Warn("sync note", "note", n)
+	}
+}
+
+func (l *Loop) record(r *sync.Report) {
+	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, l.Now())
+	if r.Fetch.Kind != "" {
+		l.Metrics.Fetched(r.Fetch.Kind, r.Steps["fetch"])
+	}
+	for kind, n := range map[string]int{"added": r.Files.Added, "modified": r.Files.Modified, "deleted": r.Files.Deleted, "kept": r.Files.Kept} {
+		l.Metrics.Changed(kind, n)
+	}
+	for _, s := range r.Scans {
+		result := s.Reason
+		if result == "" {
+			result = "ok"
+		}
+		l.Metrics.Scanned(s.Kind, result, s.Duration)
+	}
+}

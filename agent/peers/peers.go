@@ -1,0 +1,134 @@
+// Package peers makes the two ends of a sync, git and the gateway, from a GatewaySync and the files that hold its
+// secrets. Nothing is dialled here.
+package peers
+
+import (
+	"errors"
+	"log/slog"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Connect makes both ends. Without gatewayURL there is no gateway: files only.
+func Connect(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Peers, error) {
+	remote, err := Git(spec.Git, secrets, o)
+	if err != nil {
+		return sync.Peers{}, err
+	}
+	p := sync.Peers{Remote: remote}
+	if gatewayURL == "" {
+		return p, nil
+	}
+	cfg := ignition.Config{URL: gatewayURL, Log: log}
+	if ref := spec.Gateway.APIKey(); ref != nil {
+		p.Token = true
+		cfg.Key = func() (secret.String, error) {
+			v, err := secrets.Read(GatewayAPI, *ref)
+			if err != nil {
+				return v, failure.New(v1alpha1.ReasonGatewayForbidden, "the API token of spec.gateway.api: %w", err)
+			}
+			return v, nil
+		}
+	}
+	if t := spec.Gateway.TLSConfig; t != nil {
+		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
+		cfg.TLS.CA = public(GatewayCA, t.CASecretRef, secrets)
+	}
+	client, err := ignition.New(cfg)
+	if err != nil {
+		return sync.Peers{}, errors.Join(err, remote.Close())
+	}
+	p.Gateway = client
+	return p, nil
+}
+
+// Git makes the way to the repository. Close gives back what it keeps.
+func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, error) {
+	u, err := repo.ParseURL(git.Repo)
+	if err != nil {
+		return nil, err
+	}
+	auth := repo.Auth{CA: public(GitCA, git.CASecretRef, secrets)}
+	if a := git.Auth; a != nil {
+		switch {
+		case a.Token != nil:
+			auth.Username = a.Token.User()
+			auth.Token = credential(GitToken, a.Token.SecretRef, secrets)
+		case a.SSHKey != nil:
+			auth.Key = credential(GitSSHKey, a.SSHKey.SecretRef, secrets)
+			auth.InsecureIgnoreHostKey = a.SSHKey.InsecureIgnoreHostKey
+			if known := a.SSHKey.KnownHosts; known != nil {
+				auth.KnownHosts = public(GitKnownHosts, &known.SecretRef, secrets)
+			}
+		case a.GitHubApp != nil:
+			auth.App = &repo.GitHubApp{
+				AppID: a.GitHubApp.AppID, InstallationID: a.GitHubApp.InstallationID, APIBaseURL: a.GitHubApp.APIBaseURL,
+				Key: credential(GitHubApp, a.GitHubApp.PrivateKeySecretRef, secrets),
+			}
+		}
+	}
+	return repo.NewRemote(u, auth, o)
+}
+
+// Reachable returns why a secret that spec names can never be read here (PodRestartNeeded), nil where all can be, or
+// could. An agent that cannot read them neither syncs nor leads.
+func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
+	var errs []error
+	need := func(field Field, ref *v1alpha1.SecretKeyRef) {
+		if ref != nil {
+			errs = append(errs, secrets.Reachable(field, *ref))
+		}
+	}
+	need(GitCA, spec.Git.CASecretRef)
+	if a := spec.Git.Auth; a != nil {
+		switch {
+		case a.Token != nil:
+			need(GitToken, &a.Token.SecretRef)
+		case a.SSHKey != nil:
+			need(GitSSHKey, &a.SSHKey.SecretRef)
+			if a.SSHKey.KnownHosts != nil {
+				need(GitKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
+			}
+		case a.GitHubApp != nil:
+			need(GitHubApp, &a.GitHubApp.PrivateKeySecretRef)
+		}
+	}
+	need(GatewayAPI, spec.Gateway.APIKey())
+	if t := spec.Gateway.TLSConfig; t != nil {
+		need(GatewayCA, t.CASecretRef)
+	}
+	return errors.Join(errs...)
+}
+
+// Name is the repository's URL without credentials.
+func Name(git v1alpha1.GitSpec) string {
+	u, err := repo.ParseURL(git.Repo)
+	if err != nil {
+		return "(invalid)"
+	}
+	return u.String()
+}
+
+// credential reads a secret on use, so that a rotated one counts at once.
+func credential(field Field, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+	return func() (secret.String, error) { return secrets.Read(field, ref) }
+}
+
+// public reads what is no secret itself, a CA bundle or known hosts, on use; nil where the spec names none.
+func public(field Field, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+	if ref == nil {
+		return nil
+	}
+	return func() ([]byte, error) {
+		v, err := secrets.Read(field, *ref)
+		if err != nil {
+			return nil, err
+		}
+		return []byte(v.Reveal()), nil
+	}
+}

@@ -1,0 +1,112 @@
+package peers
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
+	require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+	return name
+}
+
+func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{Name: name, Key: key} }
+
+// C7: what a secret's error says is where it was looked for, never what it is.
+func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
+	dir := t.TempDir()
+	s := Beside{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
+	v, err := s.Read(GitToken, ref("git", "token"))
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-1", v.Reveal())
+	write(t, s.Files["git/token"], "S3CR3T-2")
+	v, err = s.Read(GitToken, ref("git", "token"))
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-2", v.Reveal())
+
+	write(t, filepath.Join(dir, "gateway", "apiKey"), " \n")
+	_, err = s.Read(GatewayAPI, ref("gateway", "apiKey"))
+	require.ErrorContains(t, err, "is empty")
+	_, err = s.Read(GatewayAPI, ref("gateway", "other"))
+	require.ErrorContains(t, err, "--secret gateway/other=FILE")
+	assert.NotContains(t, err.Error(), "S3CR3T")
+}
+
+func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "git", "..data", "token"), "S3CR3T-1\n")
+	require.NoError(t, os.Symlink("..data/token", filepath.Join(dir, "git", "token"))) // as the kubelet does
+	m := Mounted{Dir: dir}
+	v, err := m.Read(GitToken, ref("git", "token"))
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-1", v.Reveal())
+
+	_, err = m.Read(GitToken, ref("git", "password"))
+	require.ErrorContains(t, err, "no key password of Secret git")
+	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "somebody may create the key")
+
+	_, err = m.Read(GitToken, ref("other", "token"))
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+	assert.ErrorContains(t, err, "spec.git.auth.token")
+	assert.True(t, failure.Is(m.Reachable(GatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
+
+	write(t, filepath.Join(dir, "..", "outside"), "S3CR3T-2")
+	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
+		_, err := m.Read(GitToken, bad)
+		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
+		_, err = Beside{Dir: dir}.Read(GitToken, bad)
+		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
+	}
+}
+
+func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
+	m := Mounted{Files: map[Field]string{GitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
+	v, err := m.Read(GitToken, ref("whatever", "name"))
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-1", v.Reveal())
+	_, err = m.Read(GitSSHKey, ref("whatever", "name"))
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+	require.NoError(t, os.Remove(m.Files[GitToken]))
+	_, err = m.Read(GitToken, ref("whatever", "name"))
+	assert.ErrorContains(t, err, "no key name of Secret whatever")
+}
+
+func TestEverySecretThatASpecNamesIsAskedFor(t *testing.T) {
+	git := ref("git", "key")
+	api, ca := ref("api", "key"), ref("ca", "key")
+	for name, spec := range map[string]v1alpha1.GatewaySyncSpec{
+		"token":      {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: git}}}},
+		"sshKey":     {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: git}}}},
+		"githubApp":  {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{PrivateKeySecretRef: git}}}},
+		"knownHosts": {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: api, KnownHosts: &v1alpha1.SecretSource{SecretRef: git}}}}},
+		"ca":         {Git: v1alpha1.GitSpec{CASecretRef: &git}},
+		"api":        {Gateway: v1alpha1.GatewaySpec{APIKeySecretRef: &git}},
+		"gateway ca": {Gateway: v1alpha1.GatewaySpec{TLSConfig: &v1alpha1.GatewayTLSConfig{CASecretRef: &git}}},
+	} {
+		dir := t.TempDir()
+		for _, r := range []v1alpha1.SecretKeyRef{api, ca} {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, r.Name), 0o700))
+		}
+		assert.True(t, failure.Is(Reachable(&spec, Mounted{Dir: dir}), v1alpha1.ReasonPodRestartNeeded), name)
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, git.Name), 0o700))
+		assert.NoError(t, Reachable(&spec, Mounted{Dir: dir}), name)
+		spec.Git.Repo = "https://git.example.com/plant.git"
+		if name == "sshKey" || name == "knownHosts" {
+			spec.Git.Repo = "ssh://git@git.example.com/plant.git"
+		}
+		p, err := Connect(&spec, "http://127.0.0.1:8088", Mounted{Dir: dir}, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err, name)
+		assert.NoError(t, p.Remote.Close())
+	}
+}

@@ -1,0 +1,111 @@
+package standalone
+
+import (
+	"context"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pace"
+)
+
+// target is what git said last.
+type target struct {
+	ref      string
+	override bool
+	commit   plan.ID
+	name     string
+	err      error
+	due      time.Time
+	failures int
+}
+
+// resolve asks git where the desired ref stands, when that is due.
+func (l *Loop) resolve(ctx context.Context) {
+	if !l.target.due.IsZero() && l.Now().Before(l.target.due) {
+		return
+	}
+	started := l.Now()
+	t, err := l.ask(ctx)
+	d := l.Now().Sub(started)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+		l.Metrics.Resolved(string(reason), d)
+		if l.target.err == nil || l.target.err.Error() != err.Error() {
+			l.Log.Warn("the desired ref is not resolved; what is on the disk stays", "ref", t.ref, "reason", reason, "error", err)
+		}
+		l.target.ref, l.target.err = t.ref, err
+		l.target.failures++
+		asked, _ := repo.RetryAfter(err)
+		pause := pace.Backoff(reason.Class(), l.target.failures, l.interval())
+		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef {
+			pause = pace.Jitter(l.interval()) // git answers well: a branch that comes back is found as soon as one that moves
+		}
+		l.target.due = l.Now().Add(max(pause, min(asked, maxAsked)))
+		return
+	}
+	l.Metrics.Resolved(string(v1alpha1.ReasonRefResolved), d)
+	if t.commit != l.target.commit || t.ref != l.target.ref {
+		l.Log.Info("resolved", "ref", t.ref, "commit", t.commit.String(), "override", t.override)
+	}
+	l.target = t
+	if polled(l.spec.gs, t.ref) {
+		l.target.due = l.Now().Add(pace.Jitter(l.interval()))
+	} else {
+		l.target.due = l.Now().Add(never)
+	}
+}
+
+// maxAsked bounds how long a git server can keep us away.
+const maxAsked = time.Hour
+
+// never is when something happens that only an event can bring about.
+const never = 10 * 365 * 24 * time.Hour
+
+// ask resolves the desired ref. A request that is in force only while spec.git.ref stands at a commit needs that ref
+// resolved too.
+func (l *Loop) ask(ctx context.Context) (target, error) {
+	lookup := func(name string) (repo.Resolution, error) {
+		ref, err := repo.ParseRef(name)
+		if err != nil {
+			return repo.Resolution{}, err
+		}
+		return l.spec.peers.Remote.Resolve(ctx, ref)
+	}
+	gs := l.spec.gs
+	want, err := v1alpha1.DesiredRef(gs, "")
+	if err == nil && want.ResolveSpec {
+		at, lookupErr := lookup(gs.Spec.Git.Ref)
+		if lookupErr != nil {
+			return target{ref: gs.Spec.Git.Ref}, lookupErr
+		}
+		want, err = v1alpha1.DesiredRef(gs, at.Commit.String())
+	}
+	if err != nil {
+		return target{ref: gs.Annotations[v1alpha1.AnnotationRequestedRef]}, err
+	}
+	gs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
+	res, err := lookup(want.Ref)
+	return target{ref: want.Ref, override: want.Override, commit: res.Commit, name: res.Ref}, err
+}
+
+// interval is how often git is asked about a moving ref. A spec that is in force has been validated.
+func (l *Loop) interval() time.Duration {
+	d, err := l.spec.gs.Spec.Polling.Period()
+	if err != nil {
+		return v1alpha1.DefaultPollingInterval
+	}
+	return d
+}
+
+// polled reports whether the ref can move by itself: a commit cannot.
+func polled(gs *v1alpha1.GatewaySync, name string) bool {
+	ref, err := repo.ParseRef(name)
+	_, fixed := ref.Commit()
+	return gs.Spec.Polling.IsEnabled() && err == nil && !fixed
+}

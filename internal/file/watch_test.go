@@ -1,0 +1,46 @@
+package file
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	file := filepath.Join(t.TempDir(), "gs.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
+	w := Watch(file, slog.New(slog.DiscardHandler))
+	defer w.Close()
+	noticed := func(what string) {
+		t.Helper()
+		select {
+		case <-w.Changed():
+		case <-time.After(20 * time.Second):
+			t.Fatal("not noticed: " + what)
+		}
+	}
+	require.NoError(t, os.WriteFile(file, []byte("b"), 0o600))
+	noticed("a write")
+	require.NoError(t, os.WriteFile(file+"~", []byte("c"), 0o600))
+	require.NoError(t, os.Rename(file+"~", file))
+	noticed("a rename over it")
+	require.NoError(t, os.Symlink("x", filepath.Join(filepath.Dir(file), "..data")))
+	noticed("a secret volume's flip")
+}
+
+// There are file systems without events, and directories that cannot be watched: the loop reads the file anyway.
+func TestWithoutEventsTheWatcherIsSilentAndNoError(t *testing.T) {
+	w := Watch(filepath.Join(t.TempDir(), "missing", "gs.yaml"), slog.New(slog.DiscardHandler))
+	defer w.Close()
+	select {
+	case <-w.Changed():
+		t.Fatal("nothing changed")
+	default:
+	}
+}
