@@ -22,6 +22,9 @@ var floors = [][]string{
 	{"agent/peers", "agent/drive"},
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
+	{"injector/inject"},
+	{"injector/admission", "injector/certificate", "injector/upkeep"},
+	{"injector"},
 }
 
 // ban forbids imports to some rooms.

@@ -1,0 +1,54 @@
+package inject
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// maxNamed bounds how many names a message lists.
+const maxNamed = 5
+
+// Named returns the GatewaySync that a pod's annotation names; empty where it leaves the choice to the namespace.
+func Named(annotations map[string]string) string {
+	name, _ := v1alpha1.PodAnnotation(annotations, v1alpha1.AnnotationCRName)
+	return name
+}
+
+// Choose returns the GatewaySync of a pod among those of its namespace: the one that the pod names, else the only one. Where
+// there is none the decision says why.
+func Choose(pod *corev1.Pod, there []*v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, Decision) {
+	name := Named(pod.Annotations)
+	if name != "" {
+		for _, gs := range there {
+			if gs.Name == name {
+				return gs, Decision{}
+			}
+		}
+		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync %.60q, which the annotation %s names: create it, or correct the annotation",
+			name, v1alpha1.AnnotationCRName)
+	}
+	switch len(there) {
+	case 0:
+		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync: create one")
+	case 1:
+		return there[0], Decision{}
+	}
+	return nil, skip(v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (%s): name one with the annotation %s",
+		names(there), v1alpha1.AnnotationCRName)
+}
+
+func names(there []*v1alpha1.GatewaySync) string {
+	list := make([]string, 0, len(there))
+	for _, gs := range there {
+		list = append(list, gs.Name)
+	}
+	slices.Sort(list)
+	if len(list) > maxNamed {
+		list = append(list[:maxNamed], "…")
+	}
+	return strings.Join(list, ", ")
+}

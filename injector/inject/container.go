@@ -1,0 +1,199 @@
+package inject
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Where the agent finds things in its container. docs/pods.md lists them.
+const (
+	dataPath   = "/ignition-data"
+	repoPath   = "/repo"
+	secretsDir = "/etc/stoker/secrets"
+	podinfoDir = "/etc/podinfo"
+	tokenDir   = "/var/run/secrets/kubernetes.io/serviceaccount"
+	tmpDir     = "/tmp"
+)
+
+const (
+	volumeRepo    = "stoker-repo"
+	volumeTmp     = "stoker-tmp"
+	volumePodinfo = "stoker-podinfo"
+	volumeToken   = "stoker-token"
+
+	// PortHealth is the name of the agent's port for probes.
+	PortHealth = "stoker-health"
+	// PortMetrics is the name of the agent's port for Prometheus.
+	PortMetrics = "stoker-metrics"
+
+	// tokenSeconds is how long a token of the ServiceAccount lives, as the API server's own admission asks for it: that
+	// marks it as one whose renewal is not urgent.
+	tokenSeconds int64 = 3607
+	// startupSlack is what the agent has beyond spec.progressDeadline to let the gateway start, before the kubelet starts
+	// it again.
+	startupSlack = 10 * time.Minute
+)
+
+func (s *sidecar) volumes() []corev1.Volume {
+	read := new(int32(0o444))
+	field := func(file, path string) corev1.DownwardAPIVolumeFile {
+		return corev1.DownwardAPIVolumeFile{Path: file, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}
+	}
+	list := []corev1.Volume{
+		{Name: volumeRepo, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: volumeTmp, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: volumePodinfo, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+			DefaultMode: read,
+			Items:       []corev1.DownwardAPIVolumeFile{field("labels", "metadata.labels"), field("annotations", "metadata.annotations")},
+		}}},
+		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: new(int32(0o644)),
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(tokenSeconds)}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+					Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+				}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{field("namespace", "metadata.namespace")}}},
+			},
+		}}},
+	}
+	for i, v := range s.secrets {
+		list = append(list, v.volume(i))
+	}
+	return list
+}
+
+func (s *sidecar) mounts() []corev1.VolumeMount {
+	mounts := s.dataMounts()
+	mounts = append(mounts,
+		corev1.VolumeMount{Name: volumeRepo, MountPath: repoPath},
+		corev1.VolumeMount{Name: volumeTmp, MountPath: tmpDir},
+		corev1.VolumeMount{Name: volumePodinfo, MountPath: podinfoDir, ReadOnly: true},
+		corev1.VolumeMount{Name: volumeToken, MountPath: tokenDir, ReadOnly: true},
+	)
+	for i, v := range s.secrets {
+		mounts = append(mounts, corev1.VolumeMount{Name: v.volumeName(i), MountPath: secretsDir + "/" + v.name, ReadOnly: true})
+	}
+	return mounts
+}
+
+// identity is the part of the environment that the pod decides.
+func (s *sidecar) identity() []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	value := func(name, v string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: verbatim(v)} }
+	gateway := field("GATEWAY_NAME", "metadata.name")
+	if s.gateway != "" {
+		gateway = value("GATEWAY_NAME", s.gateway)
+	}
+	env := []corev1.EnvVar{
+		field("POD_NAME", "metadata.name"),
+		field("POD_NAMESPACE", "metadata.namespace"),
+		field("POD_UID", "metadata.uid"),
+		value("CR_NAME", s.gs.Name),
+		gateway,
+		value("PROFILE", s.effective.Profile),
+		value("REPO_PATH", repoPath),
+		value("DATA_PATH", dataPath),
+		value("GATEWAY_PORT", strconv.Itoa(int(s.gs.Spec.Gateway.EffectivePort()))),
+		value("GATEWAY_TLS", strconv.FormatBool(s.gs.Spec.Gateway.TLS)),
+		value("SYNC_PERIOD", strconv.Itoa(int(s.effective.SyncPeriod.Seconds()))),
+		value("SECRETS_DIR", secretsDir),
+		value("PODINFO_DIR", podinfoDir),
+	}
+	key, hosts, token := gitCredentials(s.gs)
+	for _, f := range []struct {
+		name string
+		ref  *v1alpha1.SecretKeyRef
+	}{
+		{"API_KEY_FILE", s.gs.Spec.Gateway.APIKey()}, {"GIT_SSH_KEY_FILE", key}, {"GIT_KNOWN_HOSTS_FILE", hosts},
+		{"GIT_TOKEN_FILE", token}, {"GIT_CA_FILE", s.gs.Spec.Git.CASecretRef},
+	} {
+		if f.ref != nil && mountable(f.ref) {
+			env = append(env, value(f.name, secretFile(f.ref)))
+		}
+	}
+	return env
+}
+
+func (s *sidecar) environment() []corev1.EnvVar {
+	env := s.identity()
+	for _, v := range s.expansion {
+		if !slices.ContainsFunc(env, func(o corev1.EnvVar) bool { return o.Name == v.Name }) {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// container is the native sidecar. It has no readiness probe: an agent that has trouble must not take a healthy gateway
+// out of its Services.
+func (s *sidecar) container() corev1.Container {
+	health, metrics := s.ports()
+	probe := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(health)}}
+	}
+	return corev1.Container{
+		Name:            Container,
+		Image:           s.image(),
+		ImagePullPolicy: s.pullPolicy(),
+		Args:            []string{"--health-addr=:" + strconv.Itoa(int(health)), "--metrics-addr=:" + strconv.Itoa(int(metrics))},
+		RestartPolicy:   new(corev1.ContainerRestartPolicyAlways),
+		Env:             s.environment(),
+		Ports: []corev1.ContainerPort{
+			{Name: PortHealth, ContainerPort: health, Protocol: corev1.ProtocolTCP},
+			{Name: PortMetrics, ContainerPort: metrics, Protocol: corev1.ProtocolTCP},
+		},
+		Resources:       s.resources(),
+		VolumeMounts:    s.mounts(),
+		SecurityContext: s.securityContext(),
+		// The gateway's container starts when this succeeds once.
+		StartupProbe: &corev1.Probe{ProbeHandler: probe("/startupz"), PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: s.startupSeconds()},
+		// The process's own loop, never git, the API server or the gateway.
+		LivenessProbe:            &corev1.Probe{ProbeHandler: probe("/healthz"), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+func (s *sidecar) pullPolicy() corev1.PullPolicy {
+	if p := s.gs.Spec.Agent.Image.PullPolicy; p != "" {
+		return p
+	}
+	return s.defaults.Image.PullPolicy
+}
+
+// startupSeconds is how long the first sync may keep the gateway from starting.
+func (s *sidecar) startupSeconds() int32 {
+	deadline, err := s.gs.Spec.Deadline()
+	if err != nil {
+		deadline = v1alpha1.DefaultProgressDeadline
+	}
+	return int32((deadline + startupSlack).Seconds())
+}
+
+// ports returns two ports that no container of the pod names: they share one network, and with hostNetwork it is the
+// node's, where the scheduler keeps pods apart by the ports that they name.
+func (s *sidecar) ports() (health, metrics int32) {
+	used := map[int32]bool{s.gs.Spec.Gateway.EffectivePort(): true, 8088: true, 8043: true, 8060: true}
+	for _, list := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
+		for i := range list {
+			for _, p := range list[i].Ports {
+				used[p.ContainerPort], used[p.HostPort] = true, true
+			}
+		}
+	}
+	for n := int32(0); ; n++ { // a pod is small: it cannot name every port
+		health = 8082 + n%6*10000 + n/6*2
+		if health > 65000 || !used[health] && !used[health+1] {
+			return health, health + 1
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package inject
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+var imageReference = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
+
+const maxReference = 512
+
+// image returns the agent's image: that of the pod's annotation where the injector admits it, else the GatewaySync's, part
+// by part over the default. A digest wins over a tag, but a tag that the GatewaySync names wins over a default digest.
+func (s *sidecar) image() string {
+	if asked, ok := v1alpha1.PodAnnotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
+		if s.admits(asked) {
+			return asked
+		}
+		s.warn("annotation %s: %.80q is not among the images that the injector admits (--allow-agent-image), and is ignored", v1alpha1.AnnotationAgentImage, asked)
+	}
+	want := s.gs.Spec.Agent.Image
+	image := s.defaults.Image
+	if want.Repository != "" {
+		image.Repository = want.Repository
+	}
+	if want.Tag != "" || want.Digest != "" {
+		image.Tag, image.Digest = want.Tag, want.Digest
+	}
+	if image.Digest != "" {
+		return image.Repository + "@" + image.Digest
+	}
+	return image.Repository + ":" + image.Tag
+}
+
+// admits compares with the prefixes as people mean them: acme.example/agent admits acme.example/agent:1 and not
+// acme.example/agent-of-another:1.
+func (s *sidecar) admits(image string) bool {
+	if len(image) > maxReference || !imageReference.MatchString(image) {
+		return false
+	}
+	for _, prefix := range s.defaults.AllowedImages {
+		rest, ok := strings.CutPrefix(image, prefix)
+		if prefix != "" && ok && (rest == "" || strings.ContainsAny(prefix[len(prefix)-1:], "/:@") || strings.ContainsAny(rest[:1], "/:@")) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *sidecar) warn(format string, args ...any) {
+	s.warnings = append(s.warnings, fmt.Sprintf(format, args...))
+}

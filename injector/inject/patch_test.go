@@ -1,0 +1,240 @@
+package inject_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+)
+
+// I4: whatever shape lists and maps have, a patch only adds.
+func TestPatchesOnlyAdd(t *testing.T) {
+	shapes := map[string]func(*corev1.Pod){
+		"as it is":      func(*corev1.Pod) {},
+		"no lists":      func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = nil, nil },
+		"empty lists":   func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = []corev1.Container{}, map[string]string{} },
+		"odd keys":      func(p *corev1.Pod) { p.Annotations["a~b/c"], p.Labels = "x", map[string]string{"~1/~0": "y"} },
+		"already said":  func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "true" },
+		"already false": func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "false" },
+	}
+	for _, file := range scenes(t) {
+		for name, shape := range shapes {
+			s := readScene(t, file)
+			shape(s.pod)
+			raw, err := json.Marshal(s.pod)
+			require.NoError(t, err)
+			ops, decision := decide(s.pod, s.all)
+			if !decision.Injected {
+				continue
+			}
+			for _, op := range ops {
+				assert.Equal(t, "add", op.Op)
+			}
+			_, patched := apply(t, raw, ops)
+			var before, after any
+			require.NoError(t, json.Unmarshal(raw, &before))
+			require.NoError(t, json.Unmarshal(patched, &after))
+			if name == "already false" {
+				delete(before.(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any), v1alpha1.AnnotationInjected)
+			}
+			assert.Empty(t, lost(before, after, ""), "%s, %s", filepath.Dir(file), name)
+		}
+	}
+}
+
+// lost returns the path of what is in before and not, or not the same, in after.
+func lost(before, after any, path string) string {
+	switch b := before.(type) {
+	case map[string]any:
+		a, ok := after.(map[string]any)
+		if !ok {
+			return path
+		}
+		for key, value := range b {
+			if p := lost(value, a[key], path+"/"+key); p != "" {
+				return p
+			}
+		}
+		return ""
+	case []any:
+		a, ok := after.([]any)
+		if !ok || len(a) < len(b) {
+			return path
+		}
+		for i := range b {
+			if p := lost(b[i], a[i], path+"/-"); p != "" {
+				return p
+			}
+		}
+		return ""
+	}
+	if reflect.DeepEqual(before, after) {
+		return ""
+	}
+	return path
+}
+
+// I1: another injector that comes before or after, or both, changes nothing about the agent, and a second look adds nothing.
+func TestOtherInjectorsMayComeBeforeAndAfter(t *testing.T) {
+	meshes := map[string]func(*corev1.Pod){
+		"proxy": func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "proxy", Image: "example.com/proxy:1"})
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "proxy-certs"})
+		},
+		"native proxy, first": func(p *corev1.Pod) {
+			p.Spec.InitContainers = append([]corev1.Container{{Name: "proxy-init", Image: "example.com/init:1", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}, p.Spec.InitContainers...)
+		},
+		"proxy, last": func(p *corev1.Pod) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "proxy-init", Image: "example.com/init:1"})
+			p.Labels = map[string]string{"mesh": "on"}
+		},
+		"rewrites probes and users": func(p *corev1.Pod) {
+			for i := range p.Spec.InitContainers {
+				if probe := p.Spec.InitContainers[i].StartupProbe; probe != nil {
+					probe.HTTPGet.Port.IntVal = 15020
+				}
+			}
+		},
+	}
+	for _, file := range scenes(t) {
+		for before, first := range meshes {
+			for after, second := range meshes {
+				s := readScene(t, file)
+				if _, decision := s.patch(); !decision.Injected {
+					continue
+				}
+				first(s.pod)
+				raw, err := json.Marshal(s.pod)
+				require.NoError(t, err)
+				ops, decision := decide(s.pod, s.all)
+				if !assert.True(t, decision.Injected, "%s after %s: %s", filepath.Dir(file), before, decision.Message) {
+					continue
+				}
+				pod, _ := apply(t, raw, ops)
+				second(pod)
+				again, decision := decide(pod, s.all)
+				assert.Empty(t, again, "%s before %s", filepath.Dir(file), after)
+				assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
+			}
+		}
+	}
+}
+
+func agentOf(t *testing.T, s scene) corev1.Container {
+	t.Helper()
+	ops, decision := s.patch()
+	require.True(t, decision.Injected, decision.Message)
+	pod, _ := apply(t, s.raw, ops)
+	return pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
+}
+
+func TestAGuaranteedPodStaysGuaranteed(t *testing.T) {
+	s := readScene(t, "testdata/golden/guaranteed/input.yaml")
+	for name, resources := range map[string]*corev1.ResourceRequirements{
+		"default":       nil,
+		"nothing named": {},
+		"requests only": {Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
+		"limits above":  {Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}, Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Mi")}},
+	} {
+		s.all[0].Spec.Agent.Resources = resources
+		r := agentOf(t, s).Resources
+		for _, what := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			limit, request := r.Limits[what], r.Requests[what]
+			assert.False(t, limit.IsZero(), "%s %s", name, what)
+			assert.Zero(t, limit.Cmp(request), "%s %s", name, what)
+		}
+	}
+	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults were changed")
+}
+
+func TestThereIsNeverALimitOnEphemeralStorage(t *testing.T) {
+	for _, file := range scenes(t) {
+		s := readScene(t, file)
+		if _, d := s.patch(); !d.Injected {
+			continue
+		}
+		c := agentOf(t, s)
+		assert.NotContains(t, c.Resources.Limits, corev1.ResourceEphemeralStorage)
+		ops, _ := s.patch()
+		pod, _ := apply(t, s.raw, ops)
+		for _, v := range pod.Spec.Volumes {
+			if strings.HasPrefix(v.Name, "stoker-") && v.EmptyDir != nil {
+				assert.Nil(t, v.EmptyDir.SizeLimit)
+			}
+		}
+		assert.Nil(t, c.ReadinessProbe)
+	}
+}
+
+func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
+	for _, c := range []struct {
+		prefix, image string
+		admitted      bool
+	}{
+		{"acme.example/agent", "acme.example/agent:1", true},
+		{"acme.example/agent", "acme.example/agent", true},
+		{"acme.example/agent", "acme.example/agent/sub:1", true},
+		{"acme.example/agent", "acme.example/agent-of-another:1", false},
+		{"acme.example/", "acme.example/x@sha256:00", true},
+		{"acme.example", "acme.example.evil/x", false},
+		{"acme.example", "acme.example:5000/x", true}, // another port is another registry of the same host
+		{"", "acme.example/x", false},
+		{"acme.example/", "acme.example/x y", false},
+		{"acme.example/", "acme.example/" + strings.Repeat("x", 600), false},
+	} {
+		s := readScene(t, "testdata/golden/image-of-the-pod-admitted/input.yaml")
+		s.pod.Annotations[v1alpha1.AnnotationAgentImage] = c.image
+		gs := s.all[0]
+		d := defaults
+		d.AllowedImages = []string{c.prefix}
+		ops, decision := inject.Patch(s.pod, gs, d)
+		require.True(t, decision.Injected)
+		pod, _ := apply(t, s.raw, ops)
+		got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
+		assert.Equal(t, c.admitted, got == c.image, "%s admits %s", c.prefix, c.image)
+		assert.Equal(t, c.admitted, len(decision.Warnings) == 0)
+	}
+}
+
+// C1: whatever a pod's annotations hold, there is an answer, and what is added is what a pod may hold.
+func FuzzAnnotations(f *testing.F) {
+	for _, key := range []string{v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationServicePath,
+		v1alpha1.AnnotationSyncPeriod, v1alpha1.AnnotationExcludePatterns, v1alpha1.AnnotationDataVolume, v1alpha1.AnnotationAgentImage,
+		v1alpha1.AnnotationRequire, "ignition-sync.io/cr-name", "kubernetes.io/config.mirror"} {
+		for _, value := range []string{"", "line", "true", "../x", "a,{b,c", "$(POD_NAME)", "\x00", "60", strings.Repeat("~/", 300), "registry.example.com/trusted/x:1"} {
+			f.Add(key, value, "site-a-gateway-0", "$(SITE)/$$(X)$(POD_NAME)")
+		}
+	}
+	f.Fuzz(func(t *testing.T, key, value, podName, expr string) {
+		s := readScene(t, "testdata/golden/curated-mounts-and-subpaths/input.yaml")
+		s.pod.Annotations[key], s.pod.Name = value, podName
+		s.pod.Spec.Containers[0].VolumeMounts[0].SubPathExpr = expr
+		ops, decision := decide(s.pod, s.all)
+		if !decision.Injected {
+			assert.NotEmpty(t, decision.Reason)
+			assert.NotEmpty(t, decision.Message)
+			assert.Empty(t, ops)
+			return
+		}
+		raw, err := json.Marshal(s.pod)
+		require.NoError(t, err)
+		pod, _ := apply(t, raw, ops)
+		agent := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
+		assert.Equal(t, inject.Container, agent.Name)
+		assert.True(t, agent.Image == "ghcr.io/stoker-io/agent:1.2.3" || strings.HasPrefix(agent.Image, "registry.example.com/trusted"))
+		assert.False(t, *agent.SecurityContext.AllowPrivilegeEscalation)
+		assert.Len(t, pod.Spec.InitContainers, len(s.pod.Spec.InitContainers)+1)
+		for _, m := range agent.VolumeMounts {
+			assert.NotContains(t, m.MountPath, "..")
+		}
+	})
+}

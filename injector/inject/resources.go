@@ -1,0 +1,63 @@
+package inject
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// least is what an agent of a Guaranteed pod gets of a resource that nobody named an amount of.
+var least = corev1.ResourceList{
+	corev1.ResourceCPU:    resource.MustParse("100m"),
+	corev1.ResourceMemory: resource.MustParse("256Mi"),
+}
+
+// resources returns the agent's requests and limits. A Guaranteed pod stays it: there, requests equal limits. A pod with
+// resources of its own as a whole gets an agent without any, since what containers ask for may not exceed the pod's. There
+// is never a limit on ephemeral storage: the kubelet would evict the whole pod for it, gateway included.
+func (s *sidecar) resources() corev1.ResourceRequirements {
+	if s.pod.Spec.Resources != nil {
+		return corev1.ResourceRequirements{}
+	}
+	r := s.defaults.Resources.DeepCopy()
+	if s.gs.Spec.Agent.Resources != nil {
+		r = s.gs.Spec.Agent.Resources.DeepCopy()
+	}
+	r.Claims = nil // the pod has none for the agent
+	delete(r.Limits, corev1.ResourceEphemeralStorage)
+	if !guaranteed(s.pod) {
+		return *r
+	}
+	if r.Limits == nil {
+		r.Limits = corev1.ResourceList{}
+	}
+	if r.Requests == nil {
+		r.Requests = corev1.ResourceList{}
+	}
+	for name, otherwise := range least {
+		limit, ok := r.Limits[name]
+		if !ok {
+			limit, ok = r.Requests[name]
+		}
+		if !ok {
+			limit = otherwise
+		}
+		r.Limits[name], r.Requests[name] = limit, limit.DeepCopy()
+	}
+	return *r
+}
+
+// guaranteed reports whether every container of a pod has limits for CPU and memory and asks for just as much.
+func guaranteed(pod *corev1.Pod) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for name := range least {
+				limit, limited := list[i].Resources.Limits[name]
+				request, requested := list[i].Resources.Requests[name]
+				if !limited || limit.IsZero() || requested && request.Cmp(limit) != 0 {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}

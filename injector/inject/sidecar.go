@@ -1,0 +1,185 @@
+package inject
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// ignitionID is user and group of the official image.
+const ignitionID int64 = 2003
+
+// annotationInjected is what the pod's annotation of the same name says afterwards.
+const annotationInjected = "true"
+
+// sidecar gathers what is known of one pod's agent.
+type sidecar struct {
+	pod      *corev1.Pod
+	gs       *v1alpha1.GatewaySync
+	defaults Defaults
+
+	data      data
+	expansion []corev1.EnvVar // what the data volume's subPathExpr refers to
+	effective v1alpha1.Effective
+	gateway   string
+	secrets   []secretVolume
+	warnings  []string
+}
+
+// find looks at the pod in detail. The decision has a reason where the pod cannot have an agent.
+func (s *sidecar) find() Decision {
+	name, err := v1alpha1.GatewayName(s.pod.Name, s.pod.Labels, s.pod.Annotations)
+	if err != nil {
+		return skip(failure.Reason(err, v1alpha1.ReasonInvalidAnnotation), "%v", err)
+	}
+	if name != s.pod.Name {
+		s.gateway = name
+	}
+	if s.effective, err = s.gs.Effective("", s.pod.Annotations); err != nil {
+		reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
+		if reason == v1alpha1.ReasonProfileNotFound || reason == v1alpha1.ReasonInvalidAnnotation {
+			return skip(reason, "%v", err)
+		}
+		// The rest is the agent's to report: it is put right in the GatewaySync, and needs no new pod.
+		s.warn("GatewaySync %s: %v", s.gs.Name, err)
+		s.effective.SyncPeriod = v1alpha1.DefaultSyncPeriod
+	}
+	if d := s.findVolumes(); d.Reason != "" {
+		return d
+	}
+	if user := s.user(); user != nil && *user == 0 {
+		return skip(v1alpha1.ReasonGatewayRunsAsRoot, "container %.63q runs as user 0: set runAsUser to that of the image (2003 for the official one)", s.data.container.Name)
+	}
+	s.secrets = secrets(s.gs)
+	for _, v := range s.volumes() {
+		if findVolume(s.pod, v.Name) != nil {
+			return skip(v1alpha1.ReasonUnsupportedPod, "the pod has a volume %s without a container %s: names that start with stoker- are the injector's, remove it", v.Name, Container)
+		}
+	}
+	return Decision{}
+}
+
+func (s *sidecar) findVolumes() Decision {
+	var d Decision
+	if s.data, d = findData(s.pod); d.Reason != "" {
+		return d
+	}
+	for _, m := range append([]corev1.VolumeMount{s.data.mount}, s.data.below...) {
+		used, ok := expansion(m.SubPathExpr, s.data.container.Env)
+		if !ok {
+			return skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q: the agent cannot know what subPathExpr %.80q means; refer to plain values and fields of the pod only", m.Name, m.SubPathExpr)
+		}
+		s.expansion = append(s.expansion, used...)
+	}
+	own := s.identity()
+	for _, v := range s.expansion {
+		if i := slices.IndexFunc(own, func(o corev1.EnvVar) bool { return o.Name == v.Name }); i >= 0 && !sameSource(own[i], v) {
+			return skip(v1alpha1.ReasonUnsupportedDataVolume, "subPathExpr of the data volume refers to %s, which the agent has another value for: call it otherwise", v.Name)
+		}
+	}
+	return Decision{}
+}
+
+// user is the user of the gateway's container; nil where only its image says it.
+func (s *sidecar) user() *int64 {
+	if c := s.data.container.SecurityContext; c != nil && c.RunAsUser != nil {
+		return c.RunAsUser
+	}
+	if p := s.pod.Spec.SecurityContext; p != nil {
+		return p.RunAsUser
+	}
+	return nil
+}
+
+func (s *sidecar) group() *int64 {
+	if c := s.data.container.SecurityContext; c != nil && c.RunAsGroup != nil {
+		return c.RunAsGroup
+	}
+	if p := s.pod.Spec.SecurityContext; p != nil {
+		return p.RunAsGroup
+	}
+	return nil
+}
+
+// securityContext is that of the Pod Security Standard restricted, as the gateway's own user: files that the agent writes
+// have to be the gateway's. A user that is not the official image's has the group that its image gives it, which is 0
+// where the image does not know it, for the agent as for the gateway.
+func (s *sidecar) securityContext() *corev1.SecurityContext {
+	user, group := s.user(), s.group()
+	if user == nil {
+		user = new(ignitionID)
+	}
+	if group == nil && *user == ignitionID {
+		group = new(ignitionID)
+	}
+	return &corev1.SecurityContext{
+		RunAsUser:                user,
+		RunAsGroup:               group,
+		RunAsNonRoot:             new(true),
+		ReadOnlyRootFilesystem:   new(true),
+		AllowPrivilegeEscalation: new(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}
+
+// ops lists the additions. A list or map that is not there, or is empty, is added whole.
+func (s *sidecar) ops() []Op {
+	var ops []Op
+	add := func(path string, value any) { ops = append(ops, Op{Op: "add", Path: path, Value: value}) }
+	metadata := func(path string, there map[string]string, pairs [][2]string) {
+		if len(there) == 0 {
+			whole := map[string]string{}
+			for _, p := range pairs {
+				whole[p[0]] = p[1]
+			}
+			add(path, whole)
+			return
+		}
+		for _, p := range pairs {
+			if value, ok := there[p[0]]; !ok || value != p[1] {
+				add(path+"/"+escape(p[0]), p[1])
+			}
+		}
+	}
+	metadata("/metadata/labels", s.pod.Labels, [][2]string{{v1alpha1.LabelCRName, s.gs.Name}})
+	annotations := [][2]string{{v1alpha1.AnnotationInjected, annotationInjected}}
+	if Named(s.pod.Annotations) == "" {
+		annotations = append(annotations, [2]string{v1alpha1.AnnotationCRName, s.gs.Name})
+	}
+	metadata("/metadata/annotations", s.pod.Annotations, annotations)
+
+	if volumes := s.volumes(); len(s.pod.Spec.Volumes) == 0 {
+		add("/spec/volumes", volumes)
+	} else {
+		for _, v := range volumes {
+			add("/spec/volumes/-", v)
+		}
+	}
+	if c := s.container(); len(s.pod.Spec.InitContainers) == 0 {
+		add("/spec/initContainers", []corev1.Container{c})
+	} else {
+		add("/spec/initContainers/-", c)
+	}
+	return ops
+}
+
+// escape writes a key as a part of a JSON pointer (RFC 6901).
+func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
+
+// dataMounts are the mounts of the data directory, as the gateway's container has them.
+func (s *sidecar) dataMounts() []corev1.VolumeMount {
+	m := s.data.mount
+	mounts := []corev1.VolumeMount{{Name: m.Name, MountPath: dataPath, SubPath: m.SubPath, SubPathExpr: m.SubPathExpr}}
+	for _, b := range s.data.below {
+		mounts = append(mounts, corev1.VolumeMount{
+			Name: b.Name, MountPath: path.Join(dataPath, b.MountPath), SubPath: b.SubPath, SubPathExpr: b.SubPathExpr, ReadOnly: b.ReadOnly,
+		})
+	}
+	return mounts
+}
