@@ -25,7 +25,8 @@ const (
 	flagFoundExec
 	flagConflict
 	flagOwned
-	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned
+	flagSigned       // the blob of git follows
+	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned
 )
 
 const (
@@ -57,7 +58,7 @@ func (r *run) encode(to io.Writer) error {
 		b = b[:0]
 	}
 	for i := range r.changes {
-		b = appendChange(b, &r.changes[i], &r.slots[i])
+		b = r.appendChange(b, i)
 		flush()
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.dirs)))
@@ -87,12 +88,17 @@ func boolByte(v bool) byte {
 	return 0
 }
 
-func appendChange(b []byte, c *plan.Change, s *slot) []byte {
+func (r *run) appendChange(b []byte, i int) []byte {
+	c, s := &r.changes[i], &r.slots[i]
+	git, signed := r.signed[c.Path]
 	flags := boolByte(c.Exec)*flagChangeExec | boolByte(c.Found.Exec)*flagFoundExec |
-		boolByte(c.Conflict)*flagConflict | boolByte(c.Owned)*flagOwned
+		boolByte(c.Conflict)*flagConflict | boolByte(c.Owned)*flagOwned | boolByte(signed)*flagSigned
 	b = append(b, byte(c.Op), flags, byte(c.Found.Kind))
 	b = appendString(b, c.Path)
 	b = append(append(b, c.ID[:]...), c.FoundID[:]...)
+	if signed {
+		b = append(b, git[:]...)
+	}
 	b = binary.AppendUvarint(b, uint64(c.Origin))
 	b = binary.AppendVarint(b, c.Found.Size)
 	b = binary.AppendVarint(b, c.Found.Mtime)
@@ -132,7 +138,7 @@ func decodeJournal(b []byte) (*run, error) {
 	}
 	n := d.length(len(d.b))
 	for i := 0; i < n && d.err == nil; i++ {
-		c, s := readChange(d, len(r.areas))
+		c, s := r.readChange(d)
 		if i > 0 && d.err == nil && c.Path <= r.changes[i-1].Path {
 			d.fail("the journal's changes are not sorted")
 		}
@@ -155,7 +161,7 @@ func decodeJournal(b []byte) (*run, error) {
 	return r, nil
 }
 
-func readChange(d *decoder, areas int) (plan.Change, slot) {
+func (r *run) readChange(d *decoder) (plan.Change, slot) {
 	var c plan.Change
 	c.Op = plan.Op(d.byte())
 	flags := d.byte()
@@ -167,10 +173,16 @@ func readChange(d *decoder, areas int) (plan.Change, slot) {
 	c.Conflict, c.Owned = flags&flagConflict != 0, flags&flagOwned != 0
 	c.Path = d.path(false)
 	c.ID, c.FoundID = d.id(), d.id()
+	if flags&flagSigned != 0 {
+		if r.signed == nil {
+			r.signed = make(map[string]plan.ID)
+		}
+		r.signed[c.Path] = d.id()
+	}
 	c.Origin = uint16(d.uvarint(math.MaxUint16))
 	c.Found.Size, c.Found.Mtime = d.varint(), d.varint()
 	return c, slot{
-		area: d.length(max(0, areas-1)), ino: d.uvarint(math.MaxUint64), size: d.varint(), mtime: d.varint(),
+		area: d.length(max(0, len(r.areas)-1)), ino: d.uvarint(math.MaxUint64), size: d.varint(), mtime: d.varint(),
 	}
 }
 

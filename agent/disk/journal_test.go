@@ -23,7 +23,8 @@ func testRun() *run {
 			{Op: plan.Delete, Path: "b/c", FoundID: plan.ID{2}, Found: plan.Stat{Kind: plan.File, Size: 3, Mtime: -4, Exec: true}, Conflict: true, Owned: true},
 			{Op: plan.Adopt, Path: "d", ID: plan.ID{3}, FoundID: plan.ID{4}, Origin: 5},
 		},
-		slots: []slot{{area: 1, ino: 77, size: 3, mtime: 4}, {}, {}},
+		signed: map[string]plan.ID{"a": {8}},
+		slots:  []slot{{area: 1, ino: 77, size: 3, mtime: 4}, {}, {}},
 		dirs:  []directory{{path: "x", made: true, perm: 0o755}, {path: "b", perm: 0o755}},
 		tasks: []task{{taskMkdir, 0}, {taskWrite, 0}, {taskRemove, 1}, {taskRmdir, 1}},
 	}

@@ -10,14 +10,15 @@ import (
 type run struct {
 	d       *Dir
 	header  plan.Header
-	name    string        // of its folder in lost+found
-	areas   []string      // directories that hold .stoker/staging, "" first
-	changes []plan.Change // sorted by path
-	slots   []slot        // one per change
-	dirs    []directory   // that tasks make or remove
-	tasks   []task        // what moves, in order
-	refuse  bool          // see RefuseForeign
-	base    base          // the manifest that the header and the edits are put on
+	name    string             // of its folder in lost+found
+	areas   []string           // directories that hold .stoker/staging, "" first
+	changes []plan.Change      // sorted by path
+	signed  map[string]plan.ID // see plan.Changes.Signed
+	slots   []slot             // one per change
+	dirs    []directory        // that tasks make or remove
+	tasks   []task             // what moves, in order
+	refuse  bool               // see RefuseForeign
+	base    base               // the manifest that the header and the edits are put on
 
 	cur     cursor
 	staging map[string]*node    // by area
@@ -115,6 +116,9 @@ func (r *run) edit(i int) edit {
 	}}
 	switch c.Op {
 	case plan.Create, plan.Update:
+		if git, ok := r.signed[c.Path]; ok {
+			rec.Want = git
+		}
 		return edit{editSet, rec}
 	case plan.Adopt:
 		rec.Have, rec.Size, rec.Mtime = c.FoundID, c.Found.Size, c.Found.Mtime

@@ -76,7 +76,7 @@ func (s *Staged) discard() error {
 
 // newRun checks what a run must be able to trust.
 func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
-	r := &run{d: d, areas: []string{""}, changes: changes.List, slots: make([]slot, len(changes.List))}
+	r := &run{d: d, areas: []string{""}, changes: changes.List, signed: changes.Signed, slots: make([]slot, len(changes.List))}
 	r.init()
 	for i := range r.changes {
 		c := &r.changes[i]

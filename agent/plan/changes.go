@@ -28,7 +28,7 @@ type Change struct {
 	Path string
 	// Found is what the plan saw on the disk. Whoever applies the change looks again: what moved meanwhile is a conflict.
 	Found Stat
-	// ID is the blob that git wants here: Create, Update, Adopt and Keep.
+	// ID is the blob that git wants here: Create, Update, Adopt and Keep; see Changes.Signed.
 	ID ID
 	// FoundID is the blob id of what lies there: from the manifest where stat agrees with it, else hashed. Zero where
 	// nothing lies there, or something that is no file.
@@ -53,6 +53,9 @@ type Changes struct {
 	// keep their old Origin, and it still means the same here.
 	Mappings []Origin
 	List     []Change
+	// Signed names the resource.json files that are written with another signature than git's, because that one does not
+	// fit the files beside it: path → git's blob, which the record's Want is. The Change's ID is that of the bytes.
+	Signed map[string]ID
 	// Unchanged counts the desired files that were compared and need nothing.
 	Unchanged int
 	// Drifted counts the files that only the gateway changed and that a full plan without Repair leaves as they are.

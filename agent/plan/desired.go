@@ -165,20 +165,30 @@ func (d *Desired) walk(dir string, list func(node) ([]child, error)) iter.Seq2[W
 func (d *Desired) Lookup(path string) (Want, bool, error) { return d.lookup(path, d.list) }
 
 func (d *Desired) lookup(path string, list func(node) ([]child, error)) (Want, bool, error) {
-	n, found, err := d.find(parent(path))
-	if err != nil || !found {
-		return Want{}, false, err
-	}
-	children, err := list(n)
+	children, err := d.beside(path, list)
 	if err != nil {
 		return Want{}, false, err
 	}
+	w, ok := pick(children, path)
+	return w, ok, nil
+}
+
+// beside lists the directory that a path is in, nothing where there is none.
+func (d *Desired) beside(path string, list func(node) ([]child, error)) ([]child, error) {
+	n, found, err := d.find(parent(path))
+	if err != nil || !found {
+		return nil, err
+	}
+	return list(n)
+}
+
+func pick(children []child, path string) (Want, bool) {
 	for i := range children {
 		if c := &children[i]; !c.isDir && c.name == base(path) {
-			return c.want(path), true, nil
+			return c.want(path), true
 		}
 	}
-	return Want{}, false, nil
+	return Want{}, false
 }
 
 // find descends to a directory.

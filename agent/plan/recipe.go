@@ -24,6 +24,7 @@ type recipe struct {
 	template kind
 	edits    []render.Edit
 	seal     []part // of a resource.json that may have to be signed anew; nil for other files
+	stale    bool   // it is signed anew where git's signature does not fit, also if nothing was rendered
 }
 
 // maxTemplateSteps bounds what all templates of one commit may cost: about ten seconds of one processor.
@@ -107,21 +108,7 @@ func (d *Desired) render(n node, children []child) error {
 
 // renderSeal gives a directory with rendered files a resource.json that is signed for them.
 func (d *Desired) renderSeal(n node, children []child) error {
-	var own *child
-	parts := make([]part, 0, len(children))
-	for i := range children {
-		switch c := &children[i]; {
-		case c.isDir:
-		case c.name == resource.File:
-			own = c
-		default:
-			p := part{name: c.name, blob: c.id, recipe: c.recipe}
-			if c.recipe != nil {
-				p.blob = c.recipe.blob
-			}
-			parts = append(parts, p)
-		}
-	}
+	own, parts := resourceOf(children)
 	if own == nil {
 		return nil
 	}
@@ -137,6 +124,25 @@ func (d *Desired) renderSeal(n node, children []child) error {
 		own.recipe = r
 	}
 	return nil
+}
+
+// resourceOf tells the resource.json of a directory, nil where there is none, from the files beside it.
+func resourceOf(children []child) (own *child, beside []part) {
+	beside = make([]part, 0, len(children))
+	for i := range children {
+		switch c := &children[i]; {
+		case c.isDir:
+		case c.name == resource.File:
+			own = c
+		default:
+			p := part{name: c.name, blob: c.id, recipe: c.recipe}
+			if c.recipe != nil {
+				p.blob = c.recipe.blob
+			}
+			beside = append(beside, p)
+		}
+	}
+	return own, beside
 }
 
 // make finds out what a recipe gives.
@@ -171,7 +177,7 @@ func (d *Desired) key(r *recipe) (key [sha256.Size]byte) {
 		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
 	}
 	if r.seal != nil {
-		fmt.Fprintf(h, "seal %d\n", d.rules.Form)
+		fmt.Fprintf(h, "seal %d %t\n", d.rules.Form, r.stale)
 	}
 	for _, p := range r.seal {
 		after := p.blob

@@ -37,8 +37,7 @@ func (p *planner) settleResources() error {
 
 func (p *planner) settleCompanion(path string, conflict bool, more map[string]Change) error {
 	if i, ok := p.find(path); ok {
-		p.harden(&p.changes.List[i], conflict)
-		return nil
+		return p.harden(&p.changes.List[i], conflict)
 	}
 	if c, ok := more[path]; ok {
 		c.Conflict = c.Conflict || conflict
@@ -52,15 +51,41 @@ func (p *planner) settleCompanion(path string, conflict bool, more map[string]Ch
 	return err
 }
 
-// harden turns a resource.json or thumbnail that would be left as the gateway wrote it into one that is written.
-func (p *planner) harden(c *Change, conflict bool) {
-	if !p.noise[c.Path] {
-		return
+// harden turns a resource.json or thumbnail that would be left as the gateway wrote it into one that is written. So is a
+// resource.json that is git's already, where git's is not signed for the files beside it.
+func (p *planner) harden(c *Change, conflict bool) error {
+	switch {
+	case p.noise[c.Path]:
+		if c.Op == Adopt {
+			c.Op = Update
+		}
+		c.Conflict = c.Conflict || conflict
+	case c.Op == Adopt && base(c.Path) == resource.File:
+		directory, err := p.Desired.beside(c.Path, p.Desired.list)
+		if err != nil {
+			return err
+		}
+		if err := p.sign(c, directory); err != nil {
+			return err
+		}
+		if c.ID != c.FoundID {
+			c.Op, c.Conflict = Update, conflict
+		}
 	}
-	if c.Op == Adopt {
-		c.Op = Update
+	return nil
+}
+
+// sign makes a change to a resource.json one that writes it with a signature that fits, if git's does not.
+func (p *planner) sign(c *Change, directory []child) error {
+	id, stale, err := p.Desired.resigned(c.Path, directory)
+	if err != nil || !stale {
+		return err
 	}
-	c.Conflict = c.Conflict || conflict
+	if p.changes.Signed == nil {
+		p.changes.Signed = make(map[string]ID)
+	}
+	p.changes.Signed[c.Path], c.ID = c.ID, id
+	return nil
 }
 
 // companion looks at a resource.json or thumbnail that the plan has left alone so far.
@@ -80,18 +105,22 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 		return Change{}, false, nil // drift
 	}
 	found, err := p.foundID(path, st, rec, true)
-	if err != nil || found == rec.Want {
+	if err != nil || found == rec.Want && base(path) != resource.File {
 		return Change{}, false, err
 	}
-	w, desired, err := p.Desired.Lookup(path)
-	if err != nil || !desired {
+	directory, err := p.Desired.beside(path, p.Desired.list)
+	if err != nil {
 		return Change{}, false, err
+	}
+	w, desired := pick(directory, path)
+	if !desired {
+		return Change{}, false, nil
 	}
 	c := Change{
 		Op: Update, Path: path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, FoundID: found, Owned: true,
 		Conflict: conflict,
 	}
-	if base(path) == resource.File && found != rec.Have {
+	if base(path) == resource.File && found != rec.Have && found != rec.Want {
 		same, err := p.sameMeaning(c)
 		if err != nil {
 			return Change{}, false, err
@@ -100,6 +129,15 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 			c, ok := p.takeBack(c)
 			return c, ok, nil
 		}
+	}
+	if base(path) == resource.File {
+		if err := p.sign(&c, directory); err != nil {
+			return Change{}, false, err
+		}
+	}
+	if found == c.ID { // it fits what will lie beside it
+		delete(p.changes.Signed, path)
+		return Change{}, false, nil
 	}
 	if p.full {
 		p.changes.Unchanged--

@@ -46,9 +46,25 @@ func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
 	return after.WithSignature(sum), nil
 }
 
-// concerns reports whether anything that the signature covers was rendered.
+// resigned returns the id of a resource.json that is signed for the files beside it, where git's own signature is not: a
+// person edited them by hand. It is false where that one fits, where there is none, and where it was rendered, because it
+// fits then. Git's bytes would be right, too; but a gateway may take a resource whose resource.json it knows for one that
+// it has, and not look at its files.
+func (d *Desired) resigned(path string, directory []child) (ID, bool, error) {
+	own, beside := resourceOf(directory)
+	if own == nil || own.recipe != nil {
+		return ID{}, false, nil
+	}
+	r := &recipe{path: path, blob: own.id, template: plain, seal: beside, stale: true}
+	if err := d.make(r); err != nil {
+		return ID{}, false, err
+	}
+	return r.id, r.id != r.blob, nil
+}
+
+// concerns reports whether anything that the signature covers was rendered, or may have been edited by hand.
 func (r *recipe) concerns(s *resource.Signed, itself bool) bool {
-	return itself || slices.ContainsFunc(r.seal, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
+	return itself || r.stale && len(s.Files()) > 0 || slices.ContainsFunc(r.seal, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
 }
 
 // form is that in which a resource was signed before anything of it was rendered.

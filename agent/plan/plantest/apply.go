@@ -38,6 +38,11 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *
 			disk.write(t, x, wanted)
 		}
 		record(next, x, disk)
+		if git, ok := c.Signed[x.Path]; ok {
+			r := next.Records[x.Path]
+			r.Want = git
+			next.Records[x.Path] = r
+		}
 	}
 	next.Head = plan.Header{
 		Commit: c.To, Rules: rules.Fingerprint(), Mappings: c.Mappings, Files: len(next.Records), Complete: true,

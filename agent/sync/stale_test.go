@@ -1,0 +1,39 @@
+package sync_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// A person edits a file in git and leaves its resource.json, whose signature then is that of another file. A gateway that
+// takes the resource for one that it knows, because its resource.json is the same, would go on with the old file, and
+// nothing that it can be asked shows that.
+func TestAGatewayThatGoesByTheResourceJSONTakesWhatWasEditedByHand(t *testing.T) {
+	signed := func(file string) string {
+		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{` +
+			`"lastModification":{"actor":"maria","timestamp":"2026-01-01T00:00:00Z"},"lastModificationSignature":"00ff"}}`
+	}
+	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
+	b.push(append(first(), gitserver.Write(viewDir+"/resource.json", signed("view.json")), gitserver.Write(db+"/resource.json", signed("config.json")))...)
+	b.synced()
+	for _, edited := range []string{`{"two": 2}`, `{"three": 3}`} {
+		b.push(gitserver.Write(view, edited), gitserver.Write(db+"/config.json", edited))
+		b.synced()
+		sum := sha256.Sum256([]byte(edited))
+		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Loaded(viewDir)["view.json"])
+		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Loaded(db)["config.json"])
+	}
+	drift, err := b.engine.Drift(t.Context(), true)
+	assert.NoError(t, err)
+	assert.Zero(t, drift.Files, "%v", drift.Paths)
+	b.gw.ResetRequests()
+	b.target.ForceID = "again"
+	r := b.synced()
+	assert.Zero(t, r.Files.Modified, "and it stays: %s", r)
+}
