@@ -25,8 +25,8 @@ func testRun() *run {
 		},
 		signed: map[string]plan.ID{"a": {8}},
 		slots:  []slot{{area: 1, ino: 77, size: 3, mtime: 4}, {}, {}},
-		dirs:  []directory{{path: "x", made: true, perm: 0o755}, {path: "b", perm: 0o755}},
-		tasks: []task{{taskMkdir, 0}, {taskWrite, 0}, {taskRemove, 1}, {taskRmdir, 1}},
+		dirs:   []directory{{path: "x", made: true, perm: 0o755}, {path: "b", perm: 0o755}},
+		tasks:  []task{{taskMkdir, 0}, {taskWrite, 0}, {taskRemove, 1}, {taskRmdir, 1}},
 	}
 }
 
