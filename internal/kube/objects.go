@@ -79,6 +79,8 @@ func objects[T any](c dynamic.Interface, k Kind, namespace string) *Objects[T] {
 type UndecodableError struct {
 	Kind, Namespace, Name string
 	Err                   error
+	// Object is what the API server sent. It must not be changed.
+	Object *unstructured.Unstructured
 }
 
 func (e *UndecodableError) Error() string {
@@ -94,7 +96,7 @@ func (o *Objects[T]) decode(u *unstructured.Unstructured) (*T, error) {
 	}
 	t := new(T)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, t); err != nil {
-		return nil, &UndecodableError{o.kind.Name, u.GetNamespace(), u.GetName(), err}
+		return nil, &UndecodableError{o.kind.Name, u.GetNamespace(), u.GetName(), err, u}
 	}
 	return t, nil
 }
@@ -131,7 +133,8 @@ func (o *Objects[T]) List(ctx context.Context, opts metav1.ListOptions) (list []
 	for i := range l.Items {
 		t, err := o.decode(&l.Items[i])
 		if err != nil {
-			undecodable = append(undecodable, &UndecodableError{o.kind.Name, l.Items[i].GetNamespace(), l.Items[i].GetName(), err})
+			item := &l.Items[i]
+			undecodable = append(undecodable, &UndecodableError{o.kind.Name, item.GetNamespace(), item.GetName(), err, item})
 			continue
 		}
 		list = append(list, t)
