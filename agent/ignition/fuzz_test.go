@@ -94,6 +94,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, logs := c.ErrorsSince(ctx, time.Now())
 	_, designers := c.Designers(ctx)
 	_, pending := c.PendingRestarts(ctx)
+	_, trial := c.TrialExpired(ctx)
 	_, lock := c.Lock(ctx, Projects, time.Minute)
 	_, _, holder := c.LockHolder(ctx, Projects)
 	_, scan := c.Scan(ctx, Projects)
@@ -101,7 +102,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, module := c.ScanByModule(ctx)
 	return map[string]error{
 		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "project": project, "names": names, "logs": logs,
-		"designers": designers, "pending": pending, "lock": lock, "holder": holder, "scan": scan,
+		"designers": designers, "pending": pending, "trial": trial, "lock": lock, "holder": holder, "scan": scan,
 		"platform": platform, "module": module,
 	}
 }

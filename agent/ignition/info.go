@@ -56,6 +56,15 @@ func (c *Client) PendingRestarts(ctx context.Context) ([]string, error) {
 	return tasks, nil
 }
 
+// TrialExpired reports whether the gateway runs without a license, and its trial is over: GET /data/api/v1/trial [SPEC].
+func (c *Client) TrialExpired(ctx context.Context) (bool, error) {
+	doc, err := get[struct {
+		LicenseMode text `json:"licenseMode"`
+		Expired     bool `json:"expired"`
+	}](ctx, c, "/data/api/v1/trial", nil)
+	return err == nil && doc.Expired && (doc.LicenseMode == "Trial" || doc.LicenseMode == ""), err
+}
+
 // Version is the version of an Ignition platform. The zero value is an unknown one.
 type Version struct{ Major, Minor, Patch int }
 

@@ -175,3 +175,18 @@ func TestListWithoutAnEndIsAnError(t *testing.T) {
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 	assert.Equal(t, 100, g.Count("GET /data/api/v1/projects/list"))
 }
+
+func TestAnExpiredTrialIsTold(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g)
+	for _, expired := range []bool{true, false} {
+		g.SetTrialExpired(expired)
+		got, err := c.TrialExpired(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, expired, got)
+	}
+	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/api/v1/trial", Status: 200, Body: `{"licenseMode":"Activated","expired":true}`}))
+	got, err := c.TrialExpired(t.Context())
+	require.NoError(t, err)
+	assert.False(t, got, "a license counts")
+}

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"path"
 	"slices"
@@ -25,6 +26,9 @@ func (s *run) refused(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
+	}
+	if status.Status == http.StatusForbidden && s.trialExpired(ctx) { // whether that stops scans is not known
+		return fmt.Errorf("the gateway's trial has expired, which may be why; it helps if somebody %s: %w", newTrial, err)
 	}
 	if slices.ContainsFunc(s.owed.Resources, func(r configID) bool { return r.Type == "api-token" }) {
 		s.note("the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")

@@ -1,6 +1,8 @@
 package sync_test
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,4 +89,31 @@ func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
 	assert.True(t, found, "%q", r.Notes)
 	b.gw.ClearFaults()
 	b.synced()
+}
+
+// Whether an expired trial stops scans is not known; a person is told of it either way.
+func TestAnExpiredTrialIsSaid(t *testing.T) {
+	t.Run("of a gateway that took its files", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.push(first()...)
+		assert.Empty(t, b.synced().Notes)
+		b.push(gitserver.Write(view, `{"two": 2}`))
+		b.gw.SetTrialExpired(true)
+		r := b.sync()
+		assert.Contains(t, strings.Join(append(r.Notes, r.Message), "\n"), "trial has expired")
+	})
+	t.Run("of one that does not scan any more", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.push(first()...)
+		b.gw.SetTrialExpired(true)
+		require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
+		r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+		assert.Contains(t, r.Message, "the files of "+b.target.Commit.Short()+" are on the disk")
+		assert.Contains(t, r.Message, "trial has expired")
+		b.gw.SetTrialExpired(false)
+		r = b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+		assert.NotContains(t, r.Message, "trial")
+		b.gw.ClearFaults()
+		b.synced()
+	})
 }

@@ -31,6 +31,9 @@ func (s *run) remarks(ctx context.Context) {
 			s.note("the gateway calls itself %q, and not %q as its annotation system-name has it: is it started with another name?", info.Name, want)
 		}
 	}
+	if s.trialExpired(ctx) {
+		s.note("the gateway's trial has expired: what was synced does not run before somebody %s", newTrial)
+	}
 	pending, err := s.peers.Gateway.PendingRestarts(ctx)
 	if err != nil {
 		s.Log.Debug("whether the gateway wants a restart is not known", "error", err)
@@ -39,6 +42,18 @@ func (s *run) remarks(ctx context.Context) {
 	if len(pending) > 0 {
 		s.note("the gateway has to be restarted before this counts: %s", some(pending))
 	}
+}
+
+// newTrial is what helps a gateway without a license.
+const newTrial = "resets the trial on the gateway's home page, or activates a license"
+
+// trialExpired reports whether the gateway says that its trial is over; false where it cannot be asked.
+func (s *run) trialExpired(ctx context.Context) bool {
+	expired, err := s.peers.Gateway.TrialExpired(ctx)
+	if err != nil {
+		s.Log.Debug("whether the gateway's trial has expired is not known", "error", err)
+	}
+	return expired
 }
 
 func modeName(mode string) string {

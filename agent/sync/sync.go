@@ -34,6 +34,7 @@ type Gateway interface {
 	Scan(ctx context.Context, kind ignition.Kind) (ignition.ScanResult, error)
 	Designers(ctx context.Context) ([]ignition.Designer, error)
 	PendingRestarts(ctx context.Context) ([]string, error)
+	TrialExpired(ctx context.Context) (bool, error)
 	Platform(ctx context.Context) (ignition.Platform, error)
 	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
 }
