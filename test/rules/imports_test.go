@@ -22,7 +22,7 @@ var floors = [][]string{
 	{"agent/peers", "agent/drive"},
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
-	{"injector/inject"},
+	{"injector/inject", "injector/lookup"},
 	{"injector/admission", "injector/certificate", "injector/upkeep"},
 	{"injector"},
 }

@@ -1,0 +1,107 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"runtime/debug"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/injector/lookup"
+)
+
+const (
+	// MaxBody bounds a review: twice what the API server stores, since it may carry an old object too.
+	MaxBody = 3 << 20
+	// maxAtOnce bounds how many reviews are read and answered at a time; the others wait for their turn.
+	maxAtOnce = 64
+	// Path is where reviews are posted.
+	Path = "/mutate"
+)
+
+// Finder finds the GatewaySyncs among which a pod finds its own.
+type Finder interface {
+	For(ctx context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error)
+}
+
+// Metrics counts what became of pods. reason is empty where there is none.
+type Metrics interface {
+	Injection(result string, reason v1alpha1.Reason)
+}
+
+// Config is what a Handler works with.
+type Config struct {
+	Find     Finder
+	Scope    lookup.Scope
+	Defaults inject.Defaults
+	Metrics  Metrics
+	Log      *slog.Logger
+}
+
+// Handler answers reviews.
+type Handler struct {
+	Config
+	turns chan struct{}
+}
+
+// New makes a Handler.
+func New(c Config) *Handler { return &Handler{Config: c, turns: make(chan struct{}, maxAtOnce)} }
+
+// Routes serves reviews at Path.
+func (h *Handler) Routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST "+Path, h)
+	return mux
+}
+
+// ServeHTTP answers one review. What is no review is refused with a 4xx, which the API server treats as no answer: the
+// webhook's failurePolicy decides.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if p := recover(); p != nil { // a net; nothing below is known to panic
+			h.Log.Error("a review failed", "panic", p, "stack", string(debug.Stack()))
+			http.Error(w, "the review failed; see the injector's log", http.StatusInternalServerError)
+		}
+	}()
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		http.Error(w, "send application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	select {
+	case h.turns <- struct{}{}:
+		defer func() { <-h.turns }()
+	case <-r.Context().Done():
+		return // whoever asked is gone
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		http.Error(w, "the review is larger than 3 MiB", http.StatusRequestEntityTooLarge)
+		return
+	} else if err != nil {
+		http.Error(w, "the body could not be read", http.StatusBadRequest)
+		return
+	}
+	req, err := parse(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	out, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Response: h.review(r.Context(), req),
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(out) // whoever asked is gone: nobody to tell
+}

@@ -1,0 +1,146 @@
+// Package admission answers the API server's question what to add to a new pod. It never stands in the way: a pod that
+// cannot have an agent starts without one, with a warning, unless it says itself that it must not.
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "sigs.k8s.io/json"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+)
+
+// maxWarning is how much of a warning the API server shows for certain.
+const maxWarning = 256
+
+// maxUID bounds what is echoed.
+const maxUID = 128
+
+// notReviewError is a request that is no review, for whoever sent it.
+type notReviewError string
+
+func (e notReviewError) Error() string { return string(e) }
+
+// parse reads a review. The error is an notReviewError.
+func parse(body []byte) (*admissionv1.AdmissionRequest, error) {
+	review := admissionv1.AdmissionReview{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &review); err != nil {
+		return nil, notReviewError("the body is no AdmissionReview: " + err.Error())
+	}
+	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" {
+		return nil, notReviewError(fmt.Sprintf("%.40q %.40q is not understood: send %s AdmissionReview", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion))
+	}
+	switch {
+	case review.Request == nil:
+		return nil, notReviewError("the AdmissionReview has no request")
+	case review.Request.UID == "" || len(review.Request.UID) > maxUID:
+		return nil, notReviewError("the request has no uid, or one that is too long")
+	}
+	return review.Request, nil
+}
+
+// review answers a request.
+func (h *Handler) review(ctx context.Context, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	ours := req.Operation == admissionv1.Create && req.SubResource == "" && req.Resource == metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	if !ours {
+		return allow(req.UID)
+	}
+	pod := &corev1.Pod{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(req.Object.Raw, pod); err != nil {
+		h.Metrics.Injection("failed", "")
+		h.Log.Warn("a pod could not be read", "namespace", req.Namespace, "error", err)
+		return allow(req.UID, fmt.Sprintf("stoker: the pod could not be read, and was let through as it is: %v", err))
+	}
+	pod.Namespace = req.Namespace
+	ops, decision := h.decide(ctx, pod)
+	return h.answer(req, pod, ops, decision)
+}
+
+func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) ([]inject.Op, inject.Decision) {
+	if !inject.Wanted(pod.Annotations) || inject.Has(pod) {
+		return inject.Patch(pod, nil, h.Defaults)
+	}
+	if why := h.Scope.Excluded(pod.Namespace); why != "" {
+		return nil, inject.Decision{Reason: v1alpha1.ReasonNamespaceExcluded, Message: why}
+	}
+	there, err := h.Find.For(ctx, pod.Namespace, inject.Named(pod.Annotations))
+	if err != nil {
+		return nil, inject.Decision{Reason: v1alpha1.ReasonGatewaySyncNotFound, Message: err.Error()}
+	}
+	gs, decision := inject.Choose(pod, there)
+	if gs == nil {
+		return nil, decision
+	}
+	return inject.Patch(pod, gs, h.Defaults)
+}
+
+func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops []inject.Op, d inject.Decision) *admissionv1.AdmissionResponse {
+	res := allow(req.UID)
+	for _, w := range d.Warnings {
+		res.Warnings = append(res.Warnings, short("stoker: "+w))
+	}
+	result := "injected"
+	switch d.Reason {
+	case "":
+		patch, err := json.Marshal(ops)
+		if err != nil { // it is made of plain values
+			return allow(req.UID, "stoker: the patch could not be written: "+err.Error())
+		}
+		res.Patch, res.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
+	case v1alpha1.ReasonNotRequested, v1alpha1.ReasonAlreadyInjected:
+		result = "unchanged"
+	default:
+		result = "skipped"
+		res.Warnings = append(res.Warnings, short(fmt.Sprintf("stoker: the pod starts without an agent (%s): %s", d.Reason, d.Message)))
+		if inject.Required(pod.Annotations) {
+			result = "refused"
+			res = refuse(req.UID, d)
+		}
+	}
+	if req.DryRun == nil || !*req.DryRun {
+		h.Metrics.Injection(result, d.Reason)
+		h.Log.Info("review", "result", result, "namespace", req.Namespace, "pod", podName(pod), "gatewaysync", d.GatewaySync, "gateway", d.Gateway,
+			"reason", string(d.Reason), "message", d.Message)
+	}
+	return res
+}
+
+func podName(pod *corev1.Pod) string {
+	if pod.Name == "" {
+		return pod.GenerateName + "…"
+	}
+	return pod.Name
+}
+
+func allow(uid types.UID, warnings ...string) *admissionv1.AdmissionResponse {
+	res := &admissionv1.AdmissionResponse{UID: uid, Allowed: true}
+	for _, w := range warnings {
+		res.Warnings = append(res.Warnings, short(w))
+	}
+	return res
+}
+
+func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+		Message: fmt.Sprintf("the pod must not start without its agent (annotation %s) and cannot have one (%s): %s",
+			v1alpha1.AnnotationRequire, d.Reason, d.Message),
+	}}
+}
+
+// short cuts a text to what is shown, at a whole character.
+func short(text string) string {
+	if len(text) <= maxWarning {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxWarning-len("…")], "") + "…"
+}
