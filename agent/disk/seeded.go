@@ -7,7 +7,15 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkSeeded refuses a directory that Ignition has not filled yet: its image seeds only an empty one, so even a lock
+// checkSeeded refuses a directory that is not Seeded, unless that was allowed.
+func (d *Dir) checkSeeded() error {
+	if d.o.AllowUnseeded {
+		return nil
+	}
+	return d.Seeded()
+}
+
+// Seeded is an error for a directory that Ignition has not filled yet: its image seeds only an empty one, so even a lock
 // file of ours would leave the gateway without its data. A directory counts as seeded when it has one of
 //
 //   - .stoker/manifest: we were here before;
@@ -15,10 +23,7 @@ import (
 //   - ignition.conf, gateway.xml or gateway.xml_clean: what every installation keeps at the root;
 //   - config/resources/core: the resource collection of 8.3;
 //   - db and projects: 8.1, with its other root files kept elsewhere.
-func (d *Dir) checkSeeded() error {
-	if d.o.AllowUnseeded {
-		return nil
-	}
+func (d *Dir) Seeded() error {
 	n := &node{root: d.top}
 	if n.has(ownDir, "manifest") || n.has("config", "resources", "core") || n.has("db") && n.has("projects") {
 		return nil

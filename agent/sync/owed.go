@@ -44,6 +44,11 @@ const owedNote = "owed"
 // maxOwed bounds the lists: beyond it a sync verifies the first ones, which is as good a proof that the scan worked.
 const maxOwed = 1000
 
+// maxOwedBytes bounds their names, which can be long.
+const maxOwedBytes = 512 << 10
+
+func half[T any](list []T) []T { return list[:len(list)/2] }
+
 func loadOwed(d *disk.Dir) (owed, error) {
 	var o owed
 	b, err := d.Note(owedNote)
@@ -65,11 +70,16 @@ func (o owed) save(d *disk.Dir) error {
 	if o.empty() {
 		return d.SetNote(owedNote, nil)
 	}
-	b, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("encode what is owed to the gateway: %w", err)
+	for {
+		b, err := json.Marshal(o)
+		if err != nil {
+			return fmt.Errorf("encode what is owed to the gateway: %w", err)
+		}
+		if len(b) <= maxOwedBytes {
+			return d.SetNote(owedNote, b)
+		}
+		o.Projects, o.Gone, o.Resources = half(o.Projects), half(o.Gone), half(o.Resources)
 	}
-	return d.SetNote(owedNote, b)
 }
 
 // add merges what a plan is going to change. Projects are those that the gateway has to show after it, gone those that

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -81,4 +82,13 @@ func TestDebtsAreBounded(t *testing.T) {
 	}
 	o := owed{}.add(changes, nil, nil)
 	assert.Len(t, o.Resources, maxOwed)
+
+	d, _ := openDir(t)
+	for i := range o.Resources {
+		o.Resources[i].Name += strings.Repeat("<", 200) // six bytes each in JSON
+	}
+	require.NoError(t, o.save(d))
+	back, err := loadOwed(d)
+	require.NoError(t, err)
+	assert.Equal(t, o.Resources[:maxOwed/4], back.Resources)
 }

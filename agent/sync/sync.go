@@ -422,6 +422,9 @@ func (s *run) dryRun(ctx context.Context, changes *plan.Changes) error {
 	}
 	s.r.Phase, s.r.Reason, s.r.DryRun = Pending, v1alpha1.ReasonProgressing, true
 	s.r.Message = "dry run, nothing was written: " + changes.Summary()
+	if err := s.dir.Seeded(); err != nil && !s.Disk.AllowUnseeded {
+		s.note("a sync would wait: %v", err)
+	}
 	if changes.Held != nil {
 		return failure.New(changes.Held.Reason, "%s", changes.Held.Message)
 	}

@@ -1,0 +1,26 @@
+package sync_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// Files that were written while no gateway was named are owed to one that is named later.
+func TestAGatewayThatIsNamedLaterScansWhatWasWrittenBefore(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	gateway := b.peers.Gateway
+	b.push(first()...)
+	b.peers.Gateway = nil
+	assert.Contains(t, b.synced().Message, "nothing was scanned or verified")
+	assert.Nil(t, b.gw.Loaded(db))
+	b.peers.Gateway = gateway
+	r := b.synced()
+	assert.Len(t, r.Scans, 2)
+	assert.NotNil(t, b.gw.Loaded(db))
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Empty(t, b.gw.Requests(), "it is told once")
+}
