@@ -3,9 +3,6 @@ package plan_test
 import (
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/trees"
 )
 
 // contents reads the files of a resource from a map.
@@ -194,29 +192,16 @@ func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
 
 // Every signed resource of real repositories, with a value patched into it, carries a valid signature of its own form.
 func TestPatchedResourcesOfRealTreesAreSigned(t *testing.T) {
-	trees := os.Getenv("STOKER_TREES")
-	if trees == "" {
-		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
-	}
-	for tree, want := range map[string]struct {
+	for version, want := range map[string]struct {
+		tree  func(testing.TB) string
 		form  resource.Form
 		count int
-	}{"coffee-lab": {resource.Form83, 419}, "flintium": {resource.Form81, 295}} {
-		t.Run(tree, func(t *testing.T) {
+	}{"8.3": {trees.Repository83, resource.Form83, 419}, "8.1": {trees.Project81, resource.Form81, 295}} {
+		t.Run(version, func(t *testing.T) {
 			files := make(plantest.Files)
-			root := filepath.Join(trees, tree)
-			if _, err := os.Stat(root); err != nil {
-				t.Skipf("STOKER_TREES has no %s", tree)
+			for at, content := range trees.Files(t, want.tree(t)) {
+				files["t/"+at] = plantest.File{Content: content}
 			}
-			require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-				if err != nil || !e.Type().IsRegular() {
-					return err
-				}
-				content, err := os.ReadFile(path)
-				rel, _ := filepath.Rel(root, path)
-				files["t/"+filepath.ToSlash(rel)] = plantest.File{Content: string(content)}
-				return err
-			}))
 			s := newStudio(t, patches(dir("t", "projects"), "**/resource.json", "attributes.probe", "{{.site}}"))
 			s.profile.ExcludePatterns = []string{"**/.git/", "**/.resources/**"}
 			s.deliver(files)

@@ -2,9 +2,10 @@ package sync_test
 
 import (
 	"io/fs"
+	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,75 +18,54 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/trees"
 )
 
 // realTree is a gateway's own files in git.
 type realTree struct {
-	dir      string // below STOKER_TREES
+	dir      string
 	options  simulator.Options
 	mappings []v1alpha1.Mapping
 	posts    map[string]int // scans of the first sync
-	edit     string         // a data file
+	edit     func(path string) bool
 	change   func(string) string
 }
 
 // Both versions of Ignition: one whose configuration is files, and one that is scanned by the module.
-func realTrees(t *testing.T) []realTree {
+func realTrees(t *testing.T) map[string]realTree {
 	t.Helper()
-	root := os.Getenv("STOKER_TREES")
-	if root == "" {
-		t.Skip("STOKER_TREES names no folder with real Ignition trees (coffee-lab, flintium)")
-	}
-	trees := []realTree{{
-		dir: filepath.Join(root, "coffee-lab", "services", "ignition"),
+	return map[string]realTree{"8.3": {
+		dir: trees.Gateway83(t),
 		mappings: []v1alpha1.Mapping{
 			{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}},
 		posts:  map[string]int{"POST /data/api/v1/scan/projects": 1, "POST /data/api/v1/scan/config": 1},
-		edit:   "projects/ICL/com.inductiveautomation.perspective/page-config/config.json",
+		edit:   func(path string) bool { return strings.HasSuffix(path, "/page-config/config.json") },
 		change: func(s string) string { return strings.Replace(s, "{", "{\"stoker\": true,", 1) },
-	}, {
-		dir: filepath.Join(root, "flintium"), options: simulator.Options{Version: "8.1.44", ScanModule: true},
-		mappings: []v1alpha1.Mapping{{Source: ".", Destination: "projects/flintium"}},
+	}, "8.1": {
+		dir: trees.Project81(t), options: simulator.Options{Version: "8.1.44", ScanModule: true},
+		mappings: []v1alpha1.Mapping{{Source: ".", Destination: "projects/line"}},
 		posts:    map[string]int{"POST /data/project-scan-endpoint/scan": 1},
-		edit:     "ignition/script-python/flintiumscripts/util/code.py",
+		edit:     func(path string) bool { return strings.HasSuffix(path, "/code.py") },
 		change:   func(s string) string { return s + "\n# one line more" },
 	}}
-	for _, tree := range trees {
-		if _, err := os.Stat(filepath.Join(tree.dir, tree.edit)); err != nil {
-			t.Skipf("STOKER_TREES lacks %s of %s", tree.edit, tree.dir)
-		}
-	}
-	return trees
-}
-
-// importTree commits a directory as it is.
-func (b *bench) importTree(dir string) {
-	b.t.Helper()
-	files := map[string]string{}
-	require.NoError(b.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		raw, err := os.ReadFile(path)
-		rel, _ := filepath.Rel(dir, path)
-		files[filepath.ToSlash(rel)] = string(raw)
-		return err
-	}))
-	b.push(gitserver.Files(files))
 }
 
 // An hour of a gateway at work, twelve scans of its own and noise in between: nothing of it is drift, a conflict or a
 // reason to write or to scan. Then a commit of one file is one file, also where noise had been.
 func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
-	for _, tree := range realTrees(t) {
-		t.Run(filepath.Base(tree.dir), func(t *testing.T) {
+	for version, tree := range realTrees(t) {
+		t.Run(version, func(t *testing.T) {
+			files := trees.Files(t, tree.dir)
+			editable := slices.DeleteFunc(slices.Sorted(maps.Keys(files)), func(path string) bool { return !tree.edit(path) })
+			require.NotEmpty(t, editable)
+			edit := editable[0]
 			tree.options.ProjectsTimer = 300 * time.Second
 			b := newBench(t, tree.options)
 			b.engine.MaxBlob = 0
 			b.target.Profile.Mappings = tree.mappings
 			// What would take away the simulated gateway's own token.
 			b.target.Profile.ExcludePatterns = []string{"config/resources/*/ignition/security-properties/", "config/resources/*/ignition/api-token/"}
-			b.importTree(tree.dir)
+			b.push(gitserver.Files(files))
 			b.gw.ResetRequests()
 			b.synced()
 			for route, n := range tree.posts {
@@ -103,9 +83,7 @@ func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
 			assert.Empty(t, b.gw.LoadErrors())
 
 			b.gw.ResetRequests()
-			raw, err := os.ReadFile(filepath.Join(tree.dir, tree.edit))
-			require.NoError(t, err)
-			b.push(gitserver.Write(tree.edit, tree.change(string(raw))))
+			b.push(gitserver.Write(edit, tree.change(files[edit])))
 			r := b.synced()
 			assert.LessOrEqual(t, r.Files.Modified, 3, "the file, and its resource.json and thumbnail where noise had been")
 			assert.Zero(t, r.Files.Saved+r.Files.Kept+r.Files.Added+r.Files.Deleted)

@@ -1,9 +1,6 @@
 package sync_test
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,29 +12,13 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/trees"
 )
 
 // Every resource of a real gateway, with a value patched into it, is left byte for byte alone by a gateway that checks
 // all signatures. The simulator computes them by itself.
 func TestAGatewayLeavesEveryPatchedResourceOfARealTreeAsItIs(t *testing.T) {
-	trees := os.Getenv("STOKER_TREES")
-	if trees == "" {
-		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
-	}
-	root := filepath.Join(trees, "coffee-lab", "services", "ignition")
-	if _, err := os.Stat(root); err != nil {
-		t.Skipf("STOKER_TREES has no coffee-lab: %v", err)
-	}
-	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		rel, _ := filepath.Rel(root, path)
-		files[filepath.ToSlash(rel)] = string(content)
-		return err
-	}))
+	files := trees.Files(t, trees.Gateway83(t))
 	b := newBench(t, simulator.Options{Mode: "dev", Unknowns: simulator.Unknowns{SignConfig: true}})
 	b.engine.MaxBlob = 0
 	b.target.Facts = plan.Facts{GatewayName: "line-1"}

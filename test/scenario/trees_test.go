@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/trees"
 )
 
 // tree is a real Ignition tree.
@@ -18,11 +20,8 @@ type tree struct {
 // realTrees finds trees below STOKER_TREES: 8.3 trees by services/*/projects, single 8.1 projects by project.json.
 func realTrees(t *testing.T) []tree {
 	t.Helper()
-	root := os.Getenv("STOKER_TREES")
-	if root == "" {
-		t.Skip("STOKER_TREES names no folder with real Ignition trees")
-	}
-	var trees []tree
+	root := trees.Root(t)
+	var list []tree
 	dirs, err := os.ReadDir(root)
 	require.NoError(t, err)
 	for _, d := range dirs {
@@ -43,11 +42,11 @@ func realTrees(t *testing.T) []tree {
 			}
 		}
 		if len(m) > 0 {
-			trees = append(trees, tree{d.Name(), dir, m})
+			list = append(list, tree{d.Name(), dir, m})
 		}
 	}
-	require.NotEmpty(t, trees, "STOKER_TREES=%s holds no Ignition tree", root)
-	return trees
+	require.NotEmpty(t, list, "STOKER_TREES=%s holds no Ignition tree", root)
+	return list
 }
 
 func removeAll(dir string) error { return os.RemoveAll(dir) }

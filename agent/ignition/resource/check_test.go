@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"runtime"
 	"strings"
 	"testing"
@@ -17,6 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/trees"
 )
 
 const viewPath = "projects/p/com.inductiveautomation.perspective/views/v/"
@@ -123,30 +122,17 @@ func TestAHugeFileIsCheckedInLittleMemory(t *testing.T) {
 
 // Every file of real repositories passes: a check that refuses what a gateway takes would stall a plant.
 func TestEveryFileOfRealTreesPasses(t *testing.T) {
-	trees := os.Getenv("STOKER_TREES")
-	if trees == "" {
-		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
-	}
 	files, resources := 0, 0
-	err := filepath.WalkDir(trees, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		at := "projects/p/" + e.Name()
-		assert.NoError(t, Check(at, bytes.NewReader(content)), path)
-		if files++; e.Name() == File {
+	for at, text := range trees.Files(t, trees.Root(t)) {
+		content, name := []byte(text), path.Base(at)
+		assert.NoError(t, Check("projects/p/"+name, bytes.NewReader(content)), at)
+		if files++; name == File {
 			resources++
 			same, err := SameButModification(content, resign(t, content))
 			assert.NoError(t, err)
-			assert.True(t, same, path)
+			assert.True(t, same, at)
 		}
-		return nil
-	})
-	require.NoError(t, err)
+	}
 	require.NotZero(t, resources)
 	t.Logf("%d files, %d of them resource.json", files, resources)
 }

@@ -3,7 +3,6 @@ package resource
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/trees"
 )
 
 // beside reads the files that lie beside a resource.json.
@@ -27,22 +28,19 @@ func beside(dir string) func(io.Writer, string) error {
 
 // The gateways of real repositories signed their resources as we would: all but one that is known to differ.
 func TestSignaturesOfRealTreesMatch(t *testing.T) {
-	trees := os.Getenv("STOKER_TREES")
-	if trees == "" {
-		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
-	}
-	for tree, want := range map[string]struct {
+	for version, want := range map[string]struct {
+		tree            func(testing.TB) string
 		form            Form
 		signed, matched int
 		misses          []string
 	}{
-		"coffee-lab": {Form83, 419, 418, []string{"internal-secret-provider"}},
-		"flintium":   {Form81, 295, 295, nil},
+		"8.3": {trees.Repository83, Form83, 419, 418, []string{"internal-secret-provider"}},
+		"8.1": {trees.Project81, Form81, 295, 295, nil},
 	} {
-		t.Run(tree, func(t *testing.T) {
+		t.Run(version, func(t *testing.T) {
 			signed, matched := 0, 0
 			var misses []string
-			err := filepath.WalkDir(filepath.Join(trees, tree), func(path string, e fs.DirEntry, err error) error {
+			err := filepath.WalkDir(want.tree(t), func(path string, e fs.DirEntry, err error) error {
 				if err != nil || e.Name() != File {
 					return err
 				}
@@ -67,9 +65,6 @@ func TestSignaturesOfRealTreesMatch(t *testing.T) {
 				assert.True(t, other != got || len(s.Files()) == 0, "%s: the forms differ", path)
 				return nil
 			})
-			if errors.Is(err, fs.ErrNotExist) {
-				t.Skipf("STOKER_TREES has no %s", tree)
-			}
 			require.NoError(t, err)
 			assert.Equal(t, want.signed, signed)
 			assert.Equal(t, want.matched, matched)

@@ -5,31 +5,26 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/trees"
 )
 
-// trees opens a folder of real Ignition trees, which are not part of the project.
-func trees(t *testing.T, name string) *os.Root {
+// open opens a real Ignition tree, which is not part of the project.
+func open(t *testing.T, dir string) *os.Root {
 	t.Helper()
-	dir := os.Getenv("STOKER_TREES")
-	if dir == "" {
-		t.Skip("STOKER_TREES names no folder of real Ignition trees (coffee-lab, flintium): skipped")
-	}
-	root, err := os.OpenRoot(filepath.Join(dir, name))
-	if err != nil {
-		t.Skipf("STOKER_TREES has no %s: skipped (%v)", name, err)
-	}
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	return root
 }
 
 func TestSignatureOf83MatchesRealGateway(t *testing.T) {
-	root := trees(t, "coffee-lab")
+	root := open(t, trees.Repository83(t))
 	signed, matched, stable := 0, 0, 0
 	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != resourceFile {
@@ -62,7 +57,7 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 
 // Before 8.3 the content itself is signed, not its digest.
 func TestSignatureOf81MatchesRealGateway(t *testing.T) {
-	root := trees(t, "flintium")
+	root := open(t, trees.Project81(t))
 	read, problems := loadTree(root, ".", nil)
 	require.Empty(t, problems)
 	require.Empty(t, read.readRaw(root))
@@ -99,7 +94,7 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 
 // The write-back leaves a real gateway's own tree alone: what it signed, it finds signed.
 func TestRealTreeIsLoadedAndLeftAsItIs(t *testing.T) {
-	root := trees(t, "coffee-lab/services/ignition")
+	root := open(t, trees.Gateway83(t))
 	dir := t.TempDir()
 	copyTree(t, root, dir)
 	g, err := Start(Options{Data: dir, Mode: "dev", Seeding: SeedNone, Unknowns: Unknowns{SignConfig: true}})

@@ -1,0 +1,73 @@
+// Package trees finds the real Ignition trees that the environment variable STOKER_TREES names a folder of. They are not
+// part of the project; a test that needs one is skipped where there is none.
+package trees
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Root is the folder of all trees.
+func Root(t testing.TB) string {
+	t.Helper()
+	root := os.Getenv("STOKER_TREES")
+	if root == "" {
+		t.Skip("STOKER_TREES is not set: it names a folder with checked-out Ignition repositories")
+	}
+	return root
+}
+
+// Repository83 is the checkout of a repository of Ignition 8.3, which has a gateway's projects and config in
+// services/<gateway>.
+func Repository83(t testing.TB) string {
+	t.Helper()
+	return filepath.Dir(filepath.Dir(Gateway83(t)))
+}
+
+// Gateway83 is the folder of the gateway in Repository83.
+func Gateway83(t testing.TB) string {
+	t.Helper()
+	return filepath.Dir(filepath.Dir(first(t, "a repository of 8.3", "*", "services", "*", "config", "resources")))
+}
+
+// Project81 is the checkout of a repository that is one project of Ignition 8.1.
+func Project81(t testing.TB) string {
+	t.Helper()
+	return filepath.Dir(first(t, "a project of 8.1", "*", "project.json"))
+}
+
+func first(t testing.TB, what string, pattern ...string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(append([]string{Root(t)}, pattern...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		t.Skipf("STOKER_TREES has no %s", what)
+	}
+	return found[0]
+}
+
+// Files reads all files of a tree: slash path → content.
+func Files(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		at, err := filepath.Rel(dir, path)
+		files[filepath.ToSlash(at)] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
