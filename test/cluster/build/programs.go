@@ -12,6 +12,9 @@ import (
 // DefaultKubernetes is the version that is built when none is asked for. It is the one of kubernetes/go.mod.
 const DefaultKubernetes = "v1.34.4"
 
+// VersionVariable names the environment variable by which tests are run on another version.
+const VersionVariable = "STOKER_KUBERNETES"
+
 // kubernetesMods maps the versions that can be built to their module files.
 var kubernetesMods = map[string]string{
 	DefaultKubernetes: "go.mod",
@@ -80,19 +83,30 @@ func kubernetesLinking(version string) string {
 
 // CoreDNS returns the path of the cluster's DNS server.
 func (c *Cache) CoreDNS(ctx context.Context) (string, error) {
-	return c.nested(ctx, "coredns", "-s -w")
+	return c.nested(ctx, "coredns", ".", "-s -w")
 }
 
-// nested builds the program of a nested module below test/cluster.
-func (c *Cache) nested(ctx context.Context, name, linking string) (string, error) {
+// Kwok returns the path of the program that simulates nodes.
+func (c *Cache) Kwok(ctx context.Context) (string, error) {
+	return c.nested(ctx, "kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
+}
+
+// Kind returns the path of kind, with which clusters are made of containers.
+func (c *Cache) Kind(ctx context.Context) (string, error) { return c.nested(ctx, "kind", ".", "-s -w") }
+
+// nested builds a program of a nested module below test/cluster: its own, or one that it requires.
+func (c *Cache) nested(ctx context.Context, name, pkg, linking string) (string, error) {
 	source := filepath.Join(c.Module, "test", "cluster", name)
-	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum"), filepath.Join(source, "main.go")}
-	key, err := c.key([]string{linking}, files...)
+	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")}
+	if pkg == "." {
+		files = append(files, filepath.Join(source, "main.go"))
+	}
+	key, err := c.key([]string{pkg, linking}, files...)
 	if err != nil {
 		return "", err
 	}
 	dir, err := c.once(ctx, name, key, func(dir string) error {
-		return c.goBuild(ctx, name, source, "-ldflags="+linking, "-o", filepath.Join(dir, name), ".")
+		return c.goBuild(ctx, name, source, "-ldflags="+linking, "-o", filepath.Join(dir, name), pkg)
 	})
 	return filepath.Join(dir, name), err
 }

@@ -42,6 +42,8 @@ type Options struct {
 	// Address is where the API server listens; "" is 127.0.0.1. With another one the cluster has nodes, which find the API
 	// server by the Service "kubernetes".
 	Address string
+	// Programs is the group that the programs become members of; nil is a new one. Close ends all its members.
+	Programs *process.Group
 	// APIServer are further flags of the API server.
 	APIServer []string
 }
@@ -74,7 +76,9 @@ func Start(ctx context.Context, o Options) (_ *Plane, err error) {
 			return nil, err
 		}
 	}
-	p.Programs = process.NewGroup(p.logs())
+	if p.Programs = o.Programs; p.Programs == nil {
+		p.Programs = process.NewGroup(p.logs())
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())

@@ -32,9 +32,6 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// VersionVariable names the environment variable that asks for another Kubernetes than build.DefaultKubernetes.
-const VersionVariable = "STOKER_KUBERNETES"
-
 // Cluster is a running Kubernetes.
 type Cluster struct {
 	kubeconfig string
@@ -130,7 +127,7 @@ const buildWithin = 20 * time.Minute
 // and are never run.
 func Control(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
-	o := options{version: os.Getenv(VersionVariable)}
+	o := options{version: os.Getenv(build.VersionVariable)}
 	for _, set := range opts {
 		set(&o)
 	}

@@ -1,0 +1,166 @@
+//go:build linux
+
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/test/cluster/node"
+	"stoker.io/stoker/test/cluster/process"
+)
+
+func socket(run string) string { return filepath.Join(run, "ctl.sock") }
+
+func listen(run string) (net.Listener, error) { return net.Listen("unix", socket(run)) }
+
+// serve answers what Client asks until ctx ends.
+func (k *cluster) serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	does := func(verb string, do func(context.Context, string) (any, error)) {
+		mux.HandleFunc("POST /"+verb, func(w http.ResponseWriter, r *http.Request) {
+			answer, err := do(r.Context(), r.URL.Query().Get("of"))
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusConflict)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(answer) // the client sees half an answer as an error
+		})
+	}
+	plain := func(do func(string) error) func(context.Context, string) (any, error) {
+		return func(_ context.Context, of string) (any, error) { return nil, do(of) }
+	}
+	does("stop", plain(k.programs.Stop))
+	does("kill", plain(k.programs.Kill))
+	does("pause", plain(k.programs.Pause))
+	does("resume", plain(k.programs.Resume))
+	does("start", func(ctx context.Context, of string) (any, error) { return nil, k.plane.Again(ctx, of) })
+	does("config", func(context.Context, string) (any, error) { return Running{k.plane.Kubeconfig(), k.Bin}, nil })
+	does("states", func(context.Context, string) (any, error) { return k.programs.States(), nil })
+	does("tail", func(_ context.Context, of string) (any, error) { return k.programs.Tail(of), nil })
+	does("import", func(ctx context.Context, of string) (any, error) {
+		for _, n := range k.nodes {
+			if err := n.Import(ctx, of); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	})
+	does("volumes", func(_ context.Context, of string) (any, error) { return k.volume(of) })
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Running says how a running cluster is reached.
+type Running struct{ Kubeconfig, Bin string }
+
+// Volume is a directory on a node.
+type Volume struct{ Node, Path string }
+
+// volume makes a directory for a volume on every node.
+func (k *cluster) volume(name string) ([]Volume, error) {
+	var made []Volume
+	for i, n := range k.nodes {
+		path, err := n.Volume(name)
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, Volume{node.Name(i + 1), path})
+	}
+	return made, nil
+}
+
+// Client asks a running cluster for something.
+type Client struct{ http *http.Client }
+
+// NewClient returns a client for the cluster of a run directory.
+func NewClient(run string) *Client {
+	var d net.Dialer
+	return &Client{&http.Client{
+		Timeout: 5 * time.Minute,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", socket(run))
+		}},
+	}}
+}
+
+func (c *Client) ask(ctx context.Context, verb, of string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cluster/"+verb+"?of="+url.QueryEscape(of), nil)
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("the cluster does not answer; does it run? %w", err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return errors.New(strings.TrimSpace(string(body)))
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.Unmarshal(body, answer)
+}
+
+// Config returns how the cluster is reached.
+func (c *Client) Config(ctx context.Context) (r Running, err error) {
+	err = c.ask(ctx, "config", "", &r)
+	return r, err
+}
+
+// Stop asks a program to end, and kills it when it does not.
+func (c *Client) Stop(name string) error { return c.ask(context.Background(), "stop", name, nil) }
+
+// Kill ends a program by SIGKILL.
+func (c *Client) Kill(name string) error { return c.ask(context.Background(), "kill", name, nil) }
+
+// Pause freezes a program.
+func (c *Client) Pause(name string) error { return c.ask(context.Background(), "pause", name, nil) }
+
+// Resume lets a paused program go on.
+func (c *Client) Resume(name string) error { return c.ask(context.Background(), "resume", name, nil) }
+
+// Again starts a program that has ended, and returns when it serves.
+func (c *Client) Again(ctx context.Context, name string) error { return c.ask(ctx, "start", name, nil) }
+
+// States lists the programs.
+func (c *Client) States() (states []process.State, err error) {
+	err = c.ask(context.Background(), "states", "", &states)
+	return states, err
+}
+
+// Tail returns the end of a program's output.
+func (c *Client) Tail(name string) (tail string, err error) {
+	err = c.ask(context.Background(), "tail", name, &tail)
+	return tail, err
+}
+
+// Import imports an image's archive into every node.
+func (c *Client) Import(ctx context.Context, archive string) error {
+	return c.ask(ctx, "import", archive, nil)
+}
+
+// Volumes makes a directory for a volume on every node.
+func (c *Client) Volumes(ctx context.Context, name string) (made []Volume, err error) {
+	err = c.ask(ctx, "volumes", name, &made)
+	return made, err
+}

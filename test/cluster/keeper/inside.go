@@ -1,0 +1,144 @@
+//go:build linux
+
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"stoker.io/stoker/test/cluster/control"
+	"stoker.io/stoker/test/cluster/node"
+	"stoker.io/stoker/test/cluster/process"
+)
+
+// cluster is a control plane and its nodes.
+type cluster struct {
+	Config
+	plane    *control.Plane
+	programs *process.Group
+	nodes    []*node.Node
+}
+
+// inside runs a cluster until it is killed.
+func inside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var c Config
+	if err := json.NewDecoder(stdin).Decode(&c); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	k, err := start(ctx, c, func(format string, args ...any) {
+		_ = tell(stdout, message{Say: fmt.Sprintf(format, args...)}) // who does not listen does not want to know
+	})
+	if err != nil {
+		return errors.Join(err, tell(stdout, message{Error: err.Error()}))
+	}
+	listener, err := listen(c.Run)
+	if err != nil {
+		return errors.Join(err, tell(stdout, message{Error: err.Error()}), k.plane.Close())
+	}
+	err = tell(stdout, message{Kubeconfig: k.plane.Kubeconfig()})
+	if err == nil {
+		err = k.serve(ctx, listener)
+	}
+	return errors.Join(err, k.plane.Close())
+}
+
+func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster, err error) {
+	began := time.Now()
+	lap := func(what string) { say("%6.1fs  %s", time.Since(began).Seconds(), what) }
+	logs := filepath.Join(c.Dir, "logs")
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return nil, err
+	}
+	k := &cluster{Config: c, programs: process.NewGroup(logs)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.programs.Close(true))
+		}
+	}()
+	for n := 1; n <= c.Nodes; n++ {
+		k.nodes = append(k.nodes, node.New(n, c.Run, c.Dir, k.programs))
+	}
+	starting, ctx := errgroup.WithContext(ctx)
+	for _, n := range k.nodes {
+		starting.Go(func() error {
+			defer lap(n.Containerd() + " has its images")
+			return n.StartContainerd(ctx, c.Images)
+		})
+	}
+	starting.Go(func() error {
+		defer lap("the API server is ready")
+		options := control.Options{Bin: c.Bin, Dir: c.Dir, Programs: k.programs, APIServer: c.APIServer}
+		if c.Nodes > 0 {
+			options.Address = node.Address
+		}
+		var err error
+		if k.plane, err = control.Start(ctx, options); err != nil {
+			return err
+		}
+		return errors.Join(k.plane.StartScheduler(), k.plane.StartControllers(ctx))
+	})
+	if err := starting.Wait(); err != nil {
+		return nil, err
+	}
+	lap("controllers and scheduler run")
+	if c.Nodes == 0 {
+		return k, nil
+	}
+	return k, k.startNodes(context.WithoutCancel(ctx), lap)
+}
+
+// startWithin bounds the start of the nodes.
+const startWithin = 3 * time.Minute
+
+func (k *cluster) startNodes(ctx context.Context, lap func(string)) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	if err := node.StartProxy(k.plane, k.programs, k.Bin, k.Dir); err != nil {
+		return err
+	}
+	var names, kubelets []string
+	for i, n := range k.nodes {
+		if err := n.StartKubelet(k.plane, k.Bin); err != nil {
+			return err
+		}
+		names, kubelets = append(names, "node/"+node.Name(i+1)), append(kubelets, n.Kubelet())
+	}
+	manifest := filepath.Join(k.Dir, "coredns.yaml")
+	if err := node.WriteDNS(manifest); err != nil {
+		return err
+	}
+	if err := k.kubectl(ctx, "apply", "-f", manifest); err != nil {
+		return err
+	}
+	err := k.programs.Wait(ctx, "nodes", func(ctx context.Context) error {
+		return k.kubectl(ctx, append([]string{"wait", "--for=condition=Ready", "--timeout=5s"}, names...)...)
+	}, append(kubelets, "kube-proxy")...)
+	if err != nil {
+		return err
+	}
+	lap("nodes are ready")
+	if err := k.kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s"); err != nil {
+		return err
+	}
+	lap("names are resolved")
+	return nil
+}
+
+func (k *cluster) kubectl(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(k.Bin, "kubectl"), append([]string{"--kubeconfig=" + k.plane.Kubeconfig()}, args...)...)
+	cmd.Env = []string{"HOME=" + k.Dir} // for what kubectl keeps of discovery
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+//go:build linux
+
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"stoker.io/stoker/test/cluster/node"
+	"stoker.io/stoker/test/cluster/rundir"
+)
+
+// Run is what the program of test/cluster does when it is called by one of the keeper's verbs; others are not for it.
+func Run(ctx context.Context, verb string, stdin io.Reader, stdout io.Writer) (mine bool, err error) {
+	switch verb {
+	case VerbKeep:
+		return true, keep(ctx, stdin, stdout)
+	case verbFirst:
+		return true, first()
+	case verbInside:
+		return true, inside(ctx, stdin, stdout)
+	}
+	return false, nil
+}
+
+func tell(stdout io.Writer, m message) error { return json.NewEncoder(stdout).Encode(m) }
+
+// keep owns a cluster from its start to its end.
+func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
+	// The child's life hangs on this thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	owner := bufio.NewReader(stdin)
+	var c Config
+	line, err := owner.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &c)
+	}
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	own, err := rundir.Own(c.Run)
+	if errors.Is(err, rundir.ErrOwned) {
+		return tell(stdout, message{Error: fmt.Sprintf("a cluster runs already (%s); end it by: go run ./test/cluster down", c.Run)})
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.Release()) }()
+	defer func() { err = errors.Join(err, clean(context.Background(), c.Run, c.Dir)) }()
+	if err := prepare(ctx, c); err != nil {
+		return errors.Join(tell(stdout, message{Error: err.Error()}), err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		waitForOwner(owner)
+		close(gone)
+	}()
+	child := command(c)
+	child.Stdout = stdout
+	config, err := child.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return errors.Join(tell(stdout, message{Error: err.Error()}), err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	if err := json.NewEncoder(config).Encode(c); err != nil {
+		return err
+	}
+	select {
+	case err := <-ended:
+		return fmt.Errorf("the cluster ended by itself: %w", err)
+	case <-gone:
+	case <-ctx.Done():
+	}
+	return end(child, ended, c.Nodes == 0)
+}
+
+// end ends the keeper's child, and with it the cluster. The first process of a namespace takes all others with it, and its end
+// is theirs; without a namespace the cluster is asked to end its programs itself.
+func end(child *exec.Cmd, ended <-chan error, ask bool) error {
+	if ask {
+		if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		timer := time.NewTimer(endWithin / 2)
+		defer timer.Stop()
+		select {
+		case <-ended:
+			return nil
+		case <-timer.C:
+		}
+	}
+	if err := child.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-ended // by a signal: that is as it should be
+	return nil
+}
+
+// command is the child of the keeper: the first process of a namespace for nodes, else the cluster itself.
+func command(c Config) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", verbInside)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if c.Nodes > 0 {
+		cmd.Args[1] = verbFirst
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	}
+	return cmd
+}
+
+// prepare removes what an earlier cluster left, and makes place for a new one.
+func prepare(ctx context.Context, c Config) error {
+	if err := clean(ctx, c.Run, c.Dir); err != nil {
+		return fmt.Errorf("what an earlier cluster left: %w", err)
+	}
+	started, err := startTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+	who := fmt.Sprintf("%d %s\n%s\n", os.Getpid(), started, c.Dir)
+	if err := os.WriteFile(keeperFile(c.Run), []byte(who), 0o600); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return err
+	}
+	if c.Nodes == 0 {
+		return nil
+	}
+	return machine(c.Run).Prepare(ctx, c.Nodes)
+}
+
+func keeperFile(run string) string { return filepath.Join(run, "keeper") }
+
+func machine(run string) node.Machine { return node.Machine{File: filepath.Join(run, "machine.json")} }
+
+// clean puts the machine right and removes the files of a cluster whose processes have ended.
+func clean(ctx context.Context, run, dir string) error {
+	var errs []error
+	if run == Nodes {
+		errs = append(errs, machine(run).Restore(ctx))
+	}
+	if dir != "" {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	entries, err := os.ReadDir(run)
+	errs = append(errs, err)
+	for _, e := range entries {
+		// The lock is held; the log says why something went wrong; and what could not be put right is tried again.
+		if name := e.Name(); name != "lock" && name != "keeper.log" && name != "machine.json" {
+			errs = append(errs, os.RemoveAll(filepath.Join(run, name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Down ends the cluster of a run directory, whoever started it, and removes what is left of one that has ended.
+func Down(ctx context.Context, run string) error {
+	if _, err := os.Stat(run); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	dir, err := endKeeper(ctx, run)
+	if err != nil {
+		return err
+	}
+	own, err := rundir.Own(run)
+	if err != nil {
+		return err
+	}
+	if err := clean(ctx, run, dir); err != nil {
+		return errors.Join(err, own.Release())
+	}
+	return own.Remove()
+}
+
+// endKeeper asks a living keeper to end, waits until it has, and returns the cluster's directory.
+func endKeeper(ctx context.Context, run string) (dir string, err error) {
+	for asked := false; ; {
+		who, err := os.ReadFile(keeperFile(run))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		lines := strings.Split(string(who), "\n")
+		if len(lines) > 1 {
+			dir = lines[1]
+		}
+		if !rundir.Owned(run) {
+			return dir, nil
+		}
+		if pid, started, ok := strings.Cut(lines[0], " "); ok && !asked {
+			if err := terminate(pid, started); err != nil {
+				return dir, err
+			}
+			asked = true
+		}
+		timer := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return dir, fmt.Errorf("the keeper of %s has not ended: %w", run, ctx.Err())
+		case <-timer.C:
+		}
+	}
+}
+
+// terminate signals a process, if it is the one that was started then.
+func terminate(number, started string) error {
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		return fmt.Errorf("process of the keeper: %w", err)
+	}
+	handle, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer unix.Close(handle)
+	// The handle is taken before the look: it stays with the process that was looked at.
+	if now, err := startTime(pid); err != nil || now != started {
+		return nil // it has ended, and another one may have its number
+	}
+	if err := unix.PidfdSendSignal(handle, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// startTime tells one process from another that had the same number. Its unit does not matter.
+func startTime(pid int) (string, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 20 {
+		return "", fmt.Errorf("/proc/%d/stat has %d fields after the name", pid, len(fields))
+	}
+	return fields[19], nil
+}

@@ -1,0 +1,80 @@
+//go:build linux
+
+// Command cluster runs a real Kubernetes for tests on this machine, without a container engine or a registry: everything is
+// built from Go modules, once, and nodes take containerd from Debian.
+//
+//	go run ./test/cluster up            a control plane, a node and names; needs root
+//	go run ./test/cluster up -nodes 2
+//	go run ./test/cluster up -control   etcd, API server, controllers and scheduler; needs no root
+//	go run ./test/cluster kubectl get nodes
+//	go run ./test/cluster load registry.local/agent:dev ./agent
+//	go run ./test/cluster ctl status | stop, kill, pause, resume, start, restart or log <program>
+//	go run ./test/cluster down
+//	go run ./test/cluster run [flags of up] -- command …   a cluster for as long as a command runs
+//	go run ./test/cluster build [-nodes 1]                 build now what the others would build
+//
+// What up started runs until down. It is one process group with everything in it: when its keeper ends, however, all ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"stoker.io/stoker/test/cluster/keeper"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+// app is what the verbs work with.
+type app struct {
+	stdout, stderr io.Writer
+}
+
+type verb struct {
+	name string
+	do   func(a app, ctx context.Context, args []string) error
+}
+
+var verbs = []verb{
+	{"up", app.up}, {"down", app.down}, {"run", app.run}, {"build", app.build}, {"load", app.load}, {"ctl", app.ctl}, {"kubectl", app.kubectl},
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	var names []string
+	for _, v := range verbs {
+		names = append(names, v.name)
+	}
+	if len(args) == 0 {
+		return fmt.Errorf("want one of %q", names)
+	}
+	if mine, err := keeper.Run(ctx, args[0], stdin, stdout); mine {
+		return err
+	}
+	i := slices.Index(names, args[0])
+	if i < 0 {
+		return fmt.Errorf("%q: want one of %q", args[0], names)
+	}
+	return verbs[i].do(app{stdout, stderr}, ctx, args[1:])
+}
+
+// flags returns a set of flags that prints to stderr.
+func (a app) flags(name string) *flag.FlagSet {
+	f := flag.NewFlagSet("cluster "+name, flag.ContinueOnError)
+	f.SetOutput(a.stderr)
+	return f
+}

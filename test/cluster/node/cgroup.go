@@ -1,0 +1,142 @@
+//go:build linux
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroups = "/sys/fs/cgroup"
+
+// hierarchies lists the directories in which a cgroup has to be made: one for every controller of version 1, or the one of
+// version 2.
+func hierarchies() (dirs []string, v2 bool, err error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(cgroups, &stat); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", cgroups, err)
+	}
+	if stat.Type == unix.CGROUP2_SUPER_MAGIC {
+		return []string{cgroups}, true, nil
+	}
+	entries, err := os.ReadDir(cgroups)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, e := range entries {
+		if e.IsDir() { // a link is another name of one of them
+			dirs = append(dirs, filepath.Join(cgroups, e.Name()))
+		}
+	}
+	if len(dirs) == 0 {
+		return nil, false, fmt.Errorf("%s is empty: mount the cgroups", cgroups)
+	}
+	return dirs, false, nil
+}
+
+// makeCgroup makes the cgroup below which a kubelet keeps its pods.
+func makeCgroup(name string) error {
+	dirs, v2, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	if v2 {
+		if err := delegate(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		own := filepath.Join(dir, name)
+		if err := os.MkdirAll(own, 0o755); err != nil {
+			return err
+		}
+		// In version 1 nothing can run in a cgroup whose processors and memory were not named.
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(dir, file))
+			if v2 || errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(own, file), value, 0)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// delegate lets the cgroups below the root have the controllers that a kubelet needs (version 2).
+func delegate() error {
+	for _, controller := range []string{"cpuset", "cpu", "io", "memory", "pids", "hugetlb"} {
+		known, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(" "+strings.TrimSpace(string(known))+" ", " "+controller+" ") {
+			continue
+		}
+		err = os.WriteFile(filepath.Join(cgroups, "cgroup.subtree_control"), []byte("+"+controller), 0)
+		if errors.Is(err, syscall.EBUSY) {
+			return fmt.Errorf("controller %s: processes stand in the root cgroup, as in a container with a cgroup namespace; move them to a cgroup below it first: %w", controller, err)
+		}
+		if err != nil {
+			return fmt.Errorf("controller %s: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+// removeCgroups removes what kubelets and containerd made, leaves first. A cgroup is busy until the kernel has done with the
+// processes that were in it.
+func removeCgroups(ctx context.Context) error {
+	dirs, _, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for _, dir := range dirs {
+		for n := 1; n <= Most; n++ {
+			own := filepath.Join(dir, cgroupRoot(n))
+			for {
+				err := removeTree(own)
+				if err == nil {
+					break
+				}
+				if waited := pause(ctx); waited != nil {
+					return errors.Join(fmt.Errorf("cgroup %s: %w", own, err), waited)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return unix.Rmdir(dir)
+}

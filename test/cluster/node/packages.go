@@ -1,0 +1,107 @@
+//go:build linux
+
+// Package node runs the nodes of a test cluster on this machine: containerd and kubelet of each, the network between the
+// pods, and what has to be put right on the machine when they have ended. It needs root, and Debian or what is like it.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// needed are the programs of the machine that nodes need, and the Debian packages that bring them.
+var needed = []struct{ program, pkg string }{
+	{"containerd", "containerd"},
+	{"ctr", "containerd"},
+	{"containerd-shim-runc-v2", "containerd"},
+	{"runc", "runc"},
+	{filepath.Join(cniPlugins, "bridge"), "containernetworking-plugins"},
+	{"nft", "nftables"},
+	{"ip", "iproute2"},
+	{"mount", "mount"},
+	{"busybox", "busybox-static"},
+}
+
+// cniPlugins is where Debian has the network plugins.
+const cniPlugins = "/usr/lib/cni"
+
+// atMost bounds the installation of packages.
+const atMost = 10 * time.Minute
+
+// Install brings what is missing on this machine, if it can, and else says what that is.
+func Install(ctx context.Context, say io.Writer) error {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster with nodes needs root: it makes network links, cgroups and mounts")
+	}
+	missing := missing()
+	if len(missing) == 0 {
+		return nil
+	}
+	apt, err := exec.LookPath("apt-get")
+	if err != nil {
+		return fmt.Errorf("missing on this machine, which has no apt-get to install them: %s", strings.Join(missing, " "))
+	}
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	fmt.Fprintf(say, "installing %s …\n", strings.Join(missing, " "))
+	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
+	if quiet(ctx, apt, install...) != nil { // where the lists of packages are old or missing, they are fetched once
+		if err := quiet(ctx, apt, "update", "-qq"); err != nil {
+			return err
+		}
+		if err := quiet(ctx, apt, install...); err != nil {
+			return err
+		}
+	}
+	if left := missingPrograms(); len(left) > 0 {
+		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(missing, " "), strings.Join(left, " "))
+	}
+	return nil
+}
+
+func missing() []string {
+	var pkgs []string
+	for _, n := range needed {
+		if _, err := exec.LookPath(n.program); err != nil && !slices.Contains(pkgs, n.pkg) {
+			pkgs = append(pkgs, n.pkg)
+		}
+	}
+	return pkgs
+}
+
+func missingPrograms() []string {
+	var programs []string
+	for _, n := range needed {
+		if _, err := exec.LookPath(n.program); err != nil {
+			programs = append(programs, n.program)
+		}
+	}
+	return programs
+}
+
+// quiet runs a program of the machine and returns what it said only when it fails.
+func quiet(ctx context.Context, program string, args ...string) error {
+	return feed(ctx, "", program, args...)
+}
+
+func feed(ctx context.Context, input, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
