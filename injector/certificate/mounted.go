@@ -1,0 +1,88 @@
+package certificate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"stoker.io/stoker/internal/file"
+)
+
+// maxFile bounds a file of the directory; a Secret holds no more.
+const maxFile = 1 << 20
+
+// Mounted serves the certificate that somebody else, such as cert-manager, puts into a directory as tls.crt and tls.key.
+// The webhook configuration is theirs too.
+type Mounted struct {
+	dir     string
+	every   time.Duration
+	log     *slog.Logger
+	ends    func(time.Time)
+	serving atomic.Pointer[tls.Certificate]
+	last    [2][]byte
+}
+
+// NewMounted reads the directory anew every so often. ends, which may be nil, is told when the certificate ends.
+func NewMounted(dir string, every time.Duration, log *slog.Logger, ends func(time.Time)) *Mounted {
+	return &Mounted{dir: dir, every: every, log: log, ends: ends}
+}
+
+// GetCertificate is for tls.Config.
+func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := m.serving.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errNone
+}
+
+// Ready reports whether there is a certificate.
+func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
+
+// Run reads until ctx ends. A pair that cannot be served, such as one that is being replaced, leaves the last good one.
+func (m *Mounted) Run(ctx context.Context) error {
+	said := ""
+	for {
+		if err := m.read(); err == nil {
+			said = ""
+		} else if err.Error() != said {
+			said = err.Error()
+			m.log.Error("the certificate cannot be served; the last good one stays", "error", err)
+		}
+		timer := time.NewTimer(m.every)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (m *Mounted) read() error {
+	var pair [2][]byte
+	for i, name := range []string{keyCert, keyKey} {
+		var err error
+		if pair[i], err = file.Read(filepath.Join(m.dir, name), maxFile); err != nil {
+			return err
+		}
+	}
+	if bytes.Equal(pair[0], m.last[0]) && bytes.Equal(pair[1], m.last[1]) {
+		return nil
+	}
+	c, err := tls.X509KeyPair(pair[0], pair[1])
+	if err != nil {
+		return fmt.Errorf("%s and %s in %s: %w", keyCert, keyKey, m.dir, err)
+	}
+	m.last = pair
+	m.serving.Store(&c)
+	m.log.Info("certificate", "did", "read", "ends", c.Leaf.NotAfter.UTC())
+	if m.ends != nil {
+		m.ends(c.Leaf.NotAfter)
+	}
+	return nil
+}

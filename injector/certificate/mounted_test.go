@@ -1,0 +1,74 @@
+package certificate_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"stoker.io/stoker/injector/certificate"
+)
+
+// pair makes a pair as cert-manager would.
+func pair(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	client := fake.NewClientset(configuration())
+	start(t, newOwn(client, time.Hour, time.Hour))
+	secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+	require.NoError(t, err)
+	return secret.Data["tls.crt"], secret.Data["tls.key"]
+}
+
+func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
+	dir := t.TempDir()
+	write := func(cert, key []byte) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), cert, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+	}
+	cert1, key1 := pair(t)
+	cert2, key2 := pair(t)
+	synctest.Test(t, func(t *testing.T) {
+		var ends []time.Time
+		m := certificate.NewMounted(dir, time.Minute, slog.New(slog.DiscardHandler), func(at time.Time) { ends = append(ends, at) })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		serial := func() string {
+			c, err := m.GetCertificate(nil)
+			require.NoError(t, err)
+			return c.Leaf.SerialNumber.String()
+		}
+		synctest.Wait()
+		assert.False(t, m.Ready(), "nothing is there yet")
+		_, err := m.GetCertificate(nil)
+		require.Error(t, err)
+
+		write(cert1, key1)
+		time.Sleep(2 * time.Minute)
+		require.True(t, m.Ready())
+		first := serial()
+
+		write(cert2, key1) // half of it was replaced
+		time.Sleep(2 * time.Minute)
+		assert.Equal(t, first, serial())
+
+		write(cert2, key2)
+		time.Sleep(2 * time.Minute)
+		assert.NotEqual(t, first, serial())
+		assert.Len(t, ends, 2)
+
+		require.NoError(t, os.Remove(filepath.Join(dir, "tls.crt")))
+		time.Sleep(2 * time.Minute)
+		assert.True(t, m.Ready())
+		cancel()
+		assert.NoError(t, <-done)
+	})
+}

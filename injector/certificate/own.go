@@ -1,0 +1,221 @@
+// Package certificate gives the webhook its certificate: an own one, which replicas share by a Secret and renew among
+// themselves, or one that somebody else puts into a directory. What is served changes without a restart.
+package certificate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"stoker.io/stoker/internal/pace"
+)
+
+// Keys of the Secret. The certificate that comes next is there before it is served, and its authority in the bundle and in
+// the webhook configuration, so that the API server trusts it by then.
+const (
+	keyBundle    = "ca.crt"
+	keyCert      = corev1.TLSCertKey
+	keyKey       = corev1.TLSPrivateKeyKey
+	keyNextCert  = "next.crt"
+	keyNextKey   = "next.key"
+	keyNextSince = "next-since"
+)
+
+// fieldManager names the injector in what it writes.
+const fieldManager = "stoker-injector"
+
+const (
+	// maxTries bounds how often a turn starts over because another replica wrote first.
+	maxTries = 5
+	// retryIn is the pause after a turn that failed.
+	retryIn = 5 * time.Second
+)
+
+// Config says where an own certificate is kept, and who has to trust it.
+type Config struct {
+	Client    kubernetes.Interface
+	Namespace string
+	Secret    string
+	// Configuration is the MutatingWebhookConfiguration whose entries carry the bundle.
+	Configuration string
+	// Names are what the certificate is for.
+	Names []string
+	// Every is how often is looked. Settle is how long the authority of a new certificate is published before that is
+	// served: well above Every, and above what the API server needs to hear of it.
+	Every, Settle time.Duration
+	Log           *slog.Logger
+	// Ends is told when the certificate that is served ends.
+	Ends func(time.Time)
+}
+
+// Own keeps an own certificate. Any number of replicas share it.
+type Own struct {
+	Config
+	serving atomic.Pointer[tls.Certificate]
+	trusted atomic.Bool
+	mine    [2][]byte // what is served, as PEM
+	absent  bool      // the webhook configuration was not there when last looked
+}
+
+// NewOwn makes an Own.
+func NewOwn(c Config) *Own { return &Own{Config: c} }
+
+// GetCertificate is for tls.Config.
+func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := o.serving.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errNone
+}
+
+// Ready reports whether a certificate is served that the webhook configuration trusts.
+func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
+
+// Run looks after the certificate until ctx ends.
+func (o *Own) Run(ctx context.Context) error {
+	for {
+		pause := pace.Jitter(o.Every)
+		if err := o.turn(ctx); err != nil && ctx.Err() == nil {
+			o.Log.Error("the certificate could not be looked after; it is tried again", "error", err)
+			pause = pace.Jitter(min(retryIn, o.Every))
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (o *Own) turn(ctx context.Context) error {
+	for range maxTries {
+		done, err := o.attempt(ctx)
+		if done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("secret %s/%s changes faster than it can be read", o.Namespace, o.Secret)
+}
+
+// attempt is not done where another replica wrote first.
+func (o *Own) attempt(ctx context.Context) (done bool, err error) {
+	secret, err := o.Client.CoreV1().Secrets(o.Namespace).Get(ctx, o.Secret, metav1.GetOptions{})
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return false, fmt.Errorf("secret %s/%s: %w", o.Namespace, o.Secret, err)
+	}
+	if absent {
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Secret}, Type: corev1.SecretTypeTLS}
+	}
+	configuration, published, err := o.published(ctx)
+	if err != nil {
+		return false, err
+	}
+	k := keep{names: o.Names, settle: o.Settle, now: time.Now(), data: secret.Data, published: published, mine: o.mine}
+	changed, err := k.look()
+	if err != nil {
+		return false, err
+	}
+	if changed {
+		secret.Data = k.data
+		if absent {
+			_, err = o.Client.CoreV1().Secrets(o.Namespace).Create(ctx, secret, metav1.CreateOptions{FieldManager: fieldManager})
+		} else {
+			_, err = o.Client.CoreV1().Secrets(o.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: fieldManager})
+		}
+		switch {
+		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), absent && apierrors.IsNotFound(err):
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("secret %s/%s: %w", o.Namespace, o.Secret, err)
+		}
+		o.Log.Info("certificate", "did", k.did, "ends", k.serve.Leaf.NotAfter.UTC())
+	}
+	if err := o.publish(ctx, configuration, k.data[keyBundle]); err != nil {
+		return false, err
+	}
+	if before := o.serving.Swap(k.serve); o.Ends != nil && (before == nil || !before.Leaf.Equal(k.serve.Leaf)) {
+		o.Ends(k.serve.Leaf.NotAfter)
+	}
+	o.mine = [2][]byte{k.data[keyCert], k.data[keyKey]}
+	o.trusted.Store(true)
+	return true, nil
+}
+
+// published returns the authorities that every entry of the webhook configuration trusts now. Without a configuration
+// nobody calls.
+func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, []*x509.Certificate, error) {
+	c, err := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, o.Configuration, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if !o.absent {
+			o.Log.Warn("there is no webhook configuration: no pod will be injected", "name", o.Configuration)
+		}
+		o.absent = true
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("webhook configuration %s: %w", o.Configuration, err)
+	}
+	o.absent = false
+	var all []*x509.Certificate
+	for i, w := range c.Webhooks {
+		list := authorities(w.ClientConfig.CABundle)
+		if i == 0 {
+			all = list
+			continue
+		}
+		all = slices.DeleteFunc(all, func(a *x509.Certificate) bool { return !slices.ContainsFunc(list, a.Equal) })
+	}
+	return c, slices.DeleteFunc(all, func(a *x509.Certificate) bool { return a.Subject.CommonName != authorityName }), nil
+}
+
+// publish makes every entry of the webhook configuration trust the bundle.
+func (o *Own) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, bundle []byte) error {
+	if c == nil {
+		return nil
+	}
+	type clientConfig struct {
+		CABundle []byte `json:"caBundle"`
+	}
+	type entry struct {
+		Name         string       `json:"name"`
+		ClientConfig clientConfig `json:"clientConfig"`
+	}
+	var entries []entry
+	for _, w := range c.Webhooks {
+		if !bytes.Equal(w.ClientConfig.CABundle, bundle) {
+			entries = append(entries, entry{w.Name, clientConfig{bundle}})
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	// Entries are merged by their name. The resourceVersion keeps one that was just removed from coming back by half.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": c.ResourceVersion}, "webhooks": entries})
+	if err != nil {
+		return err
+	}
+	_, err = o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, c.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{FieldManager: fieldManager})
+	if err != nil {
+		return fmt.Errorf("webhook configuration %s: %w", c.Name, err)
+	}
+	o.Log.Info("the webhook configuration trusts the certificate", "name", c.Name)
+	return nil
+}

@@ -1,0 +1,221 @@
+package certificate_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"stoker.io/stoker/injector/certificate"
+)
+
+const host = "stoker-injector.stoker-system.svc"
+
+func configuration() *admissionregv1.MutatingWebhookConfiguration {
+	return &admissionregv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector"},
+		Webhooks:   []admissionregv1.MutatingWebhook{{Name: "pods.stoker.io"}, {Name: "require.pods.stoker.io"}},
+	}
+}
+
+func newOwn(client kubernetes.Interface, every, settle time.Duration) *certificate.Own {
+	return certificate.NewOwn(certificate.Config{
+		Client: client, Namespace: "stoker-system", Secret: "stoker-injector-cert", Configuration: "stoker-injector",
+		Names: []string{host, "127.0.0.1"}, Every: every, Settle: settle, Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+func bundles(t *testing.T, client kubernetes.Interface) [][]byte {
+	t.Helper()
+	c, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, c.Webhooks, 2)
+	return [][]byte{c.Webhooks[0].ClientConfig.CABundle, c.Webhooks[1].ClientConfig.CABundle}
+}
+
+// connect does what the API server does: it trusts the bundle, and nothing else.
+func connect(o *certificate.Own, bundle []byte) error {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return fmt.Errorf("the bundle is empty")
+	}
+	client, server := net.Pipe()
+	defer client.Close()
+	var served error
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer server.Close()
+		served = tls.Server(server, &tls.Config{GetCertificate: o.GetCertificate, MinVersion: tls.VersionTLS13}).Handshake()
+	})
+	c := tls.Client(client, &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS13})
+	err := c.Handshake()
+	_ = client.Close()
+	group.Wait()
+	if err != nil {
+		return fmt.Errorf("%w (server: %w)", err, served)
+	}
+	return nil
+}
+
+// I8: three replicas, 400 days, a client each hour that hears of a new bundle only after minutes: no failure. One replica
+// sleeps for days, one is started anew every month, and once the Secret is deleted.
+func TestNoConnectionFailsIn400Days(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(configuration())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var group sync.WaitGroup
+		defer group.Wait()
+		defer cancel()
+		run := func() (*certificate.Own, context.CancelFunc) {
+			o := newOwn(client, time.Hour, 6*time.Hour)
+			ctx, stop := context.WithCancel(ctx)
+			group.Go(func() { assert.NoError(t, o.Run(ctx)) })
+			return o, stop
+		}
+		replicas := make([]*certificate.Own, 3)
+		stops := make([]context.CancelFunc, 3)
+		for i := range replicas {
+			replicas[i], stops[i] = run()
+			time.Sleep(7 * time.Minute)
+		}
+		known := bundles(t, client)[0]
+		leaves, days := map[string]bool{}, 400
+		for hour := range days * 24 {
+			if hour%(24*30) == 24*29 {
+				stops[0]()
+				replicas[0], stops[0] = run()
+				synctest.Wait()
+			}
+			switch hour {
+			case 24 * 59: // over the first renewal, which is after 60 days
+				stops[1]()
+			case 24 * 63:
+				replicas[1], stops[1] = run()
+				synctest.Wait()
+			case 24 * 200:
+				require.NoError(t, client.CoreV1().Secrets("stoker-system").Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}))
+			}
+			for i, o := range replicas {
+				if i == hour%3 {
+					require.NoError(t, connect(o, known), "replica %d in hour %d", i, hour)
+					continue
+				}
+				require.NoError(t, verify(o, known), "replica %d in hour %d", i, hour)
+			}
+			c, err := replicas[2].GetCertificate(nil)
+			require.NoError(t, err)
+			leaves[c.Leaf.SerialNumber.String()] = true
+			time.Sleep(10 * time.Minute)
+			now := bundles(t, client)
+			assert.Equal(t, now[0], now[1], "both entries trust the same")
+			time.Sleep(50 * time.Minute)
+			known = now[0]
+		}
+		assert.Greater(t, len(leaves), 5, "it was renewed every 60 days")
+	})
+}
+
+func verify(o *certificate.Own, bundle []byte) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	c, err := o.GetCertificate(nil)
+	if err != nil {
+		return err
+	}
+	_, err = c.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: time.Now()})
+	return err
+}
+
+func TestNoKeyOfAnAuthorityIsKept(t *testing.T) {
+	client := fake.NewClientset(configuration())
+	start(t, newOwn(client, time.Minute, time.Hour))
+	secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+	require.NoError(t, err)
+	var keys []string
+	for k := range secret.Data {
+		keys = append(keys, k)
+	}
+	assert.ElementsMatch(t, []string{"ca.crt", "tls.crt", "tls.key"}, keys)
+}
+
+// start runs o until it is ready; the test's end stops it.
+func start(t *testing.T, o *certificate.Own) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- o.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
+	require.Eventually(t, o.Ready, 20*time.Second, time.Millisecond)
+}
+
+func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {
+	for name, spoil := range map[string]func(map[string][]byte){
+		"empty":       func(d map[string][]byte) { clear(d) },
+		"no PEM":      func(d map[string][]byte) { d["tls.crt"] = []byte("x") },
+		"another key": func(d map[string][]byte) { d["tls.key"] = d["tls.crt"] },
+		"no bundle":   func(d map[string][]byte) { d["ca.crt"] = nil },
+		"huge bundle": func(d map[string][]byte) {
+			for range 200 {
+				d["ca.crt"] = append(d["ca.crt"], d["tls.crt"]...)
+			}
+			d["tls.crt"] = nil
+		},
+		"a broken next one": func(d map[string][]byte) { d["next.crt"], d["next-since"] = []byte("x"), []byte("never") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(configuration())
+			start(t, newOwn(client, time.Minute, time.Hour))
+			secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+			require.NoError(t, err)
+			spoil(secret.Data)
+			_, err = client.CoreV1().Secrets("stoker-system").Update(t.Context(), secret, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			again := newOwn(client, time.Minute, time.Hour)
+			start(t, again)
+			assert.NoError(t, connect(again, bundles(t, client)[0]))
+		})
+	}
+}
+
+// An entry that lost its bundle, as after a replace of the manifest, gets it back.
+func TestALostBundleComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(configuration())
+		o := newOwn(client, time.Minute, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- o.Run(ctx) }()
+		synctest.Wait()
+		require.True(t, o.Ready())
+		before := bundles(t, client)[0]
+		c := configuration()
+		_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, c, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		time.Sleep(2 * time.Minute)
+		assert.Equal(t, [][]byte{before, before}, bundles(t, client))
+		cancel()
+		assert.NoError(t, <-done)
+	})
+}
+
+func TestWithoutAWebhookConfigurationItIsServedAllTheSame(t *testing.T) {
+	client := fake.NewClientset()
+	start(t, newOwn(client, time.Minute, time.Hour))
+}
