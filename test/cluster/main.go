@@ -13,7 +13,7 @@
 //	go run ./test/cluster run [flags of up] -- command …   a cluster for as long as a command runs
 //	go run ./test/cluster build [-nodes 1]                 build now what the others would build
 //
-// What up started runs until down. It is one process group with everything in it: when its keeper ends, however, all ends.
+// What up started runs until down. When the process that keeps it ends, in whatever way, everything ends.
 package main
 
 import (

@@ -109,8 +109,8 @@ func dynamic(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
-	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }), nil
+	needs := slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	return needs, f.Close()
 }
 
 // ProgramImage wraps a static program as an image, with the program as its entrypoint where the image names none.

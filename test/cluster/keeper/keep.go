@@ -104,15 +104,18 @@ func end(child *exec.Cmd, ended <-chan error, ask bool) error {
 		timer := time.NewTimer(endWithin / 2)
 		defer timer.Stop()
 		select {
-		case <-ended:
-			return nil
+		case err := <-ended:
+			return err
 		case <-timer.C:
 		}
 	}
 	if err := child.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	<-ended // by a signal: that is as it should be
+	var killed *exec.ExitError
+	if err := <-ended; err != nil && !errors.As(err, &killed) {
+		return err
+	}
 	return nil
 }
 
@@ -226,7 +229,7 @@ func endKeeper(ctx context.Context, run string) (dir string, err error) {
 }
 
 // terminate signals a process, if it is the one that was started then.
-func terminate(number, started string) error {
+func terminate(number, started string) (err error) {
 	pid, err := strconv.Atoi(number)
 	if err != nil {
 		return fmt.Errorf("process of the keeper: %w", err)
@@ -238,7 +241,7 @@ func terminate(number, started string) error {
 	if err != nil {
 		return fmt.Errorf("process %d: %w", pid, err)
 	}
-	defer unix.Close(handle)
+	defer func() { err = errors.Join(err, unix.Close(handle)) }()
 	// The handle is taken before the look: it stays with the process that was looked at.
 	if now, err := startTime(pid); err != nil || now != started {
 		return nil // it has ended, and another one may have its number
