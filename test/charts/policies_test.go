@@ -1,0 +1,276 @@
+package charts
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+const spec = `{"git":{"repo":"https://git.example.com/plant.git","ref":"main"}}`
+
+func resource(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "stoker.io", Version: "v1alpha1", Resource: plural}
+}
+
+// plant is a namespace of an installed cluster, with a GatewaySync and two gateway pods that share a ServiceAccount, as the
+// pods of one StatefulSet do.
+type plant struct {
+	*server
+	namespace string
+	pods      [2]*corev1.Pod
+}
+
+func newPlant(t *testing.T, s *server) *plant {
+	t.Helper()
+	p := &plant{server: s, namespace: s.Namespace(t)}
+	accounts(t, s, p.namespace, "gateway", "setter", "editor")
+	for i := range p.pods {
+		var err error
+		p.pods[i], err = s.core.CoreV1().Pods(p.namespace).Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("line-%d", i)},
+			Spec: corev1.PodSpec{ServiceAccountName: "gateway", AutomountServiceAccountToken: new(bool),
+				Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	p.bind(t, "stoker-agent", "gateway")
+	p.bind(t, "stoker-setter", "setter")
+	p.bind(t, "stoker-edit", "editor")
+	_, err := p.as(t, s.RESTConfig(), "gatewaysyncs").Create(t.Context(), parseOne(t, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata:
+  name: plant
+  labels: {team: north}
+  annotations: {note: theirs, stoker.io/requested-by: cli}
+spec: `+spec), metav1.CreateOptions{})
+	require.NoError(t, err)
+	return p
+}
+
+func (p *plant) bind(t *testing.T, role, account string) {
+	t.Helper()
+	_, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: p.namespace}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func (p *plant) as(t *testing.T, who *rest.Config, plural string) dynamic.ResourceInterface {
+	t.Helper()
+	client, err := dynamic.NewForConfig(who)
+	require.NoError(t, err)
+	return client.Resource(resource(plural)).Namespace(p.namespace)
+}
+
+// agent returns the client of the agent in a pod, by the number of the pod.
+func (p *plant) agent(t *testing.T, i int, plural string) dynamic.ResourceInterface {
+	t.Helper()
+	return p.as(t, p.As(t, p.namespace, "gateway", p.pods[i].Name), plural)
+}
+
+func parseOne(t *testing.T, text string) *object {
+	t.Helper()
+	for _, o := range parse(t, []byte(text)) {
+		return o
+	}
+	require.Fail(t, "no object")
+	return nil
+}
+
+func report(name string, owner *corev1.Pod) *object {
+	o := &object{Object: map[string]any{
+		"apiVersion": "stoker.io/v1alpha1", "kind": "SyncReport", "metadata": map[string]any{"name": name},
+		"status": map[string]any{"format": int64(1), "gateway": "line", "phase": "Pending"},
+	}}
+	if owner != nil {
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID}})
+	}
+	return o
+}
+
+// policed installs everything and returns when the policies are in force, which they are a moment after they exist.
+func policed(t *testing.T) *plant {
+	t.Helper()
+	s := newServer(t, kubetest.Private(), kubetest.Controllers())
+	s.namespaces(t, namespace)
+	s.install(t, rendered(t, nil))
+	p := newPlant(t, s)
+	agent, setter := p.agent(t, 0, "syncreports"), p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")
+	require.Eventually(t, func() bool {
+		_, err := agent.Create(t.Context(), report("somebody-else", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err2 := setter.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err) && apierrors.IsForbidden(err2)
+	}, time.Minute, 50*time.Millisecond)
+	return p
+}
+
+// denied says that RBAC let a request through and a policy did not.
+func denied(t *testing.T, err error, policy, words string) {
+	t.Helper()
+	if assert.Error(t, err) {
+		assert.True(t, apierrors.IsForbidden(err), "%v", err)
+		assert.ErrorContains(t, err, "ValidatingAdmissionPolicy '"+policy+"'")
+		assert.ErrorContains(t, err, words)
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	p := policed(t)
+	t.Run("an agent writes the report of its own pod", func(t *testing.T) {
+		for i := range p.pods {
+			reports, name := p.agent(t, i, "syncreports"), p.pods[i].Name
+			made, err := reports.Create(t.Context(), report(name, p.pods[i]), metav1.CreateOptions{})
+			require.NoError(t, err)
+			_, err = reports.Update(t.Context(), made, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			_, err = reports.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"phase":"Synced"}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			applied := report(name, p.pods[i])
+			applied.SetLabels(map[string]string{"stoker.io/cr-name": "plant"})
+			_, err = reports.Apply(t.Context(), name, applied, metav1.ApplyOptions{FieldManager: "stoker-agent", Force: true})
+			require.NoError(t, err)
+		}
+	})
+	t.Run("an agent does not write the report of another pod of its ServiceAccount", func(t *testing.T) {
+		reports := p.agent(t, 0, "syncreports")
+		_, err := reports.Patch(t.Context(), "line-1", types.MergePatchType, []byte(`{"status":{"phase":"Error"}}`), metav1.PatchOptions{})
+		denied(t, err, "stoker-syncreports", "only the agent of pod "+p.namespace+"/line-1 writes this SyncReport")
+		_, err = reports.Create(t.Context(), report("line-7", nil), metav1.CreateOptions{})
+		denied(t, err, "stoker-syncreports", "is pod line-0")
+	})
+	t.Run("a token that is bound to no pod writes no report", func(t *testing.T) {
+		_, err := p.as(t, p.As(t, p.namespace, "gateway", ""), "syncreports").Create(t.Context(), report("line-0", nil), metav1.CreateOptions{})
+		denied(t, err, "stoker-syncreports", "came with a token that is bound to none")
+	})
+	t.Run("a pod of the same name in another namespace writes no report here", func(t *testing.T) {
+		elsewhere := newPlant(t, p.server)
+		_, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "stranger"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "stoker-agent"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "gateway", Namespace: elsewhere.namespace}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		stranger := p.as(t, elsewhere.As(t, elsewhere.namespace, "gateway", "line-0"), "syncreports")
+		require.Eventually(t, func() bool {
+			_, err = stranger.Patch(t.Context(), "line-0", types.MergePatchType, []byte(`{"status":{"phase":"Error"}}`), metav1.PatchOptions{})
+			return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
+		}, time.Minute, 50*time.Millisecond, "the binding is in force")
+		denied(t, err, "stoker-syncreports", "only the agent of pod "+p.namespace+"/line-0")
+	})
+	t.Run("a report is owned by its own pod only", func(t *testing.T) {
+		reports := p.agent(t, 0, "syncreports")
+		other := report("line-0", p.pods[1])
+		_, err := reports.Apply(t.Context(), "line-0", other, metav1.ApplyOptions{FieldManager: "x", Force: true})
+		denied(t, err, "stoker-syncreports", "owned by its own pod")
+		impostor := p.pods[0].DeepCopy()
+		impostor.UID = "00000000-0000-0000-0000-000000000000"
+		_, err = reports.Apply(t.Context(), "line-0", report("line-0", impostor), metav1.ApplyOptions{FieldManager: "y", Force: true})
+		denied(t, err, "stoker-syncreports", "owned by its own pod")
+	})
+	t.Run("a cluster administrator may put a report right", func(t *testing.T) {
+		accounts(t, p.server, p.namespace, "root")
+		_, err := p.core.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: p.namespace},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "root", Namespace: p.namespace}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		root := p.as(t, p.As(t, p.namespace, "root", ""), "syncreports")
+		require.Eventually(t, func() bool {
+			_, err = root.Patch(t.Context(), "line-0", types.MergePatchType, []byte(`{"status":{"message":"by hand"}}`), metav1.PatchOptions{})
+			return err == nil
+		}, time.Minute, 50*time.Millisecond, "%v", err)
+	})
+	t.Run("a report goes with its pod", func(t *testing.T) {
+		zero := int64(0)
+		require.NoError(t, p.core.CoreV1().Pods(p.namespace).Delete(t.Context(), "line-1", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		reports := p.as(t, p.RESTConfig(), "syncreports")
+		require.Eventually(t, func() bool {
+			_, err := reports.Get(t.Context(), "line-1", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}, 2*time.Minute, 50*time.Millisecond)
+	})
+	t.Run("an agent writes status and nothing else of a GatewaySync", func(t *testing.T) {
+		syncs := p.agent(t, 0, "gatewaysyncs")
+		before, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
+		require.NoError(t, err)
+		for _, patch := range everything {
+			_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			assert.True(t, apierrors.IsForbidden(err), "%s: %v", patch, err)
+		}
+		// Through the status too, nothing but the status arrives.
+		after, err := syncs.Patch(t.Context(), "plant", types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"a":"b"},"annotations":{"a":"b","stoker.io/requested-ref":"v2"},"finalizers":["a.example.com/b"]},"spec":{"paused":true},"status":{"gatewaysReady":"1/2"}}`),
+			metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		ready, _ := at(after.Object, "status/gatewaysReady")
+		assert.Equal(t, "1/2", ready)
+		assert.Equal(t, before.Object["spec"], after.Object["spec"])
+		for _, field := range []string{"labels", "annotations", "finalizers"} {
+			was, _ := at(before.Object, "metadata/"+field)
+			is, _ := at(after.Object, "metadata/"+field)
+			assert.Equal(t, was, is, field)
+		}
+	})
+	t.Run("a setter changes annotations of Stoker and nothing else", func(t *testing.T) {
+		setter := p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")
+		for _, patch := range []string{
+			`{"metadata":{"annotations":{"stoker.io/requested-ref":"v2","stoker.io/requested-at":"2030-01-01T00:00:00Z"}}}`,
+			`{"metadata":{"annotations":{"stoker.io/requested-ref":"v3"}}}`,
+			`{"metadata":{"annotations":{"stoker.io/requested-ref":null,"stoker.io/requested-by":null}}}`,
+		} {
+			_, err := setter.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "stoker-request"})
+			assert.NoError(t, err, patch)
+		}
+		for _, patch := range everything {
+			_, err := setter.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "stoker-request"})
+			denied(t, err, "stoker-gatewaysyncs", "may patch GatewaySyncs and not update them")
+		}
+		live, err := setter.Get(t.Context(), "plant", metav1.GetOptions{})
+		require.NoError(t, err)
+		_, err = setter.Update(t.Context(), live, metav1.UpdateOptions{})
+		assert.True(t, apierrors.IsForbidden(err), "%v", err)
+		_, err = setter.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"status":{"gatewaysReady":"9/9"}}`), metav1.PatchOptions{}, "status")
+		assert.True(t, apierrors.IsForbidden(err), "%v", err)
+		assert.True(t, apierrors.IsForbidden(setter.Delete(t.Context(), "plant", metav1.DeleteOptions{})))
+	})
+	t.Run("who edits GatewaySyncs edits all of them", func(t *testing.T) {
+		editor := p.as(t, p.As(t, p.namespace, "editor", ""), "gatewaysyncs")
+		for _, patch := range everything {
+			_, err := editor.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			assert.NoError(t, err, patch)
+		}
+	})
+}
+
+// everything are patches of a GatewaySync that only those make who may edit it.
+var everything = []string{
+	`{"spec":{"git":{"ref":"v2"}}}`,
+	`{"spec":{"paused":true}}`,
+	`{"spec":{"git":{"repo":"https://elsewhere.example.com/x.git"}}}`,
+	`{"metadata":{"labels":{"team":"south"}}}`,
+	`{"metadata":{"labels":{"team":null}}}`,
+	`{"metadata":{"annotations":{"note":"mine"}}}`,
+	`{"metadata":{"annotations":{"note":null}}}`,
+	`{"metadata":{"annotations":{"argocd.argoproj.io/sync-wave":"1"}}}`,
+	`{"metadata":{"annotations":{"stoker.io.example.com/x":"1"}}}`,
+	`{"metadata":{"finalizers":["a.example.com/b"]}}`,
+	`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"line-0","uid":"00000000-0000-0000-0000-000000000000"}]}}`,
+}

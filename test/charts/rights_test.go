@@ -1,0 +1,153 @@
+package charts
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// C5: every right that an installation gives, one per line. A change of this file is a change of what Stoker may do, and
+// docs/security.md says why each line is there.
+func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
+	for name, v := range map[string]values{
+		"rights-default": nil,
+		"rights-least": with(set("watchNamespaces", []any{"north"}), set("rbac.autoBindAgent.enabled", false), set("injector.repair", "report"),
+			set("rbac.aggregateToDefaultRoles", false), set("webhook.certManager.enabled", true)),
+		"rights-namespaced": set("watchNamespaces", []any{"north", "south"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := "testdata/" + name + ".txt"
+			got := strings.Join(rights(t, rendered(t, v)), "\n") + "\n"
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), got, "after a look at docs/security.md: go test -update")
+		})
+	}
+}
+
+// rights lists who may do what: role, API group, resource (and names), verb, and to whom it is bound.
+func rights(t *testing.T, all objects) []string {
+	t.Helper()
+	var lines []string
+	for _, o := range all {
+		switch o.GetKind() {
+		case "Role", "ClusterRole":
+			for _, r := range rulesOf(t, o) {
+				for _, group := range r.APIGroups {
+					for _, resource := range r.Resources {
+						for _, verb := range r.Verbs {
+							lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s %s.%s %s", key(o), verb, resource, group, strings.Join(r.ResourceNames, ","))))
+						}
+					}
+				}
+				assert.Empty(t, r.NonResourceURLs, key(o))
+			}
+			for label := range o.GetLabels() {
+				if strings.HasPrefix(label, "rbac.authorization.k8s.io/") {
+					lines = append(lines, key(o)+": "+label)
+				}
+			}
+		case "RoleBinding", "ClusterRoleBinding":
+			var b rbacv1.RoleBinding
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &b))
+			for _, s := range b.Subjects {
+				lines = append(lines, fmt.Sprintf("%s: %s %s to %s %s/%s", key(o), b.RoleRef.Kind, b.RoleRef.Name, s.Kind, s.Namespace, s.Name))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func rulesOf(t *testing.T, o *object) []rbacv1.PolicyRule {
+	t.Helper()
+	var role rbacv1.ClusterRole
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &role))
+	require.NotEmpty(t, role.Rules, key(o))
+	return role.Rules
+}
+
+// forbidden says why a rule must not be, or "".
+func forbidden(r rbacv1.PolicyRule) string {
+	has := func(list []string, these ...string) bool {
+		return slices.ContainsFunc(these, func(s string) bool { return slices.Contains(list, s) })
+	}
+	switch {
+	case has(r.APIGroups, "*") || has(r.Resources, "*") || has(r.Verbs, "*"):
+		return "a star takes in what comes later"
+	case has(r.Verbs, "escalate", "impersonate"):
+		return "it makes every other limit void"
+	case has(r.Verbs, "bind") && !slices.Equal(r.ResourceNames, []string{"stoker-agent"}):
+		return "bind is for the agents' role alone"
+	case has(r.Resources, "secrets") && has(r.Verbs, "list", "watch", "deletecollection"):
+		return "Secrets are read by name"
+	case has(r.Resources, "secrets") && !has(r.Verbs, "create") && !slices.Equal(r.ResourceNames, []string{"stoker-injector-cert"}):
+		return "one Secret, its own"
+	case has(r.Resources, "configmaps", "nodes", "nodes/proxy", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "pods/proxy", "certificatesigningrequests"):
+		return "nobody here has a use for it"
+	case has(r.Resources, "pods") && has(r.Verbs, "create", "update", "patch", "delete"):
+		return "pods are changed at admission only"
+	case has(r.Resources, "clusterroles", "roles", "clusterrolebindings") && !slices.Equal(r.Verbs, []string{"bind"}):
+		return "roles are the chart's"
+	case has(r.Resources, "mutatingwebhookconfigurations") && len(r.ResourceNames) != 1:
+		return "one webhook configuration, its own"
+	}
+	return ""
+}
+
+// Every installation, whatever its values.
+func TestNoRightIsAmongThoseThatNobodyShallHave(t *testing.T) {
+	for _, c := range valueCases {
+		for name, o := range rendered(t, with(c.given, set(c.path, c.value))) {
+			if o.GetKind() == "Role" || o.GetKind() == "ClusterRole" {
+				for _, r := range rulesOf(t, o) {
+					assert.Empty(t, forbidden(r), "%s with %s: %v", name, c.path, r)
+				}
+			}
+		}
+	}
+	for _, bad := range []rbacv1.PolicyRule{
+		{APIGroups: []string{"*"}}, {Resources: []string{"*"}}, {Verbs: []string{"*"}}, {Verbs: []string{"escalate"}},
+		{Resources: []string{"clusterroles"}, Verbs: []string{"bind"}},
+		{Resources: []string{"secrets"}, Verbs: []string{"list"}, ResourceNames: []string{"stoker-injector-cert"}},
+		{Resources: []string{"secrets"}, Verbs: []string{"get"}}, {Resources: []string{"configmaps"}, Verbs: []string{"get"}},
+		{Resources: []string{"pods/exec"}, Verbs: []string{"create"}}, {Resources: []string{"pods"}, Verbs: []string{"patch"}},
+		{Resources: []string{"clusterroles"}, Verbs: []string{"update"}}, {Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"patch"}},
+	} {
+		assert.NotEmpty(t, forbidden(bad), "%v", bad)
+	}
+}
+
+// C6: with namespaces listed, nothing outside of them and its own is in reach but its own webhook configuration.
+func TestWithNamespacesListedTheInjectorHasRightsThereOnly(t *testing.T) {
+	all := rendered(t, set("watchNamespaces", []any{"north"}))
+	for name, o := range all {
+		switch o.GetKind() {
+		case "ClusterRoleBinding":
+			assert.Equal(t, "ClusterRoleBinding/stoker-injector", name)
+			rules := rulesOf(t, all["ClusterRole/stoker-injector"])
+			require.Len(t, rules, 1)
+			assert.Equal(t, []string{"mutatingwebhookconfigurations"}, rules[0].Resources)
+			assert.Equal(t, []string{"stoker-injector"}, rules[0].ResourceNames)
+		case "RoleBinding":
+			assert.Contains(t, []string{"north", namespace}, o.GetNamespace(), name)
+		}
+	}
+	// One namespace or all: the rights in it are the same.
+	inNamespace := rulesOf(t, all["Role/north/stoker-injector-watch"])
+	inCluster := rulesOf(t, rendered(t, nil)["ClusterRole/stoker-injector"])
+	assert.Equal(t, inCluster[2:], inNamespace[1:])
+}

@@ -1,0 +1,153 @@
+package charts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// refused says that an installation with these values is refused, and that the message names the place.
+func refused(t *testing.T, v values, words ...string) {
+	t.Helper()
+	_, err := install(t, v)
+	if assert.Error(t, err, "%v", v) {
+		for _, word := range words {
+			assert.ErrorContains(t, err, word)
+		}
+	}
+}
+
+// place is how the schema's messages name a dotted path.
+func place(path string) string { return "/" + strings.ReplaceAll(path, ".", "/") }
+
+func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
+	for path, v := range leaves(t) {
+		for _, wrong := range []any{[]any{}, values{}, "not this", 0.5, true} {
+			if fmt.Sprintf("%T", plain(set("v", v))["v"]) == fmt.Sprintf("%T", plain(set("v", wrong))["v"]) {
+				continue
+			}
+			if _, isText := v.(string); isText && wrong == "not this" {
+				continue
+			}
+			if strings.HasPrefix(path, "injector.resources.") && wrong == 0.5 {
+				continue // a quantity may be a number
+			}
+			refused(t, set(path, wrong), place(path))
+		}
+	}
+}
+
+func TestAValueThatNobodyKnowsIsRefusedByName(t *testing.T) {
+	groups := map[string]bool{"": true}
+	for path := range leaves(t) {
+		for i := range path {
+			if path[i] == '.' {
+				groups[path[:i+1]] = true
+			}
+		}
+	}
+	require.Greater(t, len(groups), 10)
+	for group := range groups {
+		refused(t, set(group+"replica", 1), "'"+strings.TrimSuffix(place(group), "/")+"'", "replica")
+	}
+	for _, path := range []string{"injector.affinity.node", "webhook.certManager.issuerRef.names"} {
+		refused(t, set(path, "x"), filepath.Base(strings.ReplaceAll(path, ".", "/")))
+	}
+	refused(t, set("imagePullSecrets", []any{"registry"}), "/imagePullSecrets/0")
+	refused(t, set("imagePullSecrets", []any{values{"names": "registry"}}), "/imagePullSecrets/0")
+}
+
+func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
+	for _, c := range []struct {
+		path  string
+		value any
+	}{
+		{"image.registry", ""},
+		{"image.registry", "https://ghcr.io/stoker-io/"},
+		{"image.tag", "a tag"},
+		{"image.digest", "sha256:short"},
+		{"image.pullPolicy", "Sometimes"},
+		{"agentImage.repository", "ghcr.io/stoker-io/"},
+		{"agentImage.digest", "0123"},
+		{"watchNamespaces", []any{"North"}},
+		{"watchNamespaces", []any{"north", "north"}},
+		{"defaults.polling.interval", "banana"},
+		{"defaults.polling.interval", "60"},
+		{"webhook.replicas", 0},
+		{"webhook.timeoutSeconds", 31},
+		{"webhook.timeoutSeconds", 0},
+		{"webhook.allowAgentImages", []any{""}},
+		{"webhook.certManager.issuerRef", values{"kind": "ClusterIssuer"}},
+		{"webhook.existingSecret", "mine"},
+		{"webhook.caBundle", "Q0E="},
+		{"webhook.caBundle", "-----BEGIN CERTIFICATE-----"},
+		{"injector.repair", "fix"},
+		{"injector.logLevel", "trace"},
+		{"injector.resources.limits.memory", "a lot"},
+		{"injector.extraArgs", []any{"log-level=debug"}},
+		{"injector.podLabels", values{"a": "b c"}},
+		{"commonLabels", values{"a": strings.Repeat("x", 64)}},
+		{"metrics.podMonitor.interval", "often"},
+	} {
+		words := []string{place(c.path)}
+		if c.path == "webhook.existingSecret" {
+			words = []string{place("webhook.caBundle")} // a certificate without its authority
+		}
+		if _, ok := c.value.([]any); ok {
+			words = []string{strings.Split(place(c.path), "/")[1]}
+		}
+		refused(t, set(c.path, c.value), words...)
+	}
+	refused(t, with(set("webhook.certManager.enabled", true), set("webhook.existingSecret", "mine"), set("webhook.caBundle", "Q0E=")), place("webhook.existingSecret"))
+}
+
+// A chart that is part of another gets this key without anybody's doing.
+func TestGlobalValuesOfAParentChartAreAdmitted(t *testing.T) {
+	_, err := install(t, set("global.anything", "x"))
+	assert.NoError(t, err)
+}
+
+func TestAnOlderKubernetesIsRefused(t *testing.T) {
+	_, err := installOn(t, "v1.29.9", nil)
+	assert.ErrorContains(t, err, "1.30")
+	for _, version := range []string{"v1.30.0", "v1.31.2-gke.100", "v1.37.1"} {
+		_, err := installOn(t, version, nil)
+		assert.NoError(t, err, version)
+	}
+}
+
+func TestTheSchemaKnowsWhatTheValuesAre(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	require.NoError(t, err)
+	var schema map[string]any
+	require.NoError(t, json.Unmarshal(raw, &schema))
+	var walk func(prefix string, in map[string]any)
+	known := map[string]bool{}
+	walk = func(prefix string, in map[string]any) {
+		properties, _ := in["properties"].(map[string]any)
+		for name, p := range properties {
+			known[prefix+name] = true
+			walk(prefix+name+".", p.(map[string]any))
+		}
+	}
+	walk("", schema)
+	all := leaves(t)
+	for path := range all {
+		assert.True(t, known[path], "%s has no schema", path)
+	}
+	for path := range known {
+		covered := path == "global"
+		for leaf := range all {
+			// The schema may say more of a map that is empty by default.
+			covered = covered || leaf == path || strings.HasPrefix(leaf, path+".") || strings.HasPrefix(path, leaf+".")
+		}
+		covered = covered || strings.HasPrefix(path, "injector.resources.")
+		assert.True(t, covered, "the schema admits %s, and values.yaml has no such key", path)
+	}
+}

@@ -1,0 +1,247 @@
+package charts
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// server is a real API server.
+type server struct {
+	*kubetest.Cluster
+	core    kubernetes.Interface
+	dynamic dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func newServer(t *testing.T, options ...kubetest.Option) *server {
+	t.Helper()
+	s := &server{Cluster: kubetest.Control(t, options...)}
+	s.core = s.Client(t)
+	var err error
+	s.dynamic, err = dynamic.NewForConfig(s.RESTConfig())
+	require.NoError(t, err)
+	found, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
+	require.NoError(t, err)
+	s.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(found))
+	return s
+}
+
+// namespaces makes namespaces with the names that a chart is rendered for.
+func (s *server) namespaces(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		_, err := s.core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// apply is a server-side apply, as Argo CD or kubectl would, in which no unknown field is overlooked.
+func (s *server) apply(ctx context.Context, o *object, dryRun bool) (*object, error) {
+	kind := o.GroupVersionKind()
+	mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if meta.IsNoMatchError(err) {
+		s.mapper.Reset()
+		mapping, err = s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var client dynamic.ResourceInterface = s.dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		client = s.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
+	}
+	data, err := json.Marshal(o.Object)
+	if err != nil {
+		return nil, err
+	}
+	force := true
+	options := metav1.PatchOptions{FieldManager: "argocd-controller", Force: &force, FieldValidation: metav1.FieldValidationStrict}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	return client.Patch(ctx, o.GetName(), types.ApplyPatchType, data, options)
+}
+
+// install applies all there is, kinds and namespaces first.
+func (s *server) install(t *testing.T, all objects) {
+	t.Helper()
+	for _, first := range []bool{true, false} {
+		for name, o := range all {
+			if _, foreign := other(o); !foreign && first == slices.Contains([]string{"Namespace", "CustomResourceDefinition"}, o.GetKind()) {
+				_, err := s.apply(t.Context(), o, false)
+				require.NoError(t, err, name)
+			}
+		}
+	}
+}
+
+func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
+	s := newServer(t)
+	s.namespaces(t, namespace, "north", "south", "ignition")
+	check := func(t *testing.T, all objects) {
+		taken := 0
+		for name, o := range all {
+			if _, foreign := other(o); foreign {
+				continue
+			}
+			_, err := s.apply(t.Context(), o, true)
+			assert.NoError(t, err, name)
+			taken++
+		}
+		assert.Greater(t, taken, 10)
+	}
+	t.Run("defaults", func(t *testing.T) { check(t, rendered(t, nil)) })
+	for _, c := range valueCases {
+		t.Run(c.path, func(t *testing.T) { check(t, rendered(t, with(c.given, set(c.path, c.value)))) })
+	}
+	for _, overlay := range []string{"cluster", "namespaced"} {
+		t.Run(overlay, func(t *testing.T) { check(t, build(t, filepath.Join(kustomizeDir, "overlays", overlay))) })
+	}
+	t.Run("components", func(t *testing.T) { check(t, build(t, withComponents(t, "cert-manager", "monitoring"))) })
+	t.Run("helm test", func(t *testing.T) {
+		r, err := install(t, nil)
+		require.NoError(t, err)
+		require.Len(t, r.Hooks, 1)
+		for name, o := range parse(t, []byte(r.Hooks[0].Manifest)) {
+			_, err := s.apply(t.Context(), o, true)
+			// There is no controller here that makes the account's token, and a dry run makes no account.
+			if !apierrors.IsForbidden(err) {
+				assert.NoError(t, err, name)
+			}
+		}
+	})
+}
+
+// What the API server fills in by itself would be a difference to git for ever, and Argo CD would say OutOfSync.
+func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
+	s := newServer(t)
+	s.namespaces(t, namespace)
+	o := rendered(t, nil)[webhooks]
+	live, err := s.apply(t.Context(), o, true)
+	require.NoError(t, err)
+	assert.Equal(t, o.Object["webhooks"], live.Object["webhooks"])
+}
+
+// The injector writes caBundle into the live object. It stays when the same manifest, or the next version's, is applied.
+func TestCABundleOutlivesAnApplyOfTheManifest(t *testing.T) {
+	s := newServer(t, kubetest.Private())
+	s.namespaces(t, namespace)
+	all := rendered(t, nil)
+	s.install(t, all)
+	configurations := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	patch := fmt.Appendf(nil, `{"webhooks":[{"name":"pods.stoker.io","clientConfig":{"caBundle":%[1]q}},{"name":"require.pods.stoker.io","clientConfig":{"caBundle":%[1]q}}]}`, authority(t))
+	_, err := configurations.Patch(t.Context(), "stoker-injector", types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-injector"})
+	require.NoError(t, err)
+	next := rendered(t, set("webhook.timeoutSeconds", 3))
+	_, err = s.apply(t.Context(), next[webhooks], false)
+	require.NoError(t, err)
+	live, err := configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(t, err)
+	for _, w := range live.Webhooks {
+		assert.NotEmpty(t, w.ClientConfig.CABundle, w.Name)
+		assert.EqualValues(t, 3, *w.TimeoutSeconds, w.Name)
+	}
+}
+
+// authority makes a certificate authority: PEM in base64.
+func authority(t *testing.T) string {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	require.NoError(t, err)
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// I2: with no injector there, pods start; only one that says it must not does not.
+func TestWithTheInjectorAwayPodsStart(t *testing.T) {
+	s := newServer(t, kubetest.Private())
+	s.namespaces(t, namespace)
+	s.install(t, rendered(t, nil))
+	plant := s.Namespace(t)
+	accounts(t, s, namespace, "default")
+	pod := func(annotations, labels map[string]string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Annotations: annotations, Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
+		}
+	}
+	create := func(namespace string, p *corev1.Pod) error {
+		began := time.Now()
+		_, err := s.core.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
+		assert.Less(t, time.Since(began), 20*time.Second)
+		return err
+	}
+	inject := map[string]string{"stoker.io/inject": "true"}
+	require1 := map[string]string{"stoker.io/inject": "true", "stoker.io/require": "true"}
+	older := map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/require": "true"}
+	assert.NoError(t, create(plant, pod(nil, nil)), "a pod that asks for nothing")
+	assert.NoError(t, create(plant, pod(inject, nil)), "an annotated pod")
+	for name, annotations := range map[string]map[string]string{"this prefix": require1, "the older prefix": older} {
+		err := create(plant, pod(annotations, nil))
+		require.Error(t, err, name)
+		assert.ErrorContains(t, err, "require.pods.stoker.io", name)
+	}
+	assert.NoError(t, create(plant, pod(require1, map[string]string{"stoker.io/injection": "disabled"})), "a pod that opts out")
+	assert.NoError(t, create(namespace, pod(require1, nil)), "a pod of the injector's own namespace")
+	_, err := s.core.CoreV1().Namespaces().Patch(t.Context(), plant, types.MergePatchType, []byte(`{"metadata":{"labels":{"stoker.io/injection":"disabled"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return create(plant, pod(require1, nil)) == nil }, time.Minute, 100*time.Millisecond, "a namespace that opts out")
+}
+
+func accounts(t *testing.T, s *server, namespace string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		_, err := s.core.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// The API server checks expressions against the kinds they are about, and says so in the policy's status.
+func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
+	s := newServer(t, kubetest.Private(), kubetest.Controllers())
+	s.namespaces(t, namespace)
+	s.install(t, rendered(t, nil))
+	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	for _, name := range []string{"stoker-syncreports", "stoker-gatewaysyncs"} {
+		var p *admissionv1.ValidatingAdmissionPolicy
+		require.Eventually(t, func() bool {
+			var err error
+			p, err = policies.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && p.Status.ObservedGeneration == p.Generation && p.Status.TypeChecking != nil
+		}, 2*time.Minute, 100*time.Millisecond)
+		assert.Empty(t, p.Status.TypeChecking.ExpressionWarnings, name)
+	}
+}
