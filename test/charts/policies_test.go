@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-
-	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 const spec = `{"git":{"repo":"https://git.example.com/plant.git","ref":"main"}}`
@@ -108,16 +105,13 @@ func report(name string, owner *corev1.Pod) *object {
 // policed installs everything and returns when the policies are in force, which they are a moment after they exist.
 func policed(t *testing.T) *plant {
 	t.Helper()
-	s := newServer(t, kubetest.Private(), kubetest.Controllers())
-	s.namespaces(t, namespace)
-	s.install(t, rendered(t, nil))
-	p := newPlant(t, s)
+	p := newPlant(t, installed(t))
 	agent, setter := p.agent(t, 0, "syncreports"), p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")
 	require.Eventually(t, func() bool {
 		_, err := agent.Create(t.Context(), report("somebody-else", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		_, err2 := setter.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err) && apierrors.IsForbidden(err2)
-	}, time.Minute, 50*time.Millisecond)
+	}, eventually, pause)
 	return p
 }
 
@@ -171,7 +165,7 @@ func TestPolicies(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err = stranger.Patch(t.Context(), "line-0", types.MergePatchType, []byte(`{"status":{"phase":"Error"}}`), metav1.PatchOptions{})
 			return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
-		}, time.Minute, 50*time.Millisecond, "the binding is in force")
+		}, eventually, pause, "the binding is in force")
 		denied(t, err, "stoker-syncreports", "only the agent of pod "+p.namespace+"/line-0")
 	})
 	t.Run("a report is owned by its own pod only", func(t *testing.T) {
@@ -196,7 +190,7 @@ func TestPolicies(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err = root.Patch(t.Context(), "line-0", types.MergePatchType, []byte(`{"status":{"message":"by hand"}}`), metav1.PatchOptions{})
 			return err == nil
-		}, time.Minute, 50*time.Millisecond, "%v", err)
+		}, eventually, pause, "%v", err)
 	})
 	t.Run("a report goes with its pod", func(t *testing.T) {
 		zero := int64(0)
@@ -205,7 +199,7 @@ func TestPolicies(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := reports.Get(t.Context(), "line-1", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
-		}, 2*time.Minute, 50*time.Millisecond)
+		}, eventually, pause)
 	})
 	t.Run("an agent writes status and nothing else of a GatewaySync", func(t *testing.T) {
 		syncs := p.agent(t, 0, "gatewaysyncs")

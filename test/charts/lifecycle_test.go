@@ -1,0 +1,83 @@
+package charts
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/action"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// Helm itself installs, upgrades and uninstalls. What is not the chart's stays: the authority that the injector wrote, and
+// with the CRDs every GatewaySync.
+func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
+	s := newServer(t, kubetest.Private(), kubetest.WithoutKinds())
+	getter := genericclioptions.NewConfigFlags(false)
+	kubeconfig, inNamespace := s.Kubeconfig(), namespace
+	getter.KubeConfig, getter.Namespace = &kubeconfig, &inNamespace
+	helm := new(action.Configuration)
+	require.NoError(t, helm.Init(getter, namespace, "secret", func(string, ...any) {}))
+
+	in := action.NewInstall(helm)
+	in.ReleaseName, in.Namespace, in.CreateNamespace = "stoker", namespace, true
+	_, err := in.Run(loadChart(t), nil)
+	require.NoError(t, err)
+
+	s.mapper.Reset()
+	p := &plant{server: s, namespace: s.Namespace(t)}
+	syncs := p.as(t, s.RESTConfig(), "gatewaysyncs")
+	before := parseOne(t, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: before}, spec: "+spec+"}")
+	require.Eventually(t, func() bool {
+		_, err = syncs.Create(t.Context(), before, metav1.CreateOptions{})
+		return err == nil
+	}, eventually, pause, "%v", err)
+	configurations := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	_, err = configurations.Patch(t.Context(), "stoker-injector", types.StrategicMergePatchType, caBundle(t), metav1.PatchOptions{FieldManager: "stoker-injector"})
+	require.NoError(t, err)
+
+	up := action.NewUpgrade(helm)
+	up.Namespace = namespace
+	_, err = up.Run("stoker", loadChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4)))
+	require.NoError(t, err)
+	live, err := configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, live.Webhooks, 2)
+	for _, w := range live.Webhooks {
+		assert.EqualValues(t, 4, *w.TimeoutSeconds, w.Name)
+		assert.NotEmpty(t, w.ClientConfig.CABundle, w.Name)
+	}
+	after := before.DeepCopy()
+	after.SetName("after")
+	require.Eventually(t, func() bool {
+		made, err := syncs.Create(t.Context(), after, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return false
+		}
+		interval, _ := at(made.Object, "spec/polling/interval")
+		return interval == "5m"
+	}, eventually, pause, "an upgrade reaches the CRDs")
+	kept, err := syncs.Get(t.Context(), "before", metav1.GetOptions{})
+	require.NoError(t, err)
+	look(t, objects{"before": kept}, "before", "spec/polling/interval", "60s")
+
+	response, err := action.NewUninstall(helm).Run("stoker")
+	require.NoError(t, err)
+	assert.Contains(t, response.Info, "CustomResourceDefinition")
+	_, err = syncs.Get(t.Context(), "before", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+
+	again := action.NewInstall(helm)
+	again.ReleaseName, again.Namespace = "stoker", namespace
+	_, err = again.Run(loadChart(t), nil)
+	require.NoError(t, err, "the CRDs that were kept are the release's own again")
+	_, err = syncs.Get(t.Context(), "before", metav1.GetOptions{})
+	require.NoError(t, err)
+}
