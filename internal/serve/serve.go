@@ -3,6 +3,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -21,12 +22,22 @@ type Server struct {
 
 // Listen opens addr ("host:port"; port 0 picks a free one) for h. It serves once Run is called.
 func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
+	return listen(ctx, addr, h, nil, 1<<20)
+}
+
+// ListenTLS is Listen over TLS, for requests with a body of at most maxBody bytes.
+func ListenTLS(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64) (*Server, error) {
+	return listen(ctx, addr, h, config, maxBody)
+}
+
+func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64) (*Server, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	return &Server{l: l, srv: &http.Server{
-		Handler:           http.MaxBytesHandler(h, 1<<20),
+		Handler:           http.MaxBytesHandler(h, maxBody),
+		TLSConfig:         config,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      60 * time.Second,
@@ -49,7 +60,13 @@ func ignoreClosed(err error) error {
 // Run serves until ctx ends, then lets requests finish for up to two seconds.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
-	go func() { done <- s.srv.Serve(s.l) }()
+	go func() {
+		if s.srv.TLSConfig != nil {
+			done <- s.srv.ServeTLS(s.l, "", "") // the certificate is the configuration's
+			return
+		}
+		done <- s.srv.Serve(s.l)
+	}()
 	select {
 	case err := <-done:
 		return err

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/injector/upkeep"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+)
+
+// lease is the lock by which one replica at a time runs upkeep.
+const lease = "stoker-injector-upkeep"
+
+// Times of the lock. Two replicas that work at once for a moment do no harm: each write is one that both would make.
+const (
+	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
+)
+
+// term runs upkeep while this replica holds the lock.
+type term struct {
+	settings settings
+	scope    lookup.Scope
+	find     *lookup.Lookup
+	metrics  *metrics.Injector
+	log      *slog.Logger
+
+	current atomic.Pointer[upkeep.Upkeep]
+	busy    sync.Mutex // held while upkeep runs here
+}
+
+// changed passes on what changed, where upkeep runs here.
+func (t *term) changed(namespace, name string) {
+	if u := t.current.Load(); u != nil {
+		u.Changed(namespace, name)
+	}
+}
+
+// run takes part in the election until ctx ends.
+func (t *term) run(ctx context.Context) error {
+	clients, err := kube.Connect(t.settings.Kubeconfig, "stoker-injector-upkeep/"+version)
+	if err != nil {
+		return err
+	}
+	electing, err := kube.Connect(t.settings.Kubeconfig, "stoker-injector-lease/"+version)
+	if err != nil {
+		return err
+	}
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: t.settings.Namespace, Name: lease},
+		Client:     electing.Core.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: instance(t.settings) + "_" + rand.Text()[:8]},
+	}
+	for ctx.Err() == nil {
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Lock: lock, LeaseDuration: leaseFor, RenewDeadline: renewWithin, RetryPeriod: retryEvery, ReleaseOnCancel: true, Name: lease,
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: func(ctx context.Context) { t.lead(ctx, clients) },
+				OnStoppedLeading: func() {},
+			},
+		})
+		if err != nil {
+			return err
+		}
+		elector.Run(ctx)
+		t.busy.Lock() // it has ended
+		t.busy.Unlock()
+	}
+	return nil
+}
+
+func (t *term) lead(ctx context.Context, clients kube.Clients) {
+	t.busy.Lock()
+	defer t.busy.Unlock()
+	u, err := upkeep.New(upkeep.Config{
+		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
+		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: upkeep.Repair(t.settings.Repair),
+		Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
+	})
+	if err == nil {
+		t.current.Store(u)
+		err = u.Run(ctx)
+		t.current.Store(nil)
+	}
+	if err != nil {
+		t.log.Error("upkeep ended", "error", err)
+	}
+}

@@ -1,0 +1,168 @@
+package upkeep
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	// agentRole is the ClusterRole of agents, and the name of the RoleBinding of each namespace.
+	agentRole = "stoker-agent"
+	// managedBy tells a RoleBinding that upkeep keeps.
+	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "stoker-injector"
+	// unusedFor is how long a ServiceAccount keeps its rights after its last pod: pods are replaced one by one.
+	unusedFor = 10 * time.Minute
+	// compareEvery is how often a RoleBinding is compared with what it should be when nothing changed.
+	compareEvery = 5 * time.Minute
+	// maxBindings bounds how many are looked at that nothing else leads to.
+	maxBindings = 5000
+	// maxSubjects bounds a RoleBinding.
+	maxSubjects = 1000
+)
+
+// bind gives the agents of a namespace their rights: the ServiceAccounts of pods that ask for an agent, or have one, in a
+// namespace that has a GatewaySync.
+func (u *Upkeep) bind(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) error {
+	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
+		n.bound = false
+		return nil
+	}
+	if len(all) > 0 {
+		for _, p := range pods {
+			n.accounts[account(p)] = now
+		}
+	}
+	var names []string
+	for name, at := range n.accounts {
+		if now.Sub(at) > unusedFor {
+			delete(n.accounts, name)
+			continue
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	names = names[:min(len(names), maxSubjects)]
+	if slices.Equal(names, n.wrote) && now.Sub(n.checked) < compareEvery {
+		return nil
+	}
+	if err := u.compare(ctx, n, names, now); err != nil {
+		return fmt.Errorf("RoleBinding %s/%s: %w", n.name, agentRole, err)
+	}
+	return nil
+}
+
+// leftovers looks at the namespaces that have a RoleBinding of ours: all else there may be gone.
+func (u *Upkeep) leftovers(ctx context.Context) {
+	if !u.AutoBind {
+		return
+	}
+	for _, ns := range u.Scope.Namespaces() {
+		list, err := u.Core.RbacV1().RoleBindings(ns).List(ctx, metav1.ListOptions{LabelSelector: managedByLabel + "=" + managedBy, Limit: maxBindings})
+		if err != nil {
+			u.Log.Warn("RoleBindings cannot be listed: what is not needed any more may stay", "namespace", ns, "error", err)
+			continue
+		}
+		for i := range list.Items {
+			u.Changed(list.Items[i].Namespace, "")
+		}
+	}
+}
+
+func account(p *corev1.Pod) string {
+	if p.Spec.ServiceAccountName == "" {
+		return "default"
+	}
+	return p.Spec.ServiceAccountName
+}
+
+func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now time.Time) error {
+	bindings := u.Core.RbacV1().RoleBindings(n.name)
+	there, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return err
+	}
+	wanted := binding(n.name, names)
+	switch {
+	case !absent && there.Labels[managedByLabel] != managedBy:
+		if !n.foreign {
+			u.Log.Warn("a RoleBinding is left as it is, because somebody else made it", "namespace", n.name, "name", agentRole)
+		}
+		n.foreign = true
+	case absent && len(names) > 0:
+		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
+		u.bound(n, names, err)
+	case !absent && (len(names) == 0 && u.known(n, now) || there.RoleRef != wanted.RoleRef):
+		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(there.UID))})
+		if err == nil && len(names) > 0 {
+			_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
+		}
+		u.bound(n, names, err)
+		absent = true
+	case !absent && len(names) > 0:
+		subjects := wanted.Subjects
+		if !u.known(n, now) {
+			subjects = union(there.Subjects, subjects)
+		}
+		if !equality.Semantic.DeepEqual(there.Subjects, subjects) {
+			there = there.DeepCopy()
+			there.Subjects = subjects
+			_, err = bindings.Update(ctx, there, metav1.UpdateOptions{FieldManager: fieldManager})
+			u.bound(n, names, err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	n.bound = len(names) > 0 || !absent
+	n.wrote, n.checked = names, now
+	return nil
+}
+
+func (u *Upkeep) bound(n *namespace, names []string, err error) {
+	if err == nil {
+		u.Log.Info("agents may work", "namespace", n.name, "serviceAccounts", names)
+	}
+}
+
+// known reports whether upkeep has looked at the namespace long enough to know which ServiceAccounts are unused.
+func (u *Upkeep) known(n *namespace, now time.Time) bool {
+	if n.since.IsZero() {
+		n.since = now
+	}
+	return now.Sub(n.since) > unusedFor
+}
+
+// union adds to the subjects that are there those that are not.
+func union(there, more []rbacv1.Subject) []rbacv1.Subject {
+	out := slices.Clone(there)
+	for _, s := range more {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func binding(namespace string, accounts []string) *rbacv1.RoleBinding {
+	b := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentRole, Labels: map[string]string{
+			managedByLabel: managedBy, "app.kubernetes.io/part-of": "stoker", "app.kubernetes.io/component": "agent",
+		}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: agentRole},
+	}
+	for _, name := range accounts {
+		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: namespace})
+	}
+	return b
+}

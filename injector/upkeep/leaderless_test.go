@@ -1,0 +1,187 @@
+package upkeep
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func syncOf(change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line", Generation: 3, ResourceVersion: "7",
+		Annotations: map[string]string{v1alpha1.AnnotationRequestedAt: "2026-11-20T11:00:00Z"}}}
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {}}
+	for _, c := range change {
+		c(gs)
+	}
+	return gs
+}
+
+func gateways(names ...string) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) {
+		for _, n := range names {
+			gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: n})
+		}
+		gs.Status.GatewaysReady = "1/1"
+	}
+}
+
+func podNamed(name string, agent bool) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: name, Annotations: map[string]string{v1alpha1.AnnotationInject: "true"}}}
+	if agent {
+		p.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
+	}
+	return p
+}
+
+// outcome is what people and Argo CD look at.
+func outcome(s *v1alpha1.GatewaySyncStatus) map[string]string {
+	out := map[string]string{}
+	for _, c := range s.Conditions {
+		out[c.Type] = string(c.Status) + "/" + c.Reason
+	}
+	return out
+}
+
+func TestAGatewaySyncThatNeverHadGatewaysWaitsForNothing(t *testing.T) {
+	s := leaderless(syncOf(), nil, noon)
+	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(s))
+	assert.EqualValues(t, 3, s.ObservedGeneration)
+	assert.Equal(t, "2026-11-20T11:00:00Z", s.LastHandledRequest)
+	assert.Equal(t, "0/0", s.GatewaysReady)
+	for _, c := range s.Conditions {
+		assert.EqualValues(t, 3, c.ObservedGeneration, c.Type)
+	}
+}
+
+func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
+	pods := []*corev1.Pod{podNamed("gw-0", true)}
+	gs := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "10m" })
+	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "Ready", Status: "True", Reason: "Synced", LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour))})
+	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "RefResolved", Status: "True", Reason: "RefResolved"})
+
+	gs.Status = *leaderless(gs, pods, noon)
+	away := map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway",
+		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
+	assert.Equal(t, away, outcome(&gs.Status))
+	assert.Len(t, gs.Status.DiscoveredGateways, 1, "what the last lead wrote stays")
+
+	before := gs.Status
+	gs.Status = *leaderless(gs, pods, noon.Add(5*time.Minute))
+	assert.Equal(t, before, gs.Status, "time alone changes nothing")
+
+	gs.Status = *leaderless(gs, pods, noon.Add(11*time.Minute))
+	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/ProgressDeadlineExceeded", "Stalled": "True/ProgressDeadlineExceeded",
+		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
+	assert.Equal(t, over, outcome(&gs.Status))
+	gs.Status = *leaderless(gs, pods, noon.Add(12*time.Minute))
+	assert.Equal(t, over, outcome(&gs.Status))
+
+	// Somebody asks again: it is waited for again, and the request is not forgotten.
+	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "2026-11-20T12:30:00Z"
+	gs.Status = *leaderless(gs, pods, noon.Add(30*time.Minute))
+	assert.Equal(t, away, outcome(&gs.Status))
+	assert.Equal(t, "2026-11-20T12:30:00Z", gs.Status.LastHandledRequest)
+}
+
+func TestGatewaysThatAreGoneForGoodAreNoGateways(t *testing.T) {
+	gs := syncOf(gateways("gw"))
+	gs.Status = *leaderless(gs, nil, noon)
+	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
+	gs.Status = *leaderless(gs, nil, noon.Add(time.Hour))
+	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(&gs.Status))
+	assert.Empty(t, gs.Status.DiscoveredGateways)
+	gs.Status = *leaderless(gs, nil, noon.Add(2*time.Hour))
+	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
+}
+
+func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
+	s := leaderless(syncOf(), []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}, noon)
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSidecarInjected)
+	assert.Equal(t, metav1.ConditionFalse, c.Status)
+	assert.Equal(t, string(v1alpha1.ReasonMissingSidecar), c.Reason)
+	assert.Contains(t, c.Message, "gw-1")
+	assert.NotContains(t, c.Message, "gw-0")
+	assert.Equal(t, "Unknown/AgentsAway", outcome(s)["Ready"], "a pod that should have an agent is a gateway")
+}
+
+func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
+	gs := syncOf(gateways("gw"))
+	raw, err := statusPatch(gs, leaderless(gs, []*corev1.Pod{podNamed("gw", true)}, noon))
+	require.NoError(t, err)
+	var patch struct {
+		Metadata map[string]any
+		Status   map[string]any
+	}
+	require.NoError(t, json.Unmarshal(raw, &patch))
+	assert.Equal(t, "7", patch.Metadata["resourceVersion"])
+	assert.NotContains(t, patch.Status, "discoveredGateways")
+	assert.NotContains(t, patch.Status, "target")
+}
+
+// The clock of the lead may be wrong: only how long nothing changed counts, by ours.
+func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) {
+	target := func(holder string, renewed time.Time, seconds int32) *v1alpha1.SyncTarget {
+		t := &v1alpha1.SyncTarget{}
+		t.Spec.Lead = v1alpha1.LeadRecord{Holder: holder, Renewed: &metav1.MicroTime{Time: renewed}, DurationSeconds: seconds}
+		return t
+	}
+	var l lock
+	assert.True(t, l.free(nil, noon))
+	assert.True(t, l.free(target("", noon, 15), noon))
+
+	long := noon.Add(-24 * time.Hour) // as if its clock were a day behind
+	assert.False(t, l.free(target("a", long, 15), noon), "it may just have been renewed")
+	assert.Equal(t, noon.Add(20*time.Second), l.next)
+	assert.False(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(20*time.Second)), "it was")
+	assert.Equal(t, noon.Add(80*time.Second), l.next)
+	assert.True(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(80*time.Second)))
+	assert.False(t, l.free(target("b", noon, 15), noon.Add(81*time.Second)), "another one took it")
+
+	l = lock{}
+	assert.False(t, l.free(target("a", noon, 0), noon))
+	assert.False(t, l.free(target("a", noon, 0), noon.Add(10*time.Second)))
+	assert.True(t, l.free(target("a", noon, 0), noon.Add(16*time.Second)))
+}
+
+func TestWhatWasSaidIsRememberedWithinABound(t *testing.T) {
+	var s said
+	for i := range 3 * maxSaid {
+		s.add(time.Duration(i).String())
+	}
+	assert.LessOrEqual(t, len(s.now)+len(s.last), maxSaid)
+	assert.True(t, s.seen(time.Duration(3*maxSaid-1).String()))
+	assert.False(t, s.seen("0s"))
+}
+
+func TestThePodsOfOthersAreKeptByNameOnly(t *testing.T) {
+	got, err := slim(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"x": "y"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}, ServiceAccountName: "web"},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}}, got)
+	again, err := slim(got)
+	require.NoError(t, err)
+	assert.Equal(t, got, again)
+}
+
+func TestEventNamesAreNames(t *testing.T) {
+	long := ""
+	for range 253 {
+		long += "-"
+	}
+	assert.Len(t, eventName("a"+long, "k"), 1+1+16)
+	assert.NotEqual(t, eventName("gw-0", "a"), eventName("gw-0", "b"))
+	assert.Equal(t, eventName("gw-0", "a"), eventName("gw-0", "a"))
+}

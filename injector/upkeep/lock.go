@@ -1,0 +1,53 @@
+package upkeep
+
+import (
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	// lockFor counts where a lock does not say how long it holds.
+	lockFor = 15 * time.Second
+	// lockLook is how often a lock that is being renewed is looked at.
+	lockLook = time.Minute
+)
+
+// lock is what was seen of a lead's lock. Its times are ours: the clock of another pod may be wrong.
+type lock struct {
+	holder, renewed string
+	since           time.Time // when it was first seen like this
+	next            time.Time // when to look again
+}
+
+// free reports whether nobody leads, as far as can be told at now: nobody holds the lock, or whoever does has not renewed it
+// for as long as it holds.
+func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
+	if t == nil || t.Spec.Lead.Holder == "" {
+		*l = lock{}
+		return true
+	}
+	lead := t.Spec.Lead
+	renewed := ""
+	if lead.Renewed != nil {
+		renewed = lead.Renewed.UTC().Format(time.RFC3339Nano)
+	}
+	holds := time.Duration(lead.DurationSeconds) * time.Second
+	if holds <= 0 {
+		holds = lockFor
+	}
+	if l.holder != lead.Holder || l.renewed != renewed {
+		first := l.holder == ""
+		*l = lock{holder: lead.Holder, renewed: renewed, since: now, next: now.Add(lockLook)}
+		if first {
+			l.next = now.Add(holds + holds/3) // nothing is known of it yet
+		}
+		return false
+	}
+	if now.Sub(l.since) > holds {
+		l.next = time.Time{}
+		return true
+	}
+	l.next = l.since.Add(holds + time.Second)
+	return false
+}

@@ -1,0 +1,112 @@
+package upkeep
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// namespace is what is remembered of a namespace while one replica runs upkeep. Nothing in it is lost with that replica
+// that the next one would not find out again. Only the worker that looks at the namespace touches it, but for without.
+type namespace struct {
+	name  string
+	since time.Time // of the first look
+
+	bound    bool                 // we keep a RoleBinding here
+	accounts map[string]time.Time // ServiceAccounts in use, and when they were last
+	checked  time.Time            // when the RoleBinding was last compared
+	wrote    []string             // the subjects that it had then
+	foreign  bool                 // it is somebody else's
+
+	decided map[types.UID]decided
+	evicted map[types.UID]time.Time // by owner
+	locks   map[string]lock         // by GatewaySync
+
+	without map[v1alpha1.Reason]int // under Upkeep.mu
+
+	ruled   string    // why the namespace's labels rule injection out
+	ruledAt time.Time // when they were read
+}
+
+func (u *Upkeep) namespace(name string) *namespace {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n, ok := u.namespaces[name]
+	if !ok {
+		// A RoleBinding that was ours before we began may be there.
+		n = &namespace{name: name, bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
+			evicted: map[types.UID]time.Time{}, locks: map[string]lock{}}
+		u.namespaces[name] = n
+	}
+	return n
+}
+
+func (u *Upkeep) forget(name string) {
+	u.mu.Lock()
+	delete(u.namespaces, name)
+	u.mu.Unlock()
+	u.count()
+}
+
+// count adds up the pods without an agent of all namespaces.
+func (u *Upkeep) count() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	sum := map[v1alpha1.Reason]int{}
+	for _, n := range u.namespaces {
+		for reason, pods := range n.without {
+			sum[reason] += pods
+		}
+	}
+	u.Metrics.Without(sum)
+}
+
+// tidy drops what is remembered of what is gone.
+func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) {
+	for uid := range n.decided {
+		if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
+			delete(n.decided, uid)
+		}
+	}
+	for owner, at := range n.evicted {
+		if now.Sub(at) > evictionMemory {
+			delete(n.evicted, owner)
+		}
+	}
+	for name := range n.locks {
+		if !slices.ContainsFunc(all, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name }) {
+			delete(n.locks, name)
+		}
+	}
+}
+
+// namespaceFor is how long the labels of a namespace are believed.
+const namespaceFor = time.Minute
+
+// ruledOut says why pods of a namespace get no agent; empty where they may. Labels are read only where a pod lacks one.
+func (u *Upkeep) ruledOut(ctx context.Context, n *namespace, now time.Time) (string, error) {
+	if why := u.Scope.Excluded(n.name); why != "" {
+		return why, nil
+	}
+	if now.Sub(n.ruledAt) > namespaceFor {
+		object, err := u.Core.CoreV1().Namespaces().Get(ctx, n.name, metav1.GetOptions{})
+		if err != nil {
+			return "", fmt.Errorf("labels of namespace %s: %w", n.name, err)
+		}
+		n.ruled, n.ruledAt = "", now
+		switch value := object.Labels[labelInjection]; {
+		case value == "disabled":
+			n.ruled = "namespace " + n.name + " has the label " + labelInjection + "=disabled: remove it"
+		case u.RequireLabel && value != "enabled":
+			n.ruled = "namespace " + n.name + " has not the label " + labelInjection + "=enabled, which this installation asks for: add it"
+		}
+	}
+	return n.ruled, nil
+}

@@ -1,0 +1,72 @@
+package upkeep
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+)
+
+// labelInjection on a pod or a namespace rules injection out, or admits it.
+const labelInjection = "stoker.io/injection"
+
+// slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept.
+func slim(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
+		Annotations: own(p.Annotations), Labels: own(p.Labels),
+	}}
+	if inject.Has(p) {
+		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
+	}
+	if !concerns(s) {
+		s.Annotations, s.Labels = nil, nil
+		return s, nil
+	}
+	s.CreationTimestamp, s.DeletionTimestamp = p.CreationTimestamp, p.DeletionTimestamp
+	if c := metav1.GetControllerOfNoCopy(p); c != nil {
+		s.OwnerReferences = []metav1.OwnerReference{*c}
+	}
+	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
+	return s, nil
+}
+
+func own(from map[string]string) map[string]string {
+	var to map[string]string
+	for k, v := range from {
+		if strings.HasPrefix(k, "stoker.io/") || strings.HasPrefix(k, "ignition-sync.io/") {
+			if to == nil {
+				to = map[string]string{}
+			}
+			to[k] = v
+		}
+	}
+	return to
+}
+
+// asks reports whether a pod asks for an agent.
+func asks(p *corev1.Pod) bool {
+	return inject.Wanted(p.Annotations) && p.Labels[labelInjection] != "disabled"
+}
+
+// concerns reports whether a pod asks for an agent, or has one.
+func concerns(p *corev1.Pod) bool { return asks(p) || inject.Has(p) }
+
+// belongs reports whether a pod is a gateway of gs: the injector said so, or it asks for it.
+func belongs(p *corev1.Pod, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) bool {
+	if label, ok := p.Labels[v1alpha1.LabelCRName]; ok {
+		return label == gs.Name
+	}
+	if !asks(p) {
+		return false
+	}
+	chosen, _ := inject.Choose(p, all)
+	return chosen == gs
+}

@@ -1,0 +1,27 @@
+package upkeep
+
+import "sync"
+
+// maxSaid bounds what is remembered of Events. What is forgotten is told by the Event that is there already.
+const maxSaid = 20000
+
+// said remembers which Events were sent.
+type said struct {
+	mu        sync.Mutex
+	now, last map[string]bool
+}
+
+func (s *said) seen(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now[key] || s.last[key]
+}
+
+func (s *said) add(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil || len(s.now) >= maxSaid/2 {
+		s.last, s.now = s.now, map[string]bool{}
+	}
+	s.now[key] = true
+}

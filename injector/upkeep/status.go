@@ -1,0 +1,202 @@
+package upkeep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
+)
+
+// maxNamed bounds how many pods a message names.
+const maxNamed = 5
+
+// summarise writes the status of a GatewaySync that no live agent leads. The status has one writer at a time: the lead, and
+// only without one, we. The version of the object keeps a lead that comes at this very moment from being overwritten.
+func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) error {
+	l := n.locks[gs.Name]
+	defer func() { n.locks[gs.Name] = l }()
+	if gs.DeletionTimestamp != nil || now.Before(l.next) {
+		return nil
+	}
+	target, err := kube.SyncTargets(u.Dynamic, gs.Namespace).Get(ctx, gs.Name)
+	switch undecodable := (*kube.UndecodableError)(nil); {
+	case apierrors.IsNotFound(err):
+		target = nil
+	case errors.As(err, &undecodable):
+		return nil // of another version: whoever wrote it leads
+	case err != nil:
+		return fmt.Errorf("SyncTarget %s/%s: %w", gs.Namespace, gs.Name, err)
+	}
+	if !l.free(target, now) {
+		return nil
+	}
+	var mine []*corev1.Pod
+	for _, p := range pods {
+		if belongs(p, gs, all) {
+			mine = append(mine, p)
+		}
+	}
+	status := leaderless(gs, mine, now)
+	if equality.Semantic.DeepEqual(status, &gs.Status) {
+		return nil
+	}
+	patch, err := statusPatch(gs, status)
+	if err != nil {
+		return err
+	}
+	_, err = kube.GatewaySyncs(u.Dynamic, gs.Namespace).Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil // somebody wrote it since; the informer will say so
+	case err != nil:
+		return fmt.Errorf("status of GatewaySync %s/%s: %w", gs.Namespace, gs.Name, err)
+	}
+	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+	u.Log.Info("a GatewaySync has no lead", "namespace", gs.Namespace, "gatewaysync", gs.Name, "reason", ready.Reason, "message", ready.Message)
+	return nil
+}
+
+// statusPatch replaces what upkeep may change. Lists and conditions count as a whole, which the version makes safe.
+func statusPatch(gs *v1alpha1.GatewaySync, s *v1alpha1.GatewaySyncStatus) ([]byte, error) {
+	change := map[string]any{
+		"observedGeneration": s.ObservedGeneration, "profileCount": s.ProfileCount, "conditions": s.Conditions,
+	}
+	if s.LastHandledRequest != "" {
+		change["lastHandledRequest"] = s.LastHandledRequest
+	}
+	if len(s.DiscoveredGateways) == 0 { // else the rows stay as the last lead wrote them
+		change["discoveredGateways"], change["gatewaysReady"] = nil, s.GatewaysReady
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID}, "status": change,
+	})
+}
+
+// leaderless says where a GatewaySync stands whose agents are not there: without gateways it waits for nothing; with some it
+// waits for their agents, and not for longer than spec.progressDeadline.
+func leaderless(gs *v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) *v1alpha1.GatewaySyncStatus {
+	s := gs.Status.DeepCopy()
+	deadline, err := gs.Spec.Deadline()
+	if err != nil {
+		deadline = v1alpha1.DefaultProgressDeadline
+	}
+	began, over := since(gs, now)
+	over = over || now.Sub(began) >= deadline
+	asked := gs.Annotations[v1alpha1.AnnotationRequestedAt]
+	s.ObservedGeneration, s.ProfileCount = gs.Generation, int32(len(gs.Spec.Sync.Profiles))
+	if asked != "" && len(asked) <= 64 {
+		s.LastHandledRequest = asked
+	}
+	w := writer{gs, s, now}
+	w.sidecars(pods)
+	switch {
+	case len(pods) == 0 && (len(s.DiscoveredGateways) == 0 || over):
+		s.DiscoveredGateways, s.GatewaysReady = nil, "0/0"
+		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
+		w.unknown(v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with "+
+			v1alpha1.AnnotationInject+`: "true" and `+v1alpha1.AnnotationCRName+": "+gs.Name)
+	case over:
+		w.unset(v1alpha1.ConditionReconciling)
+		message := fmt.Sprintf("no agent has led for %s; %s", deadline, away(pods))
+		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonProgressDeadlineExceeded, message)
+		w.unknown(v1alpha1.ReasonProgressDeadlineExceeded, message)
+	default:
+		w.unset(v1alpha1.ConditionStalled)
+		message := "no agent leads; " + away(pods)
+		w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonAgentsAway, message)
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(began)
+		w.unknown(v1alpha1.ReasonAgentsAway, message)
+	}
+	return s
+}
+
+// since is when the agents went away, and whether the deadline was over before. It is kept in the conditions, because
+// another replica has nothing else. A new spec or request begins anew.
+func since(gs *v1alpha1.GatewaySync, now time.Time) (began time.Time, over bool) {
+	s := &gs.Status
+	same := s.ObservedGeneration == gs.Generation && (gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" ||
+		gs.Annotations[v1alpha1.AnnotationRequestedAt] == s.LastHandledRequest)
+	if !same {
+		return truncated(now), false
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) &&
+		!c.LastTransitionTime.After(now) {
+		return c.LastTransitionTime.Time, false
+	}
+	ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+	over = ready != nil && ready.Status == metav1.ConditionUnknown && ready.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+	return truncated(now), over
+}
+
+// truncated is a time as the API server keeps it.
+func truncated(t time.Time) time.Time { return t.Truncate(time.Second) }
+
+func away(pods []*corev1.Pod) string {
+	if len(pods) == 0 {
+		return "the gateways that were there are gone"
+	}
+	return fmt.Sprintf("pods: %s", list(pods))
+}
+
+func list(pods []*corev1.Pod) string {
+	names := make([]string, 0, len(pods))
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// writer sets conditions of one status.
+type writer struct {
+	gs  *v1alpha1.GatewaySync
+	s   *v1alpha1.GatewaySyncStatus
+	now time.Time
+}
+
+func (w writer) set(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	meta.SetStatusCondition(&w.s.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: string(reason), Message: message, ObservedGeneration: w.gs.Generation,
+		LastTransitionTime: metav1.NewTime(truncated(w.now)),
+	})
+}
+
+func (w writer) unset(kinds ...string) {
+	for _, k := range kinds {
+		meta.RemoveStatusCondition(&w.s.Conditions, k)
+	}
+}
+
+// unknown says that nobody knows what the gateways run.
+func (w writer) unknown(reason v1alpha1.Reason, message string) {
+	w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, reason, message)
+	w.set(v1alpha1.ConditionReady, metav1.ConditionUnknown, reason, message)
+}
+
+// sidecars is by the same rule as the lead's.
+func (w writer) sidecars(pods []*corev1.Pod) {
+	without := slices.DeleteFunc(slices.Clone(pods), inject.Has)
+	if len(without) == 0 {
+		w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionTrue, v1alpha1.ReasonSidecarInjected, "every pod that asks for an agent has one")
+		return
+	}
+	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar,
+		fmt.Sprintf("without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew", list(without)))
+}

@@ -1,0 +1,76 @@
+package upkeep
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	reportingController = "stoker.io/injector"
+	// maxNote is what the API server takes.
+	maxNote = 1024
+	// maxEventName leaves room for the key in the name of an Event.
+	maxEventName = 200
+)
+
+// tell sends an Event about a pod, once for each key: its name says what it is about, so that another replica, or the same
+// one later, finds it there.
+func (u *Upkeep) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+	var related *corev1.ObjectReference
+	if gs != nil {
+		related = reference(gs)
+	}
+	return u.send(ctx, &eventsv1.Event{Regarding: pod, Related: related, Type: kind, Reason: reason, Action: action, Note: note},
+		string(p.UID)+"/"+reason+"/"+key)
+}
+
+// tellSync sends an Event about a GatewaySync, once for each pod.
+func (u *Upkeep) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, reason, action, note string) error {
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: corev1.EventTypeNormal, Reason: reason, Action: action, Note: note},
+		string(gs.UID)+"/"+string(p.UID)+"/"+reason)
+}
+
+func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
+}
+
+func (u *Upkeep) send(ctx context.Context, e *eventsv1.Event, key string) error {
+	if u.said.seen(key) {
+		return nil
+	}
+	e.ObjectMeta = metav1.ObjectMeta{
+		Namespace: e.Regarding.Namespace,
+		Name:      eventName(e.Regarding.Name, key),
+	}
+	e.EventTime = metav1.NewMicroTime(time.Now())
+	e.ReportingController, e.ReportingInstance = reportingController, u.Instance
+	if len(e.Note) > maxNote {
+		e.Note = strings.ToValidUTF8(e.Note[:maxNote-len("…")], "") + "…"
+	}
+	_, err := u.Core.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: fieldManager})
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		u.said.add(key)
+		return nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	}
+	return fmt.Errorf("event %s of %s %s/%s: %w", e.Reason, e.Regarding.Kind, e.Regarding.Namespace, e.Regarding.Name, err)
+}
+
+func eventName(of, key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return fmt.Sprintf("%s.%x", strings.TrimRight(of[:min(len(of), maxEventName)], "-."), sum[:8])
+}

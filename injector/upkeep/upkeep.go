@@ -1,0 +1,228 @@
+// Package upkeep does for pods what admission cannot do at the moment in which they are created: it gives their agents
+// their rights, starts young pods again that came before their GatewaySync, says of others why they have no agent, and
+// says of a GatewaySync without a live agent that it has none. One replica of the injector does it at a time.
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/pace"
+)
+
+const (
+	// fieldManager names the injector in what it writes.
+	fieldManager = "stoker-injector"
+	// young is how old a pod may be to be started again for an agent. An older one runs a gateway that somebody relies on.
+	young = 10 * time.Minute
+	// period is how often a namespace is looked at when nothing happens.
+	period = 30 * time.Second
+	// settle is how long what happens together is waited for.
+	settle = 100 * time.Millisecond
+	// workers is how many namespaces are looked at side by side.
+	workers = 2
+	// turnWithin bounds one look at a namespace.
+	turnWithin = time.Minute
+	// Evictions a second, and how many at once.
+	evictionRate, evictionBurst = 0.5, 5
+)
+
+// Repair says what happens to young pods that lack their agent.
+type Repair string
+
+// What can happen to them.
+const (
+	RepairEvict  Repair = "evict"
+	RepairReport Repair = "report"
+)
+
+// Metrics counts what upkeep does.
+type Metrics interface {
+	Without(pods map[v1alpha1.Reason]int)
+	Eviction(result string)
+	Turn(loop, result string, d time.Duration)
+}
+
+// Config is what upkeep works with.
+type Config struct {
+	Core    kubernetes.Interface
+	Dynamic dynamic.Interface
+	// Find knows the GatewaySyncs; it has to run meanwhile, and to call Changed.
+	Find     *lookup.Lookup
+	Scope    lookup.Scope
+	Defaults inject.Defaults
+	// RequireLabel is whether only namespaces that are labelled for it are injected.
+	RequireLabel bool
+	AutoBind     bool
+	Repair       Repair
+	// Instance is who sends Events: the name of the injector's pod.
+	Instance string
+	Metrics  Metrics
+	Log      *slog.Logger
+}
+
+// Upkeep is the loop.
+type Upkeep struct {
+	Config
+	queue   workqueue.TypedRateLimitingInterface[string]
+	pods    []cache.SharedIndexInformer
+	limiter flowcontrol.RateLimiter
+	said    said
+
+	mu         sync.Mutex
+	namespaces map[string]*namespace
+}
+
+// New makes an Upkeep for one term of leadership. Its informers run only while it does.
+func New(c Config) (*Upkeep, error) {
+	u := &Upkeep{
+		Config: c, namespaces: map[string]*namespace{},
+		limiter: flowcontrol.NewTokenBucketRateLimiter(evictionRate, evictionBurst),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 2*time.Minute)),
+	}
+	for _, ns := range c.Scope.Namespaces() {
+		factory := informers.NewSharedInformerFactoryWithOptions(c.Core, 0, informers.WithNamespace(ns), informers.WithTransform(slim),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+				o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
+			}))
+		informer := factory.Core().V1().Pods().Informer()
+		tell := func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if p, ok := obj.(*corev1.Pod); ok && concerns(p) {
+				u.Changed(p.Namespace, "")
+			}
+		}
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+		}); err != nil {
+			return nil, err
+		}
+		u.pods = append(u.pods, informer)
+	}
+	return u, nil
+}
+
+// Changed says that a GatewaySync, or anything else of a namespace, changed. It does not block.
+func (u *Upkeep) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
+
+// Run works until ctx ends.
+func (u *Upkeep) Run(ctx context.Context) error {
+	u.Log.Info("upkeep begins")
+	defer u.Log.Info("upkeep ends")
+	defer u.Metrics.Without(nil) // the next one counts
+	var group errgroup.Group
+	for _, informer := range u.pods {
+		group.Go(func() error {
+			informer.RunWithContext(ctx)
+			return nil
+		})
+	}
+	synced := make([]cache.InformerSynced, 0, len(u.pods)+1)
+	synced = append(synced, u.Find.HasSynced)
+	for _, informer := range u.pods {
+		synced = append(synced, informer.HasSynced)
+	}
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+		for _, gs := range u.Find.List() {
+			u.Changed(gs.Namespace, gs.Name)
+		}
+		u.leftovers(ctx)
+		for range workers {
+			group.Go(func() error {
+				for u.next(ctx) {
+				}
+				return nil
+			})
+		}
+		<-ctx.Done()
+	}
+	u.queue.ShutDown()
+	return group.Wait()
+}
+
+func (u *Upkeep) next(ctx context.Context) bool {
+	name, down := u.queue.Get()
+	if down {
+		return false
+	}
+	defer u.queue.Done(name)
+	begun := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, turnWithin)
+	again, err := u.look(bounded, name)
+	cancel()
+	result := string(v1alpha1.ClassDone)
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case err != nil:
+		result = string(v1alpha1.ClassRetry)
+		u.Log.Warn("upkeep of a namespace failed; it is tried again", "namespace", name, "error", err)
+		u.queue.AddRateLimited(name)
+	default:
+		u.queue.Forget(name)
+		if again > 0 {
+			u.queue.AddAfter(name, pace.Jitter(again))
+		}
+	}
+	u.Metrics.Turn("upkeep", result, time.Since(begun))
+	return true
+}
+
+// look does all that is due in a namespace. It returns when to look again, 0 for only when something changes.
+func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
+	all, pods := u.Find.In(name), u.podsOf(name)
+	n := u.namespace(name)
+	if len(all) == 0 && len(pods) == 0 && !n.bound {
+		u.forget(name)
+		return 0, nil
+	}
+	now := time.Now()
+	errs := []error{u.bind(ctx, n, all, pods, now)}
+	soon, err := u.missing(ctx, n, all, pods, now)
+	errs = append(errs, err)
+	for _, gs := range all {
+		errs = append(errs, u.summarise(ctx, n, gs, all, pods, now))
+	}
+	n.tidy(all, pods, now)
+	u.count()
+	if soon {
+		return 2 * time.Second, errors.Join(errs...)
+	}
+	return period, errors.Join(errs...)
+}
+
+// podsOf returns the pods of a namespace that ask for an agent or have one.
+func (u *Upkeep) podsOf(namespace string) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, informer := range u.pods {
+		list, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+		if err != nil {
+			continue // the index is one that every such informer has
+		}
+		for _, obj := range list {
+			if p, ok := obj.(*corev1.Pod); ok && concerns(p) && p.DeletionTimestamp == nil {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
