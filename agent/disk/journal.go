@@ -182,7 +182,7 @@ func (r *run) readChange(d *decoder) (plan.Change, slot) {
 	c.Origin = uint16(d.uvarint(math.MaxUint16))
 	c.Found.Size, c.Found.Mtime = d.varint(), d.varint()
 	return c, slot{
-		area: d.length(max(0, len(r.areas)-1)), ino: d.uvarint(math.MaxUint64), size: d.varint(), mtime: d.varint(),
+		area: uint16(d.length(max(0, len(r.areas)-1))), ino: d.uvarint(math.MaxUint64), size: d.varint(), mtime: d.varint(),
 	}
 }
 

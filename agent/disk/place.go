@@ -14,10 +14,29 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// place is what a file is to be like.
+// place is what a file is to be like. Of owner only who it is counts.
 type place struct {
 	owner attrs
 	perm  fs.FileMode
+}
+
+// places says it of each change. There are few kinds, and a first sync has a hundred thousand changes.
+type places struct {
+	kinds []place
+	known map[place]uint32 // → index in kinds
+	of    []uint32
+}
+
+func (p *places) at(i int) place { return p.kinds[p.of[i]] }
+
+func (p *places) put(i int, x place) {
+	x.owner = attrs{known: x.owner.known, uid: x.owner.uid, gid: x.owner.gid}
+	k, ok := p.known[x]
+	if !ok {
+		k = uint32(len(p.kinds))
+		p.kinds, p.known[x] = append(p.kinds, x), k
+	}
+	p.of[i] = k
 }
 
 // placing finds out where the changes of a run go and in which order.
@@ -35,9 +54,9 @@ type placing struct {
 // place decides for each change where it is staged, which directories have to be made or may go, and the order of
 // steps: what is in the way goes first; then directories and files come, a resource.json and project.json after all
 // others, for a gateway reads a folder by them; then the other files go, those two first; then empty directories.
-func (r *run) place() ([]place, error) {
+func (r *run) place() (*places, error) {
 	p := &placing{r: r, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
-	at := make([]place, len(r.changes))
+	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.changes))}
 	for i := range r.changes {
 		c := &r.changes[i]
 		if !moves(c.Op) {
@@ -47,10 +66,11 @@ func (r *run) place() ([]place, error) {
 			return nil, err
 		}
 		if writes(c.Op) {
-			var err error
-			if at[i], err = p.target(i); err != nil {
+			x, err := p.target(i)
+			if err != nil {
 				return nil, err
 			}
+			at.put(i, x)
 		}
 	}
 	p.order()
@@ -77,7 +97,7 @@ func (p *placing) parents(i int) error {
 	if err := p.stand(n); err != nil {
 		return err
 	}
-	r.slots[i].area = p.area
+	r.slots[i].area = uint16(p.area) // below maxAreas
 	if writes(c.Op) {
 		p.make(n.path, dir)
 	}
@@ -201,6 +221,13 @@ func (p *placing) find(path string) int {
 // order lists the steps.
 func (p *placing) order() {
 	r := p.r
+	moving := 0
+	for i := range r.changes {
+		if moves(r.changes[i].Op) {
+			moving++
+		}
+	}
+	r.tasks = make([]task, 0, moving+len(r.dirs))
 	add := func(want func(i int) bool, kind taskKind) {
 		for _, lead := range []bool{kind == taskRemove, kind != taskRemove} {
 			for i := range r.changes {

@@ -33,10 +33,10 @@ type run struct {
 
 // slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.
 type slot struct {
-	area  int
 	ino   uint64 // of the file with the wanted bytes
 	size  int64
 	mtime int64
+	area  uint16
 	// took says that this process moved something from its place to the slot, or began to; after a crash nobody knows.
 	took bool
 }

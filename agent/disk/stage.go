@@ -118,14 +118,14 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 	if err := r.openAreas(true); err != nil {
 		return err
 	}
-	todo := make([]int, 0, len(r.changes))
+	todo := make([]int32, 0, len(r.changes))
 	for i := range r.changes {
 		if writes(r.changes[i].Op) {
-			todo = append(todo, i)
+			todo = append(todo, int32(i))
 		}
 	}
 	if order != nil {
-		slices.SortStableFunc(todo, func(a, b int) int {
+		slices.SortStableFunc(todo, func(a, b int32) int {
 			return cmp.Compare(order(r.changes[a].ID), order(r.changes[b].ID))
 		})
 	}
@@ -135,7 +135,7 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.stageOne(i, at[i], src, small, each); err != nil {
+		if err := r.stageOne(int(i), at.at(int(i)), src, small, each); err != nil {
 			return err
 		}
 	}
