@@ -1,0 +1,108 @@
+package lead
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	kevents "k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// reportingController is who sends the Events.
+const reportingController = "stoker.io/agent"
+
+// events sends Events. They have a client of their own, so that many of them do not keep the lock waiting.
+type events struct {
+	broadcaster kevents.EventBroadcaster
+	recorder    kevents.EventRecorder
+	pending     atomic.Int64
+	log         *slog.Logger
+}
+
+func newEvents(config *rest.Config, log *slog.Logger) (*events, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.RateLimiter, config.Timeout = 5, 25, nil, 10*time.Second
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	e := &events{log: log}
+	e.broadcaster = kevents.NewBroadcaster(&sink{&kevents.EventSinkImpl{Interface: client.EventsV1()}, &e.pending})
+	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, reportingController)
+	return e, nil
+}
+
+// sink counts what is under way.
+type sink struct {
+	kevents.EventSink
+	pending *atomic.Int64
+}
+
+func (s *sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	s.pending.Add(1)
+	defer s.pending.Add(-1)
+	return s.EventSink.Create(ctx, e)
+}
+
+// start sends until ctx ends.
+func (e *events) start(ctx context.Context) {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(e.log.Handler()))
+	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		e.log.Error("Events cannot be sent", "error", err) // only after a shutdown
+	}
+	context.AfterFunc(ctx, e.broadcaster.Shutdown)
+}
+
+// flush gives what is under way a moment.
+func (e *events) flush() {
+	for range 10 {
+		time.Sleep(20 * time.Millisecond)
+		if e.pending.Load() == 0 {
+			return
+		}
+	}
+}
+
+// send sends Events about gs and its pods. It does not block.
+func (e *events) send(gs *v1alpha1.GatewaySync, list ...Event) {
+	// The version makes two Events of one kind two: without it the second would only be counted to the first.
+	of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name,
+		UID: gs.UID, ResourceVersion: gs.ResourceVersion}
+	for _, ev := range list {
+		regarding, related := of, (*corev1.ObjectReference)(nil)
+		if ev.Pod != nil {
+			regarding = &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.Pod.UID}
+			related = of
+		}
+		kind := corev1.EventTypeNormal
+		if ev.Warning {
+			kind = corev1.EventTypeWarning
+		}
+		if related == nil { // a nil pointer in an interface is none
+			e.recorder.Eventf(regarding, nil, kind, ev.Reason, action(ev.Reason), "%s", ev.Note)
+			continue
+		}
+		e.recorder.Eventf(regarding, related, kind, ev.Reason, action(ev.Reason), "%s", ev.Note)
+	}
+}
+
+// action says what was being done.
+func action(reason string) string {
+	switch reason {
+	case v1alpha1.EventLeadElected:
+		return "Elect"
+	case v1alpha1.EventRefResolved, v1alpha1.EventRefUpdated, v1alpha1.EventRefResolutionFailed:
+		return "Resolve"
+	}
+	return "Sync"
+}

@@ -1,0 +1,169 @@
+package lead
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// fleetLife is a fleet to which anything may happen, one byte at a time.
+type fleetLife struct {
+	*scene
+	steps []string
+}
+
+var (
+	lifeRefs    = []string{"main", "v2", commitA}
+	lifeCommits = []string{commitA, commitB, ""}
+	lifePhases  = []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby, v1alpha1.GatewayApplied, v1alpha1.GatewayPending,
+		v1alpha1.GatewaySyncing, v1alpha1.GatewayHeld, v1alpha1.GatewayError, v1alpha1.GatewayMissingSidecar, "", "Odd"}
+)
+
+// step does what the bytes say.
+func (f *fleetLife) step(b [4]byte) {
+	pick := func(n int) int { return int(b[1]) % max(n, 1) }
+	gs := f.GatewaySync
+	switch b[0] % 16 {
+	case 0: // time passes
+		f.after(time.Duration(b[1]) * 10 * time.Second)
+	case 1: // another spec
+		gs.Generation++
+	case 2: // the lead has taken it up
+		f.Target.Generation = gs.Generation
+		f.Target.Ref = f.Ref.Desired.Ref
+	case 3:
+		f.Target.Commit = lifeCommits[pick(3)]
+		f.Ref.Looked, f.Ref.Err = true, nil
+	case 4:
+		f.Ref.Desired.Ref = lifeRefs[pick(3)]
+		f.Ref.Desired.Override = b[2]&1 == 1
+	case 5:
+		reason := v1alpha1.Reasons[int(b[2])%len(v1alpha1.Reasons)].Reason
+		f.Ref.Err, f.Ref.Looked = failure.New(reason, "try %d", b[3]), true
+	case 6:
+		f.Ref.Err, f.Ref.Looked, f.Ref.Asking = nil, b[1]&1 == 1, b[1]&2 == 2
+	case 7: // a new gateway, or one more pod of an old one
+		if len(f.Pods) < 12 {
+			name := string(rune('a' + b[1]%8))
+			p := f.pod(name)
+			p.Name += string(rune('0' + b[2]%4))
+			p.Agent = b[3]&1 == 0
+			if b[3]&2 == 2 {
+				p.Labels = nil
+				p.Annotations[v1alpha1.AnnotationCRName] = []string{"site", "other", ""}[b[3]%3]
+			}
+		}
+	case 8:
+		if len(f.Pods) > 0 {
+			f.Pods[pick(len(f.Pods))].Ended = b[2]&1 == 1
+		}
+	case 9: // an agent reports anything
+		r := &v1alpha1.SyncReport{}
+		r.Name = "x"
+		if len(f.Pods) > 0 {
+			p := f.Pods[pick(len(f.Pods))]
+			r.Name = p.Name
+			r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", UID: []types.UID{p.UID, "other"}[min(b[3]%5, 1)]}}
+		}
+		reason := v1alpha1.Reasons[int(b[3])%len(v1alpha1.Reasons)].Reason
+		r.Status = v1alpha1.SyncReportStatus{Gateway: r.Name, Phase: lifePhases[int(b[2])%len(lifePhases)], Reason: reason, Message: strings.Repeat("m", int(b[2])),
+			Commit: lifeCommits[int(b[3])%3], Target: f.Target.Commit, Generation: gs.Generation - int64(b[2]%2), Ref: f.Target.Ref,
+			HandledRequest: f.Target.RequestedAt, Drift: v1alpha1.DriftFiles{Files: int32(b[3]) - 100}}
+		at := metav1.NewTime(f.Now.Truncate(time.Second))
+		r.Status.Started = &at
+		f.replace(r)
+	case 10, 11, 12: // an agent is done
+		if len(f.Pods) > 0 {
+			p := f.Pods[pick(len(f.Pods))]
+			r := &v1alpha1.SyncReport{}
+			r.Name, r.OwnerReferences = p.Name, []metav1.OwnerReference{{Kind: "Pod", UID: p.UID}}
+			r.Status = v1alpha1.SyncReportStatus{Gateway: p.Name, Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Commit: f.Target.Commit,
+				Target: f.Target.Commit, Generation: f.Target.Generation, Ref: f.Target.Ref, HandledRequest: f.Target.RequestedAt}
+			f.replace(r)
+		}
+	case 13:
+		f.GatewaySync.Spec.Paused = b[1]&1 == 1
+	case 14:
+		at := "at-" + string(rune('a'+b[1]%4))
+		f.Ref.Desired.RequestedAt, f.Ref.Answered = at, at
+		if b[2]&1 == 1 {
+			f.Target.RequestedAt = at
+		}
+	case 15:
+		f.Invalid = nil
+		if b[1]&1 == 1 {
+			f.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.sync: wrong")
+		}
+		f.GatewaySync.Spec.Git.Repo = []string{"https://h/r", "git@h:r", "ssh://h/r", ""}[b[2]%4]
+	}
+}
+
+func (f *fleetLife) replace(r *v1alpha1.SyncReport) {
+	for i := range f.Reports {
+		if f.Reports[i].Name == r.Name {
+			f.Reports[i] = r
+			return
+		}
+	}
+	f.Reports = append(f.Reports, r)
+}
+
+// Ready is never true while a gateway is behind, each condition is there once, nothing that is seen again is written or
+// told again, whatever happens in whatever order.
+func FuzzStatusSummarise(f *testing.F) {
+	f.Add([]byte{7, 0, 0, 0, 10, 0, 0, 0, 3, 1, 0, 0, 10, 0, 0, 0})
+	f.Add([]byte{7, 0, 0, 0, 7, 0, 1, 0, 10, 0, 0, 0, 10, 1, 0, 0, 0, 90, 0, 0})
+	f.Add([]byte{7, 1, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 10, 0, 0, 0, 5, 0, 30, 1, 6, 1, 0, 0})
+	f.Add([]byte{15, 1, 1, 0, 9, 0, 6, 40, 13, 1, 0, 0, 14, 2, 1, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		life := &fleetLife{scene: newScene(t, 1)}
+		life.write()
+		for i := 0; i+4 <= len(data) && i < 400; i += 4 {
+			life.step([4]byte(data[i : i+4]))
+			life.write()
+		}
+	})
+}
+
+func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
+	ready := 0
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		life := &fleetLife{scene: newScene(t, 1)}
+		for range 60 {
+			life.step([4]byte{byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
+			if st := life.write(); strings.HasPrefix(condition(st, v1alpha1.ConditionReady), "True/") {
+				ready++
+			}
+		}
+	}
+	require.Greater(t, ready, 100, "the walk also meets fleets that are ready")
+}
+
+// C2: whatever lies in the cluster as SyncReport, SyncTarget or status, a summary comes out of it.
+func FuzzForeignObjects(f *testing.F) {
+	f.Add([]byte(`{"gateway":"a","phase":"Synced"}`), []byte(`{"commit":"x","lead":{"holder":"a"}}`), []byte(`{"conditions":[{"type":"Ready"}]}`))
+	f.Add([]byte(`{"files":{"added":2147483647,"modified":2147483647}}`), []byte(`{"generation":-1}`), []byte(`{"discoveredGateways":[{"name":"a"},{"name":"a"}]}`))
+	f.Add([]byte(`{"started":"2026-01-01T00:00:00Z","projects":["a"]}`), []byte(`{}`), []byte(`{"history":[{},{},{},{},{},{},{},{},{},{},{},{}],"lastGood":null,"request":{"over":"@"}}`))
+	f.Fuzz(func(t *testing.T, report, target, status []byte) {
+		s := newScene(t, 1)
+		var st v1alpha1.GatewaySyncStatus
+		if json.Unmarshal(report, &s.Reports[0].Status) != nil || json.Unmarshal(target, &s.Target) != nil || json.Unmarshal(status, &st) != nil {
+			return
+		}
+		s.GatewaySync.Status = st
+		sum := Summarise(s.Seen)
+		if _, err := difference(&s.GatewaySync.Status, &sum.Status); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,225 @@
+package lead
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// gateway is a row of the status with what is not shown.
+type gateway struct {
+	v1alpha1.DiscoveredGateway
+	pods []Pod
+	// synced: it reports the target commit for this generation, verified.
+	synced bool
+	// delivered: it reports some commit, verified.
+	delivered bool
+	// handled: it has dealt with the target's request.
+	handled bool
+}
+
+// gateways finds the gateways of a GatewaySync: its live pods, and what their agents report. A report whose pod is gone
+// counts for nothing. Sorted by name.
+func gateways(s *Seen) []gateway {
+	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))
+	for _, r := range s.Reports {
+		reports[r.Name] = r
+	}
+	known := make(map[string]*v1alpha1.DiscoveredGateway, len(s.GatewaySync.Status.DiscoveredGateways))
+	for i := range s.GatewaySync.Status.DiscoveredGateways {
+		g := &s.GatewaySync.Status.DiscoveredGateways[i]
+		known[g.Name] = g
+	}
+	pods := slices.Clone(s.Pods)
+	slices.SortFunc(pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+	var out []gateway
+	index := map[string]int{}
+	for _, p := range pods {
+		report := reports[p.Name]
+		if report != nil && !owns(p, report) {
+			report = nil
+		}
+		if p.Ended || !p.of(s.GatewaySync.Name, report != nil, s.Sole) {
+			continue
+		}
+		g := s.gateway(p, report, known)
+		if i, ok := index[g.Name]; ok {
+			out[i].join(g)
+			continue
+		}
+		index[g.Name] = len(out)
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(a, b gateway) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// owns reports whether a report is of this very pod: an earlier pod of the same name may have left one.
+func owns(p Pod, r *v1alpha1.SyncReport) bool {
+	for _, o := range r.OwnerReferences {
+		if o.Kind == "Pod" && o.UID != p.UID {
+			return false
+		}
+	}
+	return true
+}
+
+// gateway makes the row of a pod.
+func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1.DiscoveredGateway) gateway {
+	g := gateway{pods: []Pod{p}}
+	g.Namespace, g.PodName, g.ServiceAccountName = p.Namespace, p.Name, p.ServiceAccount
+	name, err := v1alpha1.GatewayName(p.Name, p.Labels, p.Annotations)
+	g.Name = name
+	switch {
+	case err != nil:
+		g.Name = p.Name
+		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayError, v1alpha1.ReasonInvalidAnnotation, err.Error()
+		return g
+	case r == nil && !p.Agent:
+		g.SyncStatus, g.Reason = v1alpha1.GatewayMissingSidecar, v1alpha1.ReasonMissingSidecar
+		g.Message = "the pod asks for an agent and has none; its Events say why it was not injected"
+		return g
+	case r == nil:
+		g.keep(known[g.Name])
+		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its agent has not reported yet"
+		return g
+	case p.Labels[v1alpha1.LabelCRName] == "" && r.Status.Gateway != "":
+		g.Name = cut(r.Status.Gateway, 253) // an agent that somebody put there by hand, and named
+	}
+	g.keep(known[g.Name])
+	g.report(s, &r.Status)
+	return g
+}
+
+// keep takes over what is remembered of a gateway while its agent does not say more.
+func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
+	if was != nil {
+		g.LastSyncTime, g.LastSyncDuration = was.LastSyncTime.DeepCopy(), was.LastSyncDuration
+		g.SyncedCommit, g.SyncedRef = was.SyncedCommit, was.SyncedRef
+		g.Profile, g.AgentVersion = was.Profile, was.AgentVersion
+	}
+}
+
+// report writes what an agent says. What it says of an earlier target or spec is not where its gateway stands now.
+func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
+	g.Profile, g.AgentVersion = cut(r.Profile, 63), cut(r.AgentVersion, 64)
+	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(cut(string(r.Reason), 64)), cut(r.Message, maxMessage)
+	g.LastScanResult, g.Drift = cut(r.Scan, 256), r.Drift.Files
+	g.FilesChanged = changed(r.Files)
+	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
+	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
+	switch { // of what lies there the ref is known only while it is what was asked for
+	case r.Commit == r.Target || r.Target == "":
+		g.SyncedRef = cut(r.Ref, 255)
+	case r.Commit != g.SyncedCommit:
+		g.SyncedRef = ""
+	}
+	g.SyncedCommit = r.Commit
+	if g.delivered && r.Started != nil {
+		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, cut(r.Duration, 32)
+	}
+	g.handled = s.Target.RequestedAt == "" || r.HandledRequest == s.Target.RequestedAt
+	of := s.GatewaySync.Generation
+	current := s.Target.Generation == of && r.Generation == of && (r.Target == s.Target.Commit || r.Target == "")
+	g.synced = g.delivered && current && r.Commit != "" && r.Commit == s.Target.Commit
+	if g.synced || current && !g.delivered {
+		return
+	}
+	before := string(g.Reason)
+	if g.Message != "" && !g.delivered {
+		before += ": " + g.Message
+	}
+	g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
+	g.Message = cut("has not begun with what is wanted now; before: "+before, maxMessage)
+	if s.GatewaySync.Paused() || r.Paused {
+		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
+	}
+}
+
+func changed(f v1alpha1.FileCounts) int32 {
+	sum := int64(f.Added) + int64(f.Modified) + int64(f.Deleted)
+	return int32(max(0, min(sum, 1<<31-1)))
+}
+
+// join puts another live pod of the same name into the row. Nobody can tell which of them is the gateway.
+func (g *gateway) join(other gateway) {
+	g.pods = append(g.pods, other.pods...)
+	names := make([]string, len(g.pods))
+	for i, p := range g.pods {
+		names[i] = p.Name
+	}
+	g.PodName = cut(strings.Join(names, ", "), 1024)
+	g.synced, g.delivered, g.handled = false, false, false
+	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
+	g.Message = cut("live pods "+list(names, 5)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
+}
+
+const (
+	maxRows = 2000
+	// rowBytes is what all rows together may have. The API server keeps an object of at most 1.5 MiB, and notes for every
+	// field of every row who wrote it.
+	rowBytes = 400 << 10
+)
+
+// fitted returns the rows that the object can hold: of many gateways less is told of each, and of too many first those
+// that are not synced.
+func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
+	rows := slices.Clone(all)
+	if len(rows) > maxRows {
+		slices.SortStableFunc(rows, func(a, b gateway) int {
+			switch {
+			case a.synced == b.synced:
+				return 0
+			case b.synced:
+				return -1
+			}
+			return 1
+		})
+		rows = rows[:maxRows]
+		slices.SortFunc(rows, func(a, b gateway) int { return strings.Compare(a.Name, b.Name) })
+	}
+	for _, much := range detail {
+		out := make([]v1alpha1.DiscoveredGateway, len(rows))
+		for i := range rows {
+			out[i] = rows[i].DiscoveredGateway
+			much(&out[i])
+		}
+		if size(out) <= rowBytes {
+			return out
+		}
+	}
+	out := make([]v1alpha1.DiscoveredGateway, len(rows))
+	for i, g := range rows {
+		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift}
+	}
+	return out
+}
+
+// detail is how much is told of a gateway, in steps from everything down.
+var detail = []func(*v1alpha1.DiscoveredGateway){
+	func(*v1alpha1.DiscoveredGateway) {},
+	func(g *v1alpha1.DiscoveredGateway) {
+		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
+		g.Message, g.PodName = cut(g.Message, 200), cut(g.PodName, 128)
+	},
+	func(g *v1alpha1.DiscoveredGateway) {
+		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
+		g.Message, g.PodName = cut(g.Message, 80), cut(g.PodName, 128)
+	},
+	func(g *v1alpha1.DiscoveredGateway) {
+		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
+			SyncedCommit: g.SyncedCommit, Message: cut(g.Message, 32), Drift: g.Drift}
+	},
+}
+
+func size(rows []v1alpha1.DiscoveredGateway) int {
+	b, err := json.Marshal(rows)
+	if err != nil {
+		return 1 << 30 // cannot be: all of it is text and numbers
+	}
+	return len(b)
+}

@@ -1,0 +1,375 @@
+// Package lead is what one of the agents of a GatewaySync does for all of them: it turns the desired ref into a commit,
+// tells the others by the SyncTarget, and sums up where they stand in the GatewaySync's status, its conditions and its
+// Events. It keeps no state of its own: who leads next finds everything in these objects.
+//
+// Every agent has a Lead. It waits, without a request of its own, until the lock on the SyncTarget is free.
+package lead
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// Metrics is what a lead measures.
+type Metrics interface {
+	// Turn records a summary; result is the class of what it says.
+	Turn(loop, result string, d time.Duration)
+	// Resolved records a look at git; result is a reason.
+	Resolved(result string, d time.Duration)
+	// Set records how many gateways there are, and how many of them are synced. Clear takes that back: who does not lead
+	// says nothing of a fleet.
+	Set(discovered, synced int)
+	Clear()
+}
+
+// Config is what a Lead works with.
+type Config struct {
+	Namespace, GatewaySync string
+	Pod                    string // the agent's own
+	Clients                kube.Clients
+	// Connect makes the way to the repository of a GatewaySync. Nothing is dialled by it.
+	Connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
+	// Eligible returns why this agent cannot lead a GatewaySync: it lacks a credential that the spec names. nil for none.
+	Eligible func(*v1alpha1.GatewaySync) error
+	// Store is where it is looked through which commits belong to a ref; nil where requests may only name refs.
+	Store   *repo.Store
+	Metrics Metrics
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Lead campaigns for the lock of one GatewaySync, and leads while it holds it.
+type Lead struct {
+	Config
+	identity string
+	sight    *sight
+	lock     *lock
+	events   *events
+	reported string // why this agent does not campaign, as it was logged
+}
+
+// New makes a Lead. Nothing is sent yet.
+func New(c Config) (*Lead, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Eligible == nil {
+		c.Eligible = func(*v1alpha1.GatewaySync) error { return nil }
+	}
+	random := make([]byte, 4)
+	if _, err := rand.Read(random); err != nil {
+		return nil, err
+	}
+	l := &Lead{Config: c, identity: fmt.Sprintf("%s_%x", c.Pod, random)}
+	l.sight = newSight(l.identity, c.Now)
+	var err error
+	if l.events, err = newEvents(c.Clients.Config, c.Log); err != nil {
+		return nil, err
+	}
+	l.lock = &lock{
+		targets: kube.SyncTargets(c.Clients.Dynamic, c.Namespace), syncs: kube.GatewaySyncs(c.Clients.Dynamic, c.Namespace),
+		name: c.GatewaySync, identity: l.identity, sight: l.sight,
+	}
+	return l, nil
+}
+
+// Identity is the name under which this agent holds the lock.
+func (l *Lead) Identity() string { return l.identity }
+
+// Saw takes what the agent's watch says of the SyncTarget: any version of it, or nil where there is none, also once at
+// the start. It does not block. Run waits for the first call.
+func (l *Lead) Saw(t *v1alpha1.SyncTarget) { l.sight.saw(t) }
+
+// Watch watches the SyncTarget and calls Saw, until ctx ends: for who has no watch of his own.
+func (l *Lead) Watch(ctx context.Context) error {
+	var in *kube.Informer[v1alpha1.SyncTarget]
+	in, err := l.lock.targets.Informer(named(l.GatewaySync), 0, func(namespace, name string) {
+		t, _ := in.Get(namespace, name) // one that cannot be read is none
+		l.Saw(t)
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		if within(ctx, in.HasSynced) {
+			if _, err := in.Get(l.Namespace, l.GatewaySync); errors.Is(err, kube.ErrNotSeen) {
+				l.Saw(nil)
+			}
+		}
+	}()
+	in.Run(ctx)
+	return nil
+}
+
+func named(name string) func(*metav1.ListOptions) {
+	return func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
+	}
+}
+
+// within waits until ready holds, and reports whether it does before ctx ends.
+func within(ctx context.Context, ready func() bool) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ready() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+const (
+	// spread is how far apart candidates begin when the lock becomes free. Most then see that it is taken.
+	spread = 500 * time.Millisecond
+	// reconsider is how often an agent that cannot lead looks whether it can now, while nobody leads.
+	reconsider = time.Minute
+	// stepDown is how long a term may take to end what it does before the lock is released.
+	stepDown = time.Second
+)
+
+// Run campaigns and leads until ctx ends. The lock is released before it returns.
+func (l *Lead) Run(ctx context.Context) {
+	events, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	l.events.start(events)
+	for ctx.Err() == nil {
+		st := l.sight.state()
+		if !st.free {
+			l.wait(ctx, st.in+time.Millisecond)
+			continue
+		}
+		if pause(ctx, mathrand.N(spread)) && l.sight.state().free {
+			l.campaign(ctx)
+		}
+	}
+	l.events.flush()
+}
+
+// wait returns when the lock changed, ctx ended, or after d.
+func (l *Lead) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-l.sight.changed:
+	case <-timer.C:
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// campaign runs while the lock looks free: it waits for the GatewaySync and for being able to lead it, takes the lock, and
+// leads. The GatewaySync is watched only here and while leading.
+func (l *Lead) campaign(ctx context.Context) {
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(l.Log.Handler())))
+	defer cancel()
+	changed := make(chan struct{}, 1)
+	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), 0, func(string, string) { poke(changed) })
+	if err != nil {
+		l.Log.Error("the GatewaySync cannot be watched", "error", err)
+		pause(ctx, reconsider)
+		return
+	}
+	go syncs.Run(ctx)
+	go func() {
+		if within(ctx, syncs.HasSynced) {
+			poke(changed)
+		}
+	}()
+	for ctx.Err() == nil && l.sight.state().free {
+		if gs := l.candidate(ctx, syncs); gs != nil {
+			l.elect(ctx, gs, syncs, changed)
+			pause(ctx, mathrand.N(spread)) // what we wrote last comes back by the watch
+			return
+		}
+		again := time.NewTimer(jitter(reconsider))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-l.sight.changed:
+		case <-again.C:
+		}
+		again.Stop()
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// candidate returns the GatewaySync where this agent can lead it now.
+func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) *v1alpha1.GatewaySync {
+	if !syncs.HasSynced() {
+		return nil
+	}
+	gs, err := syncs.Get(l.Namespace, l.GatewaySync)
+	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+		return bare(bad.Object) // somebody has to say so
+	}
+	if err != nil || gs.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := l.Eligible(gs); err != nil {
+		l.refuse("this agent cannot lead", err)
+		return nil
+	}
+	if err := l.newer(ctx); err != nil {
+		l.refuse("this agent does not campaign", err)
+		return nil
+	}
+	l.reported = ""
+	return gs
+}
+
+func (l *Lead) refuse(what string, err error) {
+	if l.reported != err.Error() {
+		l.Log.Info(what, "reason", err)
+	}
+	l.reported = err.Error()
+}
+
+// newer returns an error where somebody knows a newer format than this agent.
+func (l *Lead) newer(ctx context.Context) error {
+	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
+		return fmt.Errorf("the SyncTarget has format %d, this agent knows %d", t.Spec.Format, v1alpha1.TargetFormat)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	defer cancel()
+	reports, _, err := kube.SyncReports(l.Clients.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelled(l.GatewaySync), ResourceVersion: "0"})
+	if err != nil {
+		return err
+	}
+	for _, r := range reports {
+		if r.Status.Format > v1alpha1.ReportFormat {
+			return fmt.Errorf("the agent of %s reports in format %d, this one knows %d", r.Status.Gateway, r.Status.Format, v1alpha1.ReportFormat)
+		}
+	}
+	return nil
+}
+
+func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }
+
+// elect takes the lock, leads while it is held, and releases it.
+func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
+	l.lock.begin(gs)
+	began, ended := make(chan struct{}), make(chan struct{})
+	leading, resign := context.WithCancel(ctx)
+	defer resign()
+	// The lock is let go after the term has ended, whoever ends it.
+	holding, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
+	defer release()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				close(began)
+				defer close(ended)
+				l.lead(leading, gs, syncs, changed)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		l.Log.Error("the election cannot be run", "error", err)
+		return
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		elector.Run(holding)
+	}()
+	l.attend(ctx, syncs, began, ended, over)
+	resign()
+	if !l.lock.led() {
+		release()
+	}
+	select {
+	case <-ended:
+	case <-time.After(stepDown): // it is not let go on: every write of it asks for the lock
+	case <-over: // it never began
+	}
+	release()
+	<-over
+	if l.lock.led() {
+		<-ended
+	}
+}
+
+// attend returns when the election, or the term that it led to, is over.
+func (l *Lead) attend(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
+	for {
+		if !closed(began) {
+			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.sight.state().taken || errors.Is(err, kube.ErrNotSeen) {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-ended:
+			return
+		case <-l.lock.lost:
+			return
+		case <-l.sight.changed:
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// lead is one term.
+func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
+	if ctx.Err() != nil {
+		return
+	}
+	term := l.lock.spec().Lead.Transitions
+	log := l.Log.With("term", term)
+	log.Info("leading", "gatewaysync", l.GatewaySync)
+	l.events.send(gs, Event{Reason: v1alpha1.EventLeadElected, Note: fmt.Sprintf("the agent of pod %s leads", l.Pod)})
+	err := l.serve(ctx, gs, syncs, changed, log)
+	switch {
+	case ctx.Err() != nil, err == nil:
+		log.Info("not leading any more")
+	default:
+		log.Info("not leading any more", "reason", err)
+	}
+}

@@ -1,0 +1,326 @@
+package lead
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+const (
+	// lockDuration is how long others wait for a lead that gives no sign of life.
+	lockDuration = 15 * time.Second
+	// renewDeadline is how long a lead goes on without a renewal that succeeded.
+	renewDeadline = 10 * time.Second
+	// renewEvery is how often it renews.
+	renewEvery = 5 * time.Second
+	// requestTimeout bounds one request about the lock.
+	requestTimeout = 4 * time.Second
+)
+
+// fieldManager writes targets, and statusManager statuses.
+const (
+	fieldManager  = "stoker-agent"
+	statusManager = "stoker-lead"
+)
+
+// errLost means that this agent does not lead any more.
+var errLost = errors.New("the lock is no longer held")
+
+// lock is the lock of the election, on the SyncTarget itself. While it is held, every write of the target goes through
+// it, on top of the version that was written last: what anybody else has written in between makes it fail.
+type lock struct {
+	targets     *kube.Objects[v1alpha1.SyncTarget]
+	syncs       *kube.Objects[v1alpha1.GatewaySync]
+	name        string
+	identity    string
+	sight       *sight
+
+	mu      sync.Mutex
+	owner   metav1.OwnerReference // the GatewaySync of this term
+	base    *v1alpha1.SyncTarget  // what the next write builds on
+	held    bool
+	ever    bool                  // it was held in this campaign
+	term    int32
+	proven  time.Time // when the request was sent that proved last that we hold it
+	lost    chan struct{}
+	lostFor error
+}
+
+var _ resourcelock.Interface = (*lock)(nil)
+
+// begin prepares for a campaign on behalf of a GatewaySync.
+func (l *lock) begin(gs *v1alpha1.GatewaySync) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
+	l.base, l.held, l.ever, l.lost, l.lostFor = nil, false, false, make(chan struct{}), nil
+}
+
+// lose ends the term for good.
+func (l *lock) lose(err error) error {
+	if l.lostFor == nil {
+		l.lostFor = err
+		close(l.lost)
+	}
+	l.held = false
+	return err
+}
+
+// Get implements resourcelock.Interface. A candidate is served from its watch, with the holder left out where it gave no
+// sign of life for long enough; who holds the lock asks the API server.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lostFor != nil {
+		return nil, nil, l.lostFor
+	}
+	if l.held {
+		if err := l.refresh(ctx); err != nil {
+			return nil, nil, err
+		}
+		return record(l.base.Spec.Lead)
+	}
+	st := l.sight.state()
+	if st.target == nil {
+		return nil, nil, apierrors.NewNotFound(kube.SyncTarget.Resource().GroupResource(), l.name)
+	}
+	l.base = st.target
+	lead := st.target.Spec.Lead
+	if st.free {
+		lead.Holder = ""
+	}
+	return record(lead)
+}
+
+// refresh reads the target from the API server, and fails where we do not hold it any more.
+func (l *lock) refresh(ctx context.Context) error {
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	t, err := l.targets.Get(ctx, l.name)
+	if err != nil {
+		return err // where it is gone, the election makes it anew
+	}
+	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
+		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "nobody")))
+	}
+	l.base, l.proven = t, sent
+	return nil
+}
+
+// Create implements resourcelock.Interface: it makes the SyncTarget, where its GatewaySync is still there.
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lostFor != nil {
+		return l.lostFor
+	}
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	defer cancel()
+	var gs *v1alpha1.GatewaySync
+	var bad *kube.UndecodableError
+	gs, err := l.syncs.Get(ctx, l.name)
+	if errors.As(err, &bad) {
+		gs, err = bare(bad.Object), nil
+	}
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (gs.UID != l.owner.UID || gs.DeletionTimestamp != nil):
+		return l.lose(fmt.Errorf("%w: GatewaySync %s is gone", errLost, l.name))
+	case err != nil:
+		return err
+	}
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	if l.held { // somebody removed it under us
+		t.Spec = l.base.Spec
+	}
+	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.owner}
+	t.Spec.Lead = leadRecord(r)
+	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
+	if err != nil {
+		return err
+	}
+	l.took(made, sent)
+	return nil
+}
+
+// Update implements resourcelock.Interface: it takes, renews or releases the lock.
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lostFor != nil {
+		return l.lostFor
+	}
+	if l.base == nil {
+		return errors.New("the target was not seen yet")
+	}
+	t := l.base.DeepCopy()
+	if !l.held {
+		l.adopt(t)
+	}
+	t.Spec.Lead = leadRecord(r)
+	made, sent, err := l.put(ctx, t)
+	if err != nil {
+		return err
+	}
+	l.took(made, sent)
+	return nil
+}
+
+// adopt makes a target ours. One that belongs to a GatewaySync of the same name that is gone says nothing about this one.
+func (l *lock) adopt(t *v1alpha1.SyncTarget) {
+	for _, o := range t.OwnerReferences {
+		if o.UID == l.owner.UID {
+			return
+		}
+	}
+	t.OwnerReferences = []metav1.OwnerReference{l.owner}
+	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}
+}
+
+func (l *lock) put(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncTarget, time.Time, error) {
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	made, err := l.targets.Update(ctx, t, metav1.UpdateOptions{FieldManager: fieldManager})
+	return made, sent, err
+}
+
+// took notes what was written.
+func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
+	l.base, l.proven, l.term = t, sent, t.Spec.Lead.Transitions
+	l.held = t.Spec.Lead.Holder == l.identity
+	l.ever = l.ever || l.held
+}
+
+// led reports whether the lock was held at any time since the campaign began.
+func (l *lock) led() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ever
+}
+
+// spec returns the target as it was written last.
+func (l *lock) spec() v1alpha1.SyncTargetSpec {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.base == nil {
+		return v1alpha1.SyncTargetSpec{}
+	}
+	return *l.base.Spec.DeepCopy()
+}
+
+// write changes the target, all but its lock.
+func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for try := 0; ; try++ {
+		if err := l.fresh(); err != nil {
+			return err
+		}
+		t := l.base.DeepCopy()
+		change(&t.Spec)
+		t.Spec.Lead = l.base.Spec.Lead
+		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, minFormat
+		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
+			return nil
+		}
+		made, sent, err := l.put(ctx, t)
+		if err == nil {
+			l.took(made, sent)
+			return nil
+		}
+		if !apierrors.IsConflict(err) || try == 1 {
+			return err
+		}
+		// Somebody wrote it: a label, or another lead. If it is still ours, once more.
+		if err := l.refresh(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// fresh fails where it was not proven within the renewal deadline that we hold the lock: a process that was stopped for a
+// while comes here first.
+func (l *lock) fresh() error {
+	switch {
+	case l.lostFor != nil:
+		return l.lostFor
+	case !l.held:
+		return errLost
+	case time.Since(l.proven) >= renewDeadline:
+		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.proven).Round(time.Second))
+	}
+	return nil
+}
+
+// confirm asks the API server whether we still hold the lock. It is called right before a write to another object, which
+// cannot fail by the target's version. The context that is returned ends when the proof is too old.
+func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.fresh(); err != nil {
+		return nil, nil, err
+	}
+	if err := l.refresh(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := l.fresh(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, l.proven.Add(renewDeadline))
+	return ctx, cancel, nil
+}
+
+// RecordEvent implements resourcelock.Interface. The Event of an election is sent by the term.
+func (l *lock) RecordEvent(string) {}
+
+// Identity implements resourcelock.Interface.
+func (l *lock) Identity() string { return l.identity }
+
+// Describe implements resourcelock.Interface.
+func (l *lock) Describe() string { return "SyncTarget " + l.name }
+
+// minFormat is the oldest format that can follow the targets that this version writes.
+const minFormat int32 = 1
+
+func leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
+	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions)}
+	if !r.AcquireTime.IsZero() {
+		lead.Acquired = &metav1.MicroTime{Time: r.AcquireTime.Time}
+	}
+	if !r.RenewTime.IsZero() {
+		lead.Renewed = &metav1.MicroTime{Time: r.RenewTime.Time}
+	}
+	return lead
+}
+
+func record(lead v1alpha1.LeadRecord) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r := &resourcelock.LeaderElectionRecord{HolderIdentity: lead.Holder, LeaseDurationSeconds: int(lead.DurationSeconds), LeaderTransitions: int(lead.Transitions)}
+	if lead.Acquired != nil {
+		r.AcquireTime = metav1.Time{Time: lead.Acquired.Time}
+	}
+	if lead.Renewed != nil {
+		r.RenewTime = metav1.Time{Time: lead.Renewed.Time}
+	}
+	raw, err := json.Marshal(r)
+	return r, raw, err
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,117 @@
+package lead
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	firstRetry = time.Second
+	maxRetry   = 5 * time.Minute
+	// minLook is the least time between the starts of two looks at git, however many ask for one.
+	minLook = 2 * time.Second
+	// maxAsked bounds how long a git server can keep us away.
+	maxAsked = time.Hour
+	// minStatus is the least time between two writes of the status, and minSummary between two summaries that change
+	// nothing.
+	minStatus  = time.Second
+	minSummary = 100 * time.Millisecond
+)
+
+// jitter spreads d by a tenth to either side, so that many leads do not ask at once.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// retryIn is the pause after the nth failure in a row to look at git. interval is that of polling, polled whether a ref
+// like this one is looked at by the clock; where it is not, and only somebody can help, ok is false.
+func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool) (pause time.Duration, ok bool) {
+	switch {
+	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed:
+		// Git answers well: a branch that comes back is found as soon as one that moves.
+		return jitter(interval), polled
+	case reason.Class() == v1alpha1.ClassStalled:
+		// Another spec wakes the lead; a secret is a file that may change.
+		return jitter(max(interval, time.Minute)), true
+	default:
+		return jitter(min(firstRetry<<min(max(n, 1)-1, 20), maxRetry)), true
+	}
+}
+
+// question is what git is asked. Where it changes, it is asked again at once.
+type question struct {
+	git         string // spec.git as a whole
+	request     string // the annotations that a request is made of
+	requestedAt string
+}
+
+// same is whether the answer to one is that to the other, but for its age.
+func (q question) same(other question) bool { return q.git == other.git && q.request == other.request }
+
+// turns says when git is to be looked at.
+type turns struct {
+	asked   question  // of the last look
+	began   time.Time // the last look, zero for none
+	due     time.Time // the next one by the clock, zero for never
+	barred  time.Time // until when the server wants us away
+	failed  int       // in a row
+	running bool
+}
+
+// next is when to look for q; zero for never.
+func (t *turns) next(q question, now time.Time) time.Time {
+	if t.running {
+		return time.Time{}
+	}
+	at := t.due
+	if t.began.IsZero() || q != t.asked {
+		at = now
+	}
+	if at.IsZero() {
+		return at
+	}
+	for _, earliest := range []time.Time{t.began.Add(minLook), t.barred} {
+		if !t.began.IsZero() && at.Before(earliest) {
+			at = earliest
+		}
+	}
+	return at
+}
+
+// follow takes up another polling interval.
+func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
+	if t.failed > 0 || t.running || t.began.IsZero() {
+		return
+	}
+	switch latest := now.Add(interval + interval/10 + time.Second); {
+	case !polled:
+		t.due = time.Time{}
+	case t.due.IsZero(), t.due.After(latest):
+		t.due = now.Add(jitter(interval))
+	}
+}
+
+// begin notes that a look for q begins.
+func (t *turns) begin(q question, now time.Time) { t.asked, t.began, t.running = q, now, true }
+
+// end notes how it ended, and when the next one is due by the clock.
+func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
+	t.running, t.due, t.barred = false, time.Time{}, time.Time{}
+	if reason == v1alpha1.ReasonRefResolved {
+		t.failed = 0
+		if polled {
+			t.due = now.Add(jitter(interval))
+		}
+		return
+	}
+	t.failed++
+	pause, ok := retryIn(reason, t.failed, interval, polled)
+	if ok {
+		t.due = now.Add(pause)
+	}
+	if away > 0 {
+		t.barred = now.Add(min(away, maxAsked))
+	}
+}

@@ -1,0 +1,98 @@
+package lead
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Pod is what the lead knows of a pod.
+type Pod struct {
+	Namespace, Name     string
+	UID                 types.UID
+	Labels, Annotations map[string]string
+	ServiceAccount      string
+	// Ended: it terminates, or has ended.
+	Ended bool
+	// Agent: it has an agent's container.
+	Agent bool
+}
+
+// agentContainer is the name of the container that the injector adds.
+const agentContainer = "stoker-agent"
+
+// of reports whether a pod is a gateway of the GatewaySync that is called name: the injector has labelled it, it reports,
+// or it asks for an agent.
+func (p Pod) of(name string, reports, sole bool) bool {
+	if label := p.Labels[v1alpha1.LabelCRName]; label != "" {
+		return label == name
+	}
+	if reports {
+		return true // reports are found by the same label
+	}
+	if inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
+		return false
+	}
+	asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	return asked == name || asked == "" && sole
+}
+
+// nameless reports whether a pod asks for an agent and does not say for which GatewaySync.
+func (p Pod) nameless() bool {
+	return !p.Ended && p.Labels[v1alpha1.LabelCRName] == "" && p.of("", false, true)
+}
+
+// stripped is a transform for an informer: of a pod it keeps what the lead looks at. A namespace has pods of others, too.
+func stripped(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
+		Labels: only(p.Labels, v1alpha1.LabelCRName, "app.kubernetes.io/name", "app.kubernetes.io/instance",
+			"apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"),
+		Annotations: only(p.Annotations, "stoker.io/", "ignition-sync.io/"),
+	}}
+	s.Status.Phase = p.Status.Phase
+	if len(s.Labels)+len(s.Annotations) == 0 {
+		return s, nil // a pod of somebody else
+	}
+	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
+	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range containers {
+			if containers[i].Name == agentContainer {
+				s.Spec.Containers = []corev1.Container{{Name: agentContainer}}
+			}
+		}
+	}
+	return s, nil
+}
+
+func only(from map[string]string, prefixes ...string) map[string]string {
+	var to map[string]string
+	for k, v := range from {
+		for _, p := range prefixes {
+			if strings.HasPrefix(k, p) {
+				if to == nil {
+					to = map[string]string{}
+				}
+				to[k] = v
+				break
+			}
+		}
+	}
+	return to
+}
+
+func podOf(p *corev1.Pod) Pod {
+	return Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Annotations: p.Annotations,
+		ServiceAccount: p.Spec.ServiceAccountName, Agent: len(p.Spec.Containers) > 0,
+		Ended: p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+	}
+}

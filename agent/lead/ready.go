@@ -1,0 +1,197 @@
+package lead
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// verdict says where the whole fleet stands: the first of these that holds.
+func (w *writer) verdict() verdict {
+	gs, n := w.GatewaySync, len(w.rows)
+	ref := failure.Reason(w.Ref.Err, "")
+	if w.Ref.Err != nil && ref == "" {
+		ref = v1alpha1.ReasonGitUnreachable
+	}
+	switch {
+	case w.Invalid != nil:
+		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error()}
+	case w.Ref.Err != nil && (!w.resolved || ref.Class() == v1alpha1.ClassStalled):
+		return verdict{metav1.ConditionFalse, ref, w.Ref.Err.Error()}
+	case n == 0:
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with " +
+			v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + gs.Name}
+	case !w.resolved:
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "git is asked for " + w.Ref.Desired.Ref}
+	case w.synced == n && gs.Paused():
+		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, w.allRun() + "; paused"}
+	case w.synced == n:
+		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.allRun()}
+	case gs.Paused():
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted())}
+	}
+	return w.behind()
+}
+
+func (w *writer) wanted() string {
+	if strings.HasPrefix(w.Target.Commit, w.Target.Ref) {
+		return short(w.Target.Commit)
+	}
+	return w.Target.Ref + " at " + short(w.Target.Commit)
+}
+
+func (w *writer) allRun() string {
+	if len(w.rows) == 1 {
+		return w.rows[0].Name + " runs " + w.wanted()
+	}
+	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.wanted())
+}
+
+// weight orders what gateways are not synced for: what needs somebody first.
+func weight(r v1alpha1.Reason) int {
+	if r == v1alpha1.ReasonPaused {
+		return 2
+	}
+	switch r.Class() {
+	case v1alpha1.ClassStalled:
+		return 6
+	case v1alpha1.ClassHeld:
+		return 5
+	case v1alpha1.ClassNotInjected:
+		return 4
+	case v1alpha1.ClassRetry:
+		return 3
+	default:
+		return 1
+	}
+}
+
+// behind is the verdict of a fleet in which gateways are not synced: the weightiest of their reasons.
+func (w *writer) behind() verdict {
+	var worst *gateway
+	others := 0
+	for i := range w.rows {
+		g := &w.rows[i]
+		switch {
+		case g.synced:
+		case worst == nil:
+			worst = g
+		case weight(g.Reason) > weight(worst.Reason):
+			worst, others = g, others+1
+		default:
+			others++
+		}
+	}
+	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), worst.Name)
+	if worst.Message != "" {
+		message += ": " + cut(worst.Message, maxMessage/2)
+	}
+	if others > 0 {
+		message += fmt.Sprintf("; %d more", others)
+	}
+	reason := worst.Reason
+	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && reason != v1alpha1.ReasonPaused {
+		reason = v1alpha1.ReasonProgressing
+	}
+	return verdict{metav1.ConditionFalse, reason, message}
+}
+
+// allSynced speaks of the gateways alone: a git server that is away does not change what they run.
+func (w *writer) allSynced(v verdict) {
+	switch n := len(w.rows); {
+	case n == 0:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no gateway was discovered")
+	case w.resolved && w.synced == n:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionTrue, v1alpha1.ReasonSynced, w.allRun())
+	case w.resolved && v.status != metav1.ConditionTrue && w.Ref.Err == nil:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, v.reason, v.message)
+	case w.resolved:
+		b := w.behind()
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, b.reason, b.message)
+	default:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "it is not known yet what they are to run")
+	}
+}
+
+// ready writes Ready, and Reconciling or Stalled while they are true. It returns when the progress deadline is over.
+func (w *writer) ready(v verdict) time.Time {
+	class := v.reason.Class()
+	// Somebody who is paused, or has no gateways, waits for nothing.
+	stalled := v.status != metav1.ConditionTrue && class == v1alpha1.ClassStalled
+	working := v.status == metav1.ConditionFalse && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
+	again := time.Time{}
+	if working {
+		since, over := w.since()
+		limit, err := w.GatewaySync.Spec.Deadline()
+		if err != nil {
+			limit = v1alpha1.DefaultProgressDeadline
+		}
+		end := since.Add(limit)
+		if over || !w.Now.Before(end) {
+			stalled, working = true, false
+			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s, work goes on: %s: %s", limit, v.reason, v.message)}
+		} else {
+			again = end
+			w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
+			meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(since)
+		}
+	}
+	if !working {
+		meta.RemoveStatusCondition(&w.st.Conditions, v1alpha1.ConditionReconciling)
+	}
+	if stalled {
+		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v.reason, v.message)
+	} else {
+		meta.RemoveStatusCondition(&w.st.Conditions, v1alpha1.ConditionStalled)
+	}
+	w.set(v1alpha1.ConditionReady, v.status, v.reason, v.message)
+	return again
+}
+
+// since is when the work that is under way began: with the generation, the ref and the commit that it is about, or when
+// a gateway fell back. It is kept in the condition, because a lead that comes later has nothing else. over means that the
+// deadline of this very work was over before, and nobody has asked again.
+func (w *writer) since() (began time.Time, over bool) {
+	a, b := w.was.Target, w.st.Target
+	same := w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
+	if c := w.before(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
+		return c.LastTransitionTime.Time, false
+	}
+	c := w.before(v1alpha1.ConditionStalled)
+	over = same && a.RequestedAt == b.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+	return w.now.Time, over
+}
+
+const maxHistory = 10
+
+// records writes what is remembered: the last sync, the last good commit, the history, and the request that was handled.
+func (w *writer) records() {
+	st := &w.st
+	for i := range w.rows {
+		g := &w.rows[i]
+		if !g.delivered || g.LastSyncTime == nil || st.LastSyncTime != nil && !st.LastSyncTime.Before(g.LastSyncTime) {
+			continue
+		}
+		st.LastSyncTime = g.LastSyncTime.DeepCopy()
+		st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = g.SyncedRef, g.SyncedCommit, short(g.SyncedCommit)
+	}
+	if at := w.Target.RequestedAt; at != "" && at == w.Ref.Desired.RequestedAt && w.resolved &&
+		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
+		st.LastHandledRequest = at
+	}
+	if !w.resolved || w.synced != len(w.rows) || w.synced == 0 {
+		return
+	}
+	if g := st.LastGood; g == nil || g.Commit != w.Target.Commit || g.Ref != w.Target.Ref {
+		good := v1alpha1.CommitRecord{Ref: w.Target.Ref, Commit: w.Target.Commit, At: w.now}
+		st.LastGood = &good
+		st.History = append([]v1alpha1.CommitRecord{good}, st.History[:min(len(st.History), maxHistory-1)]...)
+	}
+}

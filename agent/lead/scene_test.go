@@ -1,0 +1,224 @@
+package lead
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	commitA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	commitB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// scene is a fleet as a lead sees it, written down by a test.
+type scene struct {
+	t testing.TB
+	Seen
+	events []Event // of the last summary
+	last   Summary
+}
+
+// newScene is a GatewaySync that asks for main, which is at commitA, and n gateways that run it.
+func newScene(t testing.TB, n int) *scene {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Namespace, gs.Name, gs.UID, gs.Generation, gs.ResourceVersion = "plant", "site", "uid-site", 1, "1"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	s := &scene{t: t, Seen: Seen{GatewaySync: gs, Now: noon}}
+	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
+	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
+	for i := range n {
+		s.gateway(fmt.Sprintf("gw-%d", i))
+	}
+	return s
+}
+
+// gateway adds a pod with an agent, which reports that all is done.
+func (s *scene) gateway(name string) *v1alpha1.SyncReport {
+	p := s.pod(name)
+	r := &v1alpha1.SyncReport{}
+	r.Name, r.Namespace = p.Name, p.Namespace
+	r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: p.UID}}
+	started := metav1.NewTime(noon.Add(-time.Minute))
+	r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced,
+		Ref: "main", Commit: commitA, Target: commitA, Generation: 1, Started: &started, Duration: "1.2s", AgentVersion: "v1"}
+	s.Reports = append(s.Reports, r)
+	return r
+}
+
+func (s *scene) pod(name string) *Pod {
+	s.Pods = append(s.Pods, Pod{Namespace: "plant", Name: name + "-0", UID: types.UID("uid-" + name), ServiceAccount: "default", Agent: true,
+		Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
+	return &s.Pods[len(s.Pods)-1]
+}
+
+func (s *scene) report(i int) *v1alpha1.SyncReportStatus { return &s.Reports[i].Status }
+
+// fails makes a gateway report an error about today's target.
+func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
+	r := s.report(i)
+	r.Phase, r.Reason, r.Message, r.Commit = v1alpha1.GatewayError, reason, message, ""
+	if reason.Class() == v1alpha1.ClassHeld {
+		r.Phase = v1alpha1.GatewayHeld
+	}
+	r.Target, r.Generation = s.Target.Commit, s.Target.Generation
+}
+
+// moves makes the ref move to a commit.
+func (s *scene) moves(commit string) { s.Target.Commit = commit }
+
+// takes makes a gateway run the target.
+func (s *scene) takes(i int) {
+	r := s.report(i)
+	started := metav1.NewTime(s.Now)
+	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
+	r.Ref, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Generation, &started, s.Target.RequestedAt
+}
+
+// write summarises, checks what holds for every status, and writes it as the API server would.
+func (s *scene) write() *v1alpha1.GatewaySyncStatus {
+	s.t.Helper()
+	sum := Summarise(s.Seen)
+	s.events, s.last = sum.Events, sum
+	checkInvariants(s.t, s.Seen, sum)
+	st := stored(s.t, sum.Status)
+	s.GatewaySync = s.GatewaySync.DeepCopy()
+	s.GatewaySync.Status = st
+	return &s.GatewaySync.Status
+}
+
+// stored is a status as it comes back from the API server.
+func stored(t testing.TB, st v1alpha1.GatewaySyncStatus) v1alpha1.GatewaySyncStatus {
+	t.Helper()
+	data, err := json.Marshal(st)
+	require.NoError(t, err)
+	var out v1alpha1.GatewaySyncStatus
+	require.NoError(t, json.Unmarshal(data, &out))
+	return out
+}
+
+func (s *scene) after(d time.Duration) *scene { s.Now = s.Now.Add(d); return s }
+
+// told lists the events of the last summary, as "Reason" or "pod: Reason".
+func (s *scene) told() []string {
+	var out []string
+	for _, e := range s.events {
+		if e.Pod != nil {
+			out = append(out, e.Pod.Name+": "+e.Reason)
+		} else {
+			out = append(out, e.Reason)
+		}
+	}
+	return out
+}
+
+// condition writes a condition as "True/Synced", or "" where there is none.
+func condition(st *v1alpha1.GatewaySyncStatus, name string) string {
+	c := meta.FindStatusCondition(st.Conditions, name)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+func messageOf(st *v1alpha1.GatewaySyncStatus, name string) string {
+	if c := meta.FindStatusCondition(st.Conditions, name); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// checkInvariants holds for every summary of anything.
+func checkInvariants(t testing.TB, seen Seen, sum Summary) {
+	t.Helper()
+	st := &sum.Status
+	gs := seen.GatewaySync
+	types := map[string]bool{}
+	for _, c := range st.Conditions {
+		require.False(t, types[c.Type], "one condition per type: %s", c.Type)
+		types[c.Type] = true
+		switch c.Type {
+		case v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid, v1alpha1.ConditionAllGatewaysSynced,
+			v1alpha1.ConditionSidecarInjected, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled:
+			require.Equal(t, gs.Generation, c.ObservedGeneration, c.Type)
+			require.NotEmpty(t, c.Reason, c.Type)
+			require.LessOrEqual(t, len(c.Message), maxMessage, c.Type)
+		}
+		was := meta.FindStatusCondition(gs.Status.Conditions, c.Type)
+		if was != nil && was.Status == c.Status && c.Type != v1alpha1.ConditionReconciling {
+			require.True(t, was.LastTransitionTime.Equal(&c.LastTransitionTime), "%s moved its time without a transition", c.Type)
+		}
+	}
+	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid,
+		v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionSidecarInjected} {
+		require.True(t, types[name], "%s is always there", name)
+	}
+	for _, name := range []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled} {
+		if c := meta.FindStatusCondition(st.Conditions, name); c != nil {
+			require.Equal(t, metav1.ConditionTrue, c.Status, "%s is there only while it is true", name)
+		}
+	}
+	require.False(t, types[v1alpha1.ConditionReconciling] && types[v1alpha1.ConditionStalled])
+	ready := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+	if ready.Status == metav1.ConditionTrue {
+		require.False(t, types[v1alpha1.ConditionReconciling] || types[v1alpha1.ConditionStalled])
+		require.Equal(t, gs.Generation, st.ObservedGeneration)
+		require.Positive(t, sum.Discovered)
+		checkEveryGatewayIsThere(t, seen)
+	}
+	require.Equal(t, fmt.Sprintf("%d/%d", sum.Synced, sum.Discovered), st.GatewaysReady)
+	require.LessOrEqual(t, len(st.DiscoveredGateways), maxRows)
+	require.LessOrEqual(t, len(st.History), maxHistory)
+	for i, g := range st.DiscoveredGateways {
+		require.NotEmpty(t, g.Name)
+		require.True(t, i == 0 || st.DiscoveredGateways[i-1].Name < g.Name, "rows are sorted and each name is there once: %q", g.Name)
+	}
+	require.LessOrEqual(t, size(st.DiscoveredGateways), 2*rowBytes)
+	require.LessOrEqual(t, len(sum.Events), maxEvents)
+	for _, e := range sum.Events {
+		require.LessOrEqual(t, len(e.Note), maxMessage)
+	}
+
+	again := seen
+	again.GatewaySync = gs.DeepCopy()
+	again.GatewaySync.Status = stored(t, *st)
+	twice := Summarise(again)
+	require.Empty(t, twice.Events, "no event is sent twice")
+	change, err := difference(&again.GatewaySync.Status, &twice.Status)
+	require.NoError(t, err)
+	require.Nil(t, change, "what is seen again changes nothing")
+}
+
+// checkEveryGatewayIsThere is a second opinion on Ready: every live pod of the fleet has a report of its own that says that
+// it runs the target.
+func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
+	t.Helper()
+	gs := seen.GatewaySync
+	require.Equal(t, gs.Generation, seen.Target.Generation)
+	for _, p := range seen.Pods {
+		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
+		asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+		label := p.Labels[v1alpha1.LabelCRName]
+		if p.Ended || label != gs.Name && (label != "" || inject != "true" || asked != gs.Name) {
+			continue
+		}
+		found := false
+		for _, r := range seen.Reports {
+			s := r.Status
+			found = found || r.Name == p.Name && (s.Phase == v1alpha1.GatewaySynced || s.Phase == v1alpha1.GatewayStandby) &&
+				s.Commit == seen.Target.Commit && s.Commit != "" && s.Generation == gs.Generation
+		}
+		require.True(t, found, "Ready, but pod %s does not run %s", p.Name, seen.Target.Commit)
+	}
+}

@@ -1,0 +1,166 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// serve leads: it starts the watches that only a lead needs, waits for them, and runs a term.
+func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &served{Lead: l, uid: gs.UID, syncs: syncs, wake: changed}
+	var err error
+	s.reported, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
+		o.LabelSelector = labelled(l.GatewaySync)
+	}, 0, func(string, string) { poke(changed) })
+	if err != nil {
+		return err
+	}
+	s.running, err = watchPods(l.Clients.Core, l.Namespace, func() { poke(changed) })
+	if err != nil {
+		return err
+	}
+	go s.reported.Run(ctx)
+	go s.running.RunWithContext(ctx)
+	if !within(ctx, func() bool { return s.reported.HasSynced() && s.running.HasSynced() }) {
+		return nil
+	}
+	look := &looker{connect: l.Connect, store: l.Store}
+	defer look.close()
+	return newTerm(s, look.look, l.Metrics, log, l.Now).run(ctx)
+}
+
+// watchPods watches the pods of a namespace, all of them: gateways carry a label, but a pod that asks for an agent and has
+// none does not, and annotations cannot be selected by. One watch sees both; of the pods of others it keeps their names.
+func watchPods(client kubernetes.Interface, namespace string, changed func()) (cache.SharedIndexInformer, error) {
+	pods := client.CoreV1().Pods(namespace)
+	in := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, o)
+		},
+	}, &corev1.Pod{}, 0, cache.Indexers{})
+	if err := in.SetTransform(stripped); err != nil {
+		return nil, err
+	}
+	ours := func(obj any) bool {
+		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = d.Obj
+		}
+		p, ok := obj.(*corev1.Pod)
+		return ok && len(p.Labels)+len(p.Annotations) > 0
+	}
+	tell := func(obj any) {
+		if ours(obj) {
+			changed()
+		}
+	}
+	_, err := in.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: tell, DeleteFunc: tell,
+		UpdateFunc: func(was, is any) {
+			if ours(was) || ours(is) {
+				changed()
+			}
+		},
+	})
+	return in, err
+}
+
+// served is a fleet on an API server.
+type served struct {
+	*Lead
+	uid      types.UID
+	syncs    *kube.Informer[v1alpha1.GatewaySync]
+	reported *kube.Informer[v1alpha1.SyncReport]
+	running  cache.SharedIndexInformer
+	wake     chan struct{}
+
+	alone   bool
+	aloneAt time.Time
+}
+
+var _ fleet = (*served)(nil)
+
+func (s *served) changed() <-chan struct{} { return s.wake }
+
+func (s *served) sync() (*v1alpha1.GatewaySync, error, bool) {
+	gs, err := s.syncs.Get(s.Namespace, s.GatewaySync)
+	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+		gs, err = bare(bad.Object), nil
+		return gs, bad, gs.UID != s.uid || gs.DeletionTimestamp != nil
+	}
+	if err != nil || gs.UID != s.uid || gs.DeletionTimestamp != nil {
+		return nil, nil, true
+	}
+	return gs, nil, false
+}
+
+func (s *served) reports() []*v1alpha1.SyncReport { return s.reported.List() }
+
+func (s *served) pods() []Pod {
+	var list []Pod
+	for _, obj := range s.running.GetStore().List() {
+		p, ok := obj.(*corev1.Pod)
+		if !ok || len(p.Labels)+len(p.Annotations) == 0 {
+			continue
+		}
+		list = append(list, podOf(p))
+	}
+	return list
+}
+
+// aloneFor is how long the answer of sole counts.
+const aloneFor = 5 * time.Minute
+
+// sole asks the API server, at most once in a while, and only where a pod does not say whose it is.
+func (s *served) sole(ctx context.Context) bool {
+	nameless := false
+	for _, p := range s.pods() {
+		nameless = nameless || p.nameless()
+	}
+	if !nameless {
+		return false
+	}
+	if now := s.Now(); now.Sub(s.aloneAt) >= aloneFor {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		list, undecodable, err := s.lock.syncs.List(ctx, metav1.ListOptions{Limit: 2})
+		s.alone, s.aloneAt = err == nil && len(list)+len(undecodable) == 1, now
+	}
+	return s.alone
+}
+
+func (s *served) target() v1alpha1.SyncTargetSpec { return s.lock.spec() }
+
+func (s *served) writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+	return s.lock.write(ctx, change)
+}
+
+func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+	patch, err := statusPatch(gs, change)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, err := s.lock.confirm(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	return s.lock.syncs.Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: statusManager}, "status")
+}
+
+func (s *served) tell(gs *v1alpha1.GatewaySync, events []Event) { s.events.send(gs, events...) }

@@ -1,0 +1,69 @@
+package lead
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// sight is what is seen of the lock, by this agent's watch and by its own clock: clocks of others are not trusted.
+type sight struct {
+	identity string
+	now      func() time.Time
+
+	mu      sync.Mutex
+	listed  bool                 // something is known
+	target  *v1alpha1.SyncTarget // nil for none
+	since   time.Time            // when the lock's record was seen to change last
+	changed chan struct{}
+}
+
+func newSight(identity string, now func() time.Time) *sight {
+	return &sight{identity: identity, now: now, since: now(), changed: make(chan struct{}, 1)}
+}
+
+// saw takes what the watch says. Any change of the record is a sign of life of its holder.
+func (s *sight) saw(t *v1alpha1.SyncTarget) {
+	s.mu.Lock()
+	if s.target == nil || t == nil || !equality.Semantic.DeepEqual(s.target.Spec.Lead, t.Spec.Lead) {
+		s.since = s.now()
+	}
+	s.target, s.listed = t, true
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// lockState is where the lock stands.
+type lockState struct {
+	target *v1alpha1.SyncTarget
+	free   bool
+	// taken: somebody else holds it.
+	taken bool
+	// in is when it becomes free if its holder gives no sign of life.
+	in time.Duration
+}
+
+func (s *sight) state() lockState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := lockState{target: s.target, in: time.Hour}
+	if !s.listed {
+		return st
+	}
+	if s.target == nil || s.target.Spec.Lead.Holder == "" {
+		st.free = true
+		return st
+	}
+	// At least our own duration: a record that says 0 would let everybody in.
+	lasts := max(time.Duration(s.target.Spec.Lead.DurationSeconds)*time.Second, time.Second)
+	st.in = s.since.Add(lasts).Sub(s.now())
+	st.free = st.in <= 0
+	st.taken = !st.free && s.target.Spec.Lead.Holder != s.identity
+	return st
+}

@@ -1,0 +1,246 @@
+package lead
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Seen is all that a status is made of.
+type Seen struct {
+	// GatewaySync holds the status that was written last. Where Invalid says that the spec cannot be read, it has nothing
+	// but metadata and status.
+	GatewaySync *v1alpha1.GatewaySync
+	// Invalid is why the spec cannot be used, nil where it can.
+	Invalid error
+	// Ref is what is known of the desired ref.
+	Ref Ref
+	// Target is what the agents were told last.
+	Target  v1alpha1.SyncTargetSpec
+	Reports []*v1alpha1.SyncReport
+	Pods    []Pod
+	// Sole is whether the namespace has no other GatewaySync, so that pods need not name theirs.
+	Sole bool
+	Now  time.Time
+}
+
+// Ref is what is known of the desired ref.
+type Ref struct {
+	Desired v1alpha1.Desired
+	// Err is why it is not resolved, or could not be looked at again.
+	Err error
+	// Looked is whether this lead has looked at git for it. Until then what an earlier lead found counts.
+	Looked bool
+	// Answered is the last stoker.io/requested-at for which git was looked at, with whatever outcome.
+	Answered string
+	// Asking is true while git is being asked.
+	Asking bool
+	// HostKey is whether the git host showed an ssh host key that was accepted.
+	HostKey bool
+}
+
+// Summary is what follows.
+type Summary struct {
+	Status v1alpha1.GatewaySyncStatus
+	// Events are what changed since the last status, to be sent once this one is written.
+	Events []Event
+	// Again is when another summary says something else though nothing happened; zero for never.
+	Again              time.Time
+	Discovered, Synced int
+}
+
+// Summarise makes the status of a GatewaySync. It is pure, and the only place where conditions come from: what is seen
+// again gives the status that is there, and no event.
+func Summarise(s Seen) Summary {
+	gs := s.GatewaySync
+	w := &writer{Seen: s, was: &gs.Status, now: metav1.NewTime(s.Now.Truncate(time.Second)), rows: gateways(&s)}
+	w.st = *gs.Status.DeepCopy()
+	st := &w.st
+	st.ObservedGeneration = gs.Generation
+	if s.Invalid == nil {
+		st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
+	}
+	for i := range w.rows {
+		if w.rows[i].synced {
+			w.synced++
+		}
+	}
+	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref
+	st.GatewaysReady = fmt.Sprintf("%d/%d", w.synced, len(w.rows))
+	w.target()
+	w.inherit()
+	w.refResolved()
+	w.hostKey()
+	w.profiles()
+	w.sidecars()
+	verdict := w.verdict()
+	w.allSynced(verdict)
+	w.records()
+	again := w.ready(verdict)
+	st.DiscoveredGateways = fitted(w.rows)
+	return Summary{
+		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: w.synced,
+	}
+}
+
+// writer is a summary in the making.
+type writer struct {
+	Seen
+	was      *v1alpha1.GatewaySyncStatus
+	st       v1alpha1.GatewaySyncStatus
+	now      metav1.Time
+	rows     []gateway
+	synced   int
+	resolved bool // the target is what is wanted now
+	carried  bool // Ref.Err is what an earlier lead found
+}
+
+// verdict is the fleet in one word and a sentence.
+type verdict struct {
+	status  metav1.ConditionStatus
+	reason  v1alpha1.Reason
+	message string
+}
+
+func (w *writer) set(condition string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	meta.SetStatusCondition(&w.st.Conditions, metav1.Condition{
+		Type: condition, Status: status, Reason: string(reason), Message: cut(message, maxMessage),
+		ObservedGeneration: w.GatewaySync.Generation, LastTransitionTime: w.now,
+	})
+}
+
+// target says what the gateways are to run, and what is known of the request.
+func (w *writer) target() {
+	d := w.Ref.Desired
+	if d.Ref == "" {
+		return // the request or the spec cannot be understood: what was wanted last stays
+	}
+	t := &v1alpha1.TargetStatus{Ref: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: w.Ref.Answered}
+	if w.resolved {
+		t.Commit = w.Target.Commit
+	}
+	w.st.Target = t
+	w.st.Request = nil
+	if d.Over != "" || d.Lapsed != "" {
+		w.st.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+	}
+}
+
+// inherit takes over what an earlier lead found about the same ref, so that a new one does not tell it again.
+func (w *writer) inherit() {
+	c := w.before(v1alpha1.ConditionRefResolved)
+	if w.Ref.Looked || w.Ref.Err != nil || c == nil || c.Status != metav1.ConditionFalse ||
+		c.ObservedGeneration != w.GatewaySync.Generation || !w.sameRef() {
+		return
+	}
+	w.Ref.Err, w.carried = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message), true
+}
+
+func (w *writer) refResolved() {
+	switch err := w.Ref.Err; {
+	case err != nil:
+		w.st.RefResolutionStatus = v1alpha1.RefResolutionError
+		reason, message := failure.Reason(err, v1alpha1.ReasonGitUnreachable), err.Error()
+		if w.resolved && !w.carried {
+			message = fmt.Sprintf("%s; the gateways stay at %s", cut(message, maxMessage-80), short(w.Target.Commit))
+		}
+		// What a server that is away says differs from try to try (a port, a time). Only another reason is news.
+		if c := w.before(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
+			reason.Class() == v1alpha1.ClassRetry && w.sameRef() && c.ObservedGeneration == w.GatewaySync.Generation {
+			message = c.Message
+		}
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionFalse, reason, message)
+	case w.resolved:
+		w.st.RefResolutionStatus = v1alpha1.RefResolved
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved,
+			fmt.Sprintf("%s is at %s", w.Target.Ref, short(w.Target.Commit)))
+	case w.Ref.Asking:
+		w.st.RefResolutionStatus = v1alpha1.RefResolving
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git is asked for "+w.Ref.Desired.Ref)
+	default:
+		w.st.RefResolutionStatus = v1alpha1.RefNotResolved
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git was not asked yet")
+	}
+}
+
+// sameRef is whether the same ref was wanted last.
+func (w *writer) sameRef() bool {
+	return w.was.Target != nil && w.st.Target != nil && w.was.Target.Ref == w.st.Target.Ref
+}
+
+func (w *writer) before(condition string) *metav1.Condition {
+	return meta.FindStatusCondition(w.was.Conditions, condition)
+}
+
+// hostKey speaks of repositories that are reached over ssh, and is not there for others.
+func (w *writer) hostKey() {
+	const condition = v1alpha1.ConditionSSHHostKeyVerification
+	git := w.GatewaySync.Spec.Git
+	if w.Invalid == nil && !overSSH(git.Repo) {
+		meta.RemoveStatusCondition(&w.st.Conditions, condition)
+		return
+	}
+	if w.Invalid != nil {
+		return
+	}
+	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.SSHKey.InsecureIgnoreHostKey {
+		w.set(condition, metav1.ConditionFalse, v1alpha1.ReasonHostKeyUnknown,
+			"the git host is not checked: spec.git.auth.sshKey.insecureIgnoreHostKey is set")
+		return
+	}
+	bad := func(r v1alpha1.Reason) bool {
+		return r == v1alpha1.ReasonHostKeyUnknown || r == v1alpha1.ReasonHostKeyMismatch
+	}
+	if r := failure.Reason(w.Ref.Err, ""); bad(r) {
+		w.set(condition, metav1.ConditionFalse, r, w.Ref.Err.Error())
+		return
+	}
+	for _, g := range w.rows {
+		if bad(g.Reason) {
+			w.set(condition, metav1.ConditionFalse, g.Reason, g.Name+": "+g.Message)
+			return
+		}
+	}
+	known := w.before(condition)
+	if w.Ref.HostKey || w.synced > 0 || known != nil && known.Status == metav1.ConditionTrue && w.sameRef() {
+		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host showed a key that is trusted")
+		return
+	}
+	w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
+}
+
+func (w *writer) profiles() {
+	if w.Invalid != nil {
+		w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionFalse,
+			failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error())
+		return
+	}
+	message := "service-path mode: the spec has no profiles"
+	if names := slices.Sorted(maps.Keys(w.GatewaySync.Spec.Sync.Profiles)); len(names) > 0 {
+		message = "valid: " + list(names, 5)
+	}
+	w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionTrue, v1alpha1.ReasonProfilesValid, message)
+}
+
+func (w *writer) sidecars() {
+	var without []string
+	for _, g := range w.rows {
+		if g.SyncStatus == v1alpha1.GatewayMissingSidecar {
+			without = append(without, g.PodName)
+		}
+	}
+	if len(without) == 0 {
+		w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionTrue, v1alpha1.ReasonSidecarInjected, "every pod that asks for an agent has one")
+		return
+	}
+	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar,
+		fmt.Sprintf("%s without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew",
+			counted(len(without), "pod"), list(without, 5)))
+}

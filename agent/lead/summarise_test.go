@@ -1,0 +1,413 @@
+package lead
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
+	s := newScene(t, 3)
+	st := s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "all 3 gateways run main at aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced))
+	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
+	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
+	assert.Equal(t, "True/SidecarInjected", condition(st, v1alpha1.ConditionSidecarInjected))
+	assert.Empty(t, condition(st, v1alpha1.ConditionSSHHostKeyVerification), "a repository without ssh has no host key")
+	assert.Equal(t, v1alpha1.RefResolved, st.RefResolutionStatus)
+	assert.EqualValues(t, 1, st.ObservedGeneration)
+	assert.EqualValues(t, 1, st.ProfileCount)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", Commit: commitA}, st.Target)
+	assert.Equal(t, commitA, st.LastGood.Commit)
+	assert.Len(t, st.History, 1)
+	assert.Equal(t, "main", st.LastSyncRef)
+	assert.Equal(t, "aaaaaaa", st.LastSyncCommitShort)
+	assert.Equal(t, []string{"RefResolved", "gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
+	row := st.DiscoveredGateways[1]
+	assert.Equal(t, "gw-1", row.Name)
+	assert.Equal(t, "gw-1-0", row.PodName)
+	assert.Equal(t, commitA, row.SyncedCommit)
+	assert.Equal(t, "1.2s", row.LastSyncDuration)
+	assert.True(t, s.last.Again.IsZero(), "nothing changes by itself")
+}
+
+func TestANewCommitIsDeliveredGatewayByGateway(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.after(time.Hour).moves(commitB)
+	st := s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling))
+	assert.Equal(t, "0/2", st.GatewaysReady)
+	assert.Equal(t, []string{"RefUpdated"}, s.told())
+	assert.Equal(t, commitA, st.LastGood.Commit, "the last good commit stays until another one is good")
+	assert.Equal(t, s.Now.Add(10*time.Minute), s.last.Again)
+	assert.Equal(t, v1alpha1.GatewayPending, st.DiscoveredGateways[0].SyncStatus)
+	assert.Equal(t, commitA, st.DiscoveredGateways[0].SyncedCommit)
+
+	s.after(time.Second).takes(0)
+	st = s.write()
+	assert.Equal(t, "1/2", st.GatewaysReady)
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted"}, s.told())
+	assert.Equal(t, commitB, st.LastSyncCommit)
+
+	s.after(time.Second).takes(1)
+	st = s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, []string{"gw-1-0: SyncCompleted", "SyncCompleted"}, s.told())
+	require.Len(t, st.History, 2)
+	assert.Equal(t, commitB, st.History[0].Commit)
+	assert.Equal(t, commitB, st.LastGood.Commit)
+}
+
+func TestEveryWayOfNotBeingReady(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		given func(*scene)
+		ready string
+		says  string
+		also  map[string]string
+		told  []string // beside what a first status tells of its other gateways
+	}{
+		{name: "no pod asks for it", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
+			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
+		{name: "pods that terminate do not count", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
+			ready: "Unknown/NoGateways"},
+		{name: "git was not looked at yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
+			ready: "False/Progressing", says: "git is asked for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
+		{name: "the target is of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
+			ready: "False/Progressing", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
+		{name: "the target is of another ref", given: func(s *scene) { s.Ref.Desired.Ref = "v2" },
+			ready: "False/Progressing", says: "git is asked for v2"},
+		{name: "a gateway followed an older generation", given: func(s *scene) {
+			s.GatewaySync.Generation, s.Target.Generation = 2, 2
+			s.takes(0)
+		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1: has not begun with what is wanted now; before: Synced"},
+		{name: "a gateway has written files and not verified them", given: func(s *scene) { s.report(1).Phase = v1alpha1.GatewayApplied; s.report(1).Reason = v1alpha1.ReasonWaitingForGateway },
+			ready: "False/WaitingForGateway"},
+		{name: "an agent has not reported yet", given: func(s *scene) { s.Reports = s.Reports[:1] },
+			ready: "False/Progressing", says: "gw-1: its agent has not reported yet"},
+		{name: "a report of an earlier pod of that name counts for nothing", given: func(s *scene) { s.Pods[1].UID = "another" },
+			ready: "False/Progressing", says: "gw-1: its agent has not reported yet"},
+		{name: "a gateway failed for good", given: func(s *scene) { s.fails(1, v1alpha1.ReasonTemplateFailed, "projects/a: no such variable") },
+			ready: "False/TemplateFailed", says: "gw-1: projects/a: no such variable", also: map[string]string{"Stalled": "True/TemplateFailed", "Reconciling": ""},
+			told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+		{name: "a gateway failed and tries again", given: func(s *scene) { s.fails(1, v1alpha1.ReasonScanFailed, "timed out") },
+			ready: "False/ScanFailed", also: map[string]string{"Stalled": "", "Reconciling": "True/ScanFailed"}, told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+		{name: "a Designer is open", given: func(s *scene) { s.fails(1, v1alpha1.ReasonDesignerSessionActive, "by eng on PC7") },
+			ready: "False/DesignerSessionActive", also: map[string]string{"Reconciling": "True/DesignerSessionActive"},
+			told: []string{"gw-1-0: DesignerSessionActive", "DesignerSessionActive"}},
+		{name: "a conflict waits for a person", given: func(s *scene) { s.fails(1, v1alpha1.ReasonConflictDetected, "a.json") },
+			ready: "False/ConflictDetected", told: []string{"gw-1-0: ConflictDetected", "ConflictDetected"}},
+		{name: "a mass deletion waits for a person", given: func(s *scene) { s.fails(1, v1alpha1.ReasonMassDeletion, "90 files") },
+			ready: "False/MassDeletion", told: []string{"gw-1-0: SyncHeld", "SyncHeld"}},
+		{name: "what needs a person outweighs what is tried again", given: func(s *scene) {
+			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
+			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
+		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
+		{name: "it is paused and behind", given: func(s *scene) {
+			s.GatewaySync.Spec.Paused = true
+			s.moves(commitB)
+			s.takes(0)
+		}, ready: "False/Paused", says: "paused; 1 of 2 gateways run main at bbbbbbb", also: map[string]string{"Reconciling": "", "Stalled": ""}},
+		{name: "it is paused and there", given: func(s *scene) { s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"} },
+			ready: "True/Paused", says: "all 2 gateways run main at aaaaaaa; paused"},
+		{name: "two pods have one name", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "gw-0" },
+			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 have the name of one gateway",
+			told: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
+		{name: "a pod has no agent", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels, p.Agent = nil, false
+			p.Annotations[v1alpha1.AnnotationCRName] = "site"
+		}, ready: "False/MissingSidecar", says: "gw-2: the pod asks for an agent and has none", also: map[string]string{"SidecarInjected": "False/MissingSidecar", "Reconciling": "True/MissingSidecar"}},
+		{name: "a pod has no agent and is annotated the older way", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels, p.Agent = nil, false
+			p.Annotations = map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/cr-name": "site"}
+		}, ready: "False/MissingSidecar"},
+		{name: "a pod has no agent and names nobody, beside the only GatewaySync", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels, p.Agent = nil, false
+			s.Sole = true
+		}, ready: "False/MissingSidecar"},
+		{name: "a pod of another GatewaySync is none of ours", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels = map[string]string{v1alpha1.LabelCRName: "other"}
+			p = s.pod("gw-3")
+			p.Labels = nil
+			p.Annotations[v1alpha1.AnnotationCRName] = "other"
+			p = s.pod("gw-4")
+			p.Labels = nil
+		}, ready: "True/Synced"},
+		{name: "a name that is none", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
+			ready: "False/InvalidAnnotation", says: "gw-1-0: annotation stoker.io/gateway-name", told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+		{name: "the ref is gone", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no branch main") },
+			ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound", "Stalled": "True/RefNotFound", "AllGatewaysSynced": "True/Synced"}},
+		{name: "the credentials are wrong", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonAuthFailed, "401") },
+			ready: "False/AuthFailed", says: "401", also: map[string]string{"Stalled": "True/AuthFailed"}},
+		{name: "git is away, and the fleet runs what it is to run", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
+			ready: "True/Synced", also: map[string]string{"RefResolved": "False/GitUnreachable", "Reconciling": ""}},
+		{name: "git is away, and the fleet does not know what to run", given: func(s *scene) {
+			s.Ref.Err, s.Target.Commit = failure.New(v1alpha1.ReasonGitUnreachable, "refused"), ""
+		}, ready: "False/GitUnreachable", also: map[string]string{"Reconciling": "True/GitUnreachable"}},
+		{name: "a request that is no ref", given: func(s *scene) {
+			s.Ref = Ref{Looked: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
+		}, ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound"}},
+		{name: "the spec is not valid", given: func(s *scene) { s.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.polling.interval: banana") },
+			ready: "False/ProfilesInvalid", says: "banana", also: map[string]string{"ProfilesValid": "False/ProfilesInvalid", "Stalled": "True/ProfilesInvalid"}},
+		{name: "a host that is not checked does not count against Ready", given: func(s *scene) {
+			s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"
+			s.GatewaySync.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
+		}, ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyUnknown"}},
+		{name: "a host key that changed", given: func(s *scene) {
+			s.GatewaySync.Spec.Git.Repo = "ssh://git@git.example.com/site.git"
+			s.Ref.Err = failure.New(v1alpha1.ReasonHostKeyMismatch, "SHA256:x")
+		}, ready: "False/HostKeyMismatch", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyMismatch"}},
+		{name: "a host key that is trusted", given: func(s *scene) { s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git" },
+			ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "True/HostKeyVerified"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			c.given(s)
+			st := s.write()
+			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), c.says)
+			for name, want := range c.also {
+				assert.Equal(t, want, condition(st, name), name)
+			}
+			if c.told != nil {
+				var told []string
+				for _, e := range s.told() {
+					if !strings.Contains(e, "SyncCompleted") && e != "RefResolved" {
+						told = append(told, e)
+					}
+				}
+				assert.Equal(t, c.told, told)
+			}
+		})
+	}
+}
+
+func TestWorkThatTakesTooLongIsStalledAndGoesOn(t *testing.T) {
+	s := newScene(t, 2)
+	s.GatewaySync.Spec.ProgressDeadline = "2m"
+	s.write()
+	s.after(time.Minute).moves(commitB)
+	s.write()
+	began := s.Now
+	s.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
+	s.after(time.Minute).takes(0)
+	st := s.write()
+	assert.Equal(t, "True/GatewayUnreachable", condition(st, v1alpha1.ConditionReconciling))
+	assert.WithinDuration(t, began.Add(2*time.Minute), s.last.Again, 0, "progress of one gateway does not move the deadline")
+
+	s.Now = began.Add(2*time.Minute - time.Second)
+	st = s.write()
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	s.after(time.Second)
+	st = s.write()
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1: refused")
+	assert.Equal(t, []string{"SyncFailed"}, s.told())
+	assert.True(t, s.last.Again.IsZero())
+
+	st = s.after(time.Hour).write()
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	s.report(1).Message = "still refused"
+	s.write()
+	assert.Empty(t, s.told(), "what was said is not said again")
+
+	t.Run("until it is done", func(t *testing.T) {
+		done := *s
+		done.t = t
+		done.takes(1)
+		st := done.after(time.Second).write()
+		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	})
+	t.Run("or until somebody asks for something else", func(t *testing.T) {
+		other := newScene(t, 2)
+		other.Seen = s.Seen
+		other.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
+		other.Ref.Answered = "2026-01-02T13:00:00Z"
+		st := other.after(time.Second).write()
+		assert.Equal(t, "True/GatewayUnreachable", condition(st, v1alpha1.ConditionReconciling))
+		assert.Equal(t, other.Now.Add(2*time.Minute), other.last.Again)
+	})
+}
+
+func TestHintsDoNotKeepADeadlineAway(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.moves(commitB)
+	s.write()
+	for i := range 9 {
+		s.Ref.Answered = fmt.Sprint("hint-", i)
+		st := s.after(time.Minute).write()
+		require.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling))
+	}
+	s.Ref.Answered = "hint-10"
+	st := s.after(time.Minute).write()
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+}
+
+func TestARequestIsHandledWhenEveryGatewayHasDealtWithIt(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	const at = "2026-01-02T12:00:01.000000001Z"
+	s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt = at, at, at
+	st := s.after(time.Second).write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a fresh look at git that finds the same changes nothing")
+	assert.Empty(t, st.LastHandledRequest)
+	assert.Equal(t, at, st.Target.RequestedAt)
+	s.report(0).HandledRequest = at
+	assert.Empty(t, s.write().LastHandledRequest)
+	s.report(1).HandledRequest = at
+	assert.Equal(t, at, s.write().LastHandledRequest)
+	s.Ref.Desired.RequestedAt = "later"
+	assert.Equal(t, at, s.write().LastHandledRequest, "until the next one is handled")
+}
+
+func TestARollbackIsToldWhenItRunsEverywhere(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.moves(commitB)
+	s.takes(0)
+	s.write()
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedUnless: commitB}
+	s.Ref.Desired = v1alpha1.Desired{Ref: commitA, Override: true, RequestedBy: "cli", Over: commitA + "@main"}
+	s.Target.Ref, s.Target.Commit = commitA, commitA
+	st := s.write()
+	assert.NotContains(t, s.told(), "RollbackCompleted")
+	assert.Equal(t, "cli", st.Target.RequestedBy)
+	assert.Equal(t, commitA+"@main", st.Request.Over)
+	s.takes(0)
+	st = s.write()
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
+	assert.Equal(t, "gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Len(t, st.History, 3)
+}
+
+func TestANewLeadRepeatsNothing(t *testing.T) {
+	s := newScene(t, 2)
+	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: refused")
+	s.fails(1, v1alpha1.ReasonTemplateFailed, "x")
+	before := *s.write()
+	s.Ref = Ref{Desired: s.Ref.Desired, Asking: true} // nobody has looked yet
+	after := *s.after(time.Minute).write()
+	assert.Empty(t, s.told())
+	assert.Equal(t, before, after)
+
+	s.Ref.Looked, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
+	after = *s.after(time.Minute).write()
+	assert.Equal(t, before, after, "the words of a server that is away are no news")
+	s.Ref.Err = nil
+	st := s.write()
+	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
+	assert.Equal(t, []string{"RefResolved"}, s.told())
+}
+
+func TestConditionsOfOthersStay(t *testing.T) {
+	s := newScene(t, 1)
+	theirs := metav1.Condition{Type: "example.com/Approved", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)}
+	s.GatewaySync.Status.Conditions = []metav1.Condition{theirs}
+	st := s.write()
+	assert.Equal(t, "True/ByBob", condition(st, theirs.Type))
+	assert.True(t, theirs.LastTransitionTime.Equal(&meta.FindStatusCondition(st.Conditions, theirs.Type).LastTransitionTime))
+}
+
+func TestDriftIsToldOnceAndIsNoReasonAgainstReady(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.report(0).Drift.Files = 3
+	st := s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.EqualValues(t, 3, st.DiscoveredGateways[0].Drift)
+	assert.Equal(t, []string{"gw-0-0: GatewayFilesModified", "GatewayFilesModified"}, s.told())
+	s.report(0).Drift.Files = 5
+	s.write()
+	assert.Empty(t, s.told())
+}
+
+func TestARowRemembersWhatItsGatewayRan(t *testing.T) {
+	s := newScene(t, 1)
+	st := s.write()
+	last := st.DiscoveredGateways[0].LastSyncTime
+	s.fails(0, v1alpha1.ReasonScanFailed, "x")
+	s.report(0).Commit = commitA
+	started := metav1.NewTime(noon)
+	s.report(0).Started = &started
+	row := s.write().DiscoveredGateways[0]
+	assert.Equal(t, last, row.LastSyncTime, "a sync that failed is none")
+	s.Reports = nil
+	s.Pods[0].UID = "restarted"
+	row = s.write().DiscoveredGateways[0]
+	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus)
+	assert.Equal(t, commitA, row.SyncedCommit)
+	assert.Equal(t, last, row.LastSyncTime)
+}
+
+func TestTheHistoryHasTen(t *testing.T) {
+	s := newScene(t, 1)
+	for i := range 15 {
+		s.moves(strings.Repeat(fmt.Sprint(i%10), 40))
+		s.after(time.Minute).takes(0)
+		s.write()
+	}
+	st := s.GatewaySync.Status
+	require.Len(t, st.History, 10)
+	assert.Equal(t, strings.Repeat("4", 40), st.History[0].Commit)
+	assert.Equal(t, strings.Repeat("5", 40), st.History[9].Commit)
+}
+
+// The API server keeps objects of 1.5 MiB; it also keeps who wrote each field.
+func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
+	s := newScene(t, 0)
+	for i := range 2500 {
+		r := s.gateway(fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 40)))
+		if i%5 == 4 {
+			r.Status.Phase, r.Status.Reason, r.Status.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("message ", 120)
+		}
+		for p := range 32 {
+			r.Status.Projects = append(r.Status.Projects, fmt.Sprint("project-", p))
+		}
+	}
+	st := s.write()
+	assert.Len(t, st.DiscoveredGateways, maxRows)
+	assert.Equal(t, "2000/2500", st.GatewaysReady)
+	failed := 0
+	for _, g := range st.DiscoveredGateways {
+		if g.SyncStatus == v1alpha1.GatewayError {
+			failed++
+		}
+	}
+	assert.Equal(t, 500, failed, "those that are not synced come first")
+	assert.LessOrEqual(t, size(st.DiscoveredGateways), rowBytes)
+	assert.Len(t, s.events, 1, "whose row is left out is not told of each time that it comes back")
+
+	s = newScene(t, 1990)
+	s.write()
+	assert.Len(t, s.events, maxEvents-few+1)
+	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "what is about all of them is not left out")
+}
+
+func TestAnErrorWithoutAReasonIsTriedAgain(t *testing.T) {
+	s := newScene(t, 1)
+	s.Target.Commit = ""
+	s.Ref.Err = errors.New("odd")
+	assert.Equal(t, "False/GitUnreachable", condition(s.write(), v1alpha1.ConditionReady))
+}

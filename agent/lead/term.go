@@ -1,0 +1,363 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// fleet is what a term sees, and where it writes.
+type fleet interface {
+	// sync returns the GatewaySync as it was last seen. invalid says why its spec cannot be read; gone that there is none.
+	sync() (gs *v1alpha1.GatewaySync, invalid error, gone bool)
+	reports() []*v1alpha1.SyncReport
+	pods() []Pod
+	// sole reports whether the namespace has no other GatewaySync.
+	sole(ctx context.Context) bool
+	// target is what the agents were told last.
+	target() v1alpha1.SyncTargetSpec
+	writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error
+	// writeStatus changes the status of gs, if nobody wrote it since it was seen and we still lead.
+	writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error)
+	tell(gs *v1alpha1.GatewaySync, events []Event)
+	// changed is sent to when something may be another.
+	changed() <-chan struct{}
+}
+
+// term is one agent's time as lead. One goroutine drives it; a look at git runs beside it.
+type term struct {
+	fleet
+	log     *slog.Logger
+	metrics Metrics
+	look    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
+	now     func() time.Time
+
+	turns    turns
+	looks    chan found
+	looking  sync.WaitGroup
+	last     found    // the last look
+	resolved resolved // the last that succeeded
+	answered string
+	request  *v1alpha1.RequestStatus
+	known    bool // request is what DesiredRef relies on
+
+	written  *v1alpha1.GatewaySync // as we wrote it, while the watch has not brought it yet
+	replaced []string              // versions that it replaces
+	statusAt time.Time             // when the next summary may be made
+	again    time.Time             // when it will say something else
+	retry    time.Time             // when the target is written again
+	failed   int                   // writes of the status in a row
+	said     string                // the last problem that was logged
+}
+
+// resolved is a commit and what it was resolved from.
+type resolved struct {
+	git, ref, name, commit string
+	requestedAt            string
+}
+
+func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
+	return &term{fleet: f, look: look, metrics: m, log: log, now: now, looks: make(chan found, 1)}
+}
+
+// errGone means that there is nothing to lead any more.
+var errGone = errors.New("the GatewaySync is gone")
+
+// run leads until ctx ends, the GatewaySync is gone, or somebody else leads.
+func (t *term) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer t.looking.Wait()
+	defer cancel()
+	defer t.metrics.Clear()
+	for {
+		pause, err := t.turn(ctx)
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-t.changed():
+		case f := <-t.looks:
+			t.took(f)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// turn does all that is due and returns how long nothing will be.
+func (t *term) turn(ctx context.Context) (time.Duration, error) {
+	gs, invalid, gone := t.view()
+	if gone {
+		return 0, errGone
+	}
+	ref, q := t.resolve(ctx, gs, invalid)
+	if err := t.publish(ctx, gs, ref); err != nil {
+		return 0, err
+	}
+	if err := t.report(ctx, gs, invalid, ref); err != nil {
+		return 0, err
+	}
+	return t.pause(q), nil
+}
+
+// idle is how long a turn waits at most. Nothing depends on it.
+const idle = time.Hour
+
+func (t *term) pause(q question) time.Duration {
+	now := t.now()
+	pause := idle
+	due := []time.Time{t.again, t.retry}
+	if q != (question{}) {
+		due = append(due, t.turns.next(q, now))
+	}
+	for _, at := range due {
+		if !at.IsZero() {
+			pause = min(pause, at.Sub(now))
+		}
+	}
+	if t.statusAt.After(now) { // something may have changed since the last summary
+		pause = min(pause, t.statusAt.Sub(now))
+	}
+	return max(pause, time.Millisecond)
+}
+
+// view returns the GatewaySync, as we wrote it where the watch is behind that.
+func (t *term) view() (*v1alpha1.GatewaySync, error, bool) {
+	gs, invalid, gone := t.sync()
+	if gone {
+		return nil, nil, true
+	}
+	if t.written != nil {
+		for _, version := range t.replaced {
+			if gs.ResourceVersion == version && invalid == nil {
+				return t.written, nil, false
+			}
+		}
+		t.written, t.replaced = nil, nil
+	}
+	return gs, invalid, false
+}
+
+// resolve says what is known of the desired ref, and looks at git where that is due. The question is zero where git need
+// not be asked.
+func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (Ref, question) {
+	if invalid != nil && gs.Spec.Git.Repo == "" {
+		return Ref{Looked: true, Answered: t.answered}, question{}
+	}
+	if !t.known {
+		t.request, t.known = gs.Status.Request.DeepCopy(), true
+		t.answered = t.target().RequestedAt
+		if s := gs.Status.Target; s != nil && s.RequestedAt != "" {
+			t.answered = s.RequestedAt
+		}
+	}
+	seen := *gs
+	seen.Status.Request = t.request
+	a := gs.Annotations
+	q := question{git: gitOf(gs), request: strings.Join([]string{a[v1alpha1.AnnotationRequestedRef], a[v1alpha1.AnnotationRequestedOver],
+		a[v1alpha1.AnnotationRequestedUnless]}, "\n")}
+	specCommit := ""
+	if t.last.of.same(q) {
+		specCommit = t.last.specCommit
+	}
+	want, err := v1alpha1.DesiredRef(&seen, specCommit)
+	if err != nil {
+		return Ref{Err: err, Looked: true, Answered: t.answered}, question{}
+	}
+	q.requestedAt = want.RequestedAt
+	t.request = nil
+	if want.Over != "" || want.Lapsed != "" {
+		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
+	}
+	seen.Status.Request = t.request
+
+	parsed, err := repo.ParseRef(want.Ref)
+	if err != nil {
+		return Ref{Desired: want, Err: err, Looked: true, Answered: want.RequestedAt}, question{}
+	}
+	commit, fixed := parsed.Commit()
+	if fixed && !want.Override {
+		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
+		t.answered = want.RequestedAt
+		return Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
+	}
+	t.inherit(gs, q, want)
+	now := t.now()
+	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
+	t.turns.follow(interval(gs), polled, now)
+	if at := t.turns.next(q, now); !at.IsZero() && !now.Before(at) {
+		t.turns.begin(q, now)
+		t.looking.Go(func() { t.looks <- t.look(ctx, &seen, q) })
+	}
+	ref := Ref{Desired: want, Answered: t.answered, Asking: t.turns.running}
+	if t.last.of.same(q) && t.last.of != (question{}) {
+		ref.Looked, ref.Err = true, t.last.err
+		ref.HostKey = t.last.err == nil && overSSH(gs.Spec.Git.Repo)
+	}
+	return ref, q
+}
+
+// inherit takes the commit of an earlier lead, where it was resolved from what is wanted now.
+func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desired) {
+	if t.resolved.git == q.git && t.resolved.ref == want.Ref {
+		return
+	}
+	if is := t.target(); is.Generation == gs.Generation && is.Ref == want.Ref && is.Commit != "" {
+		t.resolved = resolved{git: q.git, ref: is.Ref, name: is.RefName, commit: is.Commit, requestedAt: is.RequestedAt}
+	}
+}
+
+// interval is how often git is asked. A wrong one is reported with the spec; until it is mended, the default counts.
+func interval(gs *v1alpha1.GatewaySync) time.Duration {
+	d, err := gs.Spec.Polling.Period()
+	if err != nil {
+		return v1alpha1.DefaultPollingInterval
+	}
+	return d
+}
+
+// took takes what a look brought.
+func (t *term) took(f found) {
+	gs, _, gone := t.view()
+	if gone {
+		return
+	}
+	reason := v1alpha1.ReasonRefResolved
+	var away time.Duration
+	if f.err != nil {
+		reason = failure.Reason(f.err, v1alpha1.ReasonGitUnreachable)
+		away, _ = repo.RetryAfter(f.err)
+	}
+	t.metrics.Resolved(string(reason), f.took)
+	before := t.last
+	t.last = f
+	if f.err == nil {
+		t.resolved = resolved{git: f.of.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.of.requestedAt}
+	}
+	if f.of.requestedAt != "" {
+		t.answered = f.of.requestedAt
+	}
+	switch {
+	case f.err != nil && (before.err == nil || failure.Reason(before.err, v1alpha1.ReasonGitUnreachable) != reason):
+		t.log.Warn("the desired ref is not resolved; the gateways stay as they are", "reason", reason, "error", f.err)
+	case f.err == nil && (before.err != nil || before.commit != f.commit || before.desired != f.desired):
+		t.log.Info("resolved", "ref", f.desired, "commit", f.commit, "duration", f.took.Round(time.Millisecond).String())
+	}
+	ref, err := repo.ParseRef(f.desired)
+	_, fixed := ref.Commit()
+	polled := gs.Spec.Polling.IsEnabled() && (err != nil || !fixed || f.specCommit != "")
+	t.turns.end(reason, away, interval(gs), polled, t.now())
+}
+
+// publish tells the agents what is wanted, where that changed.
+func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, ref Ref) error {
+	t.retry = time.Time{}
+	is := t.target()
+	want := is
+	want.Paused = gs.Paused()
+	want.ForceSync = cut(gs.ForceSync(), 256)
+	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) {
+		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
+		if len(r.name) > 255 {
+			want.RefName = ""
+		}
+		want.RequestedAt = r.requestedAt
+		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {
+			at := metav1.NewTime(t.now().Truncate(time.Second))
+			want.ResolvedAt = &at
+		}
+	}
+	if equality.Semantic.DeepEqual(is, want) {
+		return nil
+	}
+	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {
+		lead := s.Lead
+		*s = want
+		s.Lead = lead
+	})
+	switch {
+	case err == nil:
+		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused)
+		return nil
+	case errors.Is(err, errLost), ctx.Err() != nil:
+		return err
+	}
+	t.complain("the target cannot be written; trying again", err)
+	t.retry = t.now().Add(jitter(firstRetry))
+	return nil
+}
+
+// report writes the status, where it changed and its time has come, and sends the events that go with it.
+func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
+	now := t.now()
+	if now.Before(t.statusAt) {
+		return nil
+	}
+	if invalid == nil {
+		if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+			invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
+		}
+	}
+	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Ref: ref, Target: t.target(), Reports: t.reports(), Pods: t.pods(), Sole: t.sole(ctx), Now: now})
+	t.again, t.statusAt = sum.Again, now.Add(minSummary)
+	t.metrics.Set(sum.Discovered, sum.Synced)
+	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
+	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
+	change, err := difference(&gs.Status, &sum.Status)
+	if err != nil || change == nil {
+		return err
+	}
+	is, err := t.writeStatus(ctx, gs, change)
+	switch {
+	case err == nil:
+		t.wrote(gs, is, ready)
+		t.tell(is, sum.Events)
+		t.statusAt, t.failed, t.said = now.Add(minStatus), 0, ""
+		return nil
+	case errors.Is(err, errLost), ctx.Err() != nil:
+		return err
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		t.written, t.replaced = nil, nil // the watch brings what is there now
+		t.statusAt = now.Add(minStatus / 4)
+		return nil
+	}
+	t.complain("the status cannot be written; trying again", err)
+	t.failed++
+	t.statusAt = now.Add(jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
+	return nil
+}
+
+// wrote keeps what was written until the watch brings it.
+func (t *term) wrote(was, is *v1alpha1.GatewaySync, ready *metav1.Condition) {
+	t.written, t.replaced = is, append(t.replaced, was.ResourceVersion)
+	if n := len(t.replaced); n > 16 {
+		t.replaced = t.replaced[n-16:]
+	}
+	if c := meta.FindStatusCondition(was.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Status != ready.Status || c.Reason != ready.Reason {
+		t.log.Info("status", "ready", string(ready.Status), "reason", ready.Reason, "message", ready.Message)
+	}
+}
+
+// complain logs a problem once.
+func (t *term) complain(what string, err error) {
+	if t.said != what {
+		t.log.Warn(what, "error", err)
+	}
+	t.said = what
+}

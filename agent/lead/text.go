@@ -1,0 +1,54 @@
+package lead
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxMessage bounds the text of a condition, an event or a row, in bytes.
+const maxMessage = 1000
+
+// cut shortens a text to n bytes.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= n {
+		return s
+	}
+	end := n - len("…")
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:max(end, 0)] + "…"
+}
+
+// short is a commit as people write it.
+func short(commit string) string {
+	if len(commit) > 7 {
+		return commit[:7]
+	}
+	return commit
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// list writes the first n of names.
+func list(names []string, n int) string {
+	if len(names) <= n {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
+}
+
+// overSSH reports whether a repository is reached over ssh: ssh:// or user@host:path.
+func overSSH(repo string) bool {
+	if scheme, _, ok := strings.Cut(repo, "://"); ok {
+		return scheme == "ssh"
+	}
+	return !strings.HasPrefix(repo, "/") && strings.Contains(repo, ":")
+}

@@ -1,0 +1,139 @@
+package lead
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Event is something that happened once: a difference between two statuses.
+type Event struct {
+	// Pod is the pod that it is about; nil for the GatewaySync.
+	Pod     *Pod
+	Warning bool
+	Reason  string // one of v1alpha1.Event…
+	Note    string
+}
+
+// maxEvents bounds the events of one summary, and maxOfGateways those on the GatewaySync that are about one gateway.
+const (
+	maxEvents     = 200
+	maxOfGateways = 5
+	few           = 5 // that are about the whole fleet
+)
+
+// transitions compares the status that was written last with the one that is to be written. Nothing is remembered beside
+// it, so that a lead that comes later repeats nothing.
+func (w *writer) transitions() []Event {
+	var out []Event
+	tell := func(warning bool, reason, format string, args ...any) {
+		out = append(out, Event{Warning: warning, Reason: reason, Note: cut(fmt.Sprintf(format, args...), maxMessage)})
+	}
+	w.ofRef(tell)
+	told, out := out, nil
+	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.was.DiscoveredGateways))
+	for i := range w.was.DiscoveredGateways {
+		known[w.was.DiscoveredGateways[i].Name] = &w.was.DiscoveredGateways[i]
+	}
+	ofGateways := 0
+	for i := range w.rows {
+		g := &w.rows[i]
+		was := known[g.Name]
+		if was == nil && len(w.rows) > maxRows {
+			continue // it may have been left out of the status only
+		}
+		for _, e := range g.transitions(was) {
+			for j := range g.pods {
+				e.Pod = &g.pods[j]
+				out = append(out, e)
+			}
+			if e.Warning && ofGateways < maxOfGateways {
+				ofGateways++
+				tell(true, e.Reason, "%s: %s", g.Name, e.Note)
+			}
+		}
+	}
+	told, out = append(told, out[:min(len(out), maxEvents-len(told)-few)]...), nil
+	w.ofFleet(tell)
+	return append(told, out...)
+}
+
+type teller func(warning bool, reason, format string, args ...any)
+
+func (w *writer) ofRef(tell teller) {
+	was, is := w.before(v1alpha1.ConditionRefResolved), meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved)
+	true1, true2 := was != nil && was.Status == metav1.ConditionTrue, is.Status == metav1.ConditionTrue
+	moved := w.was.Target != nil && w.st.Target != nil && w.was.Target.Commit != "" && w.st.Target.Commit != "" && w.was.Target.Commit != w.st.Target.Commit
+	switch {
+	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
+		tell(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
+	case moved && true2:
+		tell(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s", w.Target.Ref, short(w.was.Target.Commit), short(w.Target.Commit))
+	case true2 && !true1:
+		tell(false, v1alpha1.EventRefResolved, "%s", is.Message)
+	}
+}
+
+// transitions of one gateway. was is nil for one that was not there.
+func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
+	if was == nil {
+		was = &v1alpha1.DiscoveredGateway{}
+	}
+	var out []Event
+	tell := func(warning bool, reason, note string) {
+		out = append(out, Event{Warning: warning, Reason: reason, Note: cut(note, maxMessage)})
+	}
+	why := string(g.Reason)
+	if g.Message != "" {
+		why += ": " + g.Message
+	}
+	changed := was.SyncStatus != g.SyncStatus || was.Reason != g.Reason
+	switch {
+	case g.synced && (changed && !done(was) || was.SyncedCommit != g.SyncedCommit):
+		tell(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
+	case !changed:
+	case g.SyncStatus == v1alpha1.GatewayError:
+		tell(true, v1alpha1.EventSyncFailed, why)
+	case g.SyncStatus == v1alpha1.GatewayHeld:
+		switch g.Reason {
+		case v1alpha1.ReasonPaused: // a person did that
+		case v1alpha1.ReasonConflictDetected:
+			tell(true, v1alpha1.EventConflictDetected, g.Message)
+		case v1alpha1.ReasonDesignerSessionActive:
+			tell(true, v1alpha1.EventDesignerSessionActive, g.Message)
+		default:
+			tell(true, v1alpha1.EventSyncHeld, why)
+		}
+	}
+	if was.Drift <= 0 && g.Drift > 0 {
+		tell(true, v1alpha1.EventGatewayFilesModified, fmt.Sprintf("%s changed on the gateway since they were written", counted(int(g.Drift), "file")))
+	}
+	return out
+}
+
+func done(g *v1alpha1.DiscoveredGateway) bool {
+	return g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
+}
+
+func (w *writer) ofFleet(tell teller) {
+	is := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionAllGatewaysSynced)
+	was := w.before(v1alpha1.ConditionAllGatewaysSynced)
+	good := w.was.LastGood == nil || w.st.LastGood != nil && (w.was.LastGood.Commit != w.st.LastGood.Commit || w.was.LastGood.Ref != w.st.LastGood.Ref)
+	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status) {
+		tell(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
+		if good && w.Ref.Desired.Override && w.GatewaySync.Annotations[v1alpha1.AnnotationRequestedUnless] != "" {
+			tell(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
+		}
+	}
+	before, now := w.before(v1alpha1.ConditionStalled), meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionStalled)
+	if now == nil || before != nil && before.Reason == now.Reason {
+		return
+	}
+	// What git or one gateway stalls for was said already.
+	if w.Invalid != nil || now.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) {
+		tell(true, v1alpha1.EventSyncFailed, "%s: %s", now.Reason, now.Message)
+	}
+}
