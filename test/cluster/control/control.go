@@ -42,7 +42,8 @@ type Options struct {
 	// Address is where the API server listens; "" is 127.0.0.1. With another one the cluster has nodes, which find the API
 	// server by the Service "kubernetes".
 	Address string
-	// Programs is the group that the programs become members of; nil is a new one. Close ends all its members.
+	// Programs is the group that the programs become members of; nil is a new one. Close ends all its members; a failed Start
+	// leaves those of a given group to its owner.
 	Programs *process.Group
 	// APIServer are further flags of the API server.
 	APIServer []string
@@ -80,7 +81,7 @@ func Start(ctx context.Context, o Options) (_ *Plane, err error) {
 		p.Programs = process.NewGroup(p.logs())
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && o.Programs == nil {
 			err = errors.Join(err, p.Close())
 		}
 	}()

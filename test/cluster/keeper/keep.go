@@ -71,6 +71,9 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 		waitForOwner(owner)
 		close(gone)
 	}()
+	if c.Kind != nil {
+		return keepKind(ctx, c, gone, stdout)
+	}
 	child := command(c)
 	child.Stdout = stdout
 	config, err := child.StdinPipe()

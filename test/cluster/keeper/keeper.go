@@ -38,6 +38,7 @@ type Config struct {
 	Images    []string // archives to import into every node
 	Nodes     int      // 0: the control plane alone, which needs no root
 	APIServer []string // further flags
+	Kind      *Kind    // a cluster of kind in place of all this but Run and Dir
 }
 
 // Verbs are the arguments by which the program of test/cluster becomes a keeper, or one of its two descendants.

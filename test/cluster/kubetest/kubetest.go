@@ -38,7 +38,7 @@ type Cluster struct {
 	rest       *rest.Config
 	programs   programs
 	shared     bool
-	module     string
+	nodes      nodes // nil: there is none
 
 	mu          sync.Mutex
 	plane       *control.Plane // of a control plane in this process; else nil
@@ -56,6 +56,16 @@ type programs interface {
 	Again(ctx context.Context, name string) error
 	States() ([]process.State, error)
 	Tail(name string) (string, error)
+}
+
+// nodes is what can be done with the nodes of a cluster.
+type nodes interface {
+	// load makes an image's archive known to every node.
+	load(ctx context.Context, archive string) error
+	// host is the address at which pods reach the test.
+	host(ctx context.Context) (string, error)
+	// volumes makes that many volumes of a class and returns the class.
+	volumes(ctx context.Context, c *Cluster, number int) (class string, err error)
 }
 
 // Option changes what Control returns.
@@ -94,6 +104,8 @@ var shared struct {
 	allowed bool // TestMain will end it
 	cluster *Cluster
 	err     error
+	full    *Cluster // with nodes
+	fullErr error
 }
 
 // M runs the tests of a package and then ends the control plane they shared. It is what goleak.VerifyTestMain takes.
@@ -107,12 +119,14 @@ func (m M) Run() int {
 	code := m.M.Run()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if shared.cluster == nil {
-		return code
-	}
-	if err := shared.cluster.close(); err != nil {
-		fmt.Fprintln(os.Stderr, "kubetest: end of the control plane:", err)
-		code = max(code, 1)
+	for _, c := range []*Cluster{shared.cluster, shared.full} {
+		if c == nil {
+			continue
+		}
+		if err := c.close(); err != nil {
+			fmt.Fprintln(os.Stderr, "kubetest: end of the cluster:", err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }
@@ -159,7 +173,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.allowed {
-		return nil, errors.New("nobody would end the shared one: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
+		return nil, errNobodyEnds
 	}
 	if shared.cluster == nil && shared.err == nil {
 		shared.cluster, shared.err = start(ctx, o)
@@ -169,6 +183,8 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	}
 	return shared.cluster, shared.err
 }
+
+var errNobodyEnds = errors.New("nobody would end the shared one: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
 
 // start starts etcd and the API server and installs the project's kinds.
 func start(ctx context.Context, o options) (_ *Cluster, err error) {
@@ -189,7 +205,7 @@ func start(ctx context.Context, o options) (_ *Cluster, err error) {
 		return nil, errors.Join(err, dir.Remove())
 	}
 	end := sync.OnceValue(func() error { return errors.Join(plane.Close(), dir.Remove()) })
-	c, err := open(plane.Kubeconfig(), cache.Module)
+	c, err := open(plane.Kubeconfig())
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
@@ -203,13 +219,13 @@ func start(ctx context.Context, o options) (_ *Cluster, err error) {
 }
 
 // open returns the cluster of a kubeconfig.
-func open(kubeconfig, module string) (*Cluster, error) {
+func open(kubeconfig string) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS = -1 // no limit of the client's own: tests measure what the server does
-	return &Cluster{kubeconfig: kubeconfig, rest: config, module: module, close: func() error { return nil }}, nil
+	return &Cluster{kubeconfig: kubeconfig, rest: config, close: func() error { return nil }}, nil
 }
 
 // grow starts what a test asks for and no test before it did. The kinds are there already: controllers that see a new kind

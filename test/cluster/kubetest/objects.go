@@ -41,11 +41,15 @@ func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
 // Client returns a client with all rights.
 func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(c.RESTConfig())
+	client, err := c.clientset()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return client
+}
+
+func (c *Cluster) clientset() (*kubernetes.Clientset, error) {
+	return kubernetes.NewForConfig(c.RESTConfig())
 }
 
 // Namespace makes a namespace for the test, in which pods can be made at once, and returns its name. At the end of the test

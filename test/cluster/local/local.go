@@ -35,3 +35,8 @@ func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (ke
 	config.Bin, err = c.Kubernetes(ctx, version)
 	return config, err
 }
+
+// Kind returns how a cluster of kind is kept.
+func Kind(c *build.Cache, kind keeper.Kind) keeper.Config {
+	return keeper.Config{Run: filepath.Join(c.Dir, "run", "kind"), Dir: filepath.Join(c.Dir, "run", "kind-state"), Kind: &kind}
+}

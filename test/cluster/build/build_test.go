@@ -1,0 +1,130 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func cache(t *testing.T) *Cache {
+	c, err := Open(Cache{Dir: t.TempDir()})
+	require.NoError(t, err)
+	return c
+}
+
+func TestABuildIsMadeOnceForAllWhoWantIt(t *testing.T) {
+	c := cache(t)
+	var made atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			dir, err := c.once(context.Background(), "x", "key", func(dir string) error {
+				made.Add(1)
+				time.Sleep(20 * time.Millisecond)
+				return os.WriteFile(filepath.Join(dir, "program"), nil, 0o700)
+			})
+			assert.NoError(t, err)
+			assert.FileExists(t, filepath.Join(dir, "program"), "nobody gets half a build")
+		})
+	}
+	all.Wait()
+	assert.EqualValues(t, 1, made.Load())
+}
+
+func TestAFailedBuildIsMadeAgain(t *testing.T) {
+	c := cache(t)
+	broken := errors.New("broken")
+	fill := func(dir string) error {
+		return errors.Join(os.WriteFile(filepath.Join(dir, "half"), nil, 0o600), broken)
+	}
+	_, err := c.once(context.Background(), "x", "key", fill)
+	require.ErrorIs(t, err, broken)
+	dir, err := c.once(context.Background(), "x", "key", func(string) error { return nil })
+	require.NoError(t, err)
+	assert.NoFileExists(t, filepath.Join(dir, "half"))
+}
+
+func TestWhoWaitsForABuildSaysSoAndGivesUpWithItsContext(t *testing.T) {
+	var said strings.Builder
+	c := cache(t)
+	c.Say = &said
+	unlock, err := c.lock(context.Background(), "x-key")
+	require.NoError(t, err)
+	defer unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+	defer cancel()
+	_, err = c.once(ctx, "x", "key", func(string) error { return nil })
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Equal(t, "waiting for x-key, which another process is building …\n", said.String())
+}
+
+func TestABuildThatNobodyUsedForLongMakesWay(t *testing.T) {
+	c := cache(t)
+	fill := func(string) error { return nil }
+	old, err := c.once(context.Background(), "x", "old", fill)
+	require.NoError(t, err)
+	used, err := c.once(context.Background(), "x", "used", fill)
+	require.NoError(t, err)
+	other, err := c.once(context.Background(), "y", "old", fill)
+	require.NoError(t, err)
+	long := time.Now().Add(-unusedFor - time.Hour)
+	for _, dir := range []string{old, used, other} {
+		require.NoError(t, os.Chtimes(dir, long, long))
+	}
+	_, err = c.once(context.Background(), "x", "used", fill)
+	require.NoError(t, err)
+	_, err = c.once(context.Background(), "x", "new", fill)
+	require.NoError(t, err)
+	assert.NoDirExists(t, old)
+	assert.DirExists(t, used, "it was used a moment ago")
+	assert.DirExists(t, other, "it is another thing")
+}
+
+func TestTheDefaultVersionIsThatOfTheModuleFile(t *testing.T) {
+	c := cache(t)
+	for version, file := range kubernetesMods {
+		mod, err := os.ReadFile(filepath.Join(c.Module, "test", "cluster", "kubernetes", file))
+		require.NoError(t, err)
+		assert.Contains(t, string(mod), "\tk8s.io/kubernetes "+version+"\n", file)
+	}
+	_, err := c.Kubernetes(t.Context(), "v1.2.3")
+	assert.ErrorContains(t, err, `there are ["v1.34.4" "v1.37.1"]`)
+}
+
+func TestTheKeyOfABuildChangesWithWhatGoesIntoIt(t *testing.T) {
+	c := cache(t)
+	file := filepath.Join(t.TempDir(), "go.sum")
+	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
+	first, err := c.key([]string{"x", "y"}, file)
+	require.NoError(t, err)
+	moved, err := c.key([]string{"xy"}, file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte("b"), 0o600))
+	second, err := c.key([]string{"x", "y"}, file)
+	require.NoError(t, err)
+	assert.NotEqual(t, first, second)
+	assert.NotEqual(t, second, moved)
+}
+
+// The modules of Kubernetes and of what else the cluster is made of must not become part of this one.
+func TestNestedModulesStayOutOfThisOne(t *testing.T) {
+	c := cache(t)
+	for _, name := range []string{"kubernetes", "coredns", "kwok", "kind"} {
+		assert.FileExists(t, filepath.Join(c.Module, "test", "cluster", name, "go.mod"))
+		assert.FileExists(t, filepath.Join(c.Module, "test", "cluster", name, "go.sum"))
+	}
+	mod, err := os.ReadFile(filepath.Join(c.Module, "go.mod"))
+	require.NoError(t, err)
+	for _, heavy := range []string{"k8s.io/kubernetes ", "github.com/coredns/coredns ", "sigs.k8s.io/kwok ", "sigs.k8s.io/kind "} {
+		assert.NotContains(t, string(mod), heavy)
+	}
+}

@@ -1,0 +1,169 @@
+//go:build e2e && linux
+
+package keeper_test
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/keeper"
+	"stoker.io/stoker/test/cluster/local"
+)
+
+// nodesConfig is a cluster with a node. It needs root.
+func nodesConfig(t *testing.T) keeper.Config {
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	config, err := local.Prepare(t.Context(), cache, 1, os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	return config
+}
+
+// machine is what a cluster changes, one line for each thing.
+func machine(t *testing.T) []string {
+	var lines []string
+	add := func(kind string, things ...string) {
+		for _, thing := range things {
+			lines = append(lines, kind+" "+thing)
+		}
+	}
+	entries := func(dir string) (names []string) {
+		found, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range found {
+			names = append(names, filepath.Join(dir, e.Name()))
+		}
+		return names
+	}
+	add("link", entries("/sys/class/net")...)
+	add("entry", slices.Concat(entries("/run"), entries("/var/lib"), entries("/var/log"))...)
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(t, err)
+	add("mount", strings.Split(strings.TrimSpace(string(mounts)), "\n")...)
+	tables, err := exec.Command("nft", "list", "ruleset").Output()
+	require.NoError(t, err)
+	add("table", strings.Split(string(tables), "\n")...)
+	require.NoError(t, filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			add("cgroup", path)
+		}
+		return err
+	}))
+	for _, name := range []string{
+		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
+		"kernel/keys/root_maxbytes", "fs/inotify/max_user_instances", "net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding",
+		"net/ipv4/conf/default/forwarding", "net/ipv4/conf/all/route_localnet",
+	} {
+		value, err := os.ReadFile(filepath.Join("/proc/sys", name))
+		require.NoError(t, err)
+		add("setting", name+" = "+strings.TrimSpace(string(value)))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// processes lists those of a cluster: they are in a namespace of their own, or work on its files.
+func processes(t *testing.T, c keeper.Config) []string {
+	own, err := os.Readlink("/proc/self/ns/pid")
+	require.NoError(t, err)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	var found []string
+	for _, dir := range dirs {
+		namespace, err := os.Readlink(filepath.Join(dir, "ns", "pid"))
+		if err != nil {
+			continue // it has ended
+		}
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		command := strings.ReplaceAll(string(line), "\x00", " ")
+		if namespace != own || strings.Contains(command, c.Dir) || strings.Contains(command, c.Run) || strings.HasSuffix(command, " keep ") {
+			found = append(found, filepath.Base(dir)+" "+command)
+		}
+	}
+	return found
+}
+
+func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
+	c := nodesConfig(t)
+	require.NoError(t, keeper.Down(t.Context(), c.Run))
+	before := machine(t)
+	gone := func(t *testing.T) {
+		assert.Eventually(t, func() bool { return len(processes(t, c)) == 0 }, 30*time.Second, 50*time.Millisecond)
+		assert.Empty(t, processes(t, c))
+	}
+	asBefore := func(t *testing.T) {
+		gone(t)
+		require.NoError(t, keeper.Down(t.Context(), c.Run))
+		assert.Equal(t, before, machine(t))
+		assert.NoDirExists(t, c.Run)
+		assert.NoDirExists(t, c.Dir)
+	}
+
+	t.Run("stopped by its starter", func(t *testing.T) {
+		k := start(t, c)
+		assert.NotEqual(t, before, machine(t))
+		_, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+		assert.ErrorContains(t, err, "runs already")
+		require.NoError(t, k.Stop())
+		assert.Empty(t, processes(t, c))
+		asBefore(t)
+	})
+	t.Run("stopped by down", func(t *testing.T) {
+		k := start(t, c)
+		require.NoError(t, k.Stay())
+		require.NoError(t, keeper.Down(t.Context(), c.Run))
+		assert.Empty(t, processes(t, c))
+		asBefore(t)
+	})
+	t.Run("its starter was killed", func(t *testing.T) {
+		holdAndKill(t, c)
+		gone(t)
+		// Nobody calls down: the keeper puts the machine right.
+		assert.Eventually(t, func() bool { return slices.Equal(withoutRun(before), withoutRun(machine(t))) }, 30*time.Second, 50*time.Millisecond)
+		asBefore(t)
+	})
+	t.Run("its keeper was killed", func(t *testing.T) {
+		k := start(t, c)
+		require.NoError(t, k.Stay())
+		who, err := os.ReadFile(filepath.Join(c.Run, "keeper"))
+		require.NoError(t, err)
+		pid, err := strconv.Atoi(strings.Fields(string(who))[0])
+		require.NoError(t, err)
+		process, err := os.FindProcess(pid)
+		require.NoError(t, err)
+		require.NoError(t, process.Kill())
+		gone(t)
+		asBefore(t)
+	})
+	t.Run("it fails to start", func(t *testing.T) {
+		broken := c
+		broken.APIServer = []string{"--no-such-flag"}
+		_, err := keeper.Start(t.Context(), os.Args[0], broken, io.Discard)
+		assert.ErrorContains(t, err, "no-such-flag")
+		asBefore(t)
+	})
+}
+
+// withoutRun leaves out the directory with the keeper's log, which stays until somebody has had the chance to read it.
+func withoutRun(lines []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return line == "entry "+keeper.Nodes })
+}
+
+func start(t *testing.T, c keeper.Config) *keeper.Keeper {
+	k, err := keeper.Start(t.Context(), os.Args[0], c, os.Stderr)
+	require.NoError(t, err)
+	require.NotEmpty(t, processes(t, c))
+	return k
+}

@@ -1,0 +1,173 @@
+//go:build linux
+
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/keeper"
+	"stoker.io/stoker/test/cluster/rundir"
+)
+
+// short returns a directory with a path that sockets can have.
+func short(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "keeper-")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// controlConfig is a control plane alone. It needs no root.
+func controlConfig(t *testing.T) keeper.Config {
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	dir := short(t)
+	return keeper.Config{Run: filepath.Join(dir, "run"), Dir: filepath.Join(dir, "state"), Bin: bin}
+}
+
+func TestAControlPlaneThatStaysEndsByDown(t *testing.T) {
+	t.Parallel()
+	c := controlConfig(t)
+	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, k.Stay())
+	client := keeper.NewClient(c.Run)
+	running, err := client.Config(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, keeper.Running{Kubeconfig: k.Kubeconfig, Bin: c.Bin}, running)
+	states, err := client.States()
+	require.NoError(t, err)
+	require.Len(t, states, 4)
+	require.NoError(t, client.Kill("kube-apiserver"))
+	assert.ErrorContains(t, client.Pause("kube-apiserver"), "does not run")
+	require.NoError(t, client.Again(t.Context(), "kube-apiserver"))
+	assert.ErrorContains(t, client.Stop("kubelet-n1"), `no program "kubelet-n1"`)
+	_, err = keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+	require.ErrorContains(t, err, "runs already")
+
+	states, err = client.States()
+	require.NoError(t, err)
+	require.NoError(t, keeper.Down(t.Context(), c.Run))
+	for _, s := range states {
+		require.NotZero(t, s.PID, s.Name)
+		assert.NoDirExists(t, filepath.Join("/proc", strconv.Itoa(s.PID)))
+	}
+	assert.NoDirExists(t, c.Run)
+	assert.NoDirExists(t, c.Dir)
+	require.NoError(t, keeper.Down(t.Context(), c.Run), "nothing to end is no error")
+	_, err = client.States()
+	assert.ErrorContains(t, err, "does it run?")
+}
+
+func TestAClusterThatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := controlConfig(t)
+	c.APIServer = []string{"--no-such-flag"}
+	_, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+	require.ErrorContains(t, err, "unknown flag: --no-such-flag")
+	assert.NoDirExists(t, c.Dir)
+	assert.False(t, rundir.Owned(c.Run))
+}
+
+// fakeKind is a kind that notes what it is asked to do.
+const fakeKind = `#!/bin/sh
+echo "$*" >> LOG
+if [ "$1" = create ]; then while [ $# -gt 0 ]; do [ "$1" = --kubeconfig ] && echo made > "$2"; shift; done; fi
+`
+
+// kindConfig returns a cluster of a fake kind, and the file of its notes.
+func kindConfig(t *testing.T) (keeper.Config, string) {
+	dir := short(t)
+	notes, program := filepath.Join(dir, "notes"), filepath.Join(dir, "kind")
+	require.NoError(t, os.WriteFile(program, []byte(strings.ReplaceAll(fakeKind, "LOG", notes)), 0o700))
+	return keeper.Config{
+		Run: filepath.Join(dir, "run"), Dir: filepath.Join(dir, "state"), Kind: &keeper.Kind{Program: program, Image: "kindest/node:v1"},
+	}, notes
+}
+
+func noted(t *testing.T, notes string) []string {
+	content, err := os.ReadFile(notes)
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(string(content)), "\n")
+}
+
+func TestAClusterOfKindIsDeletedAtItsEnd(t *testing.T) {
+	t.Parallel()
+	c, notes := kindConfig(t)
+	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+	require.NoError(t, err)
+	made, err := os.ReadFile(k.Kubeconfig)
+	require.NoError(t, err)
+	assert.Equal(t, "made\n", string(made))
+	before := noted(t, notes)
+	require.Len(t, before, 2)
+	assert.Equal(t, "delete cluster --name stoker-test", before[0], "what an earlier one left")
+	assert.True(t, strings.HasPrefix(before[1], "create cluster --name stoker-test --image kindest/node:v1 "), before[1])
+	require.NoError(t, k.Stop())
+	assert.Equal(t, append(before, before[0]), noted(t, notes))
+}
+
+func TestAClusterOfKindIsDeletedWhenItsStarterIsKilled(t *testing.T) {
+	t.Parallel()
+	c, notes := kindConfig(t)
+	holdAndKill(t, c)
+	assert.Eventually(t, func() bool { return len(noted(t, notes)) == 3 }, 30*time.Second, 10*time.Millisecond)
+	assert.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
+}
+
+func TestAControlPlaneEndsWhenItsStarterIsKilled(t *testing.T) {
+	t.Parallel()
+	c := controlConfig(t)
+	holdAndKill(t, c)
+	assert.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
+	assert.NoDirExists(t, c.Dir)
+}
+
+// holdAndKill lets another process start a cluster, and kills that process when the cluster is ready.
+func holdAndKill(t *testing.T, c keeper.Config) {
+	raw, err := json.Marshal(c)
+	require.NoError(t, err)
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), holdVariable+"="+string(raw))
+	holder.Stderr = os.Stderr
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "held\n", line)
+	require.True(t, rundir.Owned(c.Run))
+	require.NoError(t, holder.Process.Kill())
+	assert.Error(t, holder.Wait())
+}
+
+// hold is what such a process does.
+func hold(raw string) error {
+	var c keeper.Config
+	if err := json.Unmarshal([]byte(raw), &c); err != nil {
+		return err
+	}
+	if _, err := keeper.Start(context.Background(), os.Args[0], c, os.Stderr); err != nil {
+		return err
+	}
+	if _, err := os.Stdout.WriteString("held\n"); err != nil {
+		return err
+	}
+	select {}
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/keeper"
+	"stoker.io/stoker/test/cluster/local"
+)
+
+// Environment variables that name a cluster which is there already. Nothing of it is started or stopped.
+const (
+	KubeconfigVariable = "STOKER_TEST_KUBECONFIG"
+	// ImagesVariable, when it is not empty, says that the given cluster has the images of the tests already.
+	ImagesVariable = "STOKER_TEST_IMAGES_LOADED"
+	// HostVariable is the address at which the pods of the given cluster reach the machine of the tests.
+	HostVariable = "STOKER_TEST_HOST_ADDRESS"
+)
+
+// choice is the cluster that tests with pods run on.
+type choice struct {
+	given  string        // kubeconfig of one that is there already
+	config keeper.Config // else
+	why    string
+}
+
+func (c choice) String() string {
+	switch {
+	case c.given != "":
+		return "that of " + c.given
+	case c.config.Kind != nil:
+		return "kind with " + c.config.Kind.Image
+	}
+	return "built from modules, on this machine (" + c.why + ")"
+}
+
+// choose takes the cluster that was asked for, else kind, where it really works, else one of this machine. Kind's own check is
+// not asked: it takes a docker client for a docker. Whatever stops kind from being used is told.
+func choose(ctx context.Context, cache *build.Cache, nodes int) (choice, error) {
+	if path := os.Getenv(KubeconfigVariable); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return choice{}, fmt.Errorf("%s: %w", KubeconfigVariable, err)
+		}
+		return choice{given: path}, nil
+	}
+	why := "no kind: it would give one node, and the tests need more"
+	if nodes == 1 && os.Getenv(build.VersionVariable) == "" {
+		kind, err := usableKind(ctx, cache.Kind)
+		if err == nil {
+			return choice{config: local.Kind(cache, kind)}, nil
+		}
+		why = "no kind: " + err.Error()
+	}
+	config, err := local.Prepare(ctx, cache, nodes, os.Getenv(build.VersionVariable))
+	return choice{config: config, why: why}, err
+}
+
+// usableKind says how kind is run, or why it cannot be. Kind is built only where there is a daemon to use it with.
+func usableKind(ctx context.Context, build func(context.Context) (string, error)) (keeper.Kind, error) {
+	if _, err := ask(ctx, "docker", "info", "--format", "{{.ServerVersion}}"); err != nil {
+		return keeper.Kind{}, err
+	}
+	program, err := build(ctx)
+	if err != nil {
+		return keeper.Kind{}, err
+	}
+	image, err := ask(ctx, program, "image")
+	if err != nil {
+		return keeper.Kind{}, err
+	}
+	if _, err := ask(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err != nil {
+		return keeper.Kind{}, err
+	}
+	return keeper.Kind{Program: program, Image: image}, nil
+}
+
+// ask runs a program that answers with one line, soon.
+func ask(ctx context.Context, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.WaitDelay = time.Second
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	answer := strings.TrimSpace(string(out))
+	switch {
+	case err != nil:
+		first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
+		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, first)
+	case answer == "": // a client without a daemon may say nothing and call that a success
+		return "", fmt.Errorf("%s %s: no answer", program, strings.Join(args, " "))
+	}
+	return answer, nil
+}
+
+// kindNodes are containers.
+type kindNodes struct{ keeper.Kind }
+
+func (k kindNodes) load(ctx context.Context, archive string) error {
+	out, err := exec.CommandContext(ctx, k.Program, "load", "image-archive", "--name", keeper.KindName, archive).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kind load: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func (k kindNodes) host(ctx context.Context) (string, error) {
+	said, err := ask(ctx, "docker", "network", "inspect", "kind", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}")
+	if err != nil {
+		return "", err
+	}
+	for _, address := range strings.Fields(said) {
+		if ip := net.ParseIP(address); ip != nil && ip.To4() != nil {
+			return address, nil
+		}
+	}
+	return "", fmt.Errorf("docker's network kind has no gateway with an IPv4 address: %q", said)
+}
+
+// volumes are made by the provisioner that kind brings.
+func (k kindNodes) volumes(context.Context, *Cluster, int) (string, error) { return "standard", nil }
+
+// givenNodes are of a cluster that was there before.
+type givenNodes struct{}
+
+func (givenNodes) load(context.Context, string) error {
+	if os.Getenv(ImagesVariable) == "" {
+		return fmt.Errorf("a given cluster takes no images from here: give it those of the tests, and set %s=1", ImagesVariable)
+	}
+	return nil
+}
+
+func (givenNodes) host(context.Context) (string, error) {
+	if address := os.Getenv(HostVariable); address != "" {
+		return address, nil
+	}
+	return "", fmt.Errorf("how pods of a given cluster reach this machine is not known here: set %s", HostVariable)
+}
+
+// volumes are made by the given cluster's default class.
+func (givenNodes) volumes(ctx context.Context, c *Cluster, _ int) (string, error) {
+	client, err := c.clientset()
+	if err != nil {
+		return "", err
+	}
+	classes, err := client.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	for _, class := range classes.Items {
+		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+			return class.Name, nil
+		}
+	}
+	return "", errors.New("the given cluster has no default storage class")
+}

@@ -1,0 +1,230 @@
+//go:build linux
+
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/image"
+	"stoker.io/stoker/test/cluster/keeper"
+	"stoker.io/stoker/test/cluster/node"
+)
+
+// Full returns the cluster of the test process that runs pods, and makes it when it is first asked for:
+//
+//  1. the one of STOKER_TEST_KUBECONFIG, where that is set;
+//  2. with nodes == 1, one of kind, where the daemon answers and the node image is there already;
+//  3. one of this machine, built from modules; it needs root.
+//
+// Tests that stop and start its programs must not run in parallel to others. The cluster ends with kubetest.Main.
+func Full(t testing.TB, nodes int) *Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	defer cancel()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.allowed {
+		t.Fatal(errNobodyEnds)
+	}
+	if shared.full == nil && shared.fullErr == nil {
+		shared.full, shared.fullErr = full(ctx, nodes)
+	}
+	if shared.fullErr != nil {
+		t.Fatalf("cluster: %v", shared.fullErr)
+	}
+	found, err := shared.full.Client(t).CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatalf("nodes: %v", err)
+	}
+	if len(found.Items) < nodes {
+		t.Fatalf("the test needs %d nodes, and the cluster was made with %d: ask for the most first", nodes, len(found.Items))
+	}
+	return shared.full
+}
+
+func full(ctx context.Context, nodes int) (*Cluster, error) {
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	made, err := choose(ctx, cache, nodes)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(os.Stderr, "cluster:", made)
+	if made.given != "" {
+		c, err := open(made.given)
+		if err == nil {
+			c.nodes = givenNodes{}
+		}
+		return c, err
+	}
+	return startKept(ctx, cache, made)
+}
+
+// startKept starts a cluster by a keeper, which ends it when this process ends in whatever way.
+func startKept(ctx context.Context, cache *build.Cache, made choice) (_ *Cluster, err error) {
+	dir, err := os.MkdirTemp("", "kubetest-")
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(dir, "cluster")
+	if err = cache.Main(ctx, "./test/cluster", program); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	k, err := keeper.Start(ctx, program, made.config, os.Stderr)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	end := func() error { return errors.Join(k.Stop(), os.RemoveAll(dir)) }
+	c, err := open(k.Kubeconfig)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	c.close = end
+	if made.config.Kind != nil {
+		c.nodes = kindNodes{*made.config.Kind}
+		return c, nil
+	}
+	c.nodes, c.programs = localNodes{k.Client}, k.Client
+	return c, nil
+}
+
+// localNodes are those of this machine.
+type localNodes struct{ client *keeper.Client }
+
+func (n localNodes) load(ctx context.Context, archive string) error {
+	return n.client.Import(ctx, archive)
+}
+
+func (n localNodes) host(context.Context) (string, error) { return node.Address, nil }
+
+// localClass is the storage class of volumes that are directories of this machine.
+const localClass = "kubetest"
+
+func (n localNodes) volumes(ctx context.Context, c *Cluster, number int) (string, error) {
+	client, err := c.clientset()
+	if err != nil {
+		return "", err
+	}
+	later := storagev1.VolumeBindingWaitForFirstConsumer
+	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: localClass}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &later,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", err
+	}
+	for i := range number {
+		name := fmt.Sprintf("kubetest-%d-%s", i, utilrand.String(8))
+		places, err := n.client.Volumes(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		place := places[i%len(places)]
+		_, err = client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")},
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				// Nobody can empty it: no second claim gets it, and it goes with the cluster.
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				StorageClassName:              localClass,
+				NodeAffinity:                  on(place.Node),
+				PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: place.Path}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return "", err
+		}
+	}
+	return localClass, nil
+}
+
+func on(name string) *corev1.VolumeNodeAffinity {
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}},
+	}}}}
+}
+
+// Image makes an image and gives it to every node. Pods name it with imagePullPolicy Never or IfNotPresent.
+func (c *Cluster) Image(t testing.TB, i image.Image) {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	if err := image.Write(archive, i); err != nil {
+		t.Fatal(err)
+	}
+	c.loadArchive(t, archive)
+}
+
+// ProgramImage builds a main package of this module, such as "./agent", statically, makes an image of it and gives that to
+// every node. The program is the entrypoint where the image names none.
+func (c *Cluster) ProgramImage(t testing.TB, pkg string, i image.Image) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	defer cancel()
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, archive := filepath.Join(dir, filepath.Base(pkg)), filepath.Join(dir, "image.tar")
+	if err := errors.Join(cache.Main(ctx, pkg, program), build.ProgramImage(program, archive, i)); err != nil {
+		t.Fatalf("image of %s: %v", pkg, err)
+	}
+	c.loadArchive(t, archive)
+}
+
+func (c *Cluster) loadArchive(t testing.TB, archive string) {
+	t.Helper()
+	c.needNodes(t)
+	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	defer cancel()
+	if err := c.nodes.load(ctx, archive); err != nil {
+		t.Fatalf("load an image: %v", err)
+	}
+}
+
+// HostAddress returns the address at which pods reach servers of the test; those have to listen on it, or on all.
+func (c *Cluster) HostAddress(t testing.TB) string {
+	t.Helper()
+	c.needNodes(t)
+	address, err := c.nodes.host(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// Volumes sees to it that claims of a storage class, which it returns, get volumes: that many where no controller makes them.
+// Each holds 10Gi at most by its own word, any user may write to it, and fsGroup works.
+func (c *Cluster) Volumes(t testing.TB, number int) string {
+	t.Helper()
+	c.needNodes(t)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	class, err := c.nodes.volumes(ctx, c, number)
+	if err != nil {
+		t.Fatalf("volumes: %v", err)
+	}
+	return class
+}
+
+func (c *Cluster) needNodes(t testing.TB) {
+	t.Helper()
+	if c.nodes == nil {
+		t.Fatal("a control plane has no nodes: ask for kubetest.Full")
+	}
+}

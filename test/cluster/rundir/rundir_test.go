@@ -1,0 +1,67 @@
+package rundir_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/rundir"
+)
+
+// ownVariable makes the test binary a process that owns a directory below the named one, and waits.
+const ownVariable = "STOKER_TEST_OWN"
+
+func TestMain(m *testing.M) {
+	if parent := os.Getenv(ownVariable); parent != "" {
+		d, err := rundir.New(parent, "x")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(d.Path)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func TestADirectoryOfADeadOwnerIsSweptAndThatOfALivingOneIsNot(t *testing.T) {
+	parent := t.TempDir()
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(os.Environ(), ownVariable+"="+parent)
+	out, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	theirs := strings.TrimSpace(line)
+	require.NoError(t, os.WriteFile(filepath.Join(theirs, "state"), nil, 0o600))
+
+	first, err := rundir.New(parent, "x")
+	require.NoError(t, err)
+	assert.DirExists(t, theirs)
+	assert.True(t, rundir.Owned(theirs))
+	_, err = rundir.Own(theirs)
+	require.ErrorIs(t, err, rundir.ErrOwned)
+
+	require.NoError(t, owner.Process.Kill())
+	assert.Error(t, owner.Wait())
+	assert.False(t, rundir.Owned(theirs))
+	require.NoError(t, os.Mkdir(filepath.Join(parent, "other"), 0o755))
+	second, err := rundir.New(parent, "x")
+	require.NoError(t, err)
+	assert.NoDirExists(t, theirs)
+	assert.DirExists(t, first.Path, "it is owned by this process")
+	assert.DirExists(t, filepath.Join(parent, "other"), "it has another name")
+
+	require.NoError(t, first.Remove())
+	assert.NoDirExists(t, first.Path)
+	require.NoError(t, second.Release())
+	assert.DirExists(t, second.Path)
+	assert.False(t, rundir.Owned(second.Path))
+}
