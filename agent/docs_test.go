@@ -64,6 +64,28 @@ func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
 	}
 }
 
+func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
+	rows := cells(document(t, "agent.md"), 3)
+	comment, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	var e environment
+	var names []string
+	for _, v := range e.variables() {
+		names = append(names, v.name)
+		row, ok := rows[v.name]
+		if assert.True(t, ok, "docs/agent.md does not list %s", v.name) {
+			assert.Equal(t, v.required, row[0] == "required", v.name)
+		}
+		assert.Contains(t, string(comment), v.name, "the package comment lists them all")
+	}
+	variable := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
+	for name := range rows {
+		if variable.MatchString(name) {
+			assert.Contains(t, names, name, "docs/agent.md lists a variable that is not there")
+		}
+	}
+}
+
 func TestTheReferenceListsEveryMetric(t *testing.T) {
 	rows := cells(document(t, "agent.md"), 2)
 	reg := prometheus.NewRegistry()

@@ -31,7 +31,7 @@ spec:
 	sync = func() {
 		t.Helper()
 		var out bytes.Buffer
-		code := run(t.Context(), []string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--repo-dir", filepath.Join(dir, "objects"), "--allow-unseeded", "--once"}, &out, &out)
+		code := run(t.Context(), []string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--repo-dir", filepath.Join(dir, "objects"), "--allow-unseeded", "--once"}, nil, &out, &out)
 		require.Equal(t, exitDone, code, out.String())
 	}
 	sync()
@@ -44,7 +44,7 @@ spec:
 func lost(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, talk bytes.Buffer
-	code = run(t.Context(), append([]string{"lost-and-found"}, args...), &out, &talk)
+	code = run(t.Context(), append([]string{"lost-and-found"}, args...), nil, &out, &talk)
 	return code, out.String(), talk.String()
 }
 

@@ -4,7 +4,21 @@
 //
 //	agent --file gatewaysync.yaml --data-dir /usr/local/bin/ignition/data --gateway-name line-1 --gateway-url http://127.0.0.1:8088
 //
-// docs/agent.md is the reference of its flags, its HTTP routes and its exit codes.
+// In a gateway's pod, as the sidecar that the injector adds, it follows the SyncTarget of a GatewaySync. Its environment
+// tells it who it is and where files are:
+//
+//	POD_NAME, POD_NAMESPACE, POD_UID         the pod; the UID owns the SyncReport
+//	CR_NAME                                  the GatewaySync
+//	GATEWAY_NAME, PROFILE                    the gateway, and its profile where the pod has no annotation for it
+//	DATA_PATH, REPO_PATH                     Ignition's data directory; where git objects are cached
+//	GATEWAY_PORT, GATEWAY_TLS, SYNC_PERIOD   count where the GatewaySync does not say
+//	SECRETS_DIR                              the Secrets of the pod, a directory each
+//	API_KEY_FILE, GIT_SSH_KEY_FILE,
+//	GIT_KNOWN_HOSTS_FILE, GIT_TOKEN_FILE,
+//	GIT_CA_FILE                              files in the place of SECRETS_DIR, for a pod that was written by hand
+//	PODINFO_DIR                              labels and annotations of the pod, as the downward API writes them
+//
+// docs/agent.md is the reference of its flags, its environment, its HTTP routes and its exit codes.
 package main
 
 import (
@@ -20,5 +34,5 @@ var version = "dev"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,11 +41,11 @@ const (
 )
 
 // run is the whole program: what main and the tests call. It returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "lost-and-found" {
 		return lostAndFound(args[1:], stdout, stderr)
 	}
-	s, err := parse(args, stderr)
+	s, err := parse(args, env, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitDone
@@ -55,24 +57,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	// The agent shares a small pod with a gateway: memory counts more than the time of its collector, which is small
 	// beside that of the file system (measured: first sync of 100,000 files, 4 s against 8 s, the same with 20 and 50).
-	if os.Getenv("GOGC") == "" {
+	if !slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "GOGC=") }) {
 		debug.SetGCPercent(20)
 	}
-	code, err := follow(ctx, s, stdout, stderr)
+	mode := standAlone
+	if s.Sidecar {
+		mode = sidecar
+	}
+	code, err := mode(ctx, s, newScreen(stdout, stderr, s, terminal))
 	if err != nil {
 		fmt.Fprintf(stderr, "agent: %v\n", err)
 	}
 	return code
 }
 
-// follow builds the parts and runs them until ctx ends, or once.
-func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, error) {
-	screen := newScreen(stdout, stderr, s, terminal)
+// standAlone follows a file until ctx ends, or once.
+func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	log := screen.log
 	name, namespace := identify(s)
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
+	reg := registry()
 	if err := present(s); err != nil {
 		return exitUsage, err
 	}
@@ -81,17 +84,8 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 		return exitFailed, err
 	}
 	defer closeStore()
-	engine := sync.New(sync.Config{
-		DataDir: s.DataDir, Store: store, Log: log, Progress: screen.progress,
-		Disk:    disk.Options{Log: log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
-		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth, Rendered: int64(s.MaxRendered)},
-		MaxBlob: int64(s.MaxBlob),
-	})
-	defer func() {
-		if err := engine.Close(); err != nil {
-			log.Warn("the data directory was not closed cleanly", "error", err)
-		}
-	}()
+	engine, closeEngine := newEngine(s, store, screen)
+	defer closeEngine()
 	if !s.DryRun {
 		// One agent a data directory: whoever comes second says so and goes. All else that can be wrong with it passes.
 		if _, err := engine.Open(); errors.Is(err, disk.ErrLocked) {
@@ -105,13 +99,42 @@ func follow(ctx context.Context, s settings, stdout, stderr io.Writer) (int, err
 		Secrets: peers.Beside{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 
 		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
-		Remote:  repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)},
+		Remote:  remoteOptions(s, log),
 		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
 	})
 	if s.Once {
 		return outcome(loop.Once(ctx)), nil
 	}
-	return exitDone, serveAndRun(ctx, s, loop, reg, log)
+	servers, err := listen(ctx, s, drive.Handler(loop.Routes()), reg, log)
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitDone, serveAndRun(ctx, servers, loop.Run)
+}
+
+func registry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
+	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)}
+}
+
+// newEngine makes the engine for the data directory. Call what it returns when nothing uses it any more.
+func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, func()) {
+	engine := sync.New(sync.Config{
+		DataDir: s.DataDir, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
+		Disk:    disk.Options{Log: screen.log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
+		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth, Rendered: int64(s.MaxRendered)},
+		MaxBlob: int64(s.MaxBlob),
+	})
+	return engine, func() {
+		if err := engine.Close(); err != nil {
+			screen.log.Warn("the data directory was not closed cleanly", "error", err)
+		}
+	}
 }
 
 // present refuses to start on what is not there: nothing would come of waiting for a path that was mistyped.
@@ -172,17 +195,14 @@ func heldBy(s settings) error {
 	return nil
 }
 
-// serveAndRun runs the loop beside its HTTP servers. The loop ends first: its last sync is finished or rolled back
-// while its state can still be asked for.
-func serveAndRun(ctx context.Context, s settings, loop *standalone.Loop, reg *prometheus.Registry, log *slog.Logger) error {
-	servers, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	group, servers := errgroup.WithContext(servers)
+// listen opens the HTTP servers.
+func listen(ctx context.Context, s settings, health http.Handler, reg *prometheus.Registry, log *slog.Logger) ([]*serve.Server, error) {
+	var servers []*serve.Server
 	for _, e := range []struct {
 		name, addr string
 		handler    http.Handler
 	}{
-		{"health", s.HealthAddr, drive.Handler(loop.Routes())},
+		{"health", s.HealthAddr, health},
 		{"metrics", s.MetricsAddr, metricsHandler(reg)},
 	} {
 		if e.addr == "" {
@@ -190,15 +210,31 @@ func serveAndRun(ctx context.Context, s settings, loop *standalone.Loop, reg *pr
 		}
 		srv, err := serve.Listen(ctx, e.addr, e.handler)
 		if err != nil {
-			return fmt.Errorf("--%s-addr: %w", e.name, err)
+			return nil, fmt.Errorf("--%s-addr: %w", e.name, err) // the process ends, and with it what listens already
 		}
 		log.Info("listening", "for", e.name, "address", srv.Addr())
-		group.Go(func() error { return srv.Run(servers) })
+		servers = append(servers, srv)
+	}
+	return servers, nil
+}
+
+// serveAndRun runs loops beside the HTTP servers. The loops end first: the last sync is finished or rolled back while its
+// state can still be asked for.
+func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(context.Context) error) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, serving := errgroup.WithContext(serving)
+	for _, srv := range servers {
+		group.Go(func() error { return srv.Run(serving) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(servers, cancel) // a server that fails ends the agent
-	err := loop.Run(ctx)
+	context.AfterFunc(serving, cancel) // a server that fails ends the agent
+	running, ctx := errgroup.WithContext(ctx)
+	for _, loop := range loops {
+		running.Go(func() error { return loop(ctx) })
+	}
+	err := running.Wait()
 	stop()
 	return errors.Join(err, group.Wait())
 }

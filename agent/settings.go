@@ -19,6 +19,11 @@ import (
 
 // settings is everything that the agent is told from outside; docs/agent.md lists the same, and a test compares them.
 type settings struct {
+	// Sidecar is whether the agent runs in a gateway's pod, and Env what that says; Kubeconfig is for one beside a pod.
+	Sidecar    bool
+	Env        environment
+	Kubeconfig string
+
 	File        string
 	DataDir     string
 	GatewayName string
@@ -57,6 +62,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	s.MaxRendered = bytesize(l.Rendered)
 
 	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; it is watched, and a change is taken up")
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "in a pod: how to reach the API server, a `file`; else the pod's own service account")
 	f.StringVar(&s.DataDir, "data-dir", "", "Ignition's data `directory`")
 	f.StringVar(&s.GatewayName, "gateway-name", "", "the `name` of this gateway")
 	f.StringVar(&s.Profile, "profile", "", "the profile of the GatewaySync; else \"default\"")
@@ -87,6 +93,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.Usage = func() {
 		fmt.Fprint(out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
 			"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
+			"  agent                                      in a gateway's pod, told by its environment: docs/agent.md\n"+
 			"  agent lost-and-found list|show|restore     what syncs replaced and git does not have\n\nFlags:\n")
 		f.PrintDefaults()
 		fmt.Fprint(out, "\nExit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.\n")
@@ -98,7 +105,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 var errUsage = errors.New("usage")
 
 // parse reads the command line. The error of a bad one wraps errUsage, that of --help is flag.ErrHelp.
-func parse(args []string, out io.Writer) (settings, error) {
+func parse(args, env []string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)
 	if err := f.Parse(args); err != nil {
@@ -110,7 +117,13 @@ func parse(args []string, out io.Writer) (settings, error) {
 	if s.Version {
 		return s, nil
 	}
-	if err := errors.Join(s.validate(f)...); err != nil {
+	errs := s.validate(f)
+	if s.Sidecar = s.File == "" && inPod(env); s.Sidecar {
+		errs = append(errs, s.inPod(f, env)...)
+	} else {
+		errs = append(errs, s.standalone()...)
+	}
+	if err := errors.Join(errs...); err != nil {
 		fmt.Fprintf(out, "%s\nSee agent --help.\n", err)
 		return s, fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -122,11 +135,6 @@ func (s *settings) validate(f *flag.FlagSet) []error {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if f.NArg() > 0 {
 		bad("unexpected argument %q", f.Arg(0))
-	}
-	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
-		if r.value == "" {
-			bad("--%s is required", r.name)
-		}
 	}
 	if !slices.Contains([]string{"auto", "json", "text"}, s.LogFormat) {
 		bad("--log-format: %q is none of auto, json, text", s.LogFormat)
@@ -148,6 +156,43 @@ func (s *settings) validate(f *flag.FlagSet) []error {
 			bad("--%s must be more than 0", l.name)
 		}
 	}
+	return errs
+}
+
+// standalone checks what an agent outside of a pod needs.
+func (s *settings) standalone() []error {
+	var errs []error
+	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
+		if r.value == "" {
+			errs = append(errs, fmt.Errorf("--%s is required", r.name))
+		}
+	}
+	if s.Kubeconfig != "" {
+		errs = append(errs, errors.New("--kubeconfig is for an agent in a pod"))
+	}
+	return errs
+}
+
+// outside are the flags that say what the environment says in a pod.
+var outside = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
+
+// inPod takes the environment of a pod. Its probes and its scraper come from outside, so that it listens on all addresses.
+func (s *settings) inPod(f *flag.FlagSet, env []string) []error {
+	errs := []error{s.Env.read(env)}
+	given := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, name := range outside {
+		if given[name] {
+			errs = append(errs, fmt.Errorf("--%s: in a pod its environment and the GatewaySync say this", name))
+		}
+	}
+	if !given["health-addr"] {
+		s.HealthAddr = ":8082"
+	}
+	if !given["metrics-addr"] {
+		s.MetricsAddr = ":8083"
+	}
+	s.DataDir, s.GatewayName, s.RepoDir = s.Env.DataPath, s.Env.Gateway, filepath.Join(s.Env.RepoPath, "objects")
 	return errs
 }
 

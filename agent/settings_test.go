@@ -2,17 +2,22 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/peers"
 )
 
 func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
 	var out bytes.Buffer
-	_, err := parse([]string{"--secret", "token=x", "--max-files", "0", "--log-level", "loud", "extra"}, &out)
+	_, err := parse([]string{"--secret", "token=x", "--max-files", "0", "--log-level", "loud", "extra"}, nil, &out)
 	require.ErrorIs(t, err, errUsage)
 	for _, want := range []string{"--file is required", "--data-dir is required", "--gateway-name is required", "NAME/KEY=FILE", "--max-files", "loud", `"extra"`} {
 		assert.Contains(t, out.String(), want)
@@ -21,11 +26,11 @@ func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
 
 func TestHelpIsNoError(t *testing.T) {
 	var out bytes.Buffer
-	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, io.Discard, &out))
+	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, nil, io.Discard, &out))
 	assert.Contains(t, out.String(), "--data-dir")
-	_, err := parse([]string{"-h"}, io.Discard)
+	_, err := parse([]string{"-h"}, nil, io.Discard)
 	assert.ErrorIs(t, err, flag.ErrHelp)
-	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, io.Discard, &out))
+	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, nil, io.Discard, &out))
 }
 
 func TestSizesAreReadAndPrintedInTheirUnits(t *testing.T) {
@@ -53,4 +58,53 @@ func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
 	dir, err := given.repoDir()
 	require.NoError(t, err)
 	assert.Equal(t, "/elsewhere", dir)
+}
+
+func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
+	var out bytes.Buffer
+	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1"}, &out)
+	require.ErrorIs(t, err, errUsage)
+	for _, want := range []string{"POD_NAMESPACE is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD"} {
+		assert.Contains(t, out.String(), want)
+	}
+	assert.NotContains(t, out.String(), "--file", "in a pod nobody asks for a file")
+
+	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
+		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE="}
+	s, err := parse([]string{"--log-level", "debug"}, env, &out)
+	require.NoError(t, err)
+	assert.True(t, s.Sidecar)
+	assert.Equal(t, "/data", s.DataDir)
+	assert.Equal(t, ":8082", s.HealthAddr)
+	assert.Equal(t, ":8083", s.MetricsAddr)
+	assert.Equal(t, "/repo/objects", s.RepoDir)
+	assert.EqualValues(t, 8043, s.Env.Port)
+	assert.Equal(t, map[peers.Field]string{peers.GitToken: "/s/token"}, s.Env.Files)
+
+	s, err = parse([]string{"--health-addr", "127.0.0.1:1"}, env, &out)
+	require.NoError(t, err)
+	assert.Equal(t, "127.0.0.1:1", s.HealthAddr)
+	out.Reset()
+	_, err = parse([]string{"--data-dir", "/x", "--once"}, env, &out)
+	require.ErrorIs(t, err, errUsage)
+	assert.Contains(t, out.String(), "--data-dir: in a pod")
+	assert.Contains(t, out.String(), "--once: in a pod")
+
+	s, err = parse([]string{"--file", "f", "--data-dir", "d", "--gateway-name", "n"}, env, &out)
+	require.NoError(t, err)
+	assert.False(t, s.Sidecar, "a file wins over the environment")
+}
+
+func TestABootThatHangsNamesItsStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := newBoot(t.Context(), time.Minute)
+		defer end()
+		require.NoError(t, b.step("one", func() error { return nil }))
+		require.EqualError(t, b.step("fails", func() error { return errors.New("no") }), "fails: no")
+		release := make(chan struct{})
+		err := b.step("open the cache", func() error { <-release; return nil })
+		require.EqualError(t, err, "open the cache: it is not done after 1m0s")
+		close(release)
+		synctest.Wait()
+	})
 }

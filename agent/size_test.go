@@ -11,8 +11,8 @@ import (
 )
 
 // maxBinary is a ceiling, not a goal: every gateway's node pulls and keeps the agent. Raise it only for a dependency that
-// is worth it.
-const maxBinary = 26 << 20
+// is worth it. Some 29 MiB of it are client-go: its leader election and its events bring the types of all of Kubernetes.
+const maxBinary = 56 << 20
 
 func TestTheReleaseBinaryStaysSmall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agent")

@@ -54,7 +54,13 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 // run does one sync and takes note of its outcome.
 func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	l.sync.working = false
-	r := l.Engine.Sync(ctx, o.Peers, sync.Target{
+	within := ctx
+	if !o.Until.IsZero() {
+		var cancel context.CancelFunc
+		within, cancel = context.WithDeadline(ctx, o.Until)
+		defer cancel()
+	}
+	r := l.Engine.Sync(within, o.Peers, sync.Target{
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
 		ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Working: func() { l.working(o) },
 	})

@@ -47,6 +47,8 @@ type Order struct {
 	Commit      plan.ID // zero: not known yet
 	ForceID     string
 	BeforeStart bool
+	// Until ends a sync that has not moved files by then; zero for never.
+	Until time.Time
 	// Generation, RequestedAt and Term are of the one who gave the order, who wants to hear them again.
 	Generation  int64
 	RequestedAt string
@@ -59,6 +61,8 @@ type Config struct {
 	Gateway string
 	Version string // of the agent
 	DryRun  bool
+	// Period is how often files are looked at while no order says; default 30 s.
+	Period  time.Duration
 	Engine  *sync.Engine
 	Log     *slog.Logger
 	Metrics *metrics.Agent
@@ -86,6 +90,9 @@ type Loop struct {
 func New(c Config) *Loop {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Period <= 0 {
+		c.Period = v1alpha1.DefaultSyncPeriod
 	}
 	for _, f := range []*func(State){&c.Tell, &c.Working} {
 		if *f == nil {
@@ -138,10 +145,7 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	return l.next()
 }
 
-const (
-	defaultPeriod = 30 * time.Second
-	minPause      = 10 * time.Millisecond
-)
+const minPause = 10 * time.Millisecond
 
 // next is the time until something is due.
 func (l *Loop) next() time.Duration {
@@ -164,7 +168,7 @@ func (l *Loop) period() time.Duration {
 	if l.wish.Order != nil && l.wish.Order.Profile.SyncPeriod > 0 {
 		return l.wish.Order.Profile.SyncPeriod
 	}
-	return defaultPeriod
+	return l.Period
 }
 
 // settle finishes or takes back what a crash left, whatever git or the source say: the gateway may be reading it.

@@ -212,6 +212,13 @@ func (s *run) handOver(ctx context.Context) error {
 	if err == nil {
 		err = s.verify(ctx)
 	}
+	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(s.r.Scans) == 0 {
+		// Its start should have read all files; it may have begun before the last one was there.
+		s.owed.ScanProjects, s.owed.ScanConfig = !s.standby.on, true
+		if err = s.scan(ctx); err == nil {
+			err = s.verify(ctx)
+		}
+	}
 	s.gatewayErrors(ctx, since)
 	if err != nil {
 		return s.unconfirmed(ctx, err)

@@ -85,6 +85,12 @@ func (o *Objects[T]) transform(obj any) (any, error) {
 	return i, nil
 }
 
+// OnWatchError calls f, in the place of client-go's own log, when a list or a watch fails or ends. Both are tried again
+// with growing pauses. It must be called before Run.
+func (in *Informer[T]) OnWatchError(f func(error)) error {
+	return in.shared.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { f(err) })
+}
+
 // Run watches until ctx ends.
 func (in *Informer[T]) Run(ctx context.Context) { in.shared.RunWithContext(ctx) }
 

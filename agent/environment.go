@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/peers"
+)
+
+// environment is what a sidecar is told by its pod. The injector writes it; docs/agent.md lists the same, and a test
+// compares them.
+type environment struct {
+	PodName, PodNamespace, PodUID string
+	GatewaySync, Gateway, Profile string
+	RepoPath, DataPath            string
+	Port                          int32
+	TLS                           bool
+	Period                        time.Duration
+	SecretsDir, PodInfoDir        string
+	Files                         map[peers.Field]string
+}
+
+// variable is one of the environment.
+type variable struct {
+	name     string
+	required bool
+	take     func(value string) error
+}
+
+func (e *environment) variables() []variable {
+	text := func(into *string) func(string) error {
+		return func(v string) error { *into = v; return nil }
+	}
+	named := func(into *string, most int) func(string) error {
+		return func(v string) error {
+			if len(v) > most || !objectName.MatchString(v) {
+				return errors.New("is not a name of an object in Kubernetes")
+			}
+			*into = v
+			return nil
+		}
+	}
+	secret := func(field peers.Field) func(string) error {
+		return func(v string) error {
+			if e.Files == nil {
+				e.Files = map[peers.Field]string{}
+			}
+			e.Files[field] = v
+			return nil
+		}
+	}
+	return []variable{
+		{"POD_NAME", true, named(&e.PodName, 253)},
+		{"POD_NAMESPACE", true, named(&e.PodNamespace, 63)},
+		{"POD_UID", false, text(&e.PodUID)},
+		{"CR_NAME", true, named(&e.GatewaySync, 48)},
+		{"GATEWAY_NAME", true, func(v string) error {
+			if len(v) > 253 {
+				return errors.New("is longer than 253 characters")
+			}
+			e.Gateway = v
+			return nil
+		}},
+		{"PROFILE", false, text(&e.Profile)},
+		{"REPO_PATH", false, text(&e.RepoPath)},
+		{"DATA_PATH", true, text(&e.DataPath)},
+		{"GATEWAY_PORT", false, func(v string) error {
+			n, err := strconv.ParseInt(v, 10, 32)
+			if err != nil || n < 1 || n > 65535 {
+				return errors.New("is not a port")
+			}
+			e.Port = int32(n)
+			return nil
+		}},
+		{"GATEWAY_TLS", false, func(v string) (err error) {
+			if e.TLS, err = strconv.ParseBool(v); err != nil {
+				return errors.New("is neither true nor false")
+			}
+			return nil
+		}},
+		{"API_KEY_FILE", false, secret(peers.GatewayAPI)},
+		{"GIT_SSH_KEY_FILE", false, secret(peers.GitSSHKey)},
+		{"GIT_KNOWN_HOSTS_FILE", false, secret(peers.GitKnownHosts)},
+		{"GIT_TOKEN_FILE", false, secret(peers.GitToken)},
+		{"GIT_CA_FILE", false, secret(peers.GitCA)},
+		{"SYNC_PERIOD", false, func(v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 5 || n > 3600 {
+				return errors.New("is not a number of seconds from 5 to 3600")
+			}
+			e.Period = time.Duration(n) * time.Second
+			return nil
+		}},
+		{"SECRETS_DIR", false, text(&e.SecretsDir)},
+		{"PODINFO_DIR", false, text(&e.PodInfoDir)},
+	}
+}
+
+var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+const defaultRepoPath = "/repo"
+
+// read takes what the agent knows of env, lines of NAME=value. An empty value is none.
+func (e *environment) read(env []string) error {
+	values := map[string]string{}
+	for _, line := range env {
+		if name, value, ok := strings.Cut(line, "="); ok {
+			values[name] = value
+		}
+	}
+	e.RepoPath = defaultRepoPath
+	var errs []error
+	for _, v := range e.variables() {
+		value := values[v.name]
+		switch {
+		case value == "" && v.required:
+			errs = append(errs, fmt.Errorf("%s is required", v.name))
+		case value != "":
+			if err := v.take(value); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %.80q %w", v.name, value, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inPod reports whether env is that of a sidecar.
+func inPod(env []string) bool {
+	for _, line := range env {
+		if v, ok := strings.CutPrefix(line, "POD_NAME="); ok && v != "" {
+			return true
+		}
+	}
+	return false
+}

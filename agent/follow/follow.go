@@ -1,0 +1,231 @@
+// Package follow keeps one gateway at what the SyncTarget of its GatewaySync says: it watches that one object, takes the
+// spec from the GatewaySync itself, lets drive do the syncs, and writes where its gateway stands into a SyncReport.
+//
+// What it reads in the API server is what others wrote. The target only says which commit and which generation of the
+// spec: it can never lead to another repository or path.
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	gosync "sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/dynamic"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+)
+
+// Identity is who the agent is. It does not change while its pod lives.
+type Identity struct {
+	Namespace, Pod string
+	PodUID         string // owns the report; "" for nobody
+	GatewaySync    string // its name
+	Gateway        string
+	// Profile counts where the pod has no annotation stoker.io/profile.
+	Profile string
+}
+
+// Config is what a Follower works with.
+type Config struct {
+	Identity
+	Version string // of the agent
+	// PodInfo is the directory with the pod's labels and annotations, as the downward API writes them; "" for none.
+	PodInfo string
+	// Port and TLS of the gateway count where the spec does not name them.
+	Port int32
+	TLS  bool
+	// Period is how often the files are looked at before the spec is known.
+	Period time.Duration
+	// StartupFile keeps, for as long as the pod lives, what was decided about the start of its gateway.
+	StartupFile string
+	API         dynamic.Interface
+	Secrets     peers.Secrets
+	Remote      repo.RemoteOptions
+	Engine      *sync.Engine
+	Log         *slog.Logger
+	Metrics     *metrics.Agent
+	Now         func() time.Time
+	// Seen is told of every version of the SyncTarget: nil where it is gone, an error where it cannot be read. It must not
+	// change the object, and not block; nil for nobody. The lead election listens here, so that an agent watches it once.
+	Seen func(*v1alpha1.SyncTarget, error)
+	// Tell is told of every state; it must not block. nil for nobody.
+	Tell func(drive.State)
+}
+
+// Follower follows one SyncTarget.
+type Follower struct {
+	Config
+	loop    *drive.Loop
+	targets *kube.Informer[v1alpha1.SyncTarget]
+	poke    chan struct{}
+	pod     podInfo
+	spec    spec
+	startup *startup
+	report  *reporter
+
+	order  *drive.Order
+	made   materials
+	judged *instruction // the target whose spec cannot be followed
+	stays  string       // why the gateway is left as it is, as it was logged
+
+	mu    gosync.Mutex
+	heard *v1alpha1.SyncTargetSpec // what the loop was woken for last
+	lost  int                      // failures of the watch in a row
+}
+
+// New makes a Follower. Nothing is sent yet.
+func New(c Config) (*Follower, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Seen == nil {
+		c.Seen = func(*v1alpha1.SyncTarget, error) {}
+	}
+	if c.Tell == nil {
+		c.Tell = func(drive.State) {}
+	}
+	f := &Follower{Config: c, poke: make(chan struct{}, 1)}
+	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
+	f.startup = newStartup(c.StartupFile, c.PodUID+"/"+c.Pod, c.Engine, c.Log, c.Now)
+	f.loop = drive.New(drive.Config{
+		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.working,
+	})
+	var err error
+	f.targets, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.GatewaySync).String()
+	}, 0, func(_, name string) { f.saw(name) })
+	if err != nil {
+		return nil, fmt.Errorf("watch the SyncTarget: %w", err)
+	}
+	err = f.targets.OnWatchError(f.watchFailed)
+	return f, err
+}
+
+// State returns the current state.
+func (f *Follower) State() drive.State { return f.loop.State() }
+
+// last is how long the last report may take when the agent ends.
+const last = 3 * time.Second
+
+// Run follows until ctx ends. A sync that is under way then is finished or rolled back, and its outcome is reported,
+// before Run returns.
+func (f *Follower) Run(ctx context.Context) error {
+	f.pod.watch(f.PodInfo, f.Log)
+	defer f.pod.close()
+	f.startup.look()
+
+	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	var running gosync.WaitGroup
+	running.Go(func() { f.targets.Run(watching) })
+	running.Go(func() { f.listed(watching) })
+	running.Go(func() { f.report.run(reporting) })
+	running.Go(func() { f.forward(watching) })
+	f.loop.Run(ctx, f)
+	unwatch()
+	stop()
+	running.Wait()
+	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
+	defer cancel()
+	f.report.flush(final)
+	return nil
+}
+
+// listed wakes the loop when the first list is there, which may be empty.
+func (f *Follower) listed(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !f.targets.HasSynced() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	f.wake()
+}
+
+// forward wakes the loop when the pod says something else of itself.
+func (f *Follower) forward(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.pod.changed():
+			f.wake()
+		}
+	}
+}
+
+// Changed implements drive.Source.
+func (f *Follower) Changed() <-chan struct{} { return f.poke }
+
+func (f *Follower) wake() {
+	select {
+	case f.poke <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// saw is called by the informer. That the lead says that it lives is no reason to wake the loop.
+func (f *Follower) saw(name string) {
+	t, err := f.targets.Get(f.Namespace, name)
+	if errors.Is(err, kube.ErrNotSeen) {
+		f.Seen(nil, nil)
+	} else {
+		f.Seen(t, err)
+	}
+	var now *v1alpha1.SyncTargetSpec
+	if err == nil {
+		now = t.Spec.DeepCopy()
+		now.Lead = v1alpha1.LeadRecord{Transitions: t.Spec.Lead.Transitions}
+	}
+	f.mu.Lock()
+	same := now != nil && f.heard != nil && equal(now, f.heard)
+	f.heard, f.lost = now, 0
+	f.mu.Unlock()
+	if !same {
+		f.wake()
+	}
+}
+
+// watchFailed is called by the informer, which tries again by itself. A watch that the API server ends in good order is
+// no failure.
+func (f *Follower) watchFailed(err error) {
+	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	f.mu.Lock()
+	f.lost++
+	n := f.lost
+	f.mu.Unlock()
+	if n == 1 || n%20 == 0 {
+		f.Log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
+	}
+}
+
+// working is called when a sync has found something to do.
+func (f *Follower) working(s drive.State) { f.report.set(f.compose(s)) }
+
+// tell is called after every turn.
+func (f *Follower) tell(s drive.State) {
+	f.startup.after(s, f.order)
+	if f.targets.HasSynced() { // before that nothing is known that is worth a write
+		f.report.set(f.compose(s))
+	}
+	f.Tell(s)
+}

@@ -1,0 +1,73 @@
+package follow
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// instruction is what a SyncTarget says, read and checked.
+type instruction struct {
+	ref, name   string
+	commit      plan.ID // zero: none is resolved
+	generation  int64
+	requestedAt string
+	force       string
+	paused      bool
+	term        int32
+	owner       types.UID // of the GatewaySync that the target belongs to; "" where it does not say
+}
+
+// read checks a SyncTarget. The API server has checked it too, unless somebody took its rules away.
+//
+// The error is WaitingForLead where the lead has to write it anew, and PodRestartNeeded where only a newer agent can
+// follow it.
+func read(t *v1alpha1.SyncTarget) (instruction, error) {
+	s := &t.Spec
+	if s.MinFormat > v1alpha1.TargetFormat {
+		return instruction{}, failure.New(v1alpha1.ReasonPodRestartNeeded,
+			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.MinFormat, v1alpha1.TargetFormat)
+	}
+	in := instruction{ref: s.Ref, name: s.RefName, generation: s.Generation, requestedAt: s.RequestedAt, force: s.ForceSync,
+		paused: s.Paused, term: s.Lead.Transitions}
+	bad := func(field string, err error) (instruction, error) {
+		return instruction{}, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
+	}
+	if s.Commit != "" {
+		id, err := plan.ParseID(s.Commit)
+		if err != nil {
+			return bad("commit", err)
+		}
+		in.commit = id
+	}
+	for _, ref := range []struct{ field, value string }{{"ref", s.Ref}, {"refName", s.RefName}} {
+		if ref.value == "" {
+			continue
+		}
+		if _, err := repo.ParseRef(ref.value); err != nil {
+			return bad(ref.field, err)
+		}
+	}
+	for _, text := range []struct {
+		field, value string
+		most         int
+	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}} {
+		if len(text.value) > text.most {
+			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
+		}
+	}
+	for _, o := range t.OwnerReferences {
+		if o.Kind == v1alpha1.Kind {
+			in.owner = o.UID
+		}
+	}
+	return in, nil
+}
+
+func equal(a, b *v1alpha1.SyncTargetSpec) bool { return equality.Semantic.DeepEqual(a, b) }

@@ -1,0 +1,153 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// materials are all that an order is made of: the same ones make no new order.
+type materials struct {
+	in          instruction
+	generation  int64
+	profile     v1alpha1.Effective
+	facts       plan.Facts
+	beforeStart bool
+}
+
+// Look implements drive.Source.
+func (f *Follower) Look(ctx context.Context, poked bool) drive.Wish {
+	f.pod.reload(f.Log)
+	f.startup.look()
+	w := f.wish(ctx, poked)
+	w = f.startup.hold(ctx, w)
+	why := ""
+	if n := len(w.Problems); n > 0 {
+		why = w.Problems[n-1].Message
+		if why != f.stays {
+			f.Log.Warn("the gateway stays as it is", "reason", w.Problems[n-1].Reason, "message", why)
+		}
+	} else if f.stays != "" {
+		f.Log.Info("the SyncTarget is followed again")
+	}
+	f.stays = why
+	w.Due = earliest(w.Due, f.spec.due, f.startup.due())
+	return w
+}
+
+// wish is what the SyncTarget and the GatewaySync want together. Where one of them cannot be read or does not fit the
+// other, what was in force stays in force.
+func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
+	stay := func(p drive.Problem) drive.Wish { return drive.Wish{Order: f.order, Problems: []drive.Problem{p}} }
+	leave := func(p drive.Problem) drive.Wish {
+		return drive.Wish{Order: f.order, Leave: true, Problems: []drive.Problem{p}}
+	}
+	f.judged, f.spec.due = nil, time.Time{}
+	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
+	switch {
+	case errors.Is(err, kube.ErrNotSeen) && !f.targets.HasSynced():
+		return stay(waiting("the API server has not answered yet; the gateway stays as it is"))
+	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
+		return leave(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
+	case errors.Is(err, kube.ErrNotSeen):
+		return stay(waiting("no lead has written SyncTarget %s yet", f.GatewaySync))
+	case err != nil:
+		return stay(waiting("%v; its lead has to write it anew", err))
+	}
+	in, err := read(target)
+	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
+		return leave(drive.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
+	} else if err != nil {
+		return stay(drive.NewProblem(err, v1alpha1.ReasonWaitingForLead))
+	}
+	gs, err := f.fetch(ctx, in, poked)
+	switch {
+	case errors.Is(err, errGone):
+		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
+	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking:
+		return drive.Wish{Order: f.order} // it is only a moment: what was said of the gateway is true as it was
+	case err != nil:
+		return stay(drive.NewProblem(err, v1alpha1.ReasonProgressing))
+	}
+	m, err := f.prepare(ctx, gs, in)
+	if err != nil {
+		f.judged = &in
+		return stay(drive.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
+	}
+	f.startup.policy(m.profile.Startup, gs)
+	if in.commit.IsZero() && f.order != nil {
+		return stay(waiting("no commit is known for %s yet", in.ref))
+	}
+	f.take(gs, m)
+	if in.commit.IsZero() {
+		return stay(waiting("no commit is known for %s yet", in.ref))
+	}
+	return drive.Wish{Order: f.order}
+}
+
+// prepare works out what counts for this gateway.
+func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (materials, error) {
+	if err := peers.Reachable(&gs.Spec, f.Secrets); err != nil {
+		return materials{}, err
+	}
+	profile := f.Profile
+	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
+		profile = live
+	}
+	eff, err := gs.Effective(profile, f.pod.annotations)
+	if err != nil {
+		return materials{}, err
+	}
+	eff.Paused = eff.Paused || in.paused
+	if err := f.spec.connect(f, gs); err != nil {
+		return materials{}, err
+	}
+	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
+	return materials{
+		in: in, generation: gs.Generation, profile: eff, beforeStart: f.startup.beforeStart(ctx, f.spec.peers.Gateway),
+		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
+	}, nil
+}
+
+// take makes m what is in force. The same again, under another lead, is nothing new.
+func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
+	same := m
+	same.in.term = f.made.in.term
+	if f.order != nil && f.order.Peers == f.spec.peers && reflect.DeepEqual(same, f.made) {
+		return
+	}
+	if f.order == nil || f.order.Commit != m.in.commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
+		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", peers.Name(gs.Spec.Git),
+			"ref", m.in.ref, "commit", m.in.commit.String(), "generation", m.generation, "term", m.in.term)
+	}
+	f.made = m
+	f.order = &drive.Order{
+		GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Peers: f.spec.peers,
+		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, ForceID: m.in.force,
+		BeforeStart: m.beforeStart, Until: f.startup.until(m.beforeStart),
+		Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
+	}
+}
+
+func waiting(format string, a ...any) drive.Problem {
+	return drive.Problem{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
+}
+
+func earliest(times ...time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}

@@ -1,0 +1,90 @@
+package follow
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"stoker.io/stoker/internal/file"
+)
+
+// podInfo is what the pod says of itself at this moment: the volume of the downward API changes with the pod.
+type podInfo struct {
+	dir                 string
+	labels, annotations map[string]string
+	watcher             *file.Watcher
+	err                 string // as it was logged
+}
+
+// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
+const maxPodInfo = 2 << 20
+
+func (p *podInfo) watch(dir string, log *slog.Logger) {
+	if p.dir = dir; dir != "" {
+		p.watcher = file.Watch(filepath.Join(dir, "annotations"), log)
+	}
+}
+
+func (p *podInfo) close() {
+	if p.watcher != nil {
+		p.watcher.Close()
+	}
+}
+
+// changed receives after a change; nil where nothing is watched.
+func (p *podInfo) changed() <-chan struct{} {
+	if p.watcher == nil {
+		return nil
+	}
+	return p.watcher.Changed()
+}
+
+// reload reads labels and annotations. What cannot be read stays as it was, and is logged once.
+func (p *podInfo) reload(log *slog.Logger) {
+	if p.dir == "" {
+		return
+	}
+	var failed string
+	for name, into := range map[string]*map[string]string{"labels": &p.labels, "annotations": &p.annotations} {
+		raw, err := file.Read(filepath.Join(p.dir, name), maxPodInfo)
+		var read map[string]string
+		if err == nil {
+			read, err = parsePodInfo(string(raw))
+		}
+		if err != nil {
+			failed = fmt.Sprintf("the pod's %s: %v", name, err)
+			continue
+		}
+		if !maps.Equal(read, *into) {
+			*into = read
+		}
+	}
+	if failed != "" && failed != p.err {
+		log.Warn("what the pod says of itself cannot be read; what it said before counts", "error", failed)
+	}
+	p.err = failed
+}
+
+// parsePodInfo reads a file of the downward API: a line key="value" for each entry, the value quoted as in Go.
+func parsePodInfo(text string) (map[string]string, error) {
+	m := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		key, quoted, ok := strings.Cut(line, "=")
+		if !ok || key == "" || len(quoted) < 2 || quoted[0] != '"' {
+			return nil, fmt.Errorf("%.80q is not key=\"value\"", line)
+		}
+		value, err := strconv.Unquote(quoted)
+		if err != nil {
+			return nil, fmt.Errorf("the value of %.80q is not quoted well", key)
+		}
+		m[key] = value
+	}
+	return m, nil
+}

@@ -1,0 +1,181 @@
+package follow
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Bounds of a report, in bytes. The API allows a little more; with its metadata a report has at most 4 KiB.
+const (
+	maxStatus   = 3 << 10
+	maxMessage  = 640
+	maxRef      = 255
+	maxName     = 253
+	maxRequest  = 64
+	maxForce    = 256
+	maxWord     = 63
+	maxProjects = 32
+	maxProject  = 128
+	maxPaths    = 10
+	maxPath     = 256
+	maxScan     = 200
+)
+
+// compose makes the report that follows from a state. What it says of the last sync that did something stays until
+// another one does something.
+func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
+	was := f.report.latest()
+	r := v1alpha1.SyncReportStatus{
+		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
+		Phase: s.Phase, Reason: s.Reason, Message: s.Message,
+		HandledRequest: was.HandledRequest, HandledForceSync: was.HandledForceSync,
+		Started: was.Started, Duration: was.Duration, Files: was.Files, Projects: was.Projects, Scan: was.Scan,
+	}
+	if !s.Commit.IsZero() {
+		r.Commit = s.Commit.String()
+	}
+	if o := f.order; o != nil {
+		r.Profile, r.Ref, r.Generation, r.Term, r.Paused = o.Profile.Profile, o.Ref, o.Generation, o.Term, o.Profile.Paused
+		if !o.Commit.IsZero() {
+			r.Target = o.Commit.String()
+		}
+	}
+	if in := f.judged; in != nil { // what was asked for cannot be done, and that is the answer
+		r.Ref, r.Generation, r.Term, r.Paused, r.HandledRequest = in.ref, in.generation, in.term, in.paused, in.requestedAt
+		r.Target = ""
+		if !in.commit.IsZero() {
+			r.Target = in.commit.String()
+		}
+	}
+	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
+		outcome(&r, was, s)
+	}
+	if s.Drift != nil {
+		r.Drift.Files = count(s.Drift.Files)
+		for _, p := range s.Drift.Paths[:min(len(s.Drift.Paths), maxPaths)] {
+			r.Drift.Paths = append(r.Drift.Paths, string(p.What)+" "+p.Path)
+		}
+	}
+	bound(&r)
+	return r
+}
+
+// outcome takes what a sync did and what it dealt with.
+func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s drive.State) {
+	rep := s.Report
+	if rep.Wrote() || rep.Err != nil || len(rep.Scans) > 0 {
+		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
+		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()
+		r.Files = v1alpha1.FileCounts{Added: count(rep.Files.Added), Modified: count(rep.Files.Modified),
+			Deleted: count(rep.Files.Deleted), Kept: count(rep.Files.Kept)}
+		r.Scan = scanned(rep)
+		if len(rep.Projects) > 0 {
+			r.Projects = rep.Projects
+		}
+	} else if r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
+		r.Message = was.Message // that there was nothing to do this time is no news
+	}
+	if len(s.Problems) > 0 {
+		return
+	}
+	switch rep.Class() {
+	case v1alpha1.ClassDone, v1alpha1.ClassHeld, v1alpha1.ClassStalled:
+		r.HandledRequest = s.Of.RequestedAt
+	case v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassNotInjected:
+		if rep.DryRun && rep.Err == nil {
+			r.HandledRequest = s.Of.RequestedAt
+		}
+	}
+	if rep.Phase == sync.Synced || rep.Phase == sync.Standby {
+		r.HandledForceSync = s.Of.ForceID
+	}
+}
+
+func scanned(rep *sync.Report) string {
+	var parts []string
+	for _, s := range rep.Scans {
+		if s.Reason == "" {
+			parts = append(parts, s.Kind+" in "+s.Duration.Round(time.Millisecond).String())
+		} else {
+			parts = append(parts, s.Kind+" "+s.Reason)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func count(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
+// bound cuts a report to its bounds, whatever was put into it.
+func bound(r *v1alpha1.SyncReportStatus) {
+	for _, f := range []struct {
+		text *string
+		most int
+	}{{&r.Gateway, maxName}, {&r.Profile, maxWord}, {&r.Message, maxMessage}, {&r.Ref, maxRef}, {&r.HandledRequest, maxRequest},
+		{&r.HandledForceSync, maxForce}, {&r.Duration, 32}, {&r.Scan, maxScan}, {&r.AgentVersion, maxWord}} {
+		*f.text = clip(*f.text, f.most)
+	}
+	r.Reason = v1alpha1.Reason(clip(string(r.Reason), maxWord))
+	r.Projects = list(r.Projects, maxProjects, maxProject)
+	r.Drift.Paths = list(r.Drift.Paths, maxPaths, maxPath)
+	for size(r) > maxStatus {
+		switch p, d := len(r.Projects), len(r.Drift.Paths); {
+		case p > 0 && p >= d:
+			r.Projects = r.Projects[:p-1]
+		case d > 0:
+			r.Drift.Paths = r.Drift.Paths[:d-1]
+		case len(r.Message) > 0:
+			r.Message = clip(r.Message, len(r.Message)/2)
+		case len(r.Scan) > 0:
+			r.Scan = ""
+		default:
+			// What is left cannot reach the bound but by characters that take six bytes each.
+			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""
+			return
+		}
+	}
+}
+
+// list cuts a list and each of its items.
+func list(items []string, most, each int) []string {
+	var out []string
+	for _, s := range items[:min(len(items), most)] {
+		out = append(out, clip(s, each))
+	}
+	return out
+}
+
+// clip cuts text to at most n bytes of whole characters, and says so by its last one.
+func clip(text string, n int) string {
+	text = strings.ToValidUTF8(text, "�")
+	if len(text) <= n {
+		return text
+	}
+	const more = "…"
+	cut := max(n-len(more), 0)
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	if n < len(more) {
+		return text[:cut]
+	}
+	return text[:cut] + more
+}
+
+// size is what a report takes when it is sent.
+func size(r *v1alpha1.SyncReportStatus) int {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // it is plain text and numbers
+	}
+	return len(b)
+}

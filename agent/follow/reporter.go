@@ -1,0 +1,310 @@
+package follow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	gosync "sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
+)
+
+// reporter writes the SyncReport: when it differs from what the API server has in anything but time, the newest only,
+// and again until it is written.
+type reporter struct {
+	objects *kube.Objects[v1alpha1.SyncReport]
+	who     Identity
+	log     *slog.Logger
+	now     func() time.Time
+	woken   chan struct{}
+
+	mu    gosync.Mutex
+	want  *v1alpha1.SyncReportStatus
+	since time.Time // when want began to differ in what counts
+
+	// Of run alone.
+	there    *v1alpha1.SyncReport // as the API server has it; nil where that is not known, or none is there
+	known    bool
+	mangled  bool // there is one that cannot be read
+	wrote    time.Time
+	check    time.Time // when to look whether it is still there
+	failures int
+	retry    time.Time
+}
+
+const (
+	fieldManager = "stoker-agent"
+	writeTimeout = 10 * time.Second
+	// calm is the pause between two writes, small that between two that differ only in words or in drift.
+	calm  = time.Second
+	small = 10 * time.Second
+	// brief is how long a sync has to be under way to be reported: one that is over sooner is told by its outcome.
+	brief = time.Second
+	// maxReport bounds the pause between two tries.
+	maxReport = 30 * time.Second
+	// again is how often it is checked that the report is there: the one of an earlier pod with this name may be collected
+	// after it was taken over. soon is the first time.
+	again = 10 * time.Minute
+	soon  = 30 * time.Second
+)
+
+func newReporter(objects *kube.Objects[v1alpha1.SyncReport], who Identity, log *slog.Logger, now func() time.Time) *reporter {
+	return &reporter{objects: objects, who: who, log: log, now: now, woken: make(chan struct{}, 1)}
+}
+
+// set makes status the one to report. It never blocks.
+func (r *reporter) set(status v1alpha1.SyncReportStatus) {
+	r.mu.Lock()
+	if r.want == nil || weight(r.want, &status) != nothing {
+		r.since = r.now()
+	}
+	r.want = &status
+	r.mu.Unlock()
+	select {
+	case r.woken <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// latest is what is to be reported, or what an earlier agent of this pod reported.
+func (r *reporter) latest() v1alpha1.SyncReportStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.want == nil {
+		return v1alpha1.SyncReportStatus{}
+	}
+	return *r.want
+}
+
+// difference is how much two reports differ.
+type difference int
+
+const (
+	nothing difference = iota // at most in time
+	words                     // in the message, in drift, in the outcome of a scan
+	all
+)
+
+func weight(a, b *v1alpha1.SyncReportStatus) difference {
+	x, y := *a, *b
+	x.Started, y.Started, x.Duration, y.Duration = nil, nil, "", ""
+	if equality.Semantic.DeepEqual(x, y) {
+		return nothing
+	}
+	x.Message, y.Message, x.Scan, y.Scan, x.Drift, y.Drift = "", "", "", "", v1alpha1.DriftFiles{}, v1alpha1.DriftFiles{}
+	if equality.Semantic.DeepEqual(x, y) {
+		return words
+	}
+	return all
+}
+
+func (r *reporter) run(ctx context.Context) {
+	for {
+		timer := time.NewTimer(max(r.next().Sub(r.now()), 0))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-r.woken:
+		case <-timer.C:
+			if !r.now().Before(r.next()) {
+				r.turn(ctx)
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// next is when something is to be done: a write, a try after a failure, or a look whether the report is still there.
+func (r *reporter) next() time.Time {
+	r.mu.Lock()
+	want, since := r.want, r.since
+	r.mu.Unlock()
+	if want == nil {
+		return r.now().Add(again)
+	}
+	if r.retry.After(r.now()) {
+		return r.retry
+	}
+	if !r.known {
+		return time.Time{}
+	}
+	d := all
+	if r.there != nil {
+		d = weight(&r.there.Status, want)
+	}
+	due := r.wrote.Add(calm)
+	switch {
+	case d == nothing:
+		return r.check
+	case d == words:
+		due = r.wrote.Add(small)
+	case want.Phase == v1alpha1.GatewaySyncing && since.Add(brief).After(due):
+		due = since.Add(brief)
+	}
+	return due
+}
+
+// turn does one thing and takes note of its outcome.
+func (r *reporter) turn(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := r.step(ctx)
+	if err == nil {
+		if r.failures > 0 {
+			r.log.Info("the report is written again", "failures", r.failures)
+		}
+		r.failures, r.retry = 0, time.Time{}
+		return
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return // we are asked to stop
+	}
+	r.failures++
+	r.retry = r.now().Add(pace.Retry(r.failures, maxReport))
+	if r.failures == 1 {
+		r.log.Warn("the report is not written; it is tried again", "error", err)
+	}
+}
+
+// step reads the report where it is not known or has to be looked after, and else writes it.
+func (r *reporter) step(ctx context.Context) error {
+	if !r.known || !r.now().Before(r.check) {
+		return r.read(ctx)
+	}
+	return r.write(ctx)
+}
+
+func (r *reporter) read(ctx context.Context) error {
+	there, err := r.objects.Get(ctx, r.who.Pod)
+	undecodable, mangled := errors.AsType[*kube.UndecodableError](err)
+	switch {
+	case apierrors.IsNotFound(err):
+		there = nil
+	case mangled:
+		r.log.Warn("the report was written by somebody else; it is replaced", "error", undecodable)
+		there = nil
+	case err != nil:
+		return err
+	}
+	first := !r.known
+	r.there, r.known, r.mangled = there, true, mangled
+	r.check = r.now().Add(pace.Jitter(again))
+	if first && there != nil {
+		r.inherit(there)
+	}
+	return nil
+}
+
+// inherit takes what only an earlier agent of this pod knew, so that a new one has nothing to write where nothing happened.
+func (r *reporter) inherit(there *v1alpha1.SyncReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, t := *r.want, there.Status
+	if !r.owns(there) || w.Commit != t.Commit || w.Started != nil {
+		return
+	}
+	w.Started, w.Duration, w.Files, w.Projects, w.Scan = t.Started, t.Duration, t.Files, t.Projects, t.Scan
+	if w.HandledRequest == "" {
+		w.HandledRequest = t.HandledRequest
+	}
+	if w.HandledForceSync == "" {
+		w.HandledForceSync = t.HandledForceSync
+	}
+	if w.Phase == t.Phase && w.Reason == t.Reason && w.Target == t.Target {
+		w.Message = t.Message
+	}
+	r.want = &w
+}
+
+// owns reports whether the report is of this very pod.
+func (r *reporter) owns(there *v1alpha1.SyncReport) bool {
+	if r.who.PodUID == "" {
+		return true
+	}
+	for _, o := range there.OwnerReferences {
+		if o.UID == types.UID(r.who.PodUID) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *reporter) write(ctx context.Context) error {
+	r.mu.Lock()
+	want := *r.want.DeepCopy()
+	r.mu.Unlock()
+	report := &v1alpha1.SyncReport{ObjectMeta: r.meta(), Status: want}
+	taken := r.there != nil && !r.owns(r.there)
+	var err error
+	switch {
+	case r.mangled:
+		r.there, err = r.replace(ctx, report)
+	case r.there == nil:
+		r.there, err = r.objects.Create(ctx, report, metav1.CreateOptions{FieldManager: fieldManager})
+	default:
+		report.ResourceVersion = r.there.ResourceVersion
+		r.there, err = r.objects.Update(ctx, report, metav1.UpdateOptions{FieldManager: fieldManager})
+	}
+	if err != nil {
+		// Whatever it was, what the API server has is not known any more.
+		r.there, r.known = nil, false
+		return err
+	}
+	r.wrote, r.mangled = r.now(), false
+	if taken {
+		r.check = r.wrote.Add(soon)
+	}
+	return nil
+}
+
+// replace writes over a report that cannot be read.
+func (r *reporter) replace(ctx context.Context, report *v1alpha1.SyncReport) (*v1alpha1.SyncReport, error) {
+	patch := []map[string]any{
+		{"op": "replace", "path": "/status", "value": report.Status},
+		{"op": "add", "path": "/metadata/labels", "value": report.Labels},
+		{"op": "add", "path": "/metadata/ownerReferences", "value": report.OwnerReferences},
+	}
+	raw, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	return r.objects.Patch(ctx, report.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: fieldManager})
+}
+
+func (r *reporter) meta() metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Name: r.who.Pod, Namespace: r.who.Namespace, Labels: map[string]string{v1alpha1.LabelCRName: r.who.GatewaySync}}
+	if r.who.PodUID != "" {
+		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: r.who.Pod, UID: types.UID(r.who.PodUID)}}
+	}
+	return m
+}
+
+// flush writes what is still to be written, as long as ctx lasts. It is called when run has ended.
+func (r *reporter) flush(ctx context.Context) {
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		want := r.want
+		r.mu.Unlock()
+		if want == nil || r.known && r.there != nil && weight(&r.there.Status, want) == nothing {
+			return
+		}
+		r.check = r.now().Add(again)
+		if err := r.step(ctx); err != nil {
+			r.log.Warn("the last report is not written", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pace.Jitter(200 * time.Millisecond)):
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
+)
+
+// spec is the GatewaySync as it was read last. It is read once for each generation.
+type spec struct {
+	gs    *v1alpha1.GatewaySync
+	owner types.UID // that the target named when it was read
+
+	of       *v1alpha1.GatewaySync // that peers were made for
+	peers    sync.Peers
+	failures int
+	retry    time.Time
+	due      time.Time // when the next try is; zero where none is needed
+}
+
+var errGone = errors.New("the GatewaySync is gone")
+
+const (
+	getTimeout = 10 * time.Second
+	// maxGet bounds the pause between two tries to read the GatewaySync.
+	maxGet = time.Minute
+)
+
+// fetch returns the GatewaySync at the generation that the target follows from, or why there is none now: errGone, a
+// failure of class working where it will come by itself, or one of class stalled where it cannot be read.
+func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
+	s := &f.spec
+	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner {
+		return s.gs, nil
+	}
+	if !poked && f.Now().Before(s.retry) {
+		s.due = s.retry
+		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "waiting for generation %d of GatewaySync %s", in.generation, f.GatewaySync)
+	}
+	get, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	gs, err := kube.GatewaySyncs(f.API, f.Namespace).Get(get, f.GatewaySync)
+	switch undecodable := (*kube.UndecodableError)(nil); {
+	case apierrors.IsNotFound(err):
+		err = errGone
+	case errors.As(err, &undecodable):
+		err = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", err)
+	case err != nil:
+		err = failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", f.GatewaySync, err)
+	case in.owner != "" && gs.UID != in.owner:
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", f.GatewaySync)
+	case gs.Generation != in.generation:
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", f.GatewaySync, gs.Generation, in.generation)
+	}
+	if err != nil {
+		s.failures++
+		s.retry = f.Now().Add(pace.Retry(s.failures, maxGet))
+		s.due = s.retry
+		return nil, err
+	}
+	s.failures, s.retry = 0, time.Time{}
+	// What annotations ask for comes by the target: this copy gets old.
+	delete(gs.Annotations, v1alpha1.AnnotationPaused)
+	s.gs, s.owner = gs, in.owner
+	return gs, nil
+}
+
+// connect makes the two ends of a sync anew where the GatewaySync is another.
+func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
+	if s.of == gs {
+		return nil
+	}
+	ends, err := peers.Connect(&gs.Spec, gatewayURL(&gs.Spec.Gateway, f.Port, f.TLS), f.Secrets, f.Remote, f.Log)
+	if err != nil {
+		return err
+	}
+	if s.of != nil {
+		_ = s.peers.Remote.Close() // it only lets go of connections
+	}
+	s.of, s.peers = gs, ends
+	return nil
+}
+
+// gatewayURL is where the gateway's web server listens: in the same pod. Port and tls count where the spec names no port.
+func gatewayURL(g *v1alpha1.GatewaySpec, port int32, tls bool) string {
+	tls = g.TLS || g.Port == nil && tls
+	if g.Port != nil || port == 0 {
+		port = g.EffectivePort()
+	}
+	scheme := "http"
+	if tls {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+}

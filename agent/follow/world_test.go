@@ -1,0 +1,424 @@
+package follow
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	gosync "sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// liveness bounds every wait: ten times what a loaded machine needs.
+const liveness = 60 * time.Second
+
+const crName = "site"
+
+// world is a namespace of a real API server with a GatewaySync, and a git server. The test plays the lead.
+type world struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	ns      string
+	clients kube.Clients
+	git     *gitserver.Server
+	repo    *gitserver.Repo
+	dir     string
+}
+
+func newWorld(t *testing.T, cluster *kubetest.Cluster) *world {
+	t.Helper()
+	w := &world{t: t, cluster: cluster, ns: cluster.Namespace(t), dir: t.TempDir()}
+	var err error
+	w.clients, err = kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	root := filepath.Join(w.dir, "git")
+	require.NoError(t, os.MkdirAll(root, 0o755))
+	w.repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+	w.git, err = gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, w.git.Close()) })
+	return w
+}
+
+func shared(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorld(t, kubetest.Control(t))
+}
+
+const project = `{"title": "%s", "enabled": true, "inheritable": false}`
+
+// commit commits a project of this title for both profiles.
+func (w *world) commit(title string) string {
+	w.t.Helper()
+	return w.repo.Commit(title,
+		gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, title)),
+		gitserver.Write("other/projects/line/project.json", fmt.Sprintf(project, title+" of other")))
+}
+
+// spec is what a test writes into the GatewaySync: all but the gateway's port comes from here.
+func (w *world) gatewaySync(p *pod, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
+	w.t.Helper()
+	u, err := url.Parse(p.gw.URL())
+	require.NoError(w.t, err)
+	port, err := strconv.ParseInt(u.Port(), 10, 32)
+	require.NoError(w.t, err)
+	number, period := int32(port), int32(5)
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: w.ns}}
+	gs.Spec.Git = v1alpha1.GitSpec{Repo: w.git.URL("site.git"), Ref: "main"}
+	gs.Spec.Git.Auth = &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git", Key: "token"}}}
+	gs.Spec.Gateway = v1alpha1.GatewaySpec{Port: &number, API: &v1alpha1.GatewayAPI{SecretName: "gateway"}}
+	gs.Spec.Sync.Defaults.SyncPeriod = &period
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{
+		"default": {Mappings: []v1alpha1.Mapping{{Source: "gw/projects", Destination: "projects"}}},
+		"other":   {Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}},
+	}
+	for _, c := range change {
+		c(gs)
+	}
+	made, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Create(w.t.Context(), gs, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	return made
+}
+
+// edit changes the GatewaySync.
+func (w *world) edit(change func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
+	w.t.Helper()
+	all := kube.GatewaySyncs(w.clients.Dynamic, w.ns)
+	gs, err := all.Get(w.t.Context(), crName)
+	require.NoError(w.t, err)
+	change(gs)
+	gs, err = all.Update(w.t.Context(), gs, metav1.UpdateOptions{})
+	require.NoError(w.t, err)
+	return gs
+}
+
+// lead writes the SyncTarget, as the lead does.
+func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTarget {
+	w.t.Helper()
+	ctx := context.WithoutCancel(w.t.Context())
+	all := kube.SyncTargets(w.clients.Dynamic, w.ns)
+	t, err := all.Get(ctx, crName)
+	create := apierrors.IsNotFound(err)
+	if create {
+		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(ctx, crName)
+		require.NoError(w.t, err)
+		t = &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: w.ns, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: crName, UID: gs.UID}}}}
+		t.Spec = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main",
+			Lead: v1alpha1.LeadRecord{Holder: "test", Transitions: 1}}
+	} else {
+		require.NoError(w.t, err)
+	}
+	for _, c := range change {
+		c(&t.Spec)
+	}
+	if create {
+		t, err = all.Create(ctx, t, metav1.CreateOptions{})
+	} else {
+		t, err = all.Update(ctx, t, metav1.UpdateOptions{})
+	}
+	require.NoError(w.t, err)
+	return t
+}
+
+func at(commit string) func(*v1alpha1.SyncTargetSpec) {
+	return func(s *v1alpha1.SyncTargetSpec) { s.Commit = commit }
+}
+
+func generation(n int64) func(*v1alpha1.SyncTargetSpec) {
+	return func(s *v1alpha1.SyncTargetSpec) { s.Generation = n }
+}
+
+// pod is a gateway's pod: a data directory, a simulated gateway, and what the kubelet mounts.
+type pod struct {
+	w    *world
+	name string
+	uid  string
+	dir  string
+	data string
+	gw   *simulator.Gateway
+
+	agent *agent
+}
+
+func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
+	w.t.Helper()
+	p := &pod{w: w, name: name, dir: filepath.Join(w.dir, name)}
+	p.data = filepath.Join(p.dir, "data")
+	for _, dir := range []string{"data", "repo", "podinfo", "secrets"} {
+		require.NoError(w.t, os.MkdirAll(filepath.Join(p.dir, dir), 0o755))
+	}
+	o := simulator.Options{Data: p.data, Strict: true}
+	for _, c := range change {
+		c(&o)
+	}
+	var err error
+	p.gw, err = simulator.Start(o)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { assert.NoError(w.t, p.gw.Close()) })
+	p.secret("gateway", "apiKey", p.gw.Token())
+	p.secret("git", "token", "S3CR3T-git")
+	p.says(map[string]string{"app.kubernetes.io/name": name}, map[string]string{})
+	p.recreate()
+	return p
+}
+
+// recreate makes the pod anew, under another UID.
+func (p *pod) recreate() {
+	p.w.t.Helper()
+	pods := p.w.clients.Core.CoreV1().Pods(p.w.ns)
+	zero := int64(0)
+	err := pods.Delete(p.w.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
+	require.True(p.w.t, err == nil || apierrors.IsNotFound(err), "%v", err)
+	made, err := pods.Create(p.w.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{v1alpha1.LabelCRName: crName}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "example.com/ignition"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(p.w.t, err)
+	p.uid = string(made.UID)
+}
+
+func (p *pod) write(name, content string) {
+	p.w.t.Helper()
+	file := filepath.Join(p.dir, name)
+	require.NoError(p.w.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(p.w.t, os.WriteFile(file+"~", []byte(content), 0o600))
+	require.NoError(p.w.t, os.Rename(file+"~", file))
+}
+
+func (p *pod) secret(name, key, value string) {
+	p.w.t.Helper()
+	p.write("secrets/"+name+"/"+key, value)
+}
+
+// says changes labels and annotations as the kubelet writes them.
+func (p *pod) says(labels, annotations map[string]string) {
+	p.w.t.Helper()
+	for name, m := range map[string]map[string]string{"labels": labels, "annotations": annotations} {
+		var b strings.Builder
+		for k, v := range m {
+			fmt.Fprintf(&b, "%s=%q\n", k, v)
+		}
+		p.write("podinfo/"+name, b.String())
+	}
+}
+
+// title is the project's title that lies on the gateway's disk.
+func (p *pod) title() string {
+	b, err := os.ReadFile(filepath.Join(p.data, "projects", "line", "project.json"))
+	if err != nil {
+		return ""
+	}
+	var v struct{ Title string }
+	require.NoError(p.w.t, json.Unmarshal(b, &v))
+	return v.Title
+}
+
+// agent is a running follower of a pod.
+type agent struct {
+	p        *pod
+	follower *Follower
+	http     *httptest.Server
+	reg      *prometheus.Registry
+	log      *lines
+	traffic  *traffic
+	end      func()
+}
+
+// traffic counts what an agent asks of the API server.
+type traffic struct {
+	mu     gosync.Mutex
+	counts map[string]int // "PUT syncreports"
+	next   http.RoundTripper
+}
+
+func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
+	kind := ""
+	for i, part := range strings.Split(r.URL.Path, "/") {
+		if i == 6 {
+			kind = part
+		}
+	}
+	c.mu.Lock()
+	c.counts[r.Method+" "+kind]++
+	c.mu.Unlock()
+	return c.next.RoundTrip(r)
+}
+
+func (c *traffic) count(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts[what]
+}
+
+func (c *traffic) writes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for what, times := range c.counts {
+		if !strings.HasPrefix(what, "GET ") {
+			n += times
+		}
+	}
+	return n
+}
+
+// lines collects a log.
+type lines struct {
+	mu gosync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs a follower for the pod, in this process.
+func (p *pod) start(change ...func(*Config)) *agent {
+	p.w.t.Helper()
+	t := p.w.t
+	a := &agent{p: p, log: &lines{}, reg: prometheus.NewRegistry(), traffic: &traffic{counts: map[string]int{}}}
+	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pod", p.name)
+	config := p.w.cluster.RESTConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { a.traffic.next = next; return a.traffic })
+	clients, err := kube.ConnectTo(config, "stoker-agent/test")
+	require.NoError(t, err)
+	store, err := repo.Open(filepath.Join(p.dir, "repo", "objects"), repo.StoreOptions{Log: log})
+	require.NoError(t, err)
+	engine := sync.New(sync.Config{DataDir: p.data, Store: store, Log: log, Limits: plan.DefaultLimits})
+	c := Config{
+		Identity: Identity{Namespace: p.w.ns, Pod: p.name, PodUID: p.uid, GatewaySync: crName, Gateway: p.name},
+		Version:  "v0.0.1", PodInfo: filepath.Join(p.dir, "podinfo"), StartupFile: filepath.Join(p.dir, "repo", "startup.json"),
+		API: clients.Dynamic, Secrets: peers.Mounted{Dir: filepath.Join(p.dir, "secrets")}, Engine: engine, Log: log,
+		Metrics: metrics.NewAgent(a.reg, "v0.0.1", p.w.ns, crName, p.name),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	a.follower, err = New(c)
+	require.NoError(t, err)
+	a.http = httptest.NewServer(drive.Handler(a.follower.Routes()))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.follower.Run(ctx) }()
+	a.end = gosync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			assert.NoError(t, err)
+		case <-time.After(liveness):
+			t.Error("the follower does not end")
+			return
+		}
+		a.http.Close()
+		assert.NoError(t, engine.Close())
+		assert.NoError(t, store.Close())
+	})
+	t.Cleanup(func() {
+		a.end()
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", p.name, a.log)
+		}
+		assert.NotContains(t, a.log.String(), "S3CR3T", "C7")
+	})
+	p.agent = a
+	return a
+}
+
+// get asks one of the agent's routes.
+func (a *agent) get(path string) (int, string) {
+	r, err := http.Get(a.http.URL + path)
+	require.NoError(a.p.w.t, err)
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	require.NoError(a.p.w.t, err)
+	return r.StatusCode, string(b)
+}
+
+// report is the pod's report as the API server has it; nil where there is none.
+func (p *pod) report() *v1alpha1.SyncReport {
+	r, err := kube.SyncReports(p.w.clients.Dynamic, p.w.ns).Get(context.WithoutCancel(p.w.t.Context()), p.name)
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+// await waits for a report, and checks that none before it was ahead of the disk.
+func (p *pod) await(what string, ok func(v1alpha1.SyncReportStatus) bool) v1alpha1.SyncReportStatus {
+	p.w.t.Helper()
+	var last v1alpha1.SyncReportStatus
+	eventually(p.w.t, what, func() bool {
+		r := p.report()
+		if r == nil {
+			return false
+		}
+		last = r.Status
+		return ok(last)
+	}, func() string { b, _ := json.Marshal(last); return string(b) })
+	return last
+}
+
+// synced waits until the report says that the commit runs, and checks the disk and the gateway.
+func (p *pod) synced(commit, title string) v1alpha1.SyncReportStatus {
+	p.w.t.Helper()
+	s := p.await("Synced at "+commit, func(s v1alpha1.SyncReportStatus) bool {
+		return s.Phase == v1alpha1.GatewaySynced && s.Commit == commit && s.Target == commit
+	})
+	assert.Equal(p.w.t, title, p.title(), "INV5: what is reported lies on the disk")
+	return s
+}
+
+func eventually(t *testing.T, what string, ok func() bool, detail ...func() string) {
+	t.Helper()
+	deadline := time.Now().Add(liveness)
+	for !ok() {
+		if time.Now().After(deadline) {
+			for _, d := range detail {
+				what += "; last: " + d()
+			}
+			t.Fatalf("waited %s for: %s", liveness, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func uid(s string) types.UID { return types.UID(s) }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/follow"
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/serve"
+)
+
+const (
+	// bootWithin bounds everything before the loops run. The API server is no part of it: a gateway starts without it.
+	bootWithin = 2 * time.Minute
+	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. With the last report and the end of
+	// the servers it stays below the 30 s that a pod has by default.
+	sidecarGrace = 15 * time.Second
+)
+
+// grace is how long the engine may go on after it was asked to stop; 0 for its own default.
+func (s *settings) grace() time.Duration {
+	if s.Sidecar {
+		return sidecarGrace
+	}
+	return 0
+}
+
+// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync.
+func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
+	log, env := screen.log, s.Env
+	klog.SetSlogLogger(log) // client-go knows no other way
+	boot, booted := newBoot(ctx, bootWithin)
+	defer booted()
+
+	var store *repo.Store
+	closeStore := func() {}
+	var clients kube.Clients
+	err := boot.step("open the cache of git objects", func() (err error) {
+		store, closeStore, err = openStore(s, log)
+		return err
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	defer func() { closeStore() }()
+	err = boot.step("find the API server", func() (err error) {
+		clients, err = kube.Connect(s.Kubeconfig, "stoker-agent/"+version)
+		return err
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	engine, closeEngine := newEngine(s, store, screen)
+	defer closeEngine()
+
+	reg := registry()
+	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
+	secrets := peers.Mounted{Dir: env.SecretsDir, Files: env.Files}
+	var seen func(*v1alpha1.SyncTarget, error) // who else listens to the SyncTarget
+	follower, err := follow.New(follow.Config{
+		Identity: follow.Identity{
+			Namespace: env.PodNamespace, Pod: env.PodName, PodUID: env.PodUID,
+			GatewaySync: env.GatewaySync, Gateway: env.Gateway, Profile: env.Profile,
+		},
+		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
+		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
+		API:         clients.Dynamic, Secrets: secrets, Remote: remoteOptions(s, log), Engine: engine,
+		Log: log, Metrics: measured, Seen: seen, Tell: screen.state,
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	var servers []*serve.Server
+	err = boot.step("listen", func() (err error) {
+		servers, err = listen(ctx, s, drive.Handler(follower.Routes()), reg, log)
+		return err
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	booted()
+	return exitDone, serveAndRun(ctx, servers, follower.Run)
+}
