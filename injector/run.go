@@ -45,6 +45,9 @@ const (
 
 // run is the whole program: what main and the tests call. It returns the exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == commandCheck {
+		return checkWebhook(ctx, args[1:], stdout, stderr)
+	}
 	s, err := parse(args, env, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -23,7 +23,7 @@ var floors = [][]string{
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
 	{"injector/inject", "injector/lookup"},
-	{"injector/admission", "injector/certificate", "injector/upkeep"},
+	{"injector/admission", "injector/certificate", "injector/check", "injector/upkeep"},
 	{"injector"},
 }
 

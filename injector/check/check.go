@@ -1,0 +1,165 @@
+// Package check asks the webhook what the API server would ask it, in the way the API server would: at the Service and with
+// the authority that the webhook configuration names. It is what `helm test` runs.
+package check
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Config says what to ask.
+type Config struct {
+	Client kubernetes.Interface
+	// Configuration is the name of the MutatingWebhookConfiguration.
+	Configuration string
+	// Out is told what was found, a line for each entry of the configuration.
+	Out io.Writer
+	// Dial connects to an address of the cluster; nil is the machine's own way.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Within is how long an injector that has just been installed is tried again, and Every how often.
+	Within, Every time.Duration
+}
+
+const (
+	// maxAnswer bounds an answer of the webhook: a plain pod gets a short one.
+	maxAnswer = 64 << 10
+	// eachWithin bounds one question.
+	eachWithin = 10 * time.Second
+	uid        = types.UID("stoker-injector-check")
+)
+
+// Run returns nil when every entry of the webhook configuration leads to an injector that answers. Its error is that of the
+// last try: which entry does not, and what to look at.
+func Run(ctx context.Context, c Config) error {
+	for end := time.Now().Add(c.Within); ; {
+		err := c.once(ctx)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		timer := time.NewTimer(c.Every)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}
+
+func (c Config) once(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, eachWithin)
+	defer cancel()
+	configuration, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, c.Configuration, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the webhook configuration %s: %w", c.Configuration, err)
+	}
+	if len(configuration.Webhooks) == 0 {
+		return fmt.Errorf("webhook configuration %s has no entry: install the chart again", c.Configuration)
+	}
+	var found bytes.Buffer
+	for i := range configuration.Webhooks {
+		w := &configuration.Webhooks[i]
+		address, err := c.ask(ctx, w)
+		if err != nil {
+			return fmt.Errorf("webhook configuration %s, entry %s: %w", c.Configuration, w.Name, err)
+		}
+		fmt.Fprintf(&found, "%s: answered by %s\n", w.Name, address)
+	}
+	_, err = c.Out.Write(found.Bytes())
+	return err
+}
+
+// ask posts the review of a plain pod to the Service of an entry.
+func (c Config) ask(ctx context.Context, w *admissionregv1.MutatingWebhook) (string, error) {
+	service := w.ClientConfig.Service
+	if service == nil || service.Path == nil || service.Port == nil {
+		return "", errors.New("clientConfig names no Service with path and port")
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
+		return "", errors.New("clientConfig.caBundle holds no certificate yet: the injector writes it, or cert-manager; see the log of whoever does")
+	}
+	host := service.Name + "." + service.Namespace + ".svc"
+	address := net.JoinHostPort(host, strconv.Itoa(int(*service.Port)))
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: c.Dial, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+	}}
+	body, err := review()
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+*service.Path, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", address, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s: %.200s", address, res.Status, answer)
+	}
+	return address, judge(address, answer)
+}
+
+func judge(address string, answer []byte) error {
+	var got admissionv1.AdmissionReview
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return fmt.Errorf("%s answers no AdmissionReview: %w", address, err)
+	}
+	switch {
+	case got.Response == nil || got.Response.UID != uid:
+		return fmt.Errorf("%s answers another question than was asked", address)
+	case !got.Response.Allowed:
+		return fmt.Errorf("%s refuses a plain pod", address)
+	case len(got.Response.Patch) > 0:
+		return fmt.Errorf("%s changes a pod that asked for nothing", address)
+	}
+	return nil
+}
+
+// review is that of a pod that asks for nothing, as a dry run.
+func review() ([]byte, error) {
+	pod, err := json.Marshal(&corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "check", Namespace: "default"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "check", Image: "check"}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	dryRun := true
+	return json.Marshal(&admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{
+			UID: uid, Operation: admissionv1.Create, Namespace: "default", Name: "check", DryRun: &dryRun,
+			Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+			Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+			Object:   runtime.RawExtension{Raw: pod},
+		},
+	})
+}

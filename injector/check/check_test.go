@@ -1,0 +1,184 @@
+package check_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/admission"
+	"stoker.io/stoker/injector/check"
+	"stoker.io/stoker/injector/lookup"
+)
+
+const host = "stoker-injector.stoker-system.svc"
+
+// service is an injector behind a Service, and the authority of its certificate.
+type service struct {
+	address   string
+	authority []byte
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func serve(t *testing.T, h http.Handler) *service {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	require.NoError(t, err)
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return &service{address: s.Listener.Addr().String(), authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// check runs the check against a webhook configuration with a bundle.
+func (s *service) check(t *testing.T, bundle []byte, entries ...admissionregv1.MutatingWebhook) (string, error) {
+	t.Helper()
+	if entries == nil {
+		entries = admission.Webhooks(admission.Installation{Namespace: "stoker-system", TimeoutSeconds: 2})
+	}
+	for i := range entries {
+		entries[i].ClientConfig.CABundle = bundle
+	}
+	var out bytes.Buffer
+	err := check.Run(t.Context(), check.Config{
+		Client: fake.NewClientset(&admissionregv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: admission.ConfigurationName}, Webhooks: entries,
+		}),
+		Configuration: admission.ConfigurationName, Out: &out,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			s.mu.Lock()
+			s.asked = append(s.asked, address)
+			s.mu.Unlock()
+			var d net.Dialer
+			return d.DialContext(ctx, network, s.address)
+		},
+	})
+	return out.String(), err
+}
+
+type nothing struct{}
+
+func (nothing) For(context.Context, string, string) ([]*v1alpha1.GatewaySync, error) { return nil, nil }
+func (nothing) Injection(string, v1alpha1.Reason)                                    {}
+
+func injector() http.Handler {
+	return admission.New(admission.Config{
+		Find: nothing{}, Metrics: nothing{}, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler),
+	}).Routes()
+}
+
+func TestAnInjectorThatAnswersPasses(t *testing.T) {
+	s := serve(t, injector())
+	out, err := s.check(t, s.authority)
+	require.NoError(t, err)
+	assert.Equal(t, "pods.stoker.io: answered by "+host+":443\nrequire.pods.stoker.io: answered by "+host+":443\n", out)
+	assert.Equal(t, []string{host + ":443", host + ":443"}, s.asked)
+}
+
+func TestAnInjectorThatIsNotThereYetIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, tries := fake.NewClientset(), 0
+		client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			tries++
+			return true, nil, errors.New("not yet")
+		})
+		began := time.Now()
+		err := check.Run(t.Context(), check.Config{Client: client, Configuration: "x", Out: io.Discard, Within: time.Minute, Every: 2 * time.Second})
+		assert.ErrorContains(t, err, "read the webhook configuration x: not yet")
+		assert.Equal(t, 32, tries)
+		assert.Equal(t, 62*time.Second, time.Since(began))
+	})
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	s := serve(t, injector())
+	stranger := serve(t, injector())
+	for name, c := range map[string]struct {
+		bundle  []byte
+		entries []admissionregv1.MutatingWebhook
+		words   string
+	}{
+		"no authority yet":         {nil, nil, "entry pods.stoker.io: clientConfig.caBundle holds no certificate yet"},
+		"another authority":        {stranger.authority, nil, "entry pods.stoker.io"},
+		"an entry with no Service": {s.authority, []admissionregv1.MutatingWebhook{{Name: "x"}}, "entry x: clientConfig names no Service"},
+	} {
+		out, err := s.check(t, c.bundle, c.entries...)
+		assert.ErrorContains(t, err, c.words, name)
+		assert.Empty(t, out, name)
+	}
+	_, err := s.check(t, stranger.authority)
+	assert.ErrorAs(t, err, new(x509.UnknownAuthorityError))
+}
+
+func TestAnAnswerThatIsNoneIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(admissionv1.AdmissionReview) any
+		words  string
+	}{
+		"another question": {func(r admissionv1.AdmissionReview) any {
+			r.Response = &admissionv1.AdmissionResponse{UID: "x", Allowed: true}
+			return r
+		}, "another question"},
+		"no response": {func(r admissionv1.AdmissionReview) any { return r }, "another question"},
+		"refused": {func(r admissionv1.AdmissionReview) any {
+			r.Response = &admissionv1.AdmissionResponse{UID: r.Request.UID}
+			return r
+		}, "refuses a plain pod"},
+		"changed": {func(r admissionv1.AdmissionReview) any {
+			r.Response = &admissionv1.AdmissionResponse{UID: r.Request.UID, Allowed: true, Patch: []byte("[]")}
+			return r
+		}, "changes a pod that asked for nothing"},
+		"no review": {func(admissionv1.AdmissionReview) any { return "hello" }, "no AdmissionReview"},
+	} {
+		s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var review admissionv1.AdmissionReview
+			body, err := io.ReadAll(r.Body)
+			if err == nil {
+				err = json.Unmarshal(body, &review)
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(c.answer(review))
+		}))
+		_, err := s.check(t, s.authority)
+		assert.ErrorContains(t, err, c.words, name)
+	}
+	s := serve(t, http.NotFoundHandler())
+	_, err := s.check(t, s.authority)
+	assert.ErrorContains(t, err, "404")
+}
