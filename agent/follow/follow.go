@@ -58,8 +58,9 @@ type Config struct {
 	Log         *slog.Logger
 	Metrics     *metrics.Agent
 	Now         func() time.Time
-	// Seen is told of every version of the SyncTarget: nil where it is gone, an error where it cannot be read. It must not
-	// change the object, and not block; nil for nobody. The lead election listens here, so that an agent watches it once.
+	// Seen is told of every version of the SyncTarget: nil where there is none, which is said once at the start too, and an
+	// error where it cannot be read. It must not change the object, and not block; nil for nobody. The lead election listens
+	// here, so that an agent watches the object once.
 	Seen func(*v1alpha1.SyncTarget, error)
 	// Tell is told of every state; it must not block. nil for nobody.
 	Tell func(drive.State)
@@ -81,9 +82,10 @@ type Follower struct {
 	judged *instruction // the target whose spec cannot be followed
 	stays  string       // why the gateway is left as it is, as it was logged
 
-	mu    gosync.Mutex
-	heard *v1alpha1.SyncTargetSpec // what the loop was woken for last
-	lost  int                      // failures of the watch in a row
+	seeing gosync.Mutex // keeps what Seen is told in order
+	mu     gosync.Mutex
+	heard  *v1alpha1.SyncTargetSpec // what the loop was woken for last
+	lost   int                      // failures of the watch in a row
 }
 
 // New makes a Follower. Nothing is sent yet.
@@ -156,6 +158,7 @@ func (f *Follower) listed(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+	f.saw(f.GatewaySync)
 	f.wake()
 }
 
@@ -183,12 +186,14 @@ func (f *Follower) wake() {
 
 // saw is called by the informer. That the lead says that it lives is no reason to wake the loop.
 func (f *Follower) saw(name string) {
+	f.seeing.Lock()
 	t, err := f.targets.Get(f.Namespace, name)
 	if errors.Is(err, kube.ErrNotSeen) {
 		f.Seen(nil, nil)
 	} else {
 		f.Seen(t, err)
 	}
+	f.seeing.Unlock()
 	var now *v1alpha1.SyncTargetSpec
 	if err == nil {
 		now = t.Spec.DeepCopy()

@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -50,5 +49,4 @@ func TestAGatewayIsSyncedToItsTargetAndToTheNextOneAndAnIdleAgentWritesNothing(t
 	assert.Equal(t, before, a.traffic.writes())
 	assert.Equal(t, 1, a.traffic.count("GET gatewaysyncs"), "the spec is read once for each generation")
 	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 5)
-	_ = kube.SyncTargets
 }

@@ -1,0 +1,281 @@
+package follow
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	gs := w.gatewaySync(p)
+	p.start()
+	w.lead(at(first))
+	p.synced(first, "one")
+
+	second := w.commit("two")
+	w.lead(at(second), generation(gs.Generation+1))
+	before := p.agent.traffic.count("GET gatewaysyncs")
+	eventually(t, "a try to read it", func() bool { return p.agent.traffic.count("GET gatewaysyncs") > before+1 })
+	assert.Equal(t, "one", p.title(), "the old target and spec stay in force")
+	assert.Equal(t, first, p.report().Status.Commit)
+
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
+	})
+	s := p.synced(second, "two of other")
+	assert.Equal(t, gs.Generation, s.Generation)
+}
+
+func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	commit := w.repo.Commit("one",
+		gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, `{{index .Labels "example.com/hall"}} {{.SiteNumber}} {{.GatewayName}}`)),
+		gitserver.Write("other/projects/line/project.json", fmt.Sprintf(project, "other")))
+	p.says(map[string]string{"example.com/hall": "north \"1\""}, nil)
+	gs := w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+		mapping := gs.Spec.Sync.Profiles["default"].Mappings[0]
+		mapping.Template = true
+		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{mapping}, Vars: map[string]v1alpha1.VarValue{"SiteNumber": "7"}}
+	})
+	w.lead(at(commit))
+	p.says(map[string]string{"example.com/hall": "north"}, nil)
+	p.start()
+	p.synced(commit, "north 7 line-0")
+
+	title := func(want string) { t.Helper(); eventually(t, want, func() bool { return p.title() == want }) }
+	p.says(map[string]string{"example.com/hall": "south"}, nil)
+	title("south 7 line-0")
+	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"})
+	title("other")
+	p.await("the profile", func(s v1alpha1.SyncReportStatus) bool { return s.Profile == "other" && s.Phase == v1alpha1.GatewaySynced })
+	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"example.com/nothing": "of ours"})
+	title("south 7 line-0")
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
+		profile := gs.Spec.Sync.Profiles["default"]
+		profile.Vars["SiteNumber"] = "8"
+		gs.Spec.Sync.Profiles["default"] = profile
+	})
+	w.lead(generation(gs.Generation))
+	title("south 8 line-0")
+	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "nobody's"})
+	s := p.await("an annotation that is no name", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonInvalidAnnotation })
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Equal(t, "south 8 line-0", p.title())
+}
+
+func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-01-01T00:00:00.000000001Z" })
+	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool {
+		return s.HandledRequest == "2026-01-01T00:00:00.000000001Z" && s.Phase == v1alpha1.GatewaySynced
+	})
+
+	// A commit that cannot be synced is an answer, a git server that is away is none.
+	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	second := w.commit("two")
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
+	s := p.await("git is away", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGitUnreachable })
+	assert.Equal(t, "2026-01-01T00:00:00.000000001Z", s.HandledRequest)
+	assert.Equal(t, second, s.Target)
+	assert.Equal(t, first, s.Commit)
+	w.git.Heal()
+	p.await("the second echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "2" && s.Commit == second })
+	broken := w.repo.Commit("broken", gitserver.Write("gw/projects/line/project.json", "{"))
+	w.lead(at(broken), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "3" })
+	s = p.await("the third echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "3" })
+	assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, s.Reason)
+	assert.Equal(t, second, s.Commit, "the last good commit stays")
+
+	third := w.commit("three")
+	w.lead(at(third))
+	p.synced(third, "three")
+	file := filepath.Join(p.data, "projects", "line", "project.json")
+	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	s = p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
+	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase, "drift is its own figure")
+	assert.Contains(t, s.Drift.Paths[0], "projects/line/project.json")
+	assert.Empty(t, s.HandledForceSync)
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+	s = p.await("the forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" && s.Drift.Files == 0 })
+	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
+	assert.Equal(t, "three", p.title())
+}
+
+func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"} })
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one") // the target says what the annotation means now, not the copy that was read then
+	second := w.commit("two")
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
+	s := p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPaused })
+	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
+	assert.True(t, s.Paused)
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "1", s.HandledRequest)
+	assert.Empty(t, s.HandledForceSync)
+	assert.Equal(t, "one", p.title())
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	s = p.synced(second, "two")
+	assert.False(t, s.Paused)
+	assert.Equal(t, "now", s.HandledForceSync)
+}
+
+func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	w.git.Inject(gitserver.Slow(2000)) // the sync that is under way takes its time, and ends
+	var last string
+	for i := range 20 {
+		last = w.commit(fmt.Sprintf("burst %d", i))
+		w.lead(at(last))
+	}
+	p.synced(last, "burst 19")
+	assert.Less(t, strings.Count(p.agent.log.String(), "msg=sync "), 20)
+}
+
+func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	second := w.commit("two")
+	require.NoError(t, kube.SyncTargets(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
+	s := p.await("it is said", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
+	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
+	assert.Equal(t, first, s.Commit)
+	require.NoError(t, kube.GatewaySyncs(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
+	assert.Equal(t, "one", p.title())
+
+	// Another GatewaySync of this name has the same generation, and is another one all the same.
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
+	})
+	w.lead(at(second))
+	p.synced(second, "two of other")
+}
+
+func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	second := w.commit("two")
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "renewed" })
+	w.lead(at(second), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
+	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Contains(t, s.Message, "spec.git.auth.token")
+	assert.Contains(t, s.Message, "renewed")
+	assert.Equal(t, gs.Generation, s.Generation, "it is this generation that cannot be followed")
+	assert.Equal(t, second, s.Target)
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "1", s.HandledRequest)
+	assert.Equal(t, "one", p.title())
+
+	p.agent.end() // the pod is started anew, with the Secret
+	p.secret("renewed", "token", "S3CR3T-2")
+	p.recreate()
+	p.start()
+	p.synced(second, "two")
+}
+
+func TestATargetForNewerAgentsOnlyIsNotFollowed(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) { s.Format, s.MinFormat = 2, 2 })
+	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
+	assert.Contains(t, s.Message, "format 2")
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+}
+
+func TestARestartedAgentWritesNothingNewAndAnotherPodOfTheNameTakesTheReportOver(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
+	p.start()
+	p.synced(first, "one")
+	p.agent.end()
+	before := p.report()
+
+	a := p.start()
+	eventually(t, "it is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
+	eventually(t, "it has read its report", func() bool { return a.traffic.count("GET syncreports") == 1 })
+	turns := gathered(t, a, "stoker_reconcile_total")
+	eventually(t, "a look more", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
+	a.end()
+	assert.Zero(t, a.traffic.writes())
+	assert.Equal(t, before.ResourceVersion, p.report().ResourceVersion)
+
+	p.recreate()
+	p.start()
+	eventually(t, "the report is the new pod's", func() bool {
+		r := p.report()
+		return len(r.OwnerReferences) == 1 && string(r.OwnerReferences[0].UID) == p.uid
+	})
+	assert.Equal(t, before.UID, p.report().UID)
+}
+
+func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *testing.T) {
+	w := shared(t)
+	p, q := w.pod("line-0"), w.pod("line-1")
+	q.data, q.gw = p.data, p.gw
+	q.secret("gateway", "apiKey", p.gw.Token())
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	q.start()
+	s := q.await("it says so", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "belongs to another agent") })
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Empty(t, s.Commit)
+	p.agent.end()
+	second := w.commit("two")
+	w.lead(at(second))
+	q.synced(second, "two")
+}
