@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"stoker.io/stoker/test/cluster/process"
 )
 
 // atMost bounds one go build. A cold one of Kubernetes takes minutes on two cores.
@@ -22,8 +25,11 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// The compilers it starts are of its group: all of them end with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The compilers it starts are of its group: all of them end with it. It ends with this process, as far as the kernel's
+	// promise goes, which is to this thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = process.Bound()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	began := time.Now()

@@ -44,6 +44,7 @@ type Cluster struct {
 	plane       *control.Plane // of a control plane in this process; else nil
 	controllers bool
 	scheduler   bool
+	simulated   int // nodes
 	close       func() error
 }
 
@@ -73,6 +74,7 @@ type Option func(*options)
 
 type options struct {
 	controllers, scheduler, private, bare bool
+	simulated                             int // nodes
 	version                               string
 	apiServer                             []string
 }
@@ -244,6 +246,9 @@ func (c *Cluster) grow(ctx context.Context, o options) error {
 			return err
 		}
 		c.scheduler = true
+	}
+	if o.simulated > c.simulated {
+		return c.simulate(ctx, o.simulated)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (g *Group) start(p Program) error {
 	r.cmd = exec.Command(p.Path, p.Args...)
 	r.cmd.Env = p.Env
 	r.cmd.Stdout, r.cmd.Stderr = log, log
-	r.cmd.SysProcAttr = bound()
+	r.cmd.SysProcAttr = Bound()
 	started := make(chan error, 1)
 	g.starter <- func() { started <- r.cmd.Start() }
 	if err := <-started; err != nil {
