@@ -18,7 +18,6 @@ import (
 // fleetLife is a fleet to which anything may happen, one byte at a time.
 type fleetLife struct {
 	*scene
-	steps []string
 }
 
 var (

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -61,6 +62,8 @@ type Lead struct {
 	lock     *lock
 	events   *events
 	reported string // why this agent does not campaign, as it was logged
+
+	unreadable atomic.Bool // it was logged that the SyncTarget is
 }
 
 // New makes a Lead. Nothing is sent yet.
@@ -91,16 +94,24 @@ func New(c Config) (*Lead, error) {
 // Identity is the name under which this agent holds the lock.
 func (l *Lead) Identity() string { return l.identity }
 
-// Saw takes what the agent's watch says of the SyncTarget: any version of it, or nil where there is none, also once at
-// the start. It does not block. Run waits for the first call.
-func (l *Lead) Saw(t *v1alpha1.SyncTarget) { l.sight.saw(t) }
+// Saw takes what the agent's watch says of the SyncTarget: any version of it, an error where it cannot be read, or nil
+// where there is none, which is said once at the start too. It does not block. Run waits for the first call.
+func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
+	if err != nil && l.unreadable.CompareAndSwap(false, true) {
+		l.Log.Error("the SyncTarget cannot be read, so that nobody can lead: delete it, and the next lead makes it anew", "error", err)
+	}
+	l.sight.saw(t, err)
+}
 
 // Watch watches the SyncTarget and calls Saw, until ctx ends: for who has no watch of his own.
 func (l *Lead) Watch(ctx context.Context) error {
 	var in *kube.Informer[v1alpha1.SyncTarget]
 	in, err := l.lock.targets.Informer(named(l.GatewaySync), 0, func(namespace, name string) {
-		t, _ := in.Get(namespace, name) // one that cannot be read is none
-		l.Saw(t)
+		t, err := in.Get(namespace, name)
+		if errors.Is(err, kube.ErrNotSeen) {
+			t, err = nil, nil
+		}
+		l.Saw(t, err)
 	})
 	if err != nil {
 		return err
@@ -108,7 +119,7 @@ func (l *Lead) Watch(ctx context.Context) error {
 	go func() {
 		if within(ctx, in.HasSynced) {
 			if _, err := in.Get(l.Namespace, l.GatewaySync); errors.Is(err, kube.ErrNotSeen) {
-				l.Saw(nil)
+				l.Saw(nil, nil)
 			}
 		}
 	}()
@@ -323,7 +334,11 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	if l.lock.led() {
 		<-ended
 	}
+	l.lock.end()
 }
+
+// Leading reports whether this agent leads now.
+func (l *Lead) Leading() bool { return l.lock.leading() }
 
 // attend returns when the election, or the term that it led to, is over.
 func (l *Lead) attend(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {

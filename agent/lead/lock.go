@@ -40,17 +40,17 @@ var errLost = errors.New("the lock is no longer held")
 // lock is the lock of the election, on the SyncTarget itself. While it is held, every write of the target goes through
 // it, on top of the version that was written last: what anybody else has written in between makes it fail.
 type lock struct {
-	targets     *kube.Objects[v1alpha1.SyncTarget]
-	syncs       *kube.Objects[v1alpha1.GatewaySync]
-	name        string
-	identity    string
-	sight       *sight
+	targets  *kube.Objects[v1alpha1.SyncTarget]
+	syncs    *kube.Objects[v1alpha1.GatewaySync]
+	name     string
+	identity string
+	sight    *sight
 
 	mu      sync.Mutex
 	owner   metav1.OwnerReference // the GatewaySync of this term
 	base    *v1alpha1.SyncTarget  // what the next write builds on
 	held    bool
-	ever    bool                  // it was held in this campaign
+	ever    bool // it was held in this campaign
 	term    int32
 	proven  time.Time // when the request was sent that proved last that we hold it
 	lost    chan struct{}
@@ -202,6 +202,19 @@ func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.base, l.proven, l.term = t, sent, t.Spec.Lead.Transitions
 	l.held = t.Spec.Lead.Holder == l.identity
 	l.ever = l.ever || l.held
+}
+
+// end is the end of a campaign, whatever became of the lock.
+func (l *lock) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = false
+}
+
+func (l *lock) leading() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held && l.fresh() == nil
 }
 
 // led reports whether the lock was held at any time since the campaign began.

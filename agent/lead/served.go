@@ -97,16 +97,15 @@ var _ fleet = (*served)(nil)
 
 func (s *served) changed() <-chan struct{} { return s.wake }
 
-func (s *served) sync() (*v1alpha1.GatewaySync, error, bool) {
+func (s *served) sync() (*v1alpha1.GatewaySync, error) {
 	gs, err := s.syncs.Get(s.Namespace, s.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		gs, err = bare(bad.Object), nil
-		return gs, bad, gs.UID != s.uid || gs.DeletionTimestamp != nil
+		gs = bare(bad.Object)
 	}
-	if err != nil || gs.UID != s.uid || gs.DeletionTimestamp != nil {
-		return nil, nil, true
+	if gs == nil || gs.UID != s.uid || gs.DeletionTimestamp != nil {
+		return nil, errGone
 	}
-	return gs, nil, false
+	return gs, err
 }
 
 func (s *served) reports() []*v1alpha1.SyncReport { return s.reported.List() }

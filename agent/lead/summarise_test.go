@@ -96,7 +96,10 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			s.GatewaySync.Generation, s.Target.Generation = 2, 2
 			s.takes(0)
 		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1: has not begun with what is wanted now; before: Synced"},
-		{name: "a gateway has written files and not verified them", given: func(s *scene) { s.report(1).Phase = v1alpha1.GatewayApplied; s.report(1).Reason = v1alpha1.ReasonWaitingForGateway },
+		{name: "a gateway has written files and not verified them", given: func(s *scene) {
+			s.report(1).Phase = v1alpha1.GatewayApplied
+			s.report(1).Reason = v1alpha1.ReasonWaitingForGateway
+		},
 			ready: "False/WaitingForGateway"},
 		{name: "an agent has not reported yet", given: func(s *scene) { s.Reports = s.Reports[:1] },
 			ready: "False/Progressing", says: "gw-1: its agent has not reported yet"},
@@ -166,7 +169,9 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "a request that is no ref", given: func(s *scene) {
 			s.Ref = Ref{Looked: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
 		}, ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound"}},
-		{name: "the spec is not valid", given: func(s *scene) { s.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.polling.interval: banana") },
+		{name: "the spec is not valid", given: func(s *scene) {
+			s.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.polling.interval: banana")
+		},
 			ready: "False/ProfilesInvalid", says: "banana", also: map[string]string{"ProfilesValid": "False/ProfilesInvalid", "Stalled": "True/ProfilesInvalid"}},
 		{name: "a host that is not checked does not count against Ready", given: func(s *scene) {
 			s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"

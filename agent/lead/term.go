@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +21,9 @@ import (
 
 // fleet is what a term sees, and where it writes.
 type fleet interface {
-	// sync returns the GatewaySync as it was last seen. invalid says why its spec cannot be read; gone that there is none.
-	sync() (gs *v1alpha1.GatewaySync, invalid error, gone bool)
+	// sync returns the GatewaySync as it was last seen. The error is errGone where there is none, or says why its spec
+	// cannot be read; what can be read of it is returned then.
+	sync() (*v1alpha1.GatewaySync, error)
 	reports() []*v1alpha1.SyncReport
 	pods() []Pod
 	// sole reports whether the namespace has no other GatewaySync.
@@ -102,8 +104,8 @@ func (t *term) run(ctx context.Context) error {
 
 // turn does all that is due and returns how long nothing will be.
 func (t *term) turn(ctx context.Context) (time.Duration, error) {
-	gs, invalid, gone := t.view()
-	if gone {
+	gs, invalid := t.view()
+	if errors.Is(invalid, errGone) {
 		return 0, errGone
 	}
 	ref, q := t.resolve(ctx, gs, invalid)
@@ -138,20 +140,16 @@ func (t *term) pause(q question) time.Duration {
 }
 
 // view returns the GatewaySync, as we wrote it where the watch is behind that.
-func (t *term) view() (*v1alpha1.GatewaySync, error, bool) {
-	gs, invalid, gone := t.sync()
-	if gone {
-		return nil, nil, true
+func (t *term) view() (*v1alpha1.GatewaySync, error) {
+	gs, err := t.sync()
+	if err != nil {
+		return gs, err
 	}
-	if t.written != nil {
-		for _, version := range t.replaced {
-			if gs.ResourceVersion == version && invalid == nil {
-				return t.written, nil, false
-			}
-		}
-		t.written, t.replaced = nil, nil
+	if t.written != nil && slices.Contains(t.replaced, gs.ResourceVersion) {
+		return t.written, nil
 	}
-	return gs, invalid, false
+	t.written, t.replaced = nil, nil
+	return gs, nil
 }
 
 // resolve says what is known of the desired ref, and looks at git where that is due. The question is zero where git need
@@ -234,8 +232,8 @@ func interval(gs *v1alpha1.GatewaySync) time.Duration {
 
 // took takes what a look brought.
 func (t *term) took(f found) {
-	gs, _, gone := t.view()
-	if gone {
+	gs, err := t.view()
+	if errors.Is(err, errGone) {
 		return
 	}
 	reason := v1alpha1.ReasonRefResolved
@@ -328,7 +326,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	case err == nil:
 		t.wrote(gs, is, ready)
 		t.tell(is, sum.Events)
-		t.statusAt, t.failed, t.said = now.Add(minStatus), 0, ""
+		t.statusAt, t.failed, t.said = t.now().Add(minStatus), 0, ""
 		return nil
 	case errors.Is(err, errLost), ctx.Err() != nil:
 		return err

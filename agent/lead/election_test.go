@@ -1,0 +1,211 @@
+package lead
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 3)
+	agents := map[string]*candidate{}
+	for _, pod := range []string{"gw-0", "gw-1", "gw-2"} {
+		c := s.candidate(pod)
+		agents[c.Identity()] = c
+	}
+	lead := s.leads()
+	require.Contains(t, agents, lead)
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1", "gw-2")
+	gs := s.untilReady("True/Synced")
+	target, err := s.targets().Get(t.Context(), "site")
+	require.NoError(t, err)
+	assert.Equal(t, "refs/heads/main", target.Spec.RefName)
+	assert.EqualValues(t, 15, target.Spec.Lead.DurationSeconds)
+	require.Len(t, target.OwnerReferences, 1)
+	assert.Equal(t, gs.UID, target.OwnerReferences[0].UID)
+
+	before := map[string]int{}
+	for id, c := range agents {
+		before[id] = c.wire.total()
+	}
+	statuses := agents[lead].wire.count("PATCH status")
+	time.Sleep(12 * time.Second)
+	for id, c := range agents {
+		if id != lead {
+			assert.Equal(t, before[id], c.wire.total(), "an agent that does not lead makes no request beside its watch")
+		}
+	}
+	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "a fleet in which nothing happens has no new status")
+	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 4, "the lead renews its lock every 5 s")
+	assert.Equal(t, lead, s.leads())
+	assert.Equal(t, 1, s.events()["g:site:LeadElected"])
+}
+
+func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	one := s.candidate("gw-0")
+	require.Equal(t, one.Identity(), s.leads())
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1")
+	s.untilReady("True/Synced")
+	two := s.candidate("gw-1")
+	before := s.events()
+	events := s.events()
+
+	began := time.Now()
+	one.stop()
+	stopped := time.Since(began)
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, tenfold, 5*time.Millisecond)
+	took := time.Since(began)
+	t.Logf("released in %s, handed over in %s", stopped, took)
+	assert.Less(t, took, 20*time.Second, "ten times what it may take")
+	assert.Equal(t, s.target().Lead.Transitions, int32(1))
+
+	second := s.Commit("second")
+	s.untilTarget(second)
+	s.takes("gw-0", "gw-1")
+	s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.LastGood != nil && gs.Status.LastGood.Commit == second
+	})
+	require.Eventually(t, func() bool {
+		events = s.events()
+		return events["g:site:LeadElected"] == 2 && events["g:site:SyncCompleted"] == 2
+	}, tenfold, 50*time.Millisecond, "%v", events)
+	assert.Equal(t, before["g:site:RefResolved"], events["g:site:RefResolved"], "a new lead does not repeat what the old one said")
+	assert.Equal(t, 1, events["g:site:RefUpdated"])
+}
+
+func TestALeadThatCrashesIsReplacedWhenItsLockIsOver(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	one := s.candidate("gw-0")
+	require.Equal(t, one.Identity(), s.leads())
+	s.untilTarget(s.first)
+	two := s.candidate("gw-1")
+	one.wire.cutIt()
+	began := time.Now()
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
+	assert.Greater(t, time.Since(began), lockDuration-2*renewEvery, "not before it may be taken for dead")
+	t.Logf("taken over after %s", time.Since(began))
+	second := s.Commit("second")
+	s.untilTarget(second)
+}
+
+// C4: what a lead that was stopped for a while still wanted to write reaches the API server when another one leads.
+func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	one := s.candidate("gw-0")
+	require.Equal(t, one.Identity(), s.leads())
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1")
+	s.untilReady("True/Synced")
+
+	thaw := one.wire.freeze()
+	defer thaw()
+	stale := s.Commit("stale")
+	time.Sleep(3 * time.Second) // its write of the target waits on the wire
+	two := s.candidate("gw-1")
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
+	s.untilTarget(stale)
+	fresh := s.Commit("fresh")
+	s.untilTarget(fresh)
+	s.takes("gw-0", "gw-1")
+	gs := s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == fresh
+	})
+	require.NoError(t, err(s.syncsStatus("example.com/Approved")))
+	before := s.target()
+
+	thaw()
+	time.Sleep(5 * time.Second)
+	after := s.target()
+	assert.Equal(t, fresh, after.Commit)
+	assert.Equal(t, two.Identity(), after.Lead.Holder)
+	assert.Equal(t, before.Lead.Transitions, after.Lead.Transitions)
+	now := s.sync()
+	assert.Equal(t, fresh, now.Status.Target.Commit)
+	assert.Equal(t, "True/ByBob", condition(&now.Status, "example.com/Approved"), "no condition of others is lost")
+	assert.Len(t, now.Status.Conditions, len(gs.Status.Conditions)+1)
+	assert.False(t, one.Leading())
+}
+
+func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	without := s.candidate("gw-0", func(c *Config) {
+		c.Eligible = func(*v1alpha1.GatewaySync) error { return assert.AnError }
+	})
+	time.Sleep(2 * time.Second)
+	_, err := s.targets().Get(t.Context(), "site")
+	require.Error(t, err, "nobody leads")
+	requests := without.wire.total()
+	time.Sleep(3 * time.Second)
+	assert.Equal(t, requests, without.wire.total(), "and nobody asks")
+	with := s.candidate("gw-1")
+	assert.Equal(t, with.Identity(), s.leads())
+}
+
+func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	s.candidate("gw-0")
+	time.Sleep(2 * time.Second)
+	_, err := s.targets().Get(t.Context(), "site")
+	require.Error(t, err)
+}
+
+func TestTheLeadEndsWithItsGatewaySyncAndMakesNothingAnew(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	c := s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.delete(true)
+	require.Eventually(t, func() bool { return !c.Leading() }, tenfold, 20*time.Millisecond)
+	s.deleteTarget()
+	time.Sleep(7 * time.Second) // longer than a renewal takes
+	_, err := s.targets().Get(t.Context(), "site")
+	require.Error(t, err, "the target is gone, and stays so")
+
+	s.create("main")
+	s.untilTarget(s.first)
+	assert.True(t, strings.HasPrefix(s.leads(), "gw-0_"))
+}
+
+// A target that was left by a GatewaySync of the same name says nothing about the new one, whose generation is 1, too.
+func TestATargetOfAnEarlierGatewaySyncIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	c := s.candidate("gw-0")
+	s.untilTarget(s.first)
+	c.stop()
+	s.delete(false)
+	s.create("nowhere")
+	s.candidate("gw-0")
+	gs := s.untilReady("False/RefNotFound")
+	got, err := s.targets().Get(t.Context(), "site")
+	require.NoError(t, err)
+	assert.Empty(t, got.Spec.Commit)
+	assert.Equal(t, gs.UID, got.OwnerReferences[0].UID)
+}
+
+func TestATargetThatSomebodyRemovesComesBack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.deleteTarget()
+	back := s.untilTarget(s.first)
+	assert.NotEmpty(t, back.Lead.Holder)
+}
+
+func err(_ any, e error) error { return e }

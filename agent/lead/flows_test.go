@@ -1,0 +1,348 @@
+package lead
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func slow(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" }
+
+func now() string { return time.Now().UTC().Format(time.RFC3339Nano) }
+
+func TestABranchThatMovesIsFollowedAndOneThatGoesIsToldOf(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	second := s.Commit("second")
+	s.untilTarget(second)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+
+	s.Branch("spare", second)
+	s.DeleteBranch("main")
+	gs := s.untilReady("False/RefNotFound")
+	assert.Equal(t, "False/RefNotFound", condition(&gs.Status, v1alpha1.ConditionRefResolved))
+	assert.Equal(t, "True/RefNotFound", condition(&gs.Status, v1alpha1.ConditionStalled))
+	assert.Equal(t, second, s.target().Commit, "the gateways stay as they are")
+
+	s.Branch("main", second)
+	s.untilReady("True/Synced")
+	s.Tag("main", s.first)
+	gs = s.untilReady("False/AmbiguousRef")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "refs/heads/main or refs/tags/main")
+	assert.Equal(t, second, s.target().Commit)
+	require.Eventually(t, func() bool {
+		e := s.events()
+		return e["g:site:RefResolved"] == 2 && e["g:site:RefUpdated"] == 1 && e["g:site:RefResolutionFailed"] == 2
+	}, tenfold, 50*time.Millisecond, "%v", s.events())
+}
+
+func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	c := s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.Tag("v2", s.Commit("second"))
+	v2 := s.Head()
+
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at),
+		v1alpha1.AnnotationRequestedAt, at, v1alpha1.AnnotationRequestedBy, "kargo")
+	target := s.untilTarget(v2)
+	assert.Equal(t, "v2", target.Ref)
+	assert.Equal(t, "refs/tags/v2", target.RefName)
+	assert.Equal(t, at, target.RequestedAt)
+	s.takes("gw-0")
+	gs := s.until("the request is handled", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.LastHandledRequest == at })
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", Commit: v2, RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
+
+	// The spec says something else: the request is dead, and stays so when the spec is back.
+	s.Branch("release", s.first)
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
+	assert.Equal(t, "release", s.untilTarget(s.first).Ref)
+	s.until("the request has lapsed", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.Request != nil && strings.HasPrefix(gs.Status.Request.Lapsed, "v2@main")
+	})
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "main"}}})
+	assert.Equal(t, "main", s.untilTarget(v2).Ref)
+
+	t.Run("also for the lead that comes next", func(t *testing.T) {
+		c.stop()
+		s.candidate("gw-0")
+		require.Eventually(t, func() bool { l := s.target().Lead; return l.Holder != "" && l.Transitions == 1 }, tenfold, 20*time.Millisecond)
+		time.Sleep(time.Second)
+		assert.Equal(t, "main", s.target().Ref)
+	})
+}
+
+func TestAPlainAnnotationCountsFromWhenItIsSeen(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.Branch("other", s.Commit("second"))
+	s.annotate(v1alpha1.AnnotationRequestedRef, "other")
+	s.untilTarget(s.Head())
+	s.until("it is noted beside what the spec said", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.Request != nil && gs.Status.Request.Over == "other@main"
+	})
+	s.Branch("release", s.first)
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
+	assert.Equal(t, "release", s.untilTarget(s.first).Ref)
+	s.annotate(v1alpha1.AnnotationRequestedRef, "a..b")
+	gs := s.untilReady("False/RefNotFound")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "annotation stoker.io/requested-ref")
+	assert.Equal(t, s.first, s.target().Commit, "a typing error moves no fleet")
+	s.annotate(v1alpha1.AnnotationRequestedRef, "")
+	s.until("it is forgotten", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "True/RefResolved"
+	})
+}
+
+// What a rollback writes: not this commit; as soon as the branch moves on, the branch again.
+func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	bad := s.Commit("bad")
+	s.untilTarget(bad)
+	s.takes("gw-0")
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedRef, s.first, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(s.first, "main", at),
+		v1alpha1.AnnotationRequestedUnless, bad, v1alpha1.AnnotationRequestedAt, at, v1alpha1.AnnotationRequestedBy, "cli")
+	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	require.Eventually(t, func() bool { return s.events()["g:site:RollbackCompleted"] == 1 }, tenfold, 50*time.Millisecond)
+	time.Sleep(3 * time.Second)
+	assert.Equal(t, s.first, s.target().Commit)
+	good := s.Commit("good")
+	assert.Equal(t, "main", s.untilTarget(good).Ref)
+	s.Git("update-ref", "refs/heads/main", bad)
+	s.untilTarget(bad)
+}
+
+func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"main", "refs/tags/v*"} })
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	second := s.Commit("second")
+	s.Tag("v1", second)
+	s.Checkout("fork")
+	foreign := s.Orphan("foreign", gitserver.Write("a", "b"))
+	s.Git("update-ref", "refs/pull/1/head", foreign)
+	s.Checkout("main")
+	for i, c := range []struct {
+		ref, want string
+	}{
+		{"v1", second}, {"fork", ""}, {s.first, s.first}, {foreign, ""}, {"refs/tags/v1", second}, {"refs/pull/1/head", ""},
+		{"1234567890123456789012345678901234567890", ""}, {second, second}, {"main", second},
+	} {
+		before := s.target().Commit
+		at := fmt.Sprint(now(), i)
+		s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
+		if c.want != "" {
+			s.until("the request for "+c.ref+" is looked at", func(gs *v1alpha1.GatewaySync) bool {
+				return gs.Status.Target.RequestedAt == at && gs.Status.Target.Commit == c.want
+			})
+			assert.Equal(t, c.want, s.target().Commit, c.ref)
+			continue
+		}
+		gs := s.until("the request for "+c.ref+" is refused", func(gs *v1alpha1.GatewaySync) bool {
+			return gs.Status.Target.RequestedAt == at && condition(&gs.Status, v1alpha1.ConditionReady) == "False/RefNotAllowed"
+		})
+		assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "allowedRefs", c.ref)
+		assert.Equal(t, before, s.target().Commit, c.ref)
+	}
+}
+
+func TestACommitOfTheSpecNeedsNoGitAndIsNeverPolled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": s.first}}})
+	s.candidate("gw-0")
+	target := s.untilTarget(s.first)
+	assert.Empty(t, target.RefName)
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedAt, at)
+	require.Eventually(t, func() bool { return s.target().RequestedAt == at }, tenfold, 20*time.Millisecond)
+	time.Sleep(3 * time.Second)
+	assert.Empty(t, s.git.Requests())
+}
+
+// One advertisement for the whole fleet; a burst of hints costs few, and the last is not lost.
+func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 3, slow)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1", "gw-2")
+	s.untilReady("True/Synced")
+	time.Sleep(minLook)
+	s.git.Forget()
+	var last string
+	for range 100 {
+		last = now()
+		s.annotate(v1alpha1.AnnotationRequestedAt, last)
+	}
+	second := s.Commit("second")
+	last = now()
+	s.annotate(v1alpha1.AnnotationRequestedAt, last)
+	s.untilTarget(second)
+	require.Eventually(t, func() bool { return s.target().RequestedAt == last }, tenfold, 20*time.Millisecond)
+	assert.LessOrEqual(t, s.git.Stats().Advertisements, 6)
+	assert.Zero(t, s.git.Stats().UploadPacks)
+}
+
+func TestAWrongSecretIsShownAndARightOneHelps(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.git.SetAuth(gitserver.Token("S3CR3T-right"))
+	url := s.git.URL("site.git")
+	token.Store(url, "S3CR3T-wrong")
+	s.candidate("gw-0")
+	gs := s.untilReady("False/AuthFailed")
+	assert.Equal(t, "True/AuthFailed", condition(&gs.Status, v1alpha1.ConditionStalled))
+	require.Eventually(t, func() bool { return s.events()["g:site:RefResolutionFailed"] == 1 }, tenfold, 50*time.Millisecond)
+	for _, e := range s.eventList() {
+		if e.Reason == v1alpha1.EventRefResolutionFailed {
+			assert.Contains(t, e.Note, "AuthFailed")
+			assert.Equal(t, corev1.EventTypeWarning, e.Type)
+			assert.NotContains(t, e.Note, "S3CR3T")
+		}
+	}
+	token.Store(url, "S3CR3T-right")
+	s.annotate(v1alpha1.AnnotationRequestedAt, now())
+	s.untilTarget(s.first)
+}
+
+func TestABurstOfReportsIsOneStatusASecond(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	s := newSite(t, n, slow)
+	c := s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.until("all are discovered", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.GatewaysReady == "0/50" })
+	began := time.Now()
+	for i := range n {
+		s.takes(fmt.Sprintf("gw-%d", i))
+	}
+	s.untilReady("True/Synced")
+	took := time.Since(began)
+	c.wire.mu.Lock()
+	times := c.wire.times["PATCH status"]
+	c.wire.mu.Unlock()
+	for i := 1; i < len(times); i++ {
+		assert.GreaterOrEqual(t, times[i].Sub(times[i-1]), minStatus-50*time.Millisecond, "one write a second at most")
+	}
+	t.Logf("%d status writes in all, %s for %d reports", len(times), took, n)
+	events := map[string]int{}
+	require.Eventually(t, func() bool {
+		events = s.events()
+		pods := 0
+		for e, count := range events {
+			if strings.HasPrefix(e, "p:") {
+				pods += count
+			}
+		}
+		return pods == n && events["g:site:SyncCompleted"] == 1
+	}, 2*tenfold, 200*time.Millisecond, "one Event for each gateway, and one for all: %v", events)
+
+	families := []string{"stoker_gateways_discovered", "stoker_gateways_synced"}
+	assert.Equal(t, 2, testutil.CollectAndCount(c.fleetOf(), families...))
+	problems, err := testutil.GatherAndLint(c.reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	c.stop()
+	assert.Zero(t, testutil.CollectAndCount(c.fleetOf(), families...), "who does not lead says nothing of the fleet")
+}
+
+func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 0)
+	sc := newScene(t, 0)
+	for i := range 2000 {
+		r := sc.gateway(fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 30)))
+		r.Status.Phase, r.Status.Reason, r.Status.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("message ", 100)
+	}
+	sc.GatewaySync = s.sync()
+	sum := Summarise(sc.Seen)
+	change, err := difference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
+	require.NoError(t, err)
+	s.patchStatus(change)
+	assert.Len(t, s.sync().Status.DiscoveredGateways, 2000)
+	for i := range sc.Reports {
+		sc.report(i).Reason = v1alpha1.ReasonPatchFailed
+	}
+	sc.GatewaySync = s.sync()
+	sum = Summarise(sc.Seen)
+	change, err = difference(&sc.GatewaySync.Status, &sum.Status)
+	require.NoError(t, err)
+	s.patchStatus(change)
+}
+
+func TestPodsWithoutAnAgentAndPodsThatEndAreToldApart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.candidate("gw-0")
+	s.gateway("bare", func(p *corev1.Pod) { p.Labels, p.Spec.InitContainers = nil, nil })
+	s.gateway("stranger", func(p *corev1.Pod) { p.Labels, p.Annotations = map[string]string{"app": "x"}, nil })
+	gs := s.until("the pod without an agent is seen", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionSidecarInjected) == "False/MissingSidecar"
+	})
+	assert.Equal(t, "0/2", gs.Status.GatewaysReady)
+	require.NoError(t, s.admin.Core.CoreV1().Pods(s.ns).Delete(t.Context(), "bare", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	s.until("it is gone", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.GatewaysReady == "0/1" && condition(&gs.Status, v1alpha1.ConditionSidecarInjected) == "True/SidecarInjected"
+	})
+}
+
+func TestPauseIsToldTheAgentsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.git.Inject(gitserver.Status(503))
+	s.annotate(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationForceSync, "now", v1alpha1.AnnotationRequestedAt, now())
+	require.Eventually(t, func() bool { t := s.target(); return t.Paused && t.ForceSync == "now" }, tenfold, 20*time.Millisecond, "also while git is away")
+	s.until("it is said", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/Paused" && condition(&gs.Status, v1alpha1.ConditionRefResolved) == "False/GitUnreachable"
+	})
+}
+
+func TestANewSpecReachesTheAgentsWhileGitIsAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.git.Inject(gitserver.Status(503))
+	s.patch(map[string]any{"spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": 60}}}})
+	assert.EqualValues(t, 2, s.untilTarget(s.first).Generation)
+	s.until("git is away", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "False/GitUnreachable"
+	})
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
+	s.until("another ref is not known", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/GitUnreachable" && gs.Status.ObservedGeneration == 3
+	})
+	assert.EqualValues(t, 2, s.target().Generation, "its generation is not for the agents before its commit is known")
+}

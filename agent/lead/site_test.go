@@ -1,0 +1,497 @@
+package lead
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }
+
+// tenfold is how long something may take that takes a tenth of it.
+const tenfold = 30 * time.Second
+
+// site is a namespace with a GatewaySync, its git repository, its gateways, and any number of agents that may lead.
+type site struct {
+	*gitserver.Repo
+	t       *testing.T
+	cluster *kubetest.Cluster
+	ns      string
+	admin   kube.Clients
+	git     *gitserver.Server
+	first   string // commit
+
+	mu       sync.Mutex
+	reported map[string]map[string]bool // gateway → commits that it has reported
+	statuses []v1alpha1.GatewaySyncStatus
+}
+
+// newSite makes a GatewaySync with n gateways.
+func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
+	t.Helper()
+	cluster := kubetest.Control(t)
+	s := &site{t: t, cluster: cluster, ns: cluster.Namespace(t), reported: map[string]map[string]bool{}}
+	var err error
+	s.admin, err = kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	root := t.TempDir()
+	s.Repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+	s.git, err = gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.git.Close()) })
+	s.first = s.Commit("first", gitserver.Write("projects/a/project.json", "{}"))
+	s.rights()
+
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name, gs.Namespace = "site", s.ns
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = s.git.URL("site.git"), "main"
+	gs.Spec.Polling.Interval = "1s"
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	for _, c := range change {
+		c(gs)
+	}
+	_, err = s.syncs().Create(t.Context(), gs, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for i := range n {
+		s.gateway(fmt.Sprintf("gw-%d", i))
+	}
+	s.record()
+	return s
+}
+
+func (s *site) syncs() *kube.Objects[v1alpha1.GatewaySync] {
+	return kube.GatewaySyncs(s.admin.Dynamic, s.ns)
+}
+func (s *site) targets() *kube.Objects[v1alpha1.SyncTarget] {
+	return kube.SyncTargets(s.admin.Dynamic, s.ns)
+}
+func (s *site) reports() *kube.Objects[v1alpha1.SyncReport] {
+	return kube.SyncReports(s.admin.Dynamic, s.ns)
+}
+
+// rights gives the pods' account what the chart gives agents.
+func (s *site) rights() {
+	s.t.Helper()
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{"stoker.io"}, Resources: []string{"synctargets", "syncreports"}, Verbs: []string{"get", "list", "watch", "create", "patch", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}}
+	_, err := s.admin.Core.RbacV1().Roles(s.ns).Create(s.t.Context(), role, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	_, err = s.admin.Core.RbacV1().RoleBindings(s.ns).Create(s.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "stoker-agent"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: s.ns}}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// gateway makes a pod with an agent's container. Nothing runs in it: the test reports for it.
+func (s *site) gateway(name string, change ...func(*corev1.Pod)) {
+	s.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelCRName: "site"},
+		Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: "site", v1alpha1.AnnotationGatewayName: name}},
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: agentContainer, Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}
+	for _, c := range change {
+		c(p)
+	}
+	_, err := s.admin.Core.CoreV1().Pods(s.ns).Create(s.t.Context(), p, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// takes reports that gateways run the target.
+func (s *site) takes(names ...string) {
+	s.t.Helper()
+	t := s.target()
+	for _, name := range names {
+		s.report(name, func(r *v1alpha1.SyncReportStatus) {
+			at := metav1.Now().Rfc3339Copy()
+			r.Phase, r.Reason, r.Message, r.Started, r.Duration = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", &at, "1s"
+			r.Commit, r.Target, r.Ref, r.Generation, r.HandledRequest = t.Commit, t.Commit, t.Ref, t.Generation, t.RequestedAt
+		})
+	}
+}
+
+// report changes the report of a gateway, or makes it.
+func (s *site) report(name string, change func(*v1alpha1.SyncReportStatus)) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	r, err := s.reports().Get(ctx, name)
+	if err != nil {
+		pod, err := s.admin.Core.CoreV1().Pods(s.ns).Get(ctx, name, metav1.GetOptions{})
+		require.NoError(s.t, err)
+		r = &v1alpha1.SyncReport{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.ns, Labels: map[string]string{v1alpha1.LabelCRName: "site"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: pod.UID}}}}
+		r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", Phase: v1alpha1.GatewayPending}
+		change(&r.Status)
+		s.note(name, r.Status)
+		_, err = s.reports().Create(ctx, r, metav1.CreateOptions{})
+		require.NoError(s.t, err)
+		return
+	}
+	change(&r.Status)
+	s.note(name, r.Status)
+	_, err = s.reports().Update(ctx, r, metav1.UpdateOptions{})
+	require.NoError(s.t, err)
+}
+
+// note remembers what was reported before it is.
+func (s *site) note(name string, r v1alpha1.SyncReportStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reported[name] == nil {
+		s.reported[name] = map[string]bool{}
+	}
+	s.reported[name][fmt.Sprint(r.Commit, r.Generation)] = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
+}
+
+// record watches every status there is and checks, as long as the test runs, that Ready is never ahead of the gateways.
+func (s *site) record() {
+	s.t.Helper()
+	w, err := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Watch(s.t.Context(), metav1.ListOptions{})
+	require.NoError(s.t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range w.ResultChan() {
+			data, err := json.Marshal(e.Object)
+			if err != nil {
+				continue
+			}
+			var gs v1alpha1.GatewaySync
+			if json.Unmarshal(data, &gs) != nil {
+				continue
+			}
+			s.mu.Lock()
+			s.statuses = append(s.statuses, gs.Status)
+			if strings.HasPrefix(condition(&gs.Status, v1alpha1.ConditionReady), "True/") && len(gs.Status.Conditions) > 0 {
+				for _, g := range gs.Status.DiscoveredGateways {
+					if !s.reported[g.PodName][fmt.Sprint(gs.Status.Target.Commit, gs.Status.ObservedGeneration)] {
+						s.t.Errorf("Ready is true, and %s has not reported %s", g.Name, gs.Status.Target.Commit)
+					}
+				}
+			}
+			s.mu.Unlock()
+		}
+	}()
+	s.t.Cleanup(func() { w.Stop(); <-done })
+}
+
+func (s *site) target() v1alpha1.SyncTargetSpec {
+	s.t.Helper()
+	t, err := s.targets().Get(s.t.Context(), "site")
+	require.NoError(s.t, err)
+	return t.Spec
+}
+
+func (s *site) sync() *v1alpha1.GatewaySync {
+	s.t.Helper()
+	gs, err := s.syncs().Get(s.t.Context(), "site")
+	require.NoError(s.t, err)
+	return gs
+}
+
+// until waits for a status.
+func (s *site) until(what string, ok func(*v1alpha1.GatewaySync) bool) *v1alpha1.GatewaySync {
+	s.t.Helper()
+	var last *v1alpha1.GatewaySync
+	deadline := time.Now().Add(tenfold)
+	for time.Now().Before(deadline) {
+		if last = s.sync(); ok(last) {
+			return last
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	st, _ := json.MarshalIndent(last.Status, "", "  ")
+	require.FailNow(s.t, "never: "+what, "%s", st)
+	return nil
+}
+
+func (s *site) untilReady(want string) *v1alpha1.GatewaySync {
+	s.t.Helper()
+	return s.until("Ready "+want, func(gs *v1alpha1.GatewaySync) bool { return condition(&gs.Status, v1alpha1.ConditionReady) == want })
+}
+
+// untilTarget waits until the agents are told a commit for today's generation.
+func (s *site) untilTarget(commit string) v1alpha1.SyncTargetSpec {
+	s.t.Helper()
+	var t v1alpha1.SyncTargetSpec
+	require.Eventually(s.t, func() bool {
+		got, err := s.targets().Get(s.t.Context(), "site")
+		if err != nil {
+			return false
+		}
+		t = got.Spec
+		return t.Commit == commit && t.Generation == s.sync().Generation
+	}, tenfold, 20*time.Millisecond, "the target never is %s", commit)
+	return t
+}
+
+// annotate sets annotations of the GatewaySync; an empty value removes one.
+func (s *site) annotate(pairs ...string) {
+	s.t.Helper()
+	a := map[string]any{}
+	for i := 0; i < len(pairs); i += 2 {
+		a[pairs[i]] = pairs[i+1]
+		if pairs[i+1] == "" {
+			a[pairs[i]] = nil
+		}
+	}
+	s.patch(map[string]any{"metadata": map[string]any{"annotations": a}})
+}
+
+func (s *site) patch(change map[string]any) {
+	s.t.Helper()
+	data, err := json.Marshal(change)
+	require.NoError(s.t, err)
+	_, err = s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Patch(s.t.Context(), "site", types.MergePatchType, data, metav1.PatchOptions{FieldManager: "stoker-request"})
+	require.NoError(s.t, err)
+}
+
+// events lists the Events, as "object: reason", with their number where it is more than one.
+func (s *site) events() map[string]int {
+	s.t.Helper()
+	out := map[string]int{}
+	for _, e := range s.eventList() {
+		out[strings.ToLower(e.Regarding.Kind[:1])+":"+e.Regarding.Name+":"+e.Reason]++
+	}
+	return out
+}
+
+func (s *site) eventList() []eventsv1.Event {
+	s.t.Helper()
+	list, err := s.admin.Core.EventsV1().Events(s.ns).List(s.t.Context(), metav1.ListOptions{})
+	require.NoError(s.t, err)
+	return list.Items
+}
+
+// candidate is an agent that may lead.
+type candidate struct {
+	*Lead
+	wire *wire
+	reg  *prometheus.Registry
+	stop func()
+}
+
+// candidates names agents that act for pods of the site. Each acts with the rights of its pod.
+func (s *site) candidate(pod string, change ...func(*Config)) *candidate {
+	s.t.Helper()
+	config := s.cluster.As(s.t, s.ns, "default", pod)
+	c := &candidate{wire: &wire{counts: map[string]int{}}, reg: prometheus.NewRegistry()}
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { c.wire.next = rt; return c.wire })
+	clients, err := kube.ConnectTo(config, "stoker-agent/test")
+	require.NoError(s.t, err)
+	cfg := Config{Namespace: s.ns, GatewaySync: "site", Pod: pod, Clients: clients, Log: testLog(s.t, pod),
+		Connect: connect, Metrics: measured{metrics.NewAgent(c.reg, "test", s.ns, "site", pod), metrics.NewFleet(c.reg, s.ns, "site")}}
+	store, err := repo.Open(s.t.TempDir(), repo.StoreOptions{})
+	require.NoError(s.t, err)
+	cfg.Store = store
+	for _, f := range change {
+		f(&cfg)
+	}
+	c.Lead, err = New(cfg)
+	require.NoError(s.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.Watch(ctx) })
+	running.Go(func() { c.Run(ctx) })
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		_ = store.Close()
+	})
+	s.t.Cleanup(c.stop)
+	return c
+}
+
+// leads waits until somebody leads, and returns its identity.
+func (s *site) leads() string {
+	s.t.Helper()
+	var holder string
+	require.Eventually(s.t, func() bool {
+		t, err := s.targets().Get(s.t.Context(), "site")
+		if err != nil {
+			return false
+		}
+		holder = t.Spec.Lead.Holder
+		return holder != ""
+	}, tenfold, 10*time.Millisecond, "nobody leads")
+	return holder
+}
+
+type measured struct {
+	*metrics.Agent
+	*metrics.Fleet
+}
+
+// token of the repository, as a Secret would hold it.
+var token sync.Map // by repository
+
+func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
+	u, err := repo.ParseURL(gs.Spec.Git.Repo)
+	if err != nil {
+		return nil, err
+	}
+	var auth repo.Auth
+	if _, ok := token.Load(gs.Spec.Git.Repo); ok {
+		auth.Token = func() (secret.String, error) {
+			v, _ := token.Load(gs.Spec.Git.Repo)
+			return secret.New(v.(string)), nil
+		}
+	}
+	return repo.NewRemote(u, auth, repo.RemoteOptions{})
+}
+
+// wire counts the requests of a candidate, and can be cut or frozen.
+type wire struct {
+	next http.RoundTripper
+
+	mu     sync.Mutex
+	counts map[string]int
+	times  map[string][]time.Time
+	cut    bool
+	frozen chan struct{}
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	what := r.Method + " " + parts[len(parts)-1]
+	if n := len(parts); n >= 2 && (parts[n-1] == "site" || r.Method == http.MethodPut || r.Method == http.MethodGet && parts[n-2] == "gatewaysyncs") {
+		what = r.Method + " " + parts[n-2]
+	}
+	if r.URL.Query().Get("watch") != "" {
+		what = "WATCH " + parts[len(parts)-1]
+	}
+	w.mu.Lock()
+	w.counts[what]++
+	if w.times == nil {
+		w.times = map[string][]time.Time{}
+	}
+	w.times[what] = append(w.times[what], time.Now())
+	cut, frozen := w.cut, w.frozen
+	w.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+	if cut {
+		return nil, errors.New("the wire is cut")
+	}
+	return w.next.RoundTrip(r)
+}
+
+func (w *wire) cutIt() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }
+
+// freeze lets no request through until the returned function is called; those that wait then go on, late.
+func (w *wire) freeze() (thaw func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.frozen = make(chan struct{})
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		close(w.frozen)
+		w.frozen = nil
+	})
+}
+
+func (w *wire) count(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[what]
+}
+
+// total counts all requests but watches.
+func (w *wire) total() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for what, c := range w.counts {
+		if !strings.HasPrefix(what, "WATCH") {
+			n += c
+		}
+	}
+	return n
+}
+
+func testLog(t *testing.T, who string) *slog.Logger {
+	out := t.Output()
+	if os.Getenv("LEAD_LOG") != "" {
+		out = os.Stderr
+	}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("agent", who)
+}
+
+// delete removes the GatewaySync, and its target as the collector would where collect is set.
+func (s *site) delete(collect bool) {
+	s.t.Helper()
+	require.NoError(s.t, s.syncs().Delete(s.t.Context(), "site", metav1.DeleteOptions{}))
+	if collect {
+		s.deleteTarget()
+	}
+}
+
+func (s *site) deleteTarget() {
+	s.t.Helper()
+	err := s.targets().Delete(s.t.Context(), "site", metav1.DeleteOptions{})
+	if err != nil {
+		require.ErrorContains(s.t, err, "not found")
+	}
+}
+
+// create makes the GatewaySync again.
+func (s *site) create(ref string) {
+	s.t.Helper()
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name, gs.Namespace = "site", s.ns
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = s.git.URL("site.git"), ref
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	_, err := s.syncs().Create(s.t.Context(), gs, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// syncsStatus lets somebody else own a condition.
+func (s *site) syncsStatus(condition string) (*v1alpha1.GatewaySync, error) {
+	gs := s.sync()
+	gs.Status.Conditions = append(gs.Status.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.Now()})
+	return s.syncs().Update(s.t.Context(), gs, metav1.UpdateOptions{FieldManager: "bob"}, "status")
+}
+
+func (s *site) patchStatus(change map[string]any) {
+	s.t.Helper()
+	data, err := statusPatch(s.sync(), change)
+	require.NoError(s.t, err)
+	_, err = s.syncs().Patch(s.t.Context(), "site", types.MergePatchType, data, metav1.PatchOptions{FieldManager: statusManager}, "status")
+	require.NoError(s.t, err)
+}
+
+// fleetOf returns the series of a lead's fleet.
+func (c *candidate) fleetOf() prometheus.Collector { return gathered{c.reg} }
+
+// gathered makes a collector of a registry.
+type gathered struct{ *prometheus.Registry }
