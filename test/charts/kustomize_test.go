@@ -17,9 +17,9 @@ import (
 
 const kustomizeDir = "../../kustomize"
 
-// build is `kubectl kustomize`, with the restrictions it has by default: nothing outside of a kustomization's folder but
+// kustomized is `kubectl kustomize`, with the restrictions it has by default: nothing outside of a kustomization's folder but
 // other kustomizations.
-func build(t testing.TB, dir string) objects {
+func kustomized(t testing.TB, dir string) objects {
 	t.Helper()
 	found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	require.NoError(t, err)
@@ -66,19 +66,19 @@ func same(t *testing.T, chart, kustomize objects) {
 }
 
 func TestBaseIsTheChartWithItsDefaults(t *testing.T) {
-	base := build(t, filepath.Join(kustomizeDir, "base"))
-	maps.Copy(base, build(t, filepath.Join(kustomizeDir, "crd")))
+	base := kustomized(t, filepath.Join(kustomizeDir, "base"))
+	maps.Copy(base, kustomized(t, filepath.Join(kustomizeDir, "crd")))
 	same(t, rendered(t, nil), base)
 }
 
 func TestOverlayOfAClusterIsTheChartWithItsDefaults(t *testing.T) {
-	overlay := build(t, filepath.Join(kustomizeDir, "overlays", "cluster"))
+	overlay := kustomized(t, filepath.Join(kustomizeDir, "overlays", "cluster"))
 	require.Contains(t, overlay, "Namespace/"+namespace)
 	same(t, rendered(t, nil), overlay)
 }
 
 func TestOverlayOfANamespaceIsTheChartThatWatchesIt(t *testing.T) {
-	same(t, rendered(t, set("watchNamespaces", []any{"ignition"})), build(t, filepath.Join(kustomizeDir, "overlays", "namespaced")))
+	same(t, rendered(t, set("watchNamespaces", []any{"ignition"})), kustomized(t, filepath.Join(kustomizeDir, "overlays", "namespaced")))
 }
 
 func TestComponentsAreTheChartsValues(t *testing.T) {
@@ -87,7 +87,7 @@ func TestComponentsAreTheChartsValues(t *testing.T) {
 		"monitoring":   with(set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
 	} {
 		t.Run(component, func(t *testing.T) {
-			same(t, rendered(t, v), build(t, withComponents(t, component)))
+			same(t, rendered(t, v), kustomized(t, withComponents(t, component)))
 		})
 	}
 }

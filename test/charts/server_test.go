@@ -139,9 +139,9 @@ func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 		t.Run(c.path, func(t *testing.T) { check(t, rendered(t, with(c.given, set(c.path, c.value)))) })
 	}
 	for _, overlay := range []string{"cluster", "namespaced"} {
-		t.Run(overlay, func(t *testing.T) { check(t, build(t, filepath.Join(kustomizeDir, "overlays", overlay))) })
+		t.Run(overlay, func(t *testing.T) { check(t, kustomized(t, filepath.Join(kustomizeDir, "overlays", overlay))) })
 	}
-	t.Run("components", func(t *testing.T) { check(t, build(t, withComponents(t, "cert-manager", "monitoring"))) })
+	t.Run("components", func(t *testing.T) { check(t, kustomized(t, withComponents(t, "cert-manager", "monitoring"))) })
 	t.Run("helm test", func(t *testing.T) {
 		r, err := install(t, nil)
 		require.NoError(t, err)

@@ -82,6 +82,16 @@ var valueCases = []valueCase{
 	{"agentImage.pullPolicy", "Always", nil, []want{
 		{deployment, args, has{element: "--agent-image-pull-policy=Always"}, has{element: "--agent-image-pull-policy=IfNotPresent"}},
 	}},
+	{"agentResources.requests.cpu", "50m", nil, []want{
+		{deployment, args, has{element: `--agent-resources={"limits":{"memory":"512Mi"},"requests":{"cpu":"50m","memory":"64Mi"}}`},
+			has{element: `--agent-resources={"limits":{"memory":"512Mi"},"requests":{"cpu":"20m","memory":"64Mi"}}`}},
+	}},
+	{"agentResources.requests.memory", "100Mi", nil, []want{
+		{deployment, args, has{element: `--agent-resources={"limits":{"memory":"512Mi"},"requests":{"cpu":"20m","memory":"100Mi"}}`}, nil},
+	}},
+	{"agentResources.limits.memory", "1Gi", nil, []want{
+		{deployment, args, has{element: `--agent-resources={"limits":{"memory":"1Gi"},"requests":{"cpu":"20m","memory":"64Mi"}}`}, nil},
+	}},
 	{"crds.install", false, nil, []want{{gatewaysyncs, "kind", gone, "CustomResourceDefinition"}}},
 	{"crds.keep", false, nil, []want{{gatewaysyncs, "metadata/annotations/helm.sh~resource-policy", nil, "keep"}}},
 	{"watchNamespaces", []any{"north", "south"}, nil, []want{
