@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"context"
+	_ "embed" // the stages
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,11 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/process"
 )
+
+// stages are the configuration of the simulator.
+//
+//go:embed stages.yaml
+var stages []byte
 
 // simulator is the name of the program that plays nodes.
 const simulator = "kwok"
@@ -35,13 +41,18 @@ func (c *Cluster) simulate(ctx context.Context, number int) error {
 		if err != nil {
 			return err
 		}
+		dir := filepath.Dir(c.kubeconfig)
+		config := filepath.Join(dir, "stages.yaml")
+		if err := os.WriteFile(config, stages, 0o600); err != nil {
+			return err
+		}
 		err = c.plane.Programs.Start(process.Program{
 			Name: simulator, Path: program,
 			Args: []string{
 				"--kubeconfig=" + c.kubeconfig, "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-				"--cidr=10.128.0.0/9", "--node-ip=10.250.1.1", "--node-lease-duration-seconds=40",
+				"--cidr=10.128.0.0/9", "--node-ip=10.250.1.1", "--node-lease-duration-seconds=40", "--config=" + config,
 			},
-			Env: []string{"HOME=" + filepath.Dir(c.kubeconfig)}, // no configuration of whoever runs the tests
+			Env: []string{"HOME=" + dir}, // no configuration of whoever runs the tests
 		})
 		if err != nil {
 			return err
