@@ -90,6 +90,7 @@ func TestTheReferenceListsEveryMetric(t *testing.T) {
 	rows := cells(document(t, "agent.md"), 2)
 	reg := prometheus.NewRegistry()
 	metrics.NewAgent(reg, "v", "n", "s", "g")
+	metrics.NewFleet(reg, "n", "s")
 	descs := make(chan *prometheus.Desc, 100)
 	reg.Describe(descs)
 	close(descs)

@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/follow"
+	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -33,7 +34,8 @@ func (s *settings) grace() time.Duration {
 	return 0
 }
 
-// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync.
+// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync, and leads where nobody else
+// does.
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env
 	klog.SetSlogLogger(log) // client-go knows no other way
@@ -64,7 +66,17 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	reg := registry()
 	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
 	secrets := peers.Mounted{Dir: env.SecretsDir, Files: env.Files}
-	var seen func(*v1alpha1.SyncTarget, error) // who else listens to the SyncTarget
+	leading, err := lead.New(lead.Config{
+		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
+		Metrics: fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
+		Connect: func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
+			return peers.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
+		},
+		Eligible: func(gs *v1alpha1.GatewaySync) error { return peers.Reachable(&gs.Spec, secrets) },
+	})
+	if err != nil {
+		return exitFailed, err
+	}
 	follower, err := follow.New(follow.Config{
 		Identity: follow.Identity{
 			Namespace: env.PodNamespace, Pod: env.PodName, PodUID: env.PodUID,
@@ -73,7 +85,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
 		API:         clients.Dynamic, Secrets: secrets, Remote: remoteOptions(s, log), Engine: engine,
-		Log: log, Metrics: measured, Seen: seen, Tell: screen.state,
+		Log: log, Metrics: measured, Seen: leading.Saw, Tell: screen.state,
 	})
 	if err != nil {
 		return exitFailed, err
@@ -87,5 +99,11 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		return exitFailed, err
 	}
 	booted()
-	return exitDone, serveAndRun(ctx, servers, follower.Run)
+	return exitDone, serveAndRun(ctx, servers, follower.Run, leading.Run)
+}
+
+// fleetMetrics is what a lead measures.
+type fleetMetrics struct {
+	*metrics.Agent
+	*metrics.Fleet
 }

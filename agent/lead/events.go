@@ -64,10 +64,9 @@ func (e *events) start(ctx context.Context) {
 }
 
 // flush gives what is under way a moment.
-func (e *events) flush() {
+func (e *events) flush(ctx context.Context) {
 	for range 10 {
-		time.Sleep(20 * time.Millisecond)
-		if e.pending.Load() == 0 {
+		if !pause(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
 			return
 		}
 	}

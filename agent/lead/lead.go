@@ -156,8 +156,8 @@ const (
 	stepDown = time.Second
 )
 
-// Run campaigns and leads until ctx ends. The lock is released before it returns.
-func (l *Lead) Run(ctx context.Context) {
+// Run campaigns and leads until ctx ends. The lock is released before it returns. The error is always nil.
+func (l *Lead) Run(ctx context.Context) error {
 	events, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	l.events.start(events)
@@ -171,7 +171,8 @@ func (l *Lead) Run(ctx context.Context) {
 			l.campaign(ctx)
 		}
 	}
-	l.events.flush()
+	l.events.flush(events)
+	return nil
 }
 
 // wait returns when the lock changed, ctx ended, or after d.

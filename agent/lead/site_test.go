@@ -320,7 +320,7 @@ func (s *site) candidate(pod string, change ...func(*Config)) *candidate {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = c.Watch(ctx) })
-	running.Go(func() { c.Run(ctx) })
+	running.Go(func() { _ = c.Run(ctx) })
 	c.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
