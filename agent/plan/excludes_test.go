@@ -70,7 +70,7 @@ func FuzzGlob(f *testing.F) {
 		}
 		began := time.Now()
 		got := x.Match(path)
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Fatalf("%q on %q took %s", pattern, path, took)
 		}
 		if want := byDefinition(pattern, path); got != want {

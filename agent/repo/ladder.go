@@ -33,12 +33,9 @@ type step struct {
 func (w *smart) fetch(ctx context.Context, f *fetch) (*incoming, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
-	a, ok := w.last.take()
-	if !ok {
-		var err error
-		if a, err = w.advertise(ctx, dog); err != nil {
-			return nil, err
-		}
+	a, err := w.advertised(ctx, dog)
+	if err != nil {
+		return nil, err
 	}
 	if len(a.refs.byName) == 0 {
 		return nil, failure.New(v1alpha1.ReasonRefNotFound, "the repository %s is empty; commit %s cannot be in it", w.url, f.commit)
@@ -169,12 +166,9 @@ func (a *advert) request(s step) *packp.UploadPackRequest {
 func (w *smart) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
-	a, ok := w.last.take()
-	if !ok {
-		var err error
-		if a, err = w.advertise(ctx, dog); err != nil {
-			return nil, err
-		}
+	a, err := w.advertised(ctx, dog)
+	if err != nil {
+		return nil, err
 	}
 	req := a.request(step{})
 	req.Wants = req.Wants[:0]

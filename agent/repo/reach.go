@@ -97,12 +97,9 @@ func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string,
 func (w *smart) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error) {
 	ctx, dog, stop := watch(ctx, w.opts.Total, w.opts.StallBytes, w.opts.StallWindow)
 	defer stop()
-	a, ok := w.last.take()
-	if !ok {
-		var err error
-		if a, err = w.advertise(ctx, dog); err != nil {
-			return false, err
-		}
+	a, err := w.advertised(ctx, dog)
+	if err != nil {
+		return false, err
 	}
 	defer w.last.put(a)
 	if !a.caps.Supports(capability.Filter) || !a.caps.Supports(capability.Shallow) {

@@ -54,6 +54,14 @@ func (w *smart) refs(ctx context.Context) (*refs, error) {
 
 func (w *smart) close() error { return w.wire.close() }
 
+// advertised is the last advertisement, or else a new one.
+func (w *smart) advertised(ctx context.Context, dog *watchdog) (*advert, error) {
+	if a, ok := w.last.take(); ok {
+		return a, nil
+	}
+	return w.advertise(ctx, dog)
+}
+
 // advertise asks for all refs.
 func (w *smart) advertise(ctx context.Context, dog *watchdog) (*advert, error) {
 	x := &exchange{dog: dog}
