@@ -62,7 +62,9 @@ func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *tes
 	title("south 7 line-0")
 	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"})
 	title("other")
-	p.await("the profile", func(s v1alpha1.SyncReportStatus) bool { return s.Profile == "other" && s.Phase == v1alpha1.GatewaySynced })
+	p.await("the profile", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Profile == "other" && s.Phase == v1alpha1.GatewaySynced
+	})
 	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"example.com/nothing": "of ours"})
 	title("south 7 line-0")
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
@@ -264,7 +266,6 @@ func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *test
 	w := shared(t)
 	p, q := w.pod("line-0"), w.pod("line-1")
 	q.data, q.gw = p.data, p.gw
-	q.secret("gateway", "apiKey", p.gw.Token())
 	first := w.commit("one")
 	w.gatewaySync(p)
 	w.lead(at(first))

@@ -80,6 +80,7 @@ type Follower struct {
 	order  *drive.Order
 	made   materials
 	judged *instruction // the target whose spec cannot be followed
+	listed bool         // whether the API server had answered at the last look
 	stays  string       // why the gateway is left as it is, as it was logged
 
 	seeing gosync.Mutex // keeps what Seen is told in order
@@ -134,7 +135,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	var running gosync.WaitGroup
 	running.Go(func() { f.targets.Run(watching) })
-	running.Go(func() { f.listed(watching) })
+	running.Go(func() { f.await(watching) })
 	running.Go(func() { f.report.run(reporting) })
 	running.Go(func() { f.forward(watching) })
 	f.loop.Run(ctx, f)
@@ -147,8 +148,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// listed wakes the loop when the first list is there, which may be empty.
-func (f *Follower) listed(ctx context.Context) {
+// await wakes the loop when the first list is there, which may be empty.
+func (f *Follower) await(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !f.targets.HasSynced() {
@@ -229,7 +230,7 @@ func (f *Follower) working(s drive.State) { f.report.set(f.compose(s)) }
 // tell is called after every turn.
 func (f *Follower) tell(s drive.State) {
 	f.startup.after(s, f.order)
-	if f.targets.HasSynced() { // before that nothing is known that is worth a write
+	if f.listed { // before that nothing is known that is worth a write
 		f.report.set(f.compose(s))
 	}
 	f.Tell(s)

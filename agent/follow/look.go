@@ -52,9 +52,10 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		return drive.Wish{Order: f.order, Leave: true, Problems: []drive.Problem{p}}
 	}
 	f.judged, f.spec.due = nil, time.Time{}
+	f.listed = f.targets.HasSynced()
 	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
 	switch {
-	case errors.Is(err, kube.ErrNotSeen) && !f.targets.HasSynced():
+	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
 		return stay(waiting("the API server has not answered yet; the gateway stays as it is"))
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
 		return leave(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))

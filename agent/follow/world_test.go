@@ -41,7 +41,10 @@ import (
 // liveness bounds every wait: ten times what a loaded machine needs.
 const liveness = 60 * time.Second
 
-const crName = "site"
+const (
+	crName   = "site"
+	apiToken = "stoker:S3CR3T-api"
+)
 
 // world is a namespace of a real API server with a GatewaySync, and a git server. The test plays the lead.
 type world struct {
@@ -178,7 +181,7 @@ func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	for _, dir := range []string{"data", "repo", "podinfo", "secrets"} {
 		require.NoError(w.t, os.MkdirAll(filepath.Join(p.dir, dir), 0o755))
 	}
-	o := simulator.Options{Data: p.data, Strict: true}
+	o := simulator.Options{Data: p.data, Strict: true, Token: apiToken}
 	for _, c := range change {
 		c(&o)
 	}
@@ -186,7 +189,7 @@ func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	p.gw, err = simulator.Start(o)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { assert.NoError(w.t, p.gw.Close()) })
-	p.secret("gateway", "apiKey", p.gw.Token())
+	p.secret("gateway", "apiKey", apiToken)
 	p.secret("git", "token", "S3CR3T-git")
 	p.says(map[string]string{"app.kubernetes.io/name": name}, map[string]string{})
 	p.recreate()

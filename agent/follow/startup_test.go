@@ -1,0 +1,204 @@
+package follow
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// stopped is a gateway that the kubelet has not started yet. Its volume was seeded by an init container.
+func (w *world) stopped(name string) *pod {
+	w.t.Helper()
+	p := w.pod(name, func(o *simulator.Options) { o.Down = true; o.Seeding = simulator.SeedChart })
+	p.write("data/.ignition-seed-complete", "")
+	p.write("data/ignition.conf", "")
+	return p
+}
+
+// nobody answers at this API server.
+func nobody(t *testing.T) func(*Config) {
+	t.Helper()
+	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
+	require.NoError(t, err)
+	return func(c *Config) { c.API = clients.Dynamic }
+}
+
+func (a *agent) startup() (open bool, why string) {
+	code, why := a.get("/startupz")
+	return code == http.StatusOK, why
+}
+
+func (a *agent) opens() string {
+	a.p.w.t.Helper()
+	var why string
+	eventually(a.p.w.t, "/startupz opens", func() (open bool) { open, why = a.startup(); return open }, func() string { return why })
+	return why
+}
+
+func (a *agent) staysClosed(until string, is func() bool) string {
+	a.p.w.t.Helper()
+	eventually(a.p.w.t, until, is)
+	open, why := a.startup()
+	assert.False(a.p.w.t, open, why)
+	return why
+}
+
+func deadline(d string) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = d }
+}
+
+func TestTheFirstSyncComesBeforeTheGatewaysStartAndIsVerifiedAfterIt(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	a := p.start()
+	why := a.staysClosed("nobody leads", func() bool { return p.report() != nil })
+	assert.Contains(t, why, "no lead")
+
+	w.lead(at(first))
+	assert.Contains(t, a.opens(), "Applied")
+	assert.Equal(t, "one", p.title())
+	s := p.await("Applied", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewayApplied })
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	s = p.synced(first, "one")
+	assert.Empty(t, s.Scan, "its start has read everything")
+}
+
+func TestAVolumeWithAWholeCommitLetsTheGatewayStartAtOnceWithoutTheAPIServer(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start().opens()
+	p.agent.end()
+
+	p.recreate()
+	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "repo")))
+	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "repo"), 0o755))
+	a := p.start(nobody(t))
+	assert.Contains(t, a.opens(), "holds "+first[:7])
+	eventually(t, "it says why it does nothing", func() bool {
+		s := a.follower.State()
+		return s.Reason == v1alpha1.ReasonWaitingForLead && s.Commit.String() == first
+	})
+	assert.Equal(t, "one", p.title())
+}
+
+func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0", func(o *simulator.Options) { o.Down = true })
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	a := p.start()
+	assert.Contains(t, a.opens(), "seed")
+	p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	there, err := os.ReadDir(p.data)
+	require.NoError(t, err)
+	assert.Empty(t, there, "Ignition seeds an empty directory only")
+
+	// The agent's container starts again while the gateway starts for the first time: it still waits.
+	a.end()
+	require.NoError(t, p.gw.SetState(simulator.Starting))
+	p.write("data/ignition.conf", "")
+	a = p.start()
+	assert.Contains(t, a.opens(), "before")
+	eventually(t, "it waits again", func() bool { return a.follower.State().Reason == v1alpha1.ReasonWaitingForGateway })
+	assert.NoDirExists(t, filepath.Join(p.data, "projects", "line"))
+	require.NoError(t, os.Remove(filepath.Join(p.data, "ignition.conf")))
+	if _, err := os.Stat(filepath.Join(p.data, ".stoker")); err == nil {
+		require.NoError(t, os.RemoveAll(filepath.Join(p.data, ".stoker")))
+	}
+	require.NoError(t, p.gw.Restart(0))
+	p.synced(first, "one")
+}
+
+func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, deadline("6s"), func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait })
+	w.lead(at(first))
+	p.start().opens()
+	p.agent.end()
+
+	second := w.commit("two")
+	w.lead(at(second))
+	p.recreate()
+	assert.Contains(t, p.start().opens(), "Applied: the files of "+second[:7])
+	assert.Equal(t, "two", p.title())
+	p.agent.end()
+
+	p.recreate()
+	a := p.start(nobody(t))
+	why := a.staysClosed("it has looked", func() bool { return a.follower.State().Reason == v1alpha1.ReasonWaitingForLead })
+	assert.NotEmpty(t, why)
+	assert.Contains(t, a.opens(), "waited for 6s")
+}
+
+func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUntilTheDeadline(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, deadline("1h"))
+	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "secrets", "git")))
+	w.lead(at(first))
+	assert.Contains(t, p.start().opens(), "Secret git")
+	p.agent.end()
+
+	q := w.stopped("line-1")
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	assert.Contains(t, q.start().opens(), "paused")
+	q.agent.end()
+
+	r := w.stopped("line-2")
+	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	gs := w.edit(deadline("8s"))
+	w.lead(generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	a := r.start()
+	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
+	assert.Contains(t, a.opens(), "waited for 8s")
+	w.git.Heal()
+	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
+}
+
+func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, deadline("4s"))
+	w.git.Inject(gitserver.Stall(0).Times(1))
+	w.lead(at(first))
+	a := p.start()
+	assert.Contains(t, a.opens(), "waited for 4s")
+	assert.Empty(t, p.title())
+	w.git.Heal()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	s := p.synced(first, "one")
+	assert.NotEmpty(t, s.Scan)
+}
+
+func TestAnAgentBesideAGatewayThatRunsDoesNotCountOnItsStart(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	assert.Contains(t, p.start().opens(), "runs already")
+	s := p.synced(first, "one")
+	assert.NotEmpty(t, s.Scan)
+}
