@@ -92,7 +92,9 @@ func (a app) run(ctx context.Context, args []string) (err error) {
 }
 
 func (a app) down(ctx context.Context, args []string) error {
-	if err := a.flags("down").Parse(args); err != nil {
+	f := a.flags("down")
+	control := f.Bool("control", false, "the control plane alone, and not a cluster with nodes")
+	if err := f.Parse(args); err != nil {
 		return err
 	}
 	runs, err := runs()
@@ -101,6 +103,9 @@ func (a app) down(ctx context.Context, args []string) error {
 	}
 	var errs []error
 	for _, run := range runs {
+		if *control && run == keeper.Nodes {
+			continue
+		}
 		errs = append(errs, keeper.Down(ctx, run))
 	}
 	return errors.Join(errs...)

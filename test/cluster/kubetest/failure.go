@@ -62,7 +62,8 @@ func (c *Cluster) Log(t testing.TB, name string) string {
 	return tail
 }
 
-// PID returns the process of a program; 0 when it does not run.
+// PID returns the process of a program; 0 when it does not run. In a cluster with nodes it is the number inside the cluster's own
+// namespace.
 func (c *Cluster) PID(t testing.TB, name string) int {
 	t.Helper()
 	if c.programs == nil {

@@ -29,7 +29,8 @@ import (
 //  2. with nodes == 1, one of kind, where the daemon answers and the node image is there already;
 //  3. one of this machine, built from modules; it needs root.
 //
-// Tests that stop and start its programs must not run in parallel to others. The cluster ends with kubetest.Main.
+// Tests that stop and start its programs must not run in parallel to others. The cluster ends with kubetest.Main. A machine has
+// room for one: packages whose tests ask for it run one after the other, by go test -p 1.
 func Full(t testing.TB, nodes int) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
