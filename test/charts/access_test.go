@@ -129,23 +129,22 @@ func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
 		},
 		"list bindings":  func() error { return second(c.RbacV1().RoleBindings("").List(ctx, list)) },
 		"get its Secret": func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "stoker-injector-cert", get)) },
-		"patch its Secret": func() error {
-			return second(c.CoreV1().Secrets(namespace).Patch(ctx, "stoker-injector-cert", types.MergePatchType, label, patch))
+		"update its Secret": func() error {
+			return second(c.CoreV1().Secrets(namespace).Update(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector-cert"}}, metav1.UpdateOptions{}))
 		},
 		"patch its configuration": func() error {
 			return second(configurations.Patch(ctx, "stoker-injector", types.MergePatchType, label, patch))
 		},
 		"list pods everywhere": func() error { return second(c.CoreV1().Pods("").List(ctx, list)) },
-		"list namespaces":      func() error { return second(c.CoreV1().Namespaces().List(ctx, list)) },
+		"read a namespace":     func() error { return second(c.CoreV1().Namespaces().Get(ctx, in, get)) },
 		"list GatewaySyncs":    func() error { return second((&plant{server: s}).as(t, who, "gatewaysyncs").List(ctx, list)) },
 		"evict a pod, as a dry run": func() error {
 			return c.CoreV1().Pods(in).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "line-0"}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
 		},
 	}.allowed(t)
-	// Time for the binding that stands already.
 	verbs{
-		"patch the binding": func() error {
-			return second(c.RbacV1().RoleBindings(in).Patch(ctx, "stoker-agent", types.MergePatchType, label, patch))
+		"update the binding": func() error {
+			return second(c.RbacV1().RoleBindings(in).Update(ctx, binding("stoker-agent", "stoker-agent"), metav1.UpdateOptions{}))
 		},
 	}.allowed(t)
 	other := binding("stoker-agent", "cluster-admin")
@@ -157,6 +156,8 @@ func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
 		"bind cluster-wide": func() error {
 			return second(c.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "x"}, RoleRef: other.RoleRef}, create))
 		},
+		"list SyncReports": func() error { return second((&plant{server: s}).as(t, who, "syncreports").List(ctx, list)) },
+		"list namespaces":  func() error { return second(c.CoreV1().Namespaces().List(ctx, list)) },
 		"patch another binding": func() error {
 			return second(c.RbacV1().RoleBindings(in).Patch(ctx, "theirs", types.MergePatchType, label, patch))
 		},

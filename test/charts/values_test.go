@@ -169,8 +169,8 @@ var valueCases = []valueCase{
 	{"serviceAccount.annotations", values{"a": "b"}, nil, []want{{"ServiceAccount/stoker-system/stoker-injector", "metadata/annotations/a", "b", gone}}},
 	{"rbac.autoBindAgent.enabled", false, nil, []want{
 		{deployment, args, has{element: "--auto-bind-agent=false"}, has{element: "--auto-bind-agent=true"}},
-		{injectorRole, "rules", has{element: rule("rbac.authorization.k8s.io", "rolebindings", "list", "watch", "create"), not: true},
-			has{element: rule("rbac.authorization.k8s.io", "rolebindings", "list", "watch", "create")}},
+		{injectorRole, "rules", has{element: rule("rbac.authorization.k8s.io", "rolebindings", "list", "create"), not: true},
+			has{element: rule("rbac.authorization.k8s.io", "rolebindings", "list", "create")}},
 	}},
 	{"rbac.aggregateToDefaultRoles", false, nil, []want{
 		{"ClusterRole/stoker-view", "kind", gone, "ClusterRole"}, {"ClusterRole/stoker-edit", "kind", gone, "ClusterRole"},
