@@ -72,10 +72,15 @@ func (t *term) run(ctx context.Context) error {
 			return err
 		}
 		elector.Run(ctx)
-		t.busy.Lock() // it has ended
-		t.busy.Unlock()
+		t.ended()
 	}
 	return nil
+}
+
+// ended waits until upkeep does not run here.
+func (t *term) ended() {
+	t.busy.Lock()
+	defer t.busy.Unlock()
 }
 
 func (t *term) lead(ctx context.Context, clients kube.Clients) {

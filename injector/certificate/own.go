@@ -43,6 +43,8 @@ const (
 	maxTries = 5
 	// retryIn is the pause after a turn that failed.
 	retryIn = 5 * time.Second
+	// absentIn is the pause while there is no webhook configuration.
+	absentIn = time.Second
 )
 
 // Config says where an own certificate is kept, and who has to trust it.
@@ -82,7 +84,7 @@ func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNone
 }
 
-// Ready reports whether a certificate is served that the webhook configuration trusts.
+// Ready reports whether a certificate is served that the webhook configuration trusts. Without a configuration nobody asks.
 func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
 
 // Run looks after the certificate until ctx ends.
@@ -92,6 +94,8 @@ func (o *Own) Run(ctx context.Context) error {
 		if err := o.turn(ctx); err != nil && ctx.Err() == nil {
 			o.Log.Error("the certificate could not be looked after; it is tried again", "error", err)
 			pause = pace.Jitter(min(retryIn, o.Every))
+		} else if o.absent {
+			pause = pace.Jitter(min(absentIn, o.Every)) // it is being installed
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -154,7 +158,7 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 		o.Ends(k.serve.Leaf.NotAfter)
 	}
 	o.mine = [2][]byte{k.data[keyCert], k.data[keyKey]}
-	o.trusted.Store(true)
+	o.trusted.Store(configuration != nil)
 	return true, nil
 }
 

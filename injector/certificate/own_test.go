@@ -215,7 +215,23 @@ func TestALostBundleComesBack(t *testing.T) {
 	})
 }
 
-func TestWithoutAWebhookConfigurationItIsServedAllTheSame(t *testing.T) {
-	client := fake.NewClientset()
-	start(t, newOwn(client, time.Minute, time.Hour))
+func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		o := newOwn(client, time.Minute, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- o.Run(ctx) }()
+		synctest.Wait()
+		_, err := o.GetCertificate(nil)
+		require.NoError(t, err)
+		assert.False(t, o.Ready())
+		_, err = client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, configuration(), metav1.CreateOptions{})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		assert.True(t, o.Ready())
+		assert.NoError(t, connect(o, bundles(t, client)[0]))
+		cancel()
+		assert.NoError(t, <-done)
+	})
 }

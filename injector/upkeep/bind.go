@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,6 +93,7 @@ func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now 
 	if err != nil && !absent {
 		return err
 	}
+	err = nil
 	wanted := binding(n.name, names)
 	switch {
 	case !absent && there.Labels[managedByLabel] != managedBy:
@@ -121,7 +123,7 @@ func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now 
 			u.bound(n, names, err)
 		}
 	}
-	if err != nil {
+	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return err
 	}
 	n.bound = len(names) > 0 || !absent
@@ -151,6 +153,7 @@ func union(there, more []rbacv1.Subject) []rbacv1.Subject {
 			out = append(out, s)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b rbacv1.Subject) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -26,8 +26,8 @@ type namespace struct {
 	foreign  bool                 // it is somebody else's
 
 	decided map[types.UID]decided
-	evicted map[types.UID]time.Time // by owner
-	locks   map[string]lock         // by GatewaySync
+	evicted map[types.UID]*evictions // by owner
+	locks   map[string]lock          // by GatewaySync
 
 	without map[v1alpha1.Reason]int // under Upkeep.mu
 
@@ -42,7 +42,7 @@ func (u *Upkeep) namespace(name string) *namespace {
 	if !ok {
 		// A RoleBinding that was ours before we began may be there.
 		n = &namespace{name: name, bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
-			evicted: map[types.UID]time.Time{}, locks: map[string]lock{}}
+			evicted: map[types.UID]*evictions{}, locks: map[string]lock{}}
 		u.namespaces[name] = n
 	}
 	return n
@@ -75,8 +75,8 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 			delete(n.decided, uid)
 		}
 	}
-	for owner, at := range n.evicted {
-		if now.Sub(at) > evictionMemory {
+	for owner, e := range n.evicted {
+		if now.Sub(e.last) > evictionMemory {
 			delete(n.evicted, owner)
 		}
 	}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
+)
+
+func TestARealPodGetsItsAgent(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	p := w.pod(plant, gatewayPod("gw-0"))
+	require.True(t, inject.Has(p))
+	agent := p.Spec.InitContainers[len(p.Spec.InitContainers)-1]
+	assert.Equal(t, corev1.ContainerRestartPolicyAlways, *agent.RestartPolicy)
+	assert.Equal(t, "line", p.Labels[v1alpha1.LabelCRName])
+	for _, m := range agent.VolumeMounts {
+		if m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" {
+			assert.Equal(t, "stoker-token", m.Name, "the ServiceAccount's own mount did not come on top")
+		}
+	}
+
+	generated := gatewayPod("")
+	generated.GenerateName = "gw-"
+	delete(generated.Annotations, v1alpha1.AnnotationCRName)
+	p = w.pod(plant, generated)
+	require.True(t, inject.Has(p))
+	assert.Equal(t, "line", p.Annotations[v1alpha1.AnnotationCRName], "the only one there is")
+	for _, e := range p.Spec.InitContainers[0].Env {
+		if e.Name == "GATEWAY_NAME" {
+			assert.Equal(t, "metadata.name", e.ValueFrom.FieldRef.FieldPath)
+		}
+	}
+
+	older := gatewayPod("gw-older")
+	older.Annotations = map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/cr-name": "line"}
+	assert.True(t, inject.Has(w.pod(plant, older)))
+}
+
+// The API server's own validation takes every patched pod.
+func TestEveryGoldenPatchIsAValidPod(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start("--allow-agent-image=registry.example.com/trusted"))
+	plant := w.cluster.Namespace(t)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "site-a"}}
+	_, err := w.client.CoreV1().ServiceAccounts(plant).Create(t.Context(), account, metav1.CreateOptions{})
+	require.NoError(t, err)
+	files, err := filepath.Glob("inject/testdata/golden/*/report.json")
+	require.NoError(t, err)
+	tried := 0
+	for _, file := range files {
+		var report inject.Decision
+		raw, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(raw, &report))
+		if !report.Injected {
+			continue
+		}
+		tried++
+		input, err := os.ReadFile(filepath.Join(filepath.Dir(file), "input.yaml"))
+		require.NoError(t, err)
+		pod, syncs := splitDocuments(t, string(input))
+		pod.Namespace, pod.Spec.EphemeralContainers = "", nil // those come later
+		for i := range pod.Spec.InitContainers {
+			pod.Spec.InitContainers[i].Resources.Claims = nil
+		}
+		require.NoError(t, w.dynamic.Resource(kube.GatewaySync.Resource()).Namespace(plant).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		for _, gs := range syncs {
+			gs.Namespace = plant
+			if gs.Spec.Sync.Profiles["default"].Mappings != nil && strings.Contains(gs.Spec.Sync.Profiles["default"].Mappings[0].Source, "..") {
+				gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "projects" // the API server does not let the broken one in
+			}
+			_, err := kube.GatewaySyncs(w.dynamic, plant).Create(t.Context(), gs, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		w.eventually(filepath.Dir(file)+" is injected", func() bool {
+			made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			require.NoError(t, err, file)
+			return inject.Has(made)
+		})
+	}
+	assert.Greater(t, tried, 15)
+}
+
+// I2, C: without an injector every pod starts, soon, but for one that requires its agent.
+func TestWithoutAnInjectorPodsStartAllTheSame(t *testing.T) {
+	w := newWorld(t)
+	in := w.start()
+	w.install(in)
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	in.stop()
+
+	begun := time.Now()
+	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Spec: gatewayPod("x").Spec})
+	w.pod(system, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ours", Annotations: gatewayPod("x").Annotations}, Spec: gatewayPod("x").Spec})
+	assert.Less(t, time.Since(begun), 2*time.Second, "nobody is asked about these")
+	t.Cleanup(func() {
+		assert.NoError(t, w.client.CoreV1().Pods(system).Delete(context.Background(), "ours", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	})
+	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))))
+
+	required := gatewayPod("required")
+	required.Annotations[v1alpha1.AnnotationRequire] = "true"
+	_, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{})
+	require.Error(t, err)
+	assert.ErrorContains(t, err, "require.pods.stoker.io")
+	_, err = w.client.CoreV1().Pods(plant).Get(t.Context(), "required", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err))
+}
+
+func TestAPodThatRequiresItsAgentIsRefusedWithTheReason(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	required := gatewayPod("gw")
+	required.Annotations[v1alpha1.AnnotationRequire] = "true"
+	assert.True(t, inject.Has(w.pod(plant, required)), "it can have one")
+
+	required.Name = "gw-root"
+	required.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
+	_, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	assert.ErrorContains(t, err, string(v1alpha1.ReasonGatewayRunsAsRoot))
+
+	delete(required.Annotations, v1alpha1.AnnotationRequire)
+	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation it starts without an agent")
+}
+
+// I3
+func TestADryRunOfAPodChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), gatewayPod("gw"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	require.NoError(t, err)
+	assert.True(t, inject.Has(made))
+	broken := gatewayPod("broken")
+	broken.Annotations[v1alpha1.AnnotationCRName] = "nowhere"
+	_, err = w.client.CoreV1().Pods(plant).Create(t.Context(), broken, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	require.NoError(t, err)
+
+	// Upkeep has looked at the namespace when it says that there are no gateways.
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
+	assert.Empty(t, w.events(plant))
+	_, err = w.client.RbacV1().RoleBindings(plant).Get(t.Context(), "stoker-agent", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+}

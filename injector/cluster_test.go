@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }
+
+// system is the namespace that the manifests of kustomize/ install into.
+const system = "stoker-system"
+
+// patience bounds what takes a moment on an idle machine.
+const patience = 2 * time.Minute
+
+// world is a cluster with the shipped manifests, but for the Deployment: injectors run in the test's process, with the
+// rights of the shipped ServiceAccount and no others.
+type world struct {
+	*testing.T
+	cluster *kubetest.Cluster
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+// newWorld starts from nothing but the kinds and the rights: what an earlier test left of an installation is removed.
+func newWorld(t *testing.T, opts ...kubetest.Option) *world {
+	t.Helper()
+	w := &world{T: t, cluster: kubetest.Control(t, opts...)}
+	w.client = w.cluster.Client(t)
+	var err error
+	w.dynamic, err = dynamic.NewForConfig(w.cluster.RESTConfig())
+	require.NoError(t, err)
+	w.cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
+	w.cluster.ApplyYAML(t, system, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default}\n")
+	for _, file := range []string{"agent-role.yaml", "injector-rbac.yaml"} {
+		w.cluster.ApplyYAML(t, system, shipped(t, file))
+	}
+	w.uninstall()
+	t.Cleanup(w.uninstall)
+	return w
+}
+
+func shipped(t testing.TB, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "kustomize", "base", file))
+	require.NoError(t, err)
+	return string(text)
+}
+
+func (w *world) uninstall() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, err := range []error{
+		w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, "stoker-injector", metav1.DeleteOptions{}),
+		w.client.CoreV1().Secrets(system).Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}),
+		w.client.CoordinationV1().Leases(system).Delete(ctx, lease, metav1.DeleteOptions{}),
+	} {
+		if !apierrors.IsNotFound(err) {
+			assert.NoError(w, err)
+		}
+	}
+}
+
+// injector is one replica.
+type injector struct {
+	stop    func()
+	log     *lines
+	webhook string // address
+	health  string
+}
+
+// lines is a log that is read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// address is where a server listens.
+func (l *lines) address(of string) string {
+	for line := range strings.Lines(l.String()) {
+		var entry struct{ Msg, For, Address string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" && entry.For == of {
+			return entry.Address
+		}
+	}
+	return ""
+}
+
+// start runs a replica until stop or the end of the test, and returns when it listens.
+func (w *world) start(args ...string) *injector {
+	w.Helper()
+	in := &injector{log: &lines{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan int, 1)
+	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-injector", "")),
+		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-host=localhost"}, args...)
+	go func() { done <- run(ctx, args, func(string) string { return "" }, in.log, in.log) }()
+	in.stop = sync.OnceFunc(func() {
+		cancel()
+		if w.Failed() {
+			w.Logf("the injector said:\n%s", in.log)
+		}
+		assert.Equal(w, exitDone, <-done)
+		// C5: what it may do is enough for what it does.
+		assert.NotContains(w, in.log.String(), "in API group", "a right is missing")
+	})
+	w.Cleanup(in.stop)
+	w.eventually("the injector listens", func() bool { return in.log.address("metrics-addr") != "" })
+	in.webhook, in.health = in.log.address("webhook-addr"), in.log.address("health-addr")
+	return in
+}
+
+func (w *world) kubeconfig(c *rest.Config) string {
+	w.Helper()
+	file := filepath.Join(w.TempDir(), "kubeconfig")
+	ca := c.CAData
+	if len(ca) == 0 {
+		var err error
+		ca, err = os.ReadFile(c.CAFile)
+		require.NoError(w, err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: ca}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: c.BearerToken}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	require.NoError(w, clientcmd.WriteToFile(*config, file))
+	return file
+}
+
+// install makes the shipped webhook configuration, with the address of a replica in place of the Service.
+func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
+	w.Helper()
+	configuration := &admissionregv1.MutatingWebhookConfiguration{}
+	require.NoError(w, yaml.UnmarshalStrict([]byte(shipped(w, "injector-webhook.yaml")), configuration))
+	_, port, _ := strings.Cut(in.webhook, ":")
+	for i := range configuration.Webhooks {
+		hook := &configuration.Webhooks[i]
+		hook.ClientConfig = admissionregv1.WebhookClientConfig{URL: new("https://localhost:" + port + *hook.ClientConfig.Service.Path)}
+		for _, c := range change {
+			c(hook)
+		}
+	}
+	_, err := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(w.Context(), configuration, metav1.CreateOptions{})
+	require.NoError(w, err)
+	w.eventually("the webhook configuration trusts the injector", func() bool {
+		c, err := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Context(), "stoker-injector", metav1.GetOptions{})
+		require.NoError(w, err)
+		return len(c.Webhooks[0].ClientConfig.CABundle) > 0 && len(c.Webhooks[1].ClientConfig.CABundle) > 0
+	})
+	probe := w.cluster.Namespace(w)
+	w.eventually("the API server asks the injector", func() bool {
+		p := gatewayPod("probe")
+		p.Annotations[v1alpha1.AnnotationRequire] = "true"
+		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), v1alpha1.AnnotationRequire) // and not that nobody answers
+	})
+}
+
+func (w *world) eventually(what string, ok func() bool) {
+	w.Helper()
+	require.Eventually(w, ok, patience, 50*time.Millisecond, what)
+}
+
+func gatewayPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: "line"}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "gateway", Image: "example.com/ignition:8", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: inject.IgnitionData}}}},
+			Volumes:    []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+	}
+}
+
+func (w *world) pod(namespace string, p *corev1.Pod) *corev1.Pod {
+	w.Helper()
+	made, err := w.client.CoreV1().Pods(namespace).Create(w.Context(), p, metav1.CreateOptions{})
+	require.NoError(w, err)
+	return made
+}
+
+// gatewaySync makes a GatewaySync called line.
+func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
+	w.Helper()
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "line"}}
+	gs.Spec.Git = v1alpha1.GitSpec{Repo: "https://git.example.com/plant.git", Ref: "main"}
+	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "ignition-api"}
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	for _, c := range change {
+		c(gs)
+	}
+	made, err := kube.GatewaySyncs(w.dynamic, namespace).Create(w.Context(), gs, metav1.CreateOptions{})
+	require.NoError(w, err)
+	return made
+}
+
+func (w *world) status(namespace string) map[string]string {
+	w.Helper()
+	gs, err := kube.GatewaySyncs(w.dynamic, namespace).Get(w.Context(), "line")
+	require.NoError(w, err)
+	out := map[string]string{}
+	for _, c := range gs.Status.Conditions {
+		out[c.Type] = string(c.Status) + "/" + c.Reason
+	}
+	return out
+}
+
+// events counts the Events of a namespace by what they are about and why.
+func (w *world) events(namespace string) map[string]int {
+	w.Helper()
+	list, err := w.client.EventsV1().Events(namespace).List(w.Context(), metav1.ListOptions{})
+	require.NoError(w, err)
+	out := map[string]int{}
+	for _, e := range list.Items {
+		if e.ReportingController == "stoker.io/injector" {
+			out[e.Reason+" "+e.Regarding.Kind+"/"+e.Regarding.Name]++
+		}
+	}
+	return out
+}

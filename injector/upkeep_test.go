@@ -1,0 +1,411 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func (w *world) subjects(namespace string) []string {
+	w.Helper()
+	b, err := w.client.RbacV1().RoleBindings(namespace).Get(w.Context(), "stoker-agent", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(w, err)
+	var names []string
+	for _, s := range b.Subjects {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func TestTheServiceAccountsOfGatewaysGetTheirRights(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant, other := w.cluster.Namespace(t), w.cluster.Namespace(t)
+	for _, name := range []string{"press", "oven"} {
+		_, err := w.client.CoreV1().ServiceAccounts(plant).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	w.gatewaySync(plant)
+	w.gatewaySync(other)
+	press := gatewayPod("press-0")
+	press.Spec.ServiceAccountName = "press"
+	w.pod(plant, press)
+	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: gatewayPod("x").Spec})
+	w.eventually("press may work", func() bool { return slices.Equal(w.subjects(plant), []string{"press"}) })
+
+	review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + plant + ":press", ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: plant, Group: "stoker.io", Resource: "syncreports", Verb: "create",
+		}}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	assert.True(t, review.Status.Allowed)
+
+	oven := gatewayPod("oven-0")
+	oven.Spec.ServiceAccountName = "oven"
+	w.pod(plant, oven)
+	w.eventually("oven too", func() bool { return slices.Equal(w.subjects(plant), []string{"oven", "press"}) })
+	assert.Empty(t, w.subjects(other), "nobody there asks for an agent")
+}
+
+func TestARoleBindingOfSomebodyElseIsLeftAsItIs(t *testing.T) {
+	w := newWorld(t)
+	plant := w.cluster.Namespace(t)
+	_, err := w.client.RbacV1().RoleBindings(plant).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "stoker-agent"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.install(w.start())
+	w.gatewaySync(plant)
+	w.pod(plant, gatewayPod("gw"))
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["Ready"] != "" })
+	assert.Empty(t, w.subjects(plant))
+}
+
+func statefulSet(name string, replicas int32) *appsv1.StatefulSet {
+	p := gatewayPod("x")
+	labels := map[string]string{"app.kubernetes.io/instance": name}
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.StatefulSetSpec{
+		Replicas: new(replicas), ServiceName: name, PodManagementPolicy: appsv1.ParallelPodManagement,
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: p.Annotations}, Spec: p.Spec},
+	}}
+}
+
+// pods returns the pods of a namespace: uid by name, and how many have their agent.
+func (w *world) pods(namespace string) (uids map[string]types.UID, injected int) {
+	w.Helper()
+	list, err := w.client.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{})
+	require.NoError(w, err)
+	uids = map[string]types.UID{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		uids[p.Name] = p.UID
+		if inject.Has(p) {
+			injected++
+		}
+	}
+	return uids, injected
+}
+
+func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
+	w.Helper()
+	_, err := w.client.AppsV1().StatefulSets(namespace).Create(w.Context(), set, metav1.CreateOptions{})
+	require.NoError(w, err)
+	w.eventually("the pods are there", func() bool {
+		uids, _ := w.pods(namespace)
+		for i := range *set.Spec.Replicas {
+			if uids[fmt.Sprintf("%s-%d", set.Name, i)] == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Helm and Argo CD create StatefulSets first and kinds that they do not know last.
+func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.stateful(plant, statefulSet("site", 3))
+	before, injected := w.pods(plant)
+	require.Zero(t, injected)
+	told := map[string]int{"NotInjected Pod/site-0": 1, "NotInjected Pod/site-1": 1, "NotInjected Pod/site-2": 1}
+	w.eventually("they are told why", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+
+	w.gatewaySync(plant)
+	w.eventually("all have agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 3 && injected == 3
+	})
+	after, _ := w.pods(plant)
+	for name := range before {
+		assert.NotEqual(t, before[name], after[name])
+		told["PodEvictedForRepair Pod/"+name] = 1
+	}
+	told["PodEvictedForRepair GatewaySync/line"] = 3
+	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+}
+
+// An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
+func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.start() // and no webhook configuration
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	w.eventually("it is evicted, and its successor is told why not", func() bool {
+		e := w.events(plant)
+		return e["PodEvictedForRepair Pod/site-0"] == 1 && e["NotInjected Pod/site-0"] == 1
+	})
+	uids, injected := w.pods(plant)
+	assert.Zero(t, injected)
+	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	again, _ := w.pods(plant)
+	assert.Equal(t, uids, again)
+	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+}
+
+func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	made := w.pod(plant, gatewayPod("gw"))
+	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	uids, _ := w.pods(plant)
+	assert.Equal(t, made.UID, uids["gw"])
+	w.eventually("and the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+}
+
+func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.start("--repair=report")
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	before, _ := w.pods(plant)
+	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+	assert.Zero(t, w.events(plant)["PodEvictedForRepair Pod/site-0"])
+}
+
+func TestADisruptionBudgetIsRespected(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	plant := w.cluster.Namespace(t)
+	set := statefulSet("site", 1)
+	_, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "site"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: set.Spec.Selector},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.stateful(plant, set)
+	before, _ := w.pods(plant)
+	w.run(plant, "site-0")
+	w.eventually("the budget counts it", func() bool {
+		b, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Get(t.Context(), "site", metav1.GetOptions{})
+		require.NoError(t, err)
+		return b.Status.CurrentHealthy == 1
+	})
+	in := w.start()
+	w.gatewaySync(plant)
+	w.eventually("an eviction was tried", func() bool { return strings.Contains(w.metrics(in), `stoker_repair_evictions_total{result="blocked"}`) })
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+}
+
+// run does what a kubelet would say.
+func (w *world) run(namespace, name string) {
+	w.Helper()
+	patch := `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}}`
+	_, err := w.client.CoreV1().Pods(namespace).Patch(w.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	require.NoError(w, err)
+}
+
+func (w *world) metrics(in *injector) string {
+	w.Helper()
+	return get(w.T, "http://"+in.log.address("metrics-addr")+"/metrics")
+}
+
+func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	plant := w.cluster.Namespace(t)
+	asked := "2026-11-20T09:00:00.5Z"
+	w.gatewaySync(plant, func(gs *v1alpha1.GatewaySync) {
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: asked}
+	})
+	w.eventually("it has no gateways", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
+	seen, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
+	require.NoError(t, err)
+	assert.Equal(t, seen.Generation, seen.Status.ObservedGeneration)
+	assert.Equal(t, asked, seen.Status.LastHandledRequest)
+
+	// A lead takes the lock, writes, and renews.
+	targets := kube.SyncTargets(w.dynamic, plant)
+	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Namespace: plant, Name: "line"}}
+	target.Spec = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Lead: v1alpha1.LeadRecord{Holder: "gw-0_x", Renewed: new(metav1.NowMicro()), DurationSeconds: 15}}
+	_, err = targets.Create(t.Context(), target, metav1.CreateOptions{})
+	require.NoError(t, err)
+	led := `{"status":{"gatewaysReady":"1/1","discoveredGateways":[{"name":"gw"}],"conditions":[{"type":"Ready","status":"True","reason":"Synced","message":"m","lastTransitionTime":"2026-11-20T09:00:00Z"}]}}`
+	_, err = kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(led), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	w.pod(plant, gatewayPod("gw")) // something for upkeep to look at
+	w.eventually("upkeep has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	time.Sleep(2 * time.Second)
+	assert.Equal(t, map[string]string{"Ready": "True/Synced"}, w.status(plant))
+
+	// The lead goes and says so.
+	_, err = targets.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"spec":{"lead":{"holder":""}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	w.eventually("its agents are away", func() bool { return w.status(plant)["Ready"] == "Unknown/AgentsAway" })
+	assert.Equal(t, "True/AgentsAway", w.status(plant)["Reconciling"])
+}
+
+// Quiet: what has been said is not said again.
+func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.pod(plant, gatewayPod("gw"))
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	versions := func() string {
+		gs, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
+		require.NoError(t, err)
+		return gs.ResourceVersion + w.client.CoreV1().RESTClient().APIVersion().Version + fmt.Sprint(w.events(plant), w.subjects(plant))
+	}
+	time.Sleep(time.Second)
+	before := versions()
+	// Somebody touches the pod again and again.
+	for n := range 20 {
+		_, err := w.client.CoreV1().Pods(plant).Patch(t.Context(), "gw", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"x":"%d"}}}`, n), metav1.PatchOptions{})
+		require.NoError(t, err)
+		time.Sleep(100 * time.Millisecond)
+	}
+	assert.Equal(t, before, versions())
+}
+
+// C6: in namespaces that are not watched nothing is read, written or injected, by rights as by will.
+func TestNamespacesThatAreNotWatchedStayUntouched(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	plant, other := w.cluster.Namespace(t), w.cluster.Namespace(t)
+	w.narrow(plant)
+	one, two := w.start("--watch-namespace="+plant), w.start("--watch-namespace="+plant)
+	// As if the selector of the webhook configuration had been forgotten.
+	w.install(one, func(h *admissionregv1.MutatingWebhook) { h.NamespaceSelector = nil })
+	w.gatewaySync(plant)
+	w.gatewaySync(other)
+	assert.True(t, inject.Has(w.pod(plant, gatewayPod("gw"))))
+	assert.False(t, inject.Has(w.pod(other, gatewayPod("gw"))))
+	w.stateful(other, statefulSet("site", 1))
+	uids, _ := w.pods(other)
+	w.eventually("the watched one is looked after", func() bool {
+		return w.status(plant)["Ready"] == "Unknown/AgentsAway" && slices.Equal(w.subjects(plant), []string{"default"})
+	})
+	time.Sleep(time.Second)
+	assert.Empty(t, w.status(other))
+	assert.Empty(t, w.subjects(other))
+	assert.Empty(t, w.events(other))
+	again, _ := w.pods(other)
+	assert.Equal(t, uids, again)
+	for _, in := range []*injector{one, two} {
+		assert.NotContains(t, in.log.String(), "upkeep of a namespace failed")
+	}
+}
+
+// narrow gives the injector the rights that kustomize/overlays/namespaced gives it, for one namespace, and takes the others.
+func (w *world) narrow(namespace string) {
+	w.Helper()
+	all, err := w.client.RbacV1().ClusterRoles().Get(w.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(w, err)
+	all.Rules = slices.DeleteFunc(all.Rules, func(r rbacv1.PolicyRule) bool {
+		return !slices.Contains(r.Resources, "mutatingwebhookconfigurations")
+	})
+	_, err = w.client.RbacV1().ClusterRoles().Update(w.Context(), all, metav1.UpdateOptions{})
+	require.NoError(w, err)
+	w.Cleanup(func() { w.cluster.ApplyYAML(w, system, shipped(w, "injector-rbac.yaml")) })
+	role := strings.ReplaceAll(readFile(w, "../kustomize/overlays/namespaced/watched/role.yaml"), "[ignition]", "["+namespace+"]")
+	w.cluster.ApplyYAML(w, namespace, strings.ReplaceAll(role, "namespace: ignition", "namespace: "+namespace))
+}
+
+// I8: replicas that start at the same moment agree on one certificate, and each is ready.
+func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
+	w := newWorld(t)
+	replicas := make([]*injector, 3)
+	for i := range replicas {
+		replicas[i] = w.start()
+	}
+	w.install(replicas[0])
+	served := map[string]bool{}
+	for _, in := range replicas {
+		w.eventually("it is ready", func() bool {
+			res, err := http.Get("http://" + in.health + "/readyz")
+			if err != nil {
+				return false
+			}
+			defer res.Body.Close()
+			return res.StatusCode == http.StatusOK
+		})
+		served[serial(t, in.webhook)] = true
+	}
+	assert.Len(t, served, 1)
+	var leads int
+	for _, in := range replicas {
+		leads += strings.Count(in.log.String(), "upkeep begins")
+	}
+	assert.Equal(t, 1, leads, "one of them runs upkeep")
+
+	// The one that does goes: another takes over.
+	for _, in := range replicas {
+		if strings.Contains(in.log.String(), "upkeep begins") {
+			in.stop()
+		}
+	}
+	w.eventually("another runs upkeep", func() bool {
+		n := 0
+		for _, in := range replicas {
+			n += strings.Count(in.log.String(), "upkeep begins")
+		}
+		return n == 2
+	})
+}
+
+// C1: pods with every kind of annotation are each their own problem.
+func TestOddAnnotationsStopNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	keys := []string{v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationDataVolume,
+		v1alpha1.AnnotationSyncPeriod, v1alpha1.AnnotationExcludePatterns, v1alpha1.AnnotationServicePath, v1alpha1.AnnotationAgentImage}
+	values := []string{"", " ", "..", "/", "a/b", "~0~1", "\x7f", "{", "[", "$(x)", "%s%n", "-", "ä", strings.Repeat("x", 5000), `"`, `\`, "\n", "null", "0", "1e99", "line\nother", "$((", "{{.x}}", "https://x", "sha256:x"}
+	n := 0
+	for _, k := range keys {
+		for _, v := range values {
+			p := gatewayPod(fmt.Sprintf("odd-%d", n))
+			p.Annotations[k] = v
+			w.pod(plant, p)
+			n++
+		}
+	}
+	require.GreaterOrEqual(t, n, 200)
+	begun := time.Now()
+	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good"))))
+	assert.Less(t, time.Since(begun), 10*time.Second)
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+}
+
+func serial(t *testing.T, address string) string {
+	t.Helper()
+	return leaf(t, address).SerialNumber.String()
+}
