@@ -40,15 +40,15 @@ func TestMain(m *testing.M) {
 
 // cacheOfItsOwn gives the test a cache with the builds of the real one and runs of its own.
 func cacheOfItsOwn(t *testing.T) string {
-	real, err := build.Open(build.Cache{Say: os.Stderr})
+	shared, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
-	_, err = real.Kubernetes(t.Context(), "")
+	_, err = shared.Kubernetes(t.Context(), "")
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "cluster-")
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "stoker-cluster"), 0o700))
-	require.NoError(t, os.Symlink(filepath.Join(real.Dir, "bin"), filepath.Join(dir, "stoker-cluster", "bin")))
+	require.NoError(t, os.Symlink(filepath.Join(shared.Dir, "bin"), filepath.Join(dir, "stoker-cluster", "bin")))
 	t.Setenv("XDG_CACHE_HOME", dir)
 	t.Setenv(build.VersionVariable, "")
 	return filepath.Join(dir, "stoker-cluster", "run")
