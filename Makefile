@@ -13,7 +13,7 @@ GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15
 # The race detector needs cgo and a C compiler.
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test lint fuzz bench generate
+.PHONY: help build demo test e2e lint fuzz bench generate
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: ## unit, integration and scenario tests
 	CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) -timeout 20m ./...
 	cd test/crd && go test -count=1 -timeout 10m ./...
 	cd test/charts && go test -count=1 -timeout 20m ./...
+
+e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
+	STOKER_E2E=1 CGO_ENABLED=0 go test -count=1 -timeout 25m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...

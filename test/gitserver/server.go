@@ -1,6 +1,7 @@
-// Package gitserver serves real bare repositories over smart HTTP on loopback for tests, benchmarks and the demo. Git
-// itself answers (git http-backend), so what a client meets is what it meets at a real host; around it the server can be
-// told, at run time, to fail in the ways in which hosts fail, and it keeps a log of what it was asked.
+// Package gitserver serves real bare repositories over smart HTTP, on loopback or where it is asked to, for tests,
+// benchmarks and the demo. Git itself answers (git http-backend), so what a client meets is what it meets at a real host;
+// around it the server can be told, at run time, to fail in the ways in which hosts fail, and it keeps a log of what it was
+// asked.
 //
 //	root := t.TempDir()
 //	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
@@ -26,6 +27,8 @@ import (
 
 // Options say how a Server starts. The zero value is plain HTTP that lets everybody read.
 type Options struct {
+	// Host is the address to listen on; "" is 127.0.0.1. The certificate is for it, too.
+	Host string
 	// TLS makes the server speak HTTPS with a certificate of its own authority (Server.CA).
 	TLS bool
 	// NotAfter is when the certificate ends; zero means a day from now. A time in the past gives an expired one.
@@ -53,7 +56,7 @@ type Server struct {
 	closed bool
 }
 
-// Start serves the bare repositories below root on a free port of the loopback interface.
+// Start serves the bare repositories below root on a free port.
 func Start(root string, opts Options) (*Server, error) {
 	if info, err := os.Stat(root); err != nil {
 		return nil, fmt.Errorf("git server: root: %w", err)
@@ -64,14 +67,17 @@ func Start(root string, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if opts.Host == "" {
+		opts.Host = "127.0.0.1"
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(opts.Host, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("git server: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{root: root, backend: backend, auth: opts.Auth, stop: stop, base: "http://" + listener.Addr().String()}
 	if opts.TLS {
-		chain, ca, err := newCertificate(opts.NotAfter)
+		chain, ca, err := newCertificate(opts.Host, opts.NotAfter)
 		if err != nil {
 			stop()
 			return nil, errors.Join(err, listener.Close())

@@ -157,6 +157,15 @@ func TestTLSIsTrustedThroughItsOwnAuthorityOnly(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
+func TestAnotherAddressIsServedWithACertificateForIt(t *testing.T) {
+	srv, _, _ := start(t, gitserver.Options{Host: "127.0.0.2", TLS: true})
+	assert.Contains(t, srv.URL(""), "https://127.0.0.2:")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, srv.CA(), 0o600))
+	out, err := git(t, "-c", "http.sslCAInfo="+ca, "ls-remote", srv.URL("site.git"))
+	require.NoError(t, err, out)
+}
+
 func TestAnExpiredCertificateIsExpired(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{TLS: true, NotAfter: time.Now().Add(-time.Hour)})
 	pool := x509.NewCertPool()

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// newCertificate makes an authority and a certificate of it for the loopback addresses, and returns the certificate and
+// newCertificate makes an authority and a certificate of it for the loopback addresses and another one, and returns the certificate and
 // the authority in PEM.
-func newCertificate(notAfter time.Time) (tls.Certificate, []byte, error) {
+func newCertificate(host string, notAfter time.Time) (tls.Certificate, []byte, error) {
 	now := time.Now()
 	if notAfter.IsZero() {
 		notAfter = now.Add(24 * time.Hour)
@@ -37,7 +37,7 @@ func newCertificate(notAfter time.Time) (tls.Certificate, []byte, error) {
 		NotAfter:     notAfter,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(host)},
 		DNSNames:     []string{"localhost"},
 	}
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,0 +1,54 @@
+//go:build linux
+
+package e2e
+
+import (
+	"crypto/rand"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/image"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// ignitionData is where the image has its data directory, as the official one.
+const ignitionData = "/usr/local/bin/ignition/data"
+
+func secretValue() string { return strings.ToLower(rand.Text()) }
+
+// gatewayImage is a simulated gateway in the form of the official image: a data directory that init containers copy, a shell
+// for what they do, and an entrypoint that takes further arguments.
+func gatewayImage(t *testing.T, token string) image.Image {
+	busybox, err := exec.LookPath("busybox")
+	require.NoError(t, err)
+	i := image.Image{
+		Ref: gateImage, User: "2003:2003",
+		Entrypoint: []string{"/bin/sh", "-c", `cp /token /tmp/token && chmod 600 /tmp/token &&
+exec /gateway --data ` + ignitionData + ` --listen :8088 --admin :9088 --token-out /tmp/token "$@"`, "gateway"},
+		Files: []image.File{
+			{Path: "/bin/busybox", From: busybox},
+			{Path: "/token", Content: []byte(token), Mode: 0o444},
+		},
+	}
+	for _, name := range []string{"sh", "cp", "touch", "chmod", "sleep", "cat", "rm"} {
+		i.Files = append(i.Files, image.File{Path: "/bin/" + name, Link: "busybox"})
+	}
+	data := t.TempDir()
+	g, err := simulator.Start(simulator.Options{Data: data, Token: token})
+	require.NoError(t, err)
+	require.NoError(t, g.Close())
+	require.NoError(t, filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(data, path)
+		i.Files = append(i.Files, image.File{Path: filepath.Join(ignitionData, name), From: path, Mode: 0o644, UID: 2003, GID: 2003})
+		return err
+	}))
+	return i
+}

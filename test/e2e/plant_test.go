@@ -1,0 +1,373 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// Where the view is that every commit changes, on the gateway and in git.
+const (
+	overview = "projects/site-a/com.inductiveautomation.perspective/views/Overview"
+	inGit    = "services/site-a/" + overview + "/view.json"
+)
+
+// plant is a namespace with a repository, its GatewaySync and gateways: what a team has.
+type plant struct {
+	*world
+	t         *testing.T
+	namespace string
+	repoName  string
+	repo      *gitserver.Repo
+
+	mu      sync.Mutex
+	commits []string // oldest first
+	views   []string // digests of the view in each
+	logs    strings.Builder
+}
+
+// plant makes a namespace with the secrets, and a repository with the example's first commit.
+func (w *world) plant(t *testing.T) *plant {
+	p := &plant{world: w, t: t, namespace: w.Namespace(t)}
+	p.repoName = p.namespace + ".git"
+	p.repo = gitserver.NewRepo(t, filepath.Join(w.gitRoot, p.repoName))
+	p.commit("first", gitserver.Files(example(t, filepath.Join(w.module, "examples", "quickstart"))))
+	p.secret("git-credentials", "token", w.password)
+	p.secret("git-ca", "ca.crt", string(w.git.CA()))
+	p.secret("gateway-api", "apiKey", w.gatewayToken)
+	w.watcher.add(p)
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.dump(t, p.namespace)
+		}
+		p.checkLogs()
+	})
+	return p
+}
+
+// example reads the files of an example.
+func example(t *testing.T, dir string) map[string]string {
+	files := map[string]string{}
+	require.NoError(t, fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(filepath.Join(dir, path))
+		files[path] = string(content)
+		return err
+	}))
+	return files
+}
+
+func (p *plant) secret(name, key, value string) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().Secrets(p.namespace).Create(p.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{key: value},
+	}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+// commit commits and notes what the view is then.
+func (p *plant) commit(message string, edits ...gitserver.Edit) string {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := p.repo.Commit(message, edits...)
+	sum := sha256.Sum256([]byte(p.repo.Content(id, inGit)))
+	p.commits, p.views = append(p.commits, id), append(p.views, hex.EncodeToString(sum[:]))
+	return id
+}
+
+// push changes the view in git.
+func (p *plant) push(title string) string {
+	p.t.Helper()
+	view := p.repo.Content(p.repo.Head(), inGit)
+	changed := strings.Replace(view, "{", fmt.Sprintf("{\n  \"pushed\": %q,", title), 1)
+	require.NotEqual(p.t, view, changed)
+	return p.commit(title, gitserver.Write(inGit, changed))
+}
+
+// head is the newest commit.
+func (p *plant) head() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.commits[len(p.commits)-1]
+}
+
+// order says which commit of the plant this is, counted from 0; -1 for none.
+func (p *plant) order(commit string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Index(p.commits, commit)
+}
+
+// running says which commit's view this is.
+func (p *plant) running(digest string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Index(p.views, digest)
+}
+
+// manifest decodes the documents of an example's file.
+func manifest[T any](p *plant, kind string) *T {
+	p.t.Helper()
+	for _, name := range []string{"gatewaysync.yaml", "gateways.yaml"} {
+		content, err := os.ReadFile(filepath.Join(p.module, "examples", "kubernetes", name))
+		require.NoError(p.t, err)
+		for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096); ; {
+			var raw json.RawMessage
+			err := decoder.Decode(&raw)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(p.t, err)
+			var meta metav1.TypeMeta
+			require.NoError(p.t, json.Unmarshal(raw, &meta))
+			if meta.Kind == kind {
+				object := new(T)
+				require.NoError(p.t, yaml.UnmarshalStrict(raw, object))
+				return object
+			}
+		}
+	}
+	p.t.Fatalf("no %s among the examples", kind)
+	return nil
+}
+
+func (p *plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
+	return kube.GatewaySyncs(p.dynamic, p.namespace)
+}
+
+// gatewaySync creates the example's GatewaySync, with the plant's repository and a quicker pace.
+func (p *plant) gatewaySync(changes ...func(*v1alpha1.GatewaySync)) {
+	p.t.Helper()
+	gs := manifest[v1alpha1.GatewaySync](p, v1alpha1.Kind)
+	gs.Spec.Git.Repo = p.git.URL(p.repoName)
+	gs.Spec.Git.CASecretRef = &v1alpha1.SecretKeyRef{Name: "git-ca", Key: "ca.crt"}
+	gs.Spec.Polling.Interval = "1s"
+	gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
+	for _, change := range changes {
+		change(gs)
+	}
+	_, err := p.syncs().Create(p.ctx, gs, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+// gateways creates the example's StatefulSet, with the simulated gateway in the place of the real one.
+func (p *plant) gateways(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+	p.t.Helper()
+	set := manifest[appsv1.StatefulSet](p, "StatefulSet")
+	template := &set.Spec.Template.Spec
+	for _, list := range [][]corev1.Container{template.InitContainers, template.Containers} {
+		for i := range list {
+			list[i].Image, list[i].ImagePullPolicy = gateImage, corev1.PullNever
+		}
+	}
+	template.Containers[0].ReadinessProbe.PeriodSeconds = 1
+	template.TerminationGracePeriodSeconds = new(int64(10))
+	for _, change := range changes {
+		change(set)
+	}
+	class := p.volumes(int(*set.Spec.Replicas))
+	set.Spec.VolumeClaimTemplates[0].Spec.StorageClassName = &class
+	set, err := p.client.AppsV1().StatefulSets(p.namespace).Create(p.ctx, set, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	return set
+}
+
+func (p *plant) volumes(number int) string {
+	p.t.Helper()
+	p.volumesAtOnce.Lock()
+	defer p.volumesAtOnce.Unlock()
+	return p.Volumes(p.t, number)
+}
+
+// named gives a StatefulSet another name.
+func named(name string) func(*appsv1.StatefulSet) {
+	return func(set *appsv1.StatefulSet) {
+		set.Name, set.Spec.ServiceName = name, name
+		set.Spec.Selector.MatchLabels = map[string]string{"app.kubernetes.io/name": name}
+		set.Spec.Template.Labels = map[string]string{"app.kubernetes.io/name": name}
+	}
+}
+
+func replicas(n int32) func(*appsv1.StatefulSet) {
+	return func(set *appsv1.StatefulSet) { set.Spec.Replicas = &n }
+}
+
+func (p *plant) get() *v1alpha1.GatewaySync {
+	p.t.Helper()
+	gs, err := p.syncs().Get(p.ctx, "line")
+	require.NoError(p.t, err)
+	return gs
+}
+
+// synced waits until the GatewaySync says that so many gateways run a commit, verified, and looks whether they do.
+func (p *plant) synced(commit string, gateways int) *v1alpha1.GatewaySync {
+	p.t.Helper()
+	var gs *v1alpha1.GatewaySync
+	want := fmt.Sprintf("%d/%d", gateways, gateways)
+	p.eventually(p.t, fmt.Sprintf("%s at %.7s", want, commit), func() string {
+		var err error
+		if gs, err = p.syncs().Get(p.ctx, "line"); err != nil {
+			return err.Error()
+		}
+		ready := condition(gs, v1alpha1.ConditionReady)
+		switch {
+		case ready == nil:
+			return "no condition Ready"
+		case ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == gs.Generation && gs.Status.GatewaysReady == want &&
+			gs.Status.Target != nil && gs.Status.Target.Commit == commit:
+			return ""
+		}
+		return describe(gs)
+	})
+	for _, pod := range p.pods() {
+		p.runs(pod.Name, commit)
+	}
+	return gs
+}
+
+func describe(gs *v1alpha1.GatewaySync) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s gateways", gs.Status.GatewaysReady)
+	if gs.Status.Target != nil {
+		fmt.Fprintf(&b, " at %.7s", gs.Status.Target.Commit)
+	}
+	for _, c := range gs.Status.Conditions {
+		fmt.Fprintf(&b, "; %s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
+	}
+	for _, g := range gs.Status.DiscoveredGateways {
+		fmt.Fprintf(&b, "; %s %s %s %.7s %s", g.Name, g.SyncStatus, g.Reason, g.SyncedCommit, g.Message)
+	}
+	return b.String()
+}
+
+func condition(gs *v1alpha1.GatewaySync, kind string) *metav1.Condition {
+	for i := range gs.Status.Conditions {
+		if gs.Status.Conditions[i].Type == kind {
+			return &gs.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// pods are the plant's gateways that are not about to go, by name.
+func (p *plant) pods() []corev1.Pod {
+	p.t.Helper()
+	all, err := p.client.CoreV1().Pods(p.namespace).List(p.ctx, metav1.ListOptions{})
+	require.NoError(p.t, err)
+	all.Items = slices.DeleteFunc(all.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+	slices.SortFunc(all.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return all.Items
+}
+
+// admin asks the simulator in a pod, past everything of Stoker's.
+func (p *plant) admin(ctx context.Context, pod, path string) ([]byte, error) {
+	return p.client.CoreV1().Pods(p.namespace).ProxyGet("http", pod, "9088", path, nil).DoRaw(ctx)
+}
+
+// loaded is the digest of the view that a gateway has loaded.
+func (p *plant) loaded(ctx context.Context, pod string) (string, error) {
+	raw, err := p.admin(ctx, pod, "/loaded/"+overview)
+	if err != nil {
+		return "", err
+	}
+	var files map[string]string
+	if err := json.Unmarshal(raw, &files); err != nil {
+		return "", err
+	}
+	return files["view.json"], nil
+}
+
+// runs checks that a gateway has loaded a commit, that it could load all it found, and that what is its own was left alone.
+func (p *plant) runs(pod, commit string) {
+	p.t.Helper()
+	digest, err := p.loaded(p.ctx, pod)
+	require.NoError(p.t, err, pod)
+	assert.Equal(p.t, p.order(commit), p.running(digest), "%s: the view that is loaded", pod)
+	_, err = p.admin(p.ctx, pod, "/canaries")
+	require.NoError(p.t, err, "%s: the gateway's own files", pod)
+	problems, err := p.admin(p.ctx, pod, "/load-errors")
+	require.NoError(p.t, err, pod)
+	assert.JSONEq(p.t, "[]", string(problems), "%s: what could not be loaded", pod)
+}
+
+// ready waits until so many gateways serve.
+func (p *plant) ready(gateways int) {
+	p.t.Helper()
+	p.eventually(p.t, fmt.Sprintf("%d gateways serve", gateways), func() string {
+		all := p.pods()
+		missing := fmt.Sprintf("%d pods", len(all))
+		n := 0
+		for _, pod := range all {
+			if isReady(&pod) {
+				n++
+			} else {
+				missing += fmt.Sprintf("; %s %s %v", pod.Name, pod.Status.Phase, pod.Status.InitContainerStatuses)
+			}
+		}
+		if n == gateways && len(all) == gateways {
+			return ""
+		}
+		return missing
+	})
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// keepLogs keeps what agents have written: a pod's log goes with the pod.
+func (p *plant) keepLogs(pods ...corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), time.Minute)
+	defer cancel()
+	for _, pod := range pods {
+		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name}).DoRaw(ctx)
+			if err == nil {
+				p.logs.Write(raw)
+			}
+		}
+	}
+}
+
+// checkLogs holds what must be true of whatever the plant's pods wrote: nothing was forbidden to them, and no secret is in it.
+func (p *plant) checkLogs() {
+	p.t.Helper()
+	p.keepLogs(p.pods()...)
+	for line := range strings.Lines(p.logs.String()) {
+		for _, secret := range []string{p.password, strings.TrimPrefix(p.gatewayToken, "e2e:")} {
+			assert.NotContains(p.t, line, secret, "a secret in a log")
+		}
+		assert.False(p.t, strings.Contains(line, "is forbidden:") || strings.Contains(line, "cannot get resource"), "beyond the agent's rights: %s", line)
+	}
+}

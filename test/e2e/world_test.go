@@ -1,0 +1,190 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/image"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const (
+	// atMost bounds the whole run; what is not done by then is told with everything that is known.
+	atMost = 20 * time.Minute
+	// liveness bounds one step: ten times what it takes on a machine of two cores that does something else, too.
+	liveness = 3 * time.Minute
+
+	nodes     = 2
+	release   = "stoker-system" // the namespace of the release
+	gitUser   = "git"
+	imageTag  = "e2e"
+	gateImage = "registry.local/gateway:" + imageTag
+)
+
+// world is the cluster with Stoker installed, and the git server.
+type world struct {
+	*kubetest.Cluster
+	client        kubernetes.Interface
+	dynamic       dynamic.Interface
+	git           *gitserver.Server
+	gitRoot       string
+	ctx           context.Context
+	began         time.Time
+	module        string
+	kubectlPath   string
+	helmPath      string
+	password      string // of the repositories
+	gatewayToken  string
+	watcher       *watcher
+	volumesAtOnce sync.Mutex
+}
+
+func newWorld(t *testing.T) *world {
+	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	t.Cleanup(cancel)
+	w := &world{ctx: ctx, began: time.Now(), password: secretValue(), gatewayToken: "e2e:" + secretValue()}
+	w.say("a cluster with %d nodes", nodes)
+	w.Cluster = kubetest.Full(t, nodes)
+	w.client = w.Client(t)
+	var err error
+	w.dynamic, err = dynamic.NewForConfig(w.RESTConfig())
+	require.NoError(t, err)
+	w.prepare(t)
+	w.startGit(t)
+	w.install(t)
+	w.watcher = startWatcher(t, w)
+	return w
+}
+
+// say prints a line of progress.
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "[%4ds] %s\n", int(time.Since(w.began).Seconds()), fmt.Sprintf(format, args...))
+}
+
+// prepare builds programs and images.
+func (w *world) prepare(t *testing.T) {
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	w.module = cache.Module
+	bin, err := cache.Kubernetes(w.ctx, os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	w.kubectlPath = filepath.Join(bin, "kubectl")
+	w.say("helm")
+	w.helmPath = filepath.Join(t.TempDir(), "helm")
+	w.run(t, filepath.Join(w.module, "test", "charts"), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", w.helmPath, "helm.sh/helm/v3/cmd/helm")
+	w.say("images of the agent, the injector and the gateway")
+	w.ProgramImage(t, "./agent", image.Image{Ref: "registry.local/agent:" + imageTag, User: "65532:65532"})
+	w.ProgramImage(t, "./injector", image.Image{Ref: "registry.local/injector:" + imageTag, User: "65532:65532"})
+	w.ProgramImage(t, "./test/gateway", gatewayImage(t, w.gatewayToken))
+}
+
+// startGit serves repositories at the address at which pods reach the test.
+func (w *world) startGit(t *testing.T) {
+	w.gitRoot = t.TempDir()
+	var err error
+	w.git, err = gitserver.Start(w.gitRoot, gitserver.Options{Host: w.HostAddress(t), TLS: true, Auth: gitserver.Basic(gitUser, w.password)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.git.Close()) })
+}
+
+// install runs the commands of the README.
+func (w *world) install(t *testing.T) {
+	w.say("helm install")
+	w.helm(t, "install", "stoker", filepath.Join(w.module, "charts", "stoker"), "--namespace", release, "--create-namespace",
+		"--set", "image.registry=registry.local", "--set", "image.tag="+imageTag, "--wait", "--timeout", "3m")
+	w.say("helm test")
+	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", "3m")
+}
+
+func (w *world) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	return w.run(t, w.module, w.helmPath, append(args, "--kubeconfig", w.Kubeconfig())...)
+}
+
+func (w *world) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return w.run(t, w.module, w.kubectlPath, append([]string{"--kubeconfig=" + w.Kubeconfig()}, args...)...)
+}
+
+// run runs a program and returns what it said on its standard output.
+func (w *world) run(t *testing.T, dir, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(w.ctx, program, args...)
+	cmd.Dir, cmd.WaitDelay = dir, 5*time.Second
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		w.dump(t, release)
+		t.Fatalf("%s %s: %v\n%s%s", filepath.Base(program), strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String()
+}
+
+// eventually waits for a condition, for as long as liveness allows. The condition says what is still missing.
+func (w *world) eventually(t *testing.T, what string, missing func() string) {
+	t.Helper()
+	began := time.Now()
+	for deadline := began.Add(liveness); ; time.Sleep(100 * time.Millisecond) {
+		last := missing()
+		if last == "" {
+			w.say("%s: %s (%s)", short(t), what, time.Since(began).Round(100*time.Millisecond))
+			return
+		}
+		if time.Now().After(deadline) || w.ctx.Err() != nil {
+			t.Fatalf("%s: not after %s: %s", what, time.Since(began).Round(time.Second), last)
+		}
+	}
+}
+
+func short(t *testing.T) string {
+	parts := strings.Split(t.Name(), "/")
+	return strings.ReplaceAll(parts[len(parts)-1], "_", " ")
+}
+
+// dump tells what is known of a namespace, for who has to find out why a test failed.
+func (w *world) dump(t *testing.T, namespace string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
+	defer cancel()
+	cmd := func(args ...string) {
+		out, err := exec.CommandContext(ctx, w.kubectlPath, append([]string{"--kubeconfig=" + w.Kubeconfig(), "-n", namespace}, args...)...).CombinedOutput()
+		t.Logf("kubectl -n %s %s (%v):\n%s", namespace, strings.Join(args, " "), err, out)
+	}
+	cmd("get", "pods", "-o", "wide")
+	if namespace != release {
+		cmd("get", "gatewaysyncs,synctargets,syncreports", "-o", "yaml")
+	}
+	cmd("get", "events", "--sort-by=.lastTimestamp")
+	pods, err := w.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Logf("pods: %v", err)
+		return
+	}
+	for _, p := range pods.Items {
+		cmd("logs", p.Name, "--all-containers", "--prefix", "--tail=80")
+	}
+	if namespace != release {
+		if pods, err = w.client.CoreV1().Pods(release).List(ctx, metav1.ListOptions{}); err == nil {
+			for _, p := range pods.Items {
+				out, _ := exec.CommandContext(ctx, w.kubectlPath, "--kubeconfig="+w.Kubeconfig(), "-n", release, "logs", p.Name, "--tail=60").CombinedOutput()
+				t.Logf("%s:\n%s", p.Name, out)
+			}
+		}
+	}
+}
