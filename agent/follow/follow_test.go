@@ -8,10 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/test/cluster/kubetest"
 )
-
-func TestMain(m *testing.M) { kubetest.Main(m) }
 
 func TestAGatewayIsSyncedToItsTargetAndToTheNextOneAndAnIdleAgentWritesNothing(t *testing.T) {
 	w := shared(t)

@@ -1,0 +1,216 @@
+package follow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	gosync "sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+var binaryDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "stoker-follow")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		binaryDir = dir
+		return kubetest.M{M: m}.Run()
+	}())
+}
+
+// binary is the real agent.
+var binary = gosync.OnceValues(func() (string, error) {
+	file := filepath.Join(binaryDir, "agent")
+	if out, err := exec.Command("go", "build", "-o", file, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return file, nil
+})
+
+// process is the real agent in a pod. It may lead, too.
+type process struct {
+	p      *pod
+	cmd    *exec.Cmd
+	log    *lines
+	done   chan struct{}
+	err    error
+	health string
+}
+
+func (p *pod) run(kubeconfig string) *process {
+	p.w.t.Helper()
+	t := p.w.t
+	file, err := binary()
+	require.NoError(t, err)
+	a := &process{p: p, log: &lines{}, done: make(chan struct{})}
+	a.cmd = exec.Command(file, "--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
+	a.cmd.Env = []string{"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.w.ns, "POD_UID=" + p.uid, "CR_NAME=" + crName, "GATEWAY_NAME=" + p.name,
+		"DATA_PATH=" + p.data, "REPO_PATH=" + filepath.Join(p.dir, "repo"), "SECRETS_DIR=" + filepath.Join(p.dir, "secrets"),
+		"PODINFO_DIR=" + filepath.Join(p.dir, "podinfo")}
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	require.NoError(t, a.cmd.Start())
+	go func() { a.err = a.cmd.Wait(); close(a.done) }()
+	t.Cleanup(func() {
+		_ = a.cmd.Process.Kill()
+		<-a.done
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", p.name, a.log)
+		}
+		assert.NotContains(t, a.log.String(), "S3CR3T", "C7")
+	})
+	eventually(t, "the agent listens", func() bool {
+		for line := range strings.Lines(a.log.String()) {
+			var l struct{ Msg, For, Address string }
+			if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "listening" && l.For == "health" {
+				a.health = l.Address
+			}
+		}
+		select {
+		case <-a.done:
+			t.Fatalf("the agent ended: %v\n%s", a.err, a.log)
+		default:
+		}
+		return a.health != ""
+	})
+	return a
+}
+
+func (a *process) get(path string) (int, string) {
+	r, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + a.health + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	require.NoError(a.p.w.t, err)
+	return r.StatusCode, string(b)
+}
+
+func (a *process) opens() string {
+	a.p.w.t.Helper()
+	var why string
+	eventually(a.p.w.t, "/startupz opens", func() bool {
+		code, body := a.get("/startupz")
+		why = body
+		return code == http.StatusOK
+	}, func() string { return why })
+	return why
+}
+
+// stop ends the agent as the kubelet does, and returns how long that took.
+func (a *process) stop() time.Duration {
+	a.p.w.t.Helper()
+	began := time.Now()
+	require.NoError(a.p.w.t, a.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-a.done:
+	case <-time.After(liveness):
+		a.p.w.t.Fatal("the agent does not end")
+	}
+	var exit *exec.ExitError
+	if errors.As(a.err, &exit) {
+		a.p.w.t.Fatalf("the agent ended with %v", exit)
+	}
+	return time.Since(began)
+}
+
+// grace is what a pod has by default.
+const grace = 30 * time.Second
+
+func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	a := p.run(w.cluster.Kubeconfig())
+	eventually(t, "the API server has answered", func() bool { _, why := a.get("/startupz"); return strings.Contains(why, "no lead") })
+	code, _ := a.get("/startupz")
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	code, _ = a.get("/healthz")
+	assert.Equal(t, http.StatusOK, code)
+
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" }) // it leads, too
+	assert.Contains(t, a.opens(), "Applied")
+	assert.Equal(t, "one", p.title())
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.synced(first, "one")
+	code, body := a.get("/state")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, body, first)
+	code, _ = a.get("/readyz")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Less(t, a.stop(), grace)
+
+	// The next start of the pod: neither API server nor git is there.
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	p.recreate()
+	require.NoError(t, os.Remove(filepath.Join(p.dir, "repo", "startup.json")))
+	nowhere := filepath.Join(p.dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(nowhere, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+		"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}`), 0o600))
+	b := p.run(nowhere)
+	assert.Contains(t, b.opens(), "holds "+first[:7])
+	assert.Less(t, b.stop(), grace)
+	for line := range strings.Lines(b.log.String()) {
+		assert.True(t, json.Valid([]byte(line)), "client-go logs through the agent's log: %s", line)
+	}
+}
+
+func TestSIGTERMDuringASyncEndsItOrTakesItBackWithinTheGracePeriodAndReportsTheTruth(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0", func(o *simulator.Options) { o.ScanDelay = 2 * time.Second })
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
+	a := p.run(w.cluster.Kubeconfig())
+	p.synced(first, "one")
+
+	// Between the first renamed file and the scan's end.
+	second := w.commit("two")
+	eventually(t, "the files are written", func() bool { return p.title() == "two" })
+	assert.Less(t, a.stop(), grace)
+	s := p.report().Status
+	assert.Equal(t, second, s.Commit, "what lies on the disk is what was reported last")
+	assert.Contains(t, []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayApplied, v1alpha1.GatewayPending}, s.Phase)
+	if s.Phase == v1alpha1.GatewaySynced {
+		assert.NotEmpty(t, s.Scan, "Synced is said of what was verified only")
+	}
+
+	// While git sends.
+	a = p.run(w.cluster.Kubeconfig())
+	p.synced(second, "two")
+	w.git.Inject(gitserver.Stall(0).On(gitserver.UploadPack))
+	third := w.commit("three")
+	s = p.await("it is under way", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewaySyncing })
+	assert.Equal(t, second, s.Commit)
+	assert.Equal(t, third, s.Target)
+	assert.Less(t, a.stop(), grace)
+	s = p.report().Status
+	assert.Equal(t, second, s.Commit)
+	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
+	assert.Contains(t, s.Message, "stopped")
+	assert.Equal(t, "two", p.title())
+	w.git.Heal()
+	p.run(w.cluster.Kubeconfig())
+	p.synced(third, "three")
+}
