@@ -61,8 +61,13 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, own.Release()) }()
-	defer func() { err = errors.Join(err, clean(context.Background(), c.Run, c.Dir)) }()
+	defer func() {
+		if err = errors.Join(err, clean(context.Background(), c.Run, c.Dir)); err != nil {
+			err = errors.Join(err, own.Release()) // the log stays, for whoever wants to know
+		} else {
+			err = own.Remove()
+		}
+	}()
 	if err := prepare(ctx, c); err != nil {
 		return errors.Join(tell(stdout, message{Error: err.Error()}), err)
 	}

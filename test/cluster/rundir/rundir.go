@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,18 +45,35 @@ func New(parent, pattern string) (*Dir, error) {
 
 // Own takes a directory with a given name, and makes it if it is not there. ErrOwned: another process has it.
 func Own(path string) (*Dir, error) {
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return nil, err
+	for range 10 {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return nil, err
+		}
+		d, err := own(path)
+		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
+			return d, err
+		}
 	}
-	return own(path)
+	return nil, fmt.Errorf("%s: others keep removing it", path)
 }
 
+// errRemoved says that the directory was removed by its last owner while this process waited to be the next.
+var errRemoved = errors.New("it was removed")
+
 func own(path string) (*Dir, error) {
-	f, err := lock(filepath.Join(path, "lock"), unix.LOCK_NB)
+	name := filepath.Join(path, "lock")
+	f, err := lock(name, unix.LOCK_NB)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return &Dir{path, f}, nil
+	locked, err := f.Stat()
+	if err == nil {
+		var there fs.FileInfo
+		if there, err = os.Stat(name); err == nil && os.SameFile(locked, there) {
+			return &Dir{path, f}, nil
+		}
+	}
+	return nil, errors.Join(fmt.Errorf("%s: %w", path, errRemoved), err, f.Close())
 }
 
 // Owned tells whether a directory has a living owner.
@@ -68,8 +86,15 @@ func Owned(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Remove removes the directory with all that is in it, and gives it up.
-func (d *Dir) Remove() error { return errors.Join(os.RemoveAll(d.Path), d.lock.Close()) }
+// Remove removes the directory with all that is in it, and gives it up. It goes by another name first, so that the next owner
+// can make one of the old name at any moment.
+func (d *Dir) Remove() error {
+	gone := fmt.Sprintf("%s.gone-%d-%d", d.Path, os.Getpid(), time.Now().UnixNano())
+	if err := os.Rename(d.Path, gone); err != nil {
+		return errors.Join(err, d.lock.Close())
+	}
+	return errors.Join(os.RemoveAll(gone), d.lock.Close())
+}
 
 // Release gives the directory up and leaves it as it is.
 func (d *Dir) Release() error { return d.lock.Close() }
@@ -107,7 +132,7 @@ func sweep(parent, pattern string) error {
 	var errs []error
 	for _, path := range dirs {
 		d, err := own(path)
-		if errors.Is(err, ErrOwned) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, ErrOwned) || errors.Is(err, errRemoved) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -64,4 +66,30 @@ func TestADirectoryOfADeadOwnerIsSweptAndThatOfALivingOneIsNot(t *testing.T) {
 	require.NoError(t, second.Release())
 	assert.DirExists(t, second.Path)
 	assert.False(t, rundir.Owned(second.Path))
+}
+
+func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
+	parent := t.TempDir()
+	path := filepath.Join(parent, "run")
+	var owners, owned atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				d, err := rundir.Own(path)
+				if err != nil {
+					continue // another one has it, or has just removed it
+				}
+				assert.EqualValues(t, 1, owners.Add(1))
+				owned.Add(1)
+				owners.Add(-1)
+				assert.NoError(t, d.Remove())
+			}
+		})
+	}
+	all.Wait()
+	assert.NotZero(t, owned.Load())
+	left, err := filepath.Glob(filepath.Join(parent, "*.gone-*"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }
