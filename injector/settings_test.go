@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/admission"
+	"stoker.io/stoker/internal/metrics"
+)
+
+func noEnv(string) string { return "" }
+
+func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
+	var out bytes.Buffer
+	_, err := parse([]string{"--repair=never", "--certificates=x", "--log-level=loud", "--watch-namespace=A", "--watch-label-selector=a=b=c",
+		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "extra"}, noEnv, &out)
+	require.ErrorIs(t, err, errUsage)
+	for _, want := range []string{"--repair", "--certificates", "loud", `"A"`, "--watch-label-selector", "--agent-resources", "Sometimes", `"extra"`, "--agent-image:", "POD_NAMESPACE"} {
+		assert.Contains(t, out.String(), want)
+	}
+}
+
+func TestHelpAndVersionAreNoErrors(t *testing.T) {
+	var out bytes.Buffer
+	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
+	assert.Contains(t, out.String(), "--agent-image")
+	assert.Equal(t, exitDone, run(t.Context(), []string{"--version"}, noEnv, &out, io.Discard))
+	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, noEnv, io.Discard, io.Discard))
+	assert.Equal(t, exitFailed, run(t.Context(), []string{"--agent-image=a:1", "--namespace=x", "--kubeconfig=/nowhere"}, noEnv, io.Discard, io.Discard))
+}
+
+func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for text, want := range map[string]v1alpha1.AgentImage{
+		"ghcr.io/stoker-io/agent:1.2":             {Repository: "ghcr.io/stoker-io/agent", Tag: "1.2"},
+		"localhost:5000/agent:1":                  {Repository: "localhost:5000/agent", Tag: "1"},
+		"localhost:5000/agent@" + digest:          {Repository: "localhost:5000/agent", Digest: digest},
+		"ghcr.io/stoker-io/agent:1.2.3@" + digest: {Repository: "ghcr.io/stoker-io/agent", Digest: digest},
+		"agent:latest":                            {Repository: "agent", Tag: "latest"},
+	} {
+		got, err := parseImage(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:"} {
+		_, err := parseImage(text)
+		assert.Error(t, err, text)
+	}
+}
+
+func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
+	deployment := &appsv1.Deployment{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-deployment.yaml")), deployment))
+	c := deployment.Spec.Template.Spec.Containers[0]
+	env := func(name string) string {
+		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+			return "x"
+		}
+		return ""
+	}
+	s, err := parse(c.Args, env, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, "x", s.Pod)
+	for _, p := range c.Ports {
+		addr := map[string]string{"webhook": s.WebhookAddr, "health": s.HealthAddr, "metrics": s.MetricsAddr}[p.Name]
+		_, port, _ := strings.Cut(addr, ":")
+		assert.Equal(t, strconv.Itoa(int(p.ContainerPort)), port, p.Name)
+	}
+}
+
+func TestTheShippedWebhookConfigurationIsTheOneThatTheInjectorExpects(t *testing.T) {
+	got := &admissionregv1.MutatingWebhookConfiguration{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-webhook.yaml")), got))
+	assert.Equal(t, admission.ConfigurationName, got.Name)
+	assert.Equal(t, admission.Webhooks(admission.Installation{Namespace: system, TimeoutSeconds: 2}), got.Webhooks)
+}
+
+// cells returns the first n cells of every table row whose first cell is code.
+func cells(doc string, n int) map[string][]string {
+	rows := map[string][]string{}
+	for line := range strings.Lines(doc) {
+		c := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(c) >= n && strings.HasPrefix(strings.TrimSpace(c[0]), "`") {
+			key := strings.Trim(strings.TrimSpace(c[0]), "`")
+			for _, v := range c[1:n] {
+				rows[key] = append(rows[key], strings.Trim(strings.TrimSpace(v), "`"))
+			}
+		}
+	}
+	return rows
+}
+
+func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
+	rows := cells(readFile(t, "../docs/injector.md"), 2)
+	var s settings
+	var names []string
+	s.flags(io.Discard).VisitAll(func(f *flag.Flag) {
+		names = append(names, "--"+f.Name)
+		row, ok := rows["--"+f.Name]
+		if !assert.True(t, ok, "docs/injector.md does not list --%s", f.Name) {
+			return
+		}
+		if f.DefValue != "" && f.DefValue != "false" {
+			assert.Equal(t, f.DefValue, row[0], "--%s", f.Name)
+		}
+	})
+	for name := range rows {
+		if strings.HasPrefix(name, "--") {
+			assert.Contains(t, names, name, "docs/injector.md lists a flag that is not there")
+		}
+	}
+}
+
+func TestTheReferenceListsEveryMetric(t *testing.T) {
+	rows := cells(readFile(t, "../docs/injector.md"), 2)
+	reg := prometheus.NewRegistry()
+	metrics.NewInjector(reg, "v")
+	descs := make(chan *prometheus.Desc, 100)
+	reg.Describe(descs)
+	close(descs)
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	labels := regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
+	var names []string
+	for d := range descs {
+		m := name.FindStringSubmatch(d.String())[1]
+		names = append(names, m)
+		row, ok := rows[m]
+		if !assert.True(t, ok, "docs/injector.md does not list %s", m) {
+			continue
+		}
+		documented := strings.ReplaceAll(strings.ReplaceAll(row[0], "`", ""), " ", "")
+		assert.Equal(t, strings.ReplaceAll(labels.FindStringSubmatch(d.String())[1], " ", ""), documented, m)
+	}
+	for m := range rows {
+		if strings.HasPrefix(m, "stoker_") {
+			assert.Contains(t, names, m, "docs/injector.md lists a metric that is not there")
+		}
+	}
+}
+
+// The page about pods leads to every reason that a pod can be left out for, and says nothing that is not so.
+func TestThePageAboutPodsNamesEveryReasonAndAnnotation(t *testing.T) {
+	page := readFile(t, "../docs/pods.md")
+	for _, r := range v1alpha1.Reasons {
+		if r.Class == v1alpha1.ClassNotInjected {
+			assert.Contains(t, page, "["+string(r.Reason)+"](troubleshooting.md#"+strings.ToLower(string(r.Reason))+")")
+		}
+	}
+	for _, a := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationCRName, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationProfile,
+		v1alpha1.AnnotationDataVolume, v1alpha1.AnnotationRequire, v1alpha1.AnnotationAgentImage} {
+		assert.Contains(t, page, "| `"+a+"` |")
+	}
+}
