@@ -1,9 +1,17 @@
 package follow
 
 import (
+	"fmt"
+	"io"
+	"net/http"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // gathered is the sum of a metric's series.
@@ -21,4 +29,53 @@ func gathered(t *testing.T, a *agent, name string) float64 {
 		}
 	}
 	return sum
+}
+
+// C8: what is synced does not make series.
+func TestMetricsAreCleanAndTheirNumberDoesNotGrowWithWhatIsSynced(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	w.gatewaySync(p)
+	a := p.start()
+	series := func() int {
+		t.Helper()
+		n, err := testutil.GatherAndCount(a.reg)
+		require.NoError(t, err)
+		return n
+	}
+	var before int
+	for i := range 6 {
+		good := w.commit(fmt.Sprintf("good %d", i))
+		w.lead(at(good), func(s *v1alpha1.SyncTargetSpec) { s.Ref = fmt.Sprintf("branch-%d", i) })
+		p.synced(good, fmt.Sprintf("good %d", i))
+		bad := w.repo.Commit("bad", gitserver.Write(fmt.Sprintf("gw/projects/p%d/project.json", i), "{"))
+		w.lead(at(bad))
+		p.await("the bad one", func(s v1alpha1.SyncReportStatus) bool {
+			return s.Target == bad && s.Reason == v1alpha1.ReasonConfigSyntaxError
+		})
+		w.repo.Commit("mended", gitserver.Delete(fmt.Sprintf("gw/projects/p%d/project.json", i)))
+		if i == 2 {
+			before = series()
+		}
+	}
+	assert.Equal(t, before, series())
+	problems, err := testutil.GatherAndLint(a.reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	assert.Positive(t, gathered(t, a, "stoker_last_sync_timestamp_seconds"))
+}
+
+func request(t *testing.T, a *agent, method, path, credential string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, a.http.URL+path, http.NoBody)
+	require.NoError(t, err)
+	if credential != "" {
+		r.Header.Set("Authorization", credential)
+	}
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(t, err)
+	return res.StatusCode
 }

@@ -1,0 +1,159 @@
+package follow
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const commit = "0123456789abcdef0123456789abcdef01234567"
+
+func TestATargetIsReadOrRefusedByItsField(t *testing.T) {
+	good := v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 3, Ref: "main", RefName: "refs/heads/main", Commit: commit, RequestedAt: "1", ForceSync: "2",
+		Lead: v1alpha1.LeadRecord{Transitions: 5}}
+	in, err := read(&v1alpha1.SyncTarget{Spec: good})
+	require.NoError(t, err)
+	assert.Equal(t, commit, in.commit.String())
+	assert.EqualValues(t, 5, in.term)
+	none := good
+	none.Commit, none.Ref, none.RefName = "", "", ""
+	in, err = read(&v1alpha1.SyncTarget{Spec: none})
+	require.NoError(t, err)
+	assert.True(t, in.commit.IsZero())
+	for field, change := range map[string]func(*v1alpha1.SyncTargetSpec){
+		"commit":      func(s *v1alpha1.SyncTargetSpec) { s.Commit = commit[1:] },
+		"ref":         func(s *v1alpha1.SyncTargetSpec) { s.Ref = "-x" },
+		"refName":     func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/heads/../../x" },
+		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
+		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
+	} {
+		bad := good
+		change(&bad)
+		_, err := read(&v1alpha1.SyncTarget{Spec: bad})
+		assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
+		assert.ErrorContains(t, err, "spec."+field)
+	}
+	newer := good
+	newer.MinFormat = v1alpha1.TargetFormat + 1
+	_, err = read(&v1alpha1.SyncTarget{Spec: newer})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+}
+
+func TestTheDownwardAPIsFilesAreRead(t *testing.T) {
+	m, err := parsePodInfo("app=\"line\"\nexample.com/text=\"a\\nb=\\\"c\\\" \\u00e9\"\nempty=\"\"\n")
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"app": "line", "example.com/text": "a\nb=\"c\" é", "empty": ""}, m)
+	for _, bad := range []string{"app", "app=", "=\"x\"", "app=line", "app=\"x", "app=\"x\"y", "app=`x`", "app='x'", "app=\"\\q\""} {
+		_, err := parsePodInfo(bad)
+		assert.Error(t, err, bad)
+	}
+}
+
+// FuzzPodInfo: what the kubelet may write comes back as it was, and nothing else ends the agent.
+func FuzzPodInfo(f *testing.F) {
+	f.Add("app.kubernetes.io/name", "line", "x=\"1\"\n")
+	f.Add("stoker.io/exclude-patterns", "**/*.tmp,\n{a,b}\x00\xff", "\"=\"\n=\n")
+	f.Fuzz(func(t *testing.T, key, value, raw string) {
+		if m, err := parsePodInfo(raw); err == nil {
+			var b strings.Builder
+			for _, k := range slices.Sorted(maps.Keys(m)) {
+				fmt.Fprintf(&b, "%s=%s\n", k, strconv.Quote(m[k]))
+			}
+			again, err := parsePodInfo(b.String())
+			require.NoError(t, err)
+			require.Equal(t, m, again)
+		}
+		if key == "" || strings.ContainsAny(key, "=\n") {
+			return
+		}
+		m, err := parsePodInfo(fmt.Sprintf("%s=%q\n", key, value))
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{key: value}, m)
+	})
+}
+
+// FuzzSyncTarget: whatever the object says, it is refused with a reason or becomes a commit, refs that git can be asked
+// for, and texts that fit into a report.
+func FuzzSyncTarget(f *testing.F) {
+	for _, s := range []string{
+		`{"spec":{"format":1,"minFormat":1,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"` + commit + `","requestedAt":"2026-01-01T00:00:00Z"}}`,
+		`{"metadata":{"ownerReferences":[{"kind":"GatewaySync","uid":"u"}]},"spec":{"commit":"` + strings.ToUpper(commit) + `","lead":{"transitions":-1}}}`,
+		`{"spec":{"ref":"--upload-pack=sh","minFormat":-2147483648,"generation":-1,"forceSync":"\u0000"}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var target v1alpha1.SyncTarget
+		if json.Unmarshal(raw, &target) != nil {
+			return
+		}
+		in, err := read(&target)
+		if err != nil {
+			r := failure.Reason(err, "")
+			require.Contains(t, []v1alpha1.Reason{v1alpha1.ReasonWaitingForLead, v1alpha1.ReasonPodRestartNeeded}, r)
+			return
+		}
+		require.LessOrEqual(t, target.Spec.MinFormat, v1alpha1.TargetFormat)
+		for _, ref := range []string{in.ref, in.name} {
+			if ref != "" {
+				_, err := repo.ParseRef(ref)
+				require.NoError(t, err)
+			}
+		}
+		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, judged: &in}
+		s := fol.compose(drive.State{Phase: v1alpha1.GatewayError, Problems: []drive.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
+		require.LessOrEqual(t, size(&s), maxStatus)
+		require.Equal(t, in.generation, s.Generation)
+	})
+}
+
+// FuzzReport: no report is larger than it may be or holds what JSON cannot carry, whatever paths, projects and messages
+// there are.
+func FuzzReport(f *testing.F) {
+	f.Add("message", "projects/a/b", "main", 40)
+	f.Add(strings.Repeat("<\x00\"é\u2028", 1000), strings.Repeat("\x01", 3000), strings.Repeat("&", 300), 1000)
+	f.Add("\xff\xfe", "…", strings.Repeat("…", 100), 3)
+	f.Fuzz(func(t *testing.T, message, path, ref string, n int) {
+		s := worst(message, path, ref, min(max(n, 0), 1000))
+		bound(&s)
+		require.LessOrEqual(t, size(&s), maxStatus)
+		for _, text := range append([]string{s.Message, s.Ref, s.Scan, s.Gateway}, append(s.Projects, s.Drift.Paths...)...) {
+			require.True(t, utf8.ValidString(text))
+		}
+	})
+}
+
+func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
+	return v1alpha1.SyncReportStatus{
+		Format: 1, Gateway: message, Profile: message, Phase: v1alpha1.GatewayError, Reason: v1alpha1.Reason(message), Message: message, Ref: ref,
+		Commit: plan.ID{1}.String(), Target: plan.ID{2}.String(), HandledRequest: ref, HandledForceSync: message, Duration: message, Scan: message,
+		AgentVersion: message, Projects: slices.Repeat([]string{path}, n), Drift: v1alpha1.DriftFiles{Files: 1 << 30, Paths: slices.Repeat([]string{path}, n)},
+		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30}, Generation: 1 << 60, Term: 1 << 30,
+	}
+}
+
+func TestWhatIsCutSaysSo(t *testing.T) {
+	assert.Equal(t, "abc", clip("abc", 3))
+	assert.Equal(t, "a…", clip("abcde", 4))
+	assert.Equal(t, "é…", clip("ééé", 5))
+	assert.Equal(t, "", clip("é", 1))
+	assert.Equal(t, "�", clip("\xff", 3))
+	s := worst("short", "projects/a", "main", 3)
+	before := *s.DeepCopy()
+	bound(&s)
+	assert.Equal(t, before, s, "what fits stays as it is")
+}

@@ -1,0 +1,120 @@
+package follow
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+func TestTheLargestReportIsAdmittedByTheAPIAndSmall(t *testing.T) {
+	w := shared(t)
+	long := strings.Repeat("x", 5000)
+	s := worst(long, long, long, 1000)
+	bound(&s)
+	s.Duration = "1s"
+	all := kube.SyncReports(w.clients.Dynamic, w.ns)
+	made, err := all.Create(t.Context(), &v1alpha1.SyncReport{ObjectMeta: (&reporter{who: Identity{
+		Namespace: w.ns, Pod: strings.Repeat("p", 63), PodUID: strings.Repeat("u", 36), GatewaySync: strings.Repeat("g", 48)}}).meta(), Status: s}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	made.ManagedFields = nil
+	raw, err := json.Marshal(made)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(raw), 4<<10)
+}
+
+// C3: two reports that differ in time only are one.
+func TestWhatIsWrittenWhen(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &reporter{now: func() time.Time { return now }, woken: make(chan struct{}, 1)}
+	assert.True(t, r.next().After(now.Add(time.Minute)), "there is nothing to report yet")
+	status := v1alpha1.SyncReportStatus{Phase: v1alpha1.GatewaySynced, Message: "one", Commit: "a"}
+	r.set(status)
+	assert.False(t, r.next().After(now), "what the API server has is read first")
+	r.known, r.check = true, now.Add(again)
+	assert.False(t, r.next().After(now), "there is none yet")
+
+	r.there, r.wrote = &v1alpha1.SyncReport{Status: status}, now
+	at := metav1.NewTime(now)
+	status.Started, status.Duration = &at, "3s"
+	r.set(status)
+	assert.Equal(t, r.check, r.next(), "only time differs")
+	status.Message = "two"
+	r.set(status)
+	assert.Equal(t, now.Add(small), r.next(), "words can wait")
+	status.Drift.Files = 3
+	r.set(status)
+	assert.Equal(t, now.Add(small), r.next(), "and so can drift")
+	status.Commit = "b"
+	r.set(status)
+	assert.Equal(t, now.Add(calm), r.next())
+	now = now.Add(time.Hour)
+	r.check = now.Add(again)
+	status.Phase = v1alpha1.GatewaySyncing
+	r.set(status)
+	assert.Equal(t, now.Add(brief), r.next(), "a sync that is over soon is told by its outcome")
+	r.retry = now.Add(7 * time.Second)
+	assert.Equal(t, r.retry, r.next(), "after a failure nothing is sent before its time")
+}
+
+func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
+	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
+	one := plan.ID{1}
+	f.order = &drive.Order{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}
+	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
+		Duration: time.Second, Files: sync.Counts{Added: 3}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
+	state := func(r *sync.Report) drive.State {
+		return drive.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
+	}
+	s := f.compose(state(did))
+	f.report.set(s)
+	assert.Equal(t, "1", s.HandledRequest)
+	assert.Equal(t, "f", s.HandledForceSync)
+	assert.Equal(t, "projects in 1s", s.Scan)
+	again := f.compose(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
+	assert.Equal(t, nothing, weight(&s, &again))
+
+	f.order = &drive.Order{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}
+	for reason, handled := range map[v1alpha1.Reason]bool{
+		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
+		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,
+	} {
+		failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
+		s := f.compose(state(failed))
+		assert.Equal(t, handled, s.HandledRequest == "2", reason)
+		assert.Equal(t, "f", s.HandledForceSync, "%s: only what is done is done", reason)
+		assert.Equal(t, one.String(), s.Commit, "INV5")
+	}
+}
+
+// C9: a route that is added needs a row here.
+func TestEveryRouteOnlyReads(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	a := p.start()
+	rows := map[string]bool{"GET /healthz": true, "GET /readyz": true, "GET /state": true, "GET /startupz": true}
+	for _, r := range a.follower.Routes() {
+		assert.True(t, rows[r.Pattern], "%s is not in the table", r.Pattern)
+		delete(rows, r.Pattern)
+		_, path, _ := strings.Cut(r.Pattern, " ")
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
+			for _, credential := range []string{"", "Bearer wrong"} {
+				assert.Equal(t, 405, request(t, a, method, path, credential), "%s %s", method, path)
+			}
+		}
+		assert.Contains(t, []int{200, 503}, request(t, a, "GET", path, ""))
+	}
+	assert.Empty(t, rows, "routes that are not there")
+	assert.Equal(t, 404, request(t, a, "GET", "/debug/pprof/", ""))
+	assert.Equal(t, 404, request(t, a, "GET", "/", ""))
+}
