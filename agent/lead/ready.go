@@ -24,7 +24,7 @@ func (w *writer) verdict() verdict {
 	case w.Invalid != nil:
 		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error()}
 	case w.Ref.Err != nil && (!w.resolved || ref.Class() == v1alpha1.ClassStalled):
-		return verdict{metav1.ConditionFalse, ref, w.Ref.Err.Error()}
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
 	case n == 0:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with " +
 			v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + gs.Name}

@@ -58,6 +58,7 @@ type term struct {
 	written  *v1alpha1.GatewaySync // as we wrote it, while the watch has not brought it yet
 	replaced []string              // versions that it replaces
 	statusAt time.Time             // when the next summary may be made
+	owed     bool                  // something may have changed since the last one
 	again    time.Time             // when it will say something else
 	retry    time.Time             // when the target is written again
 	failed   int                   // writes of the status in a row
@@ -133,7 +134,7 @@ func (t *term) pause(q question) time.Duration {
 			pause = min(pause, at.Sub(now))
 		}
 	}
-	if t.statusAt.After(now) { // something may have changed since the last summary
+	if t.owed {
 		pause = min(pause, t.statusAt.Sub(now))
 	}
 	return max(pause, time.Millisecond)
@@ -304,6 +305,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, ref Ref) e
 // report writes the status, where it changed and its time has come, and sends the events that go with it.
 func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
 	now := t.now()
+	t.owed = true
 	if now.Before(t.statusAt) {
 		return nil
 	}
@@ -319,11 +321,13 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
 	change, err := difference(&gs.Status, &sum.Status)
 	if err != nil || change == nil {
+		t.owed = false
 		return err
 	}
 	is, err := t.writeStatus(ctx, gs, change)
 	switch {
 	case err == nil:
+		t.owed = false
 		t.wrote(gs, is, ready)
 		t.tell(is, sum.Events)
 		t.statusAt, t.failed, t.said = t.now().Add(minStatus), 0, ""

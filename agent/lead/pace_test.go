@@ -1,0 +1,384 @@
+package lead
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// paper is a fleet without an API server: it keeps what is written, as one would, and counts.
+type paper struct {
+	*scene
+	mu      sync.Mutex
+	held    v1alpha1.SyncTargetSpec
+	version int
+	wake    chan struct{}
+
+	looks    []time.Time
+	answer   func(n int) found // of the nth look
+	targets  []time.Time
+	statuses []time.Time
+	told_    []Event
+	refuse   error // of every write of the status
+}
+
+func newPaper(t *testing.T, n int) *paper {
+	p := &paper{scene: newScene(t, n), wake: make(chan struct{}, 1)}
+	p.GatewaySync.Spec.Polling.Interval = "60s"
+	p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitA} }
+	return p
+}
+
+func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.GatewaySync.DeepCopy(), nil
+}
+func (p *paper) reports() []*v1alpha1.SyncReport { p.mu.Lock(); defer p.mu.Unlock(); return p.Reports }
+func (p *paper) pods() []Pod                     { return p.Pods }
+func (p *paper) sole(context.Context) bool       { return false }
+func (p *paper) changed() <-chan struct{}        { return p.wake }
+func (p *paper) target() v1alpha1.SyncTargetSpec {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *p.held.DeepCopy()
+}
+
+func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.held)
+	p.targets = append(p.targets, time.Now())
+	return nil
+}
+
+func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.statuses = append(p.statuses, time.Now())
+	if p.refuse != nil {
+		return nil, p.refuse
+	}
+	if gs.ResourceVersion != p.GatewaySync.ResourceVersion {
+		return nil, apierrors.NewConflict(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("changed"))
+	}
+	was, err := asMap(&gs.Status)
+	if err != nil {
+		return nil, err
+	}
+	merge(was, change)
+	data, err := json.Marshal(was)
+	if err != nil {
+		return nil, err
+	}
+	is := gs.DeepCopy()
+	is.Status = v1alpha1.GatewaySyncStatus{}
+	if err := json.Unmarshal(data, &is.Status); err != nil {
+		return nil, err
+	}
+	p.version++
+	is.ResourceVersion = fmt.Sprint("v", p.version)
+	p.GatewaySync = is
+	poke(p.wake)
+	return is.DeepCopy(), nil
+}
+
+// merge is a merge patch.
+func merge(m, change map[string]any) {
+	for k, v := range change {
+		inner, ok := v.(map[string]any)
+		old, was := m[k].(map[string]any)
+		switch {
+		case v == nil:
+			delete(m, k)
+		case ok && was:
+			merge(old, inner)
+		default:
+			m[k] = v
+		}
+	}
+}
+
+func (p *paper) tell(_ *v1alpha1.GatewaySync, e []Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told_ = append(p.told_, e...)
+}
+
+// change is what somebody else does to the GatewaySync.
+func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gs := p.GatewaySync.DeepCopy()
+	f(gs)
+	p.version++
+	gs.ResourceVersion = fmt.Sprint("v", p.version)
+	p.GatewaySync = gs
+	poke(p.wake)
+}
+
+func (p *paper) look(_ context.Context, _ *v1alpha1.GatewaySync, q question) found {
+	p.mu.Lock()
+	n := len(p.looks)
+	p.looks = append(p.looks, time.Now())
+	p.mu.Unlock()
+	time.Sleep(200 * time.Millisecond)
+	f := p.answer(n)
+	f.of = q
+	return f
+}
+
+type unmeasured struct{}
+
+func (unmeasured) Turn(string, string, time.Duration) {}
+func (unmeasured) Resolved(string, time.Duration)     {}
+func (unmeasured) Set(int, int)                       {}
+func (unmeasured) Clear()                             {}
+
+// lead runs a term for a while of virtual time.
+func (p *paper) lead(f func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		done <- newTerm(p, p.look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
+	}()
+	f()
+	cancel()
+	<-done
+}
+
+func gaps(times []time.Time) []time.Duration {
+	var out []time.Duration
+	for i := 1; i < len(times); i++ {
+		out = append(out, times[i].Sub(times[i-1]))
+	}
+	return out
+}
+
+// C3: an hour in which nothing happens costs polls, one write of the target, and few of the status.
+func TestAnIdleFleetIsPolledAndNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 50)
+		p.lead(func() {
+			time.Sleep(5 * time.Second)
+			targets, statuses, looks := len(p.targets), len(p.statuses), len(p.looks)
+			assert.Equal(t, 1, targets)
+			assert.LessOrEqual(t, statuses, 2)
+			time.Sleep(time.Hour)
+			assert.Len(t, p.targets, targets)
+			assert.Len(t, p.statuses, statuses)
+			assert.InDelta(t, 60, len(p.looks)-looks, 7)
+			for _, gap := range gaps(p.looks) {
+				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
+			}
+		})
+	})
+}
+
+// C3: the pauses grow, and one that is told by the server is kept; the status says it once.
+func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.answer = func(n int) found {
+			return found{desired: "main", err: failure.New(v1alpha1.ReasonGitUnreachable, "try %d", n)}
+		}
+		p.lead(func() {
+			time.Sleep(40 * time.Minute)
+			want := minLook // the first pauses are shorter than two looks may follow each other
+			for i, gap := range gaps(p.looks) {
+				nominal := max(min(firstRetry<<i, maxRetry), want)
+				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
+			}
+			assert.InDelta(t, 14, len(p.looks), 3)
+			assert.LessOrEqual(t, len(p.statuses), 3, "what a server that is away says is written once; then the deadline is over")
+			told := 0
+			for _, e := range p.told_ {
+				if e.Reason == v1alpha1.EventRefResolutionFailed {
+					told++
+				}
+			}
+			assert.Equal(t, 1, told)
+		})
+	})
+}
+
+func TestABurstOfRequestsIsCoalescedAndTheLastIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.lead(func() {
+			time.Sleep(10 * time.Second)
+			looks := len(p.looks)
+			var last string
+			for i := range 1000 {
+				last = fmt.Sprint("at-", i)
+				p.change(func(gs *v1alpha1.GatewaySync) {
+					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: last}
+				})
+				time.Sleep(10 * time.Millisecond)
+			}
+			time.Sleep(5 * time.Second)
+			assert.Equal(t, last, p.target().RequestedAt)
+			assert.LessOrEqual(t, len(p.looks)-looks, 7, "in ten seconds of hints")
+			for _, gap := range gaps(p.looks[looks:]) {
+				assert.GreaterOrEqual(t, gap, minLook)
+			}
+			assert.Less(t, len(p.statuses), 20)
+		})
+	})
+}
+
+func TestReportsThatComeAllTheTimeAreOneStatusASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 50)
+		p.lead(func() {
+			time.Sleep(5 * time.Second)
+			before := len(p.statuses)
+			for i := range 2000 {
+				p.mu.Lock()
+				r := p.Reports[i%50].DeepCopy()
+				r.Status.Message = fmt.Sprint("at ", i)
+				r.Status.Drift.Files = int32(i + 1)
+				p.Reports = append([]*v1alpha1.SyncReport{}, p.Reports...)
+				p.Reports[i%50] = r
+				p.mu.Unlock()
+				poke(p.wake)
+				time.Sleep(5 * time.Millisecond)
+			}
+			time.Sleep(3 * time.Second)
+			assert.InDelta(t, 11, len(p.statuses)-before, 1)
+			for _, gap := range gaps(p.statuses[before:]) {
+				assert.GreaterOrEqual(t, gap, minStatus)
+			}
+			gs, err := p.sync()
+			require.NoError(t, err)
+			var most int32
+			for _, g := range gs.Status.DiscoveredGateways {
+				most = max(most, g.Drift)
+			}
+			assert.EqualValues(t, 2000, most, "the last report is not lost")
+		})
+	})
+}
+
+func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.refuse = apierrors.NewForbidden(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("no"))
+		p.lead(func() {
+			time.Sleep(10 * time.Minute)
+			assert.Equal(t, commitA, p.target().Commit, "the gateways are told all the same")
+			assert.InDelta(t, 16, len(p.statuses), 4)
+			assert.Empty(t, p.told_, "and no Event goes out for what was not written")
+		})
+	})
+}
+
+func TestADeadlineIsNoticedThoughNothingHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 2)
+		p.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
+		p.report(1).Target = commitA
+		p.lead(func() {
+			time.Sleep(9 * time.Minute)
+			gs, _ := p.sync()
+			assert.Equal(t, "True/GatewayUnreachable", condition(&gs.Status, v1alpha1.ConditionReconciling))
+			time.Sleep(time.Minute + 10*time.Second)
+			gs, _ = p.sync()
+			assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
+		})
+	})
+}
+
+func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.GatewaySync.Spec.Polling.Interval = "24h"
+		p.lead(func() {
+			time.Sleep(time.Hour)
+			assert.Len(t, p.looks, 1)
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
+			time.Sleep(time.Minute)
+			assert.InDelta(t, 6, len(p.looks), 1)
+			off := false
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Enabled = &off })
+			time.Sleep(time.Minute)
+			n := len(p.looks)
+			time.Sleep(24 * time.Hour)
+			assert.Len(t, p.looks, n)
+		})
+	})
+}
+
+// C10: whatever is asked for, looks keep their distance, pauses are bounded, and what is asked is looked at.
+func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var turns turns
+		now := noon
+		var last time.Time
+		intervals := []time.Duration{time.Second, time.Minute, 24 * time.Hour}
+		for range 200 {
+			q := question{git: "g", request: fmt.Sprint(r.IntN(2)), requestedAt: fmt.Sprint(r.IntN(3))}
+			interval := intervals[r.IntN(3)]
+			turns.follow(interval, r.IntN(2) == 0, now)
+			at := turns.next(q, now)
+			if q != turns.asked || turns.began.IsZero() {
+				require.False(t, at.IsZero(), "what is asked is looked at")
+			}
+			if at.IsZero() || at.After(now) {
+				if !at.IsZero() {
+					require.LessOrEqual(t, at.Sub(now), max(maxAsked, 27*time.Hour))
+				}
+				now = now.Add(time.Duration(r.IntN(5000)) * time.Millisecond)
+				continue
+			}
+			if !last.IsZero() {
+				require.GreaterOrEqual(t, now.Sub(last), minLook)
+			}
+			last = now
+			turns.begin(q, now)
+			require.True(t, turns.next(question{git: "other"}, now).IsZero(), "one look at a time")
+			now = now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+			reasons := []v1alpha1.Reason{v1alpha1.ReasonRefResolved, v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonAuthFailed, v1alpha1.ReasonRefNotFound, "Odd"}
+			away := time.Duration(r.IntN(3)-1) * time.Duration(r.Int64N(int64(1000*time.Hour)))
+			turns.end(reasons[r.IntN(5)], away, interval, r.IntN(2) == 0, now)
+		}
+	}
+}
+
+func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
+	for _, n := range []int{-1, 0, 1, 2, 10, 63, 64, 1 << 30} {
+		for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonAuthFailed, v1alpha1.ReasonRefNotFound} {
+			pause, ok := retryIn(reason, n, time.Second, true)
+			assert.True(t, ok)
+			assert.GreaterOrEqual(t, pause, 900*time.Millisecond)
+			assert.LessOrEqual(t, pause, maxRetry+maxRetry/10)
+		}
+	}
+	_, ok := retryIn(v1alpha1.ReasonRefNotFound, 1, time.Minute, false)
+	assert.False(t, ok, "who does not poll is not polled for")
+	_, ok = retryIn(v1alpha1.ReasonGitUnreachable, 1, time.Minute, false)
+	assert.True(t, ok, "what failed is tried again")
+}
+
+func TestTheServersWishToBeLeftAloneIsKeptAlsoForRequests(t *testing.T) {
+	var turns turns
+	turns.begin(question{git: "g"}, noon)
+	turns.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)
+	assert.Equal(t, noon.Add(10*time.Minute), turns.next(question{git: "g", requestedAt: "now"}, noon.Add(time.Second)))
+}
