@@ -144,6 +144,16 @@ func TestAPodGetsItsAgent(t *testing.T) {
 	assert.Equal(t, map[string]int{"injected/": 1}, counted.n)
 }
 
+// What an API server of Kubernetes 1.34 sent for a pod.
+func TestARealReviewIsAnswered(t *testing.T) {
+	h, _ := newHandler(line, quiet())
+	captured, err := os.ReadFile("testdata/review.json")
+	require.NoError(t, err)
+	res := response(t, post(h.Routes(), "application/json", captured))
+	assert.True(t, res.Allowed)
+	assert.NotEmpty(t, res.Patch)
+}
+
 func TestAPodThatCannotHaveAnAgentStartsWithAWarningUnlessItRequiresOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		find   known
@@ -320,11 +330,11 @@ func FuzzAdmissionReview(f *testing.F) {
 	f.Add(review(f, pod(annotate(v1alpha1.AnnotationRequire, "true"), annotate(v1alpha1.AnnotationProfile, "none"))))
 	f.Add(review(f, map[string]any{"spec": nil}))
 	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"x"}}`))
-	if captured, err := os.ReadFile("testdata/review.json"); err == nil {
-		f.Add(captured)
-		for n := 1; n < len(captured); n += 97 {
-			f.Add(captured[:n])
-		}
+	captured, err := os.ReadFile("testdata/review.json")
+	require.NoError(f, err)
+	f.Add(captured)
+	for n := 1; n < len(captured); n += 97 {
+		f.Add(captured[:n])
 	}
 	h, _ := newHandler(line, quiet())
 	routes := h.Routes()

@@ -104,7 +104,7 @@ func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now 
 	case absent && len(names) > 0:
 		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
 		u.bound(n, names, err)
-	case !absent && (len(names) == 0 && u.known(n, now) || there.RoleRef != wanted.RoleRef):
+	case !absent && (len(names) == 0 && n.known(now) || there.RoleRef != wanted.RoleRef):
 		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(there.UID))})
 		if err == nil && len(names) > 0 {
 			_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
@@ -113,7 +113,7 @@ func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now 
 		absent = true
 	case !absent && len(names) > 0:
 		subjects := wanted.Subjects
-		if !u.known(n, now) {
+		if !n.known(now) {
 			subjects = union(there.Subjects, subjects)
 		}
 		if !equality.Semantic.DeepEqual(there.Subjects, subjects) {
@@ -138,10 +138,7 @@ func (u *Upkeep) bound(n *namespace, names []string, err error) {
 }
 
 // known reports whether upkeep has looked at the namespace long enough to know which ServiceAccounts are unused.
-func (u *Upkeep) known(n *namespace, now time.Time) bool {
-	if n.since.IsZero() {
-		n.since = now
-	}
+func (n *namespace) known(now time.Time) bool {
 	return now.Sub(n.since) > unusedFor
 }
 

@@ -41,7 +41,7 @@ func (u *Upkeep) namespace(name string) *namespace {
 	n, ok := u.namespaces[name]
 	if !ok {
 		// A RoleBinding that was ours before we began may be there.
-		n = &namespace{name: name, bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
+		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
 			evicted: map[types.UID]*evictions{}, locks: map[string]lock{}}
 		u.namespaces[name] = n
 	}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/injector/inject"
+)
+
+// The injector writes what the agent reads, and all that it needs.
+func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
+	_, section, _ := strings.Cut(readFile(t, "../docs/agent.md"), "\n### Environment\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	rows := cells(section, 2)
+	require.NotEmpty(t, rows)
+	files, err := filepath.Glob("inject/testdata/golden/*/patch.json")
+	require.NoError(t, err)
+	written := map[string]bool{}
+	for _, file := range files {
+		var ops []inject.Op
+		require.NoError(t, json.Unmarshal([]byte(readFile(t, file)), &ops))
+		if len(ops) == 0 {
+			continue
+		}
+		own := map[string]bool{}
+		for _, v := range container(t, ops).Env {
+			own[v.Name], written[v.Name] = true, true
+			if v.Name != "SITE" { // what a subPathExpr of that pod refers to
+				assert.Contains(t, rows, v.Name, "docs/agent.md does not list it")
+			}
+		}
+		for name, row := range rows {
+			if row[0] == "required" {
+				assert.True(t, own[name], "%s: the agent needs %s", file, name)
+			}
+		}
+	}
+	for name := range rows {
+		assert.True(t, written[name], "the injector never sets %s", name)
+	}
+}
+
+// container returns the agent's container of a patch.
+func container(t *testing.T, ops []inject.Op) corev1.Container {
+	t.Helper()
+	for _, op := range ops {
+		if !strings.HasPrefix(op.Path, "/spec/initContainers") {
+			continue
+		}
+		raw, err := json.Marshal(op.Value)
+		require.NoError(t, err)
+		var one corev1.Container
+		if list := []corev1.Container{}; json.Unmarshal(raw, &list) == nil {
+			return list[0]
+		}
+		require.NoError(t, json.Unmarshal(raw, &one))
+		return one
+	}
+	t.Fatal("no container")
+	return corev1.Container{}
+}
+
+// maxBinary is a ceiling, not a goal. Most of it is client-go.
+const maxBinary = 40 << 20
+
+func TestTheReleaseBinaryStaysSmall(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "injector")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	fi, err := os.Stat(file)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, fi.Size(), int64(maxBinary), "see which dependency came in: go version -m, go tool nm -size")
+}

@@ -1,0 +1,116 @@
+package lookup_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/injector/lookup"
+)
+
+// server answers as an API server does that has one GatewaySync, line, in plant.
+func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Interface {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if hold != nil {
+			select {
+			case <-hold:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		const line = `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"line","namespace":"plant","labels":{"fleet":"a"}},"spec":{"git":{"repo":"https://x/y","ref":"main"}}}`
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs/line":
+			fmt.Fprint(w, line)
+		case "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs":
+			fmt.Fprint(w, `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySyncList","metadata":{},"items":[`+line+`]}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+		}
+	}))
+	t.Cleanup(s.Close)
+	client, err := dynamic.NewForConfig(&rest.Config{Host: s.URL, QPS: -1})
+	require.NoError(t, err)
+	return client
+}
+
+func TestWhatIsNotInMemoryIsAskedForOnce(t *testing.T) {
+	var asked atomic.Int64
+	l, err := lookup.New(server(t, &asked, nil), lookup.Scope{}, nil)
+	require.NoError(t, err)
+	list, err := l.For(t.Context(), "plant", "line")
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.Equal(t, "main", list[0].Spec.Git.Ref)
+	assert.EqualValues(t, 1, asked.Load())
+
+	list, err = l.For(t.Context(), "plant", "")
+	require.NoError(t, err)
+	assert.Len(t, list, 1, "the only one of the namespace")
+
+	list, err = l.For(t.Context(), "plant", "other")
+	require.NoError(t, err, "none is no error")
+	assert.Empty(t, list)
+}
+
+func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
+	var asked atomic.Int64
+	for selector, want := range map[string]int{"fleet=a": 1, "fleet=b": 0} {
+		parsed, err := labels.Parse(selector)
+		require.NoError(t, err)
+		l, err := lookup.New(server(t, &asked, nil), lookup.Scope{Selector: parsed}, nil)
+		require.NoError(t, err)
+		list, err := l.For(t.Context(), "plant", "line")
+		require.NoError(t, err)
+		assert.Len(t, list, want, selector)
+	}
+}
+
+// I7: pods that come at once do not ask one by one, and nobody waits for long.
+func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
+	var asked atomic.Int64
+	hold := make(chan struct{})
+	l, err := lookup.New(server(t, &asked, hold), lookup.Scope{}, nil)
+	require.NoError(t, err)
+	var group sync.WaitGroup
+	begun := time.Now()
+	for range 200 {
+		group.Go(func() {
+			_, err := l.For(t.Context(), "plant", "line")
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+	}
+	group.Wait()
+	assert.Less(t, time.Since(begun), 10*time.Second)
+	assert.LessOrEqual(t, asked.Load(), int64(3))
+	close(hold)
+	list, err := l.For(t.Context(), "plant", "line")
+	require.NoError(t, err)
+	assert.Len(t, list, 1, "an answer that did not come is not remembered")
+}
+
+func TestNamespacesThatMustNotBeServedAreNot(t *testing.T) {
+	s := lookup.Scope{Own: "stoker-system"}
+	for namespace, excluded := range map[string]bool{"stoker-system": true, "kube-system": true, "kube-node-lease": true, "kube-public": true, "plant": false, "default": false} {
+		assert.Equal(t, excluded, s.Excluded(namespace) != "", namespace)
+	}
+	s.Watch = []string{"plant", "stoker-system"}
+	assert.Empty(t, s.Excluded("plant"))
+	assert.NotEmpty(t, s.Excluded("default"))
+	assert.NotEmpty(t, s.Excluded("stoker-system"), "its own stays its own")
+}
