@@ -14,6 +14,9 @@ const (
 	KubeScheduler     = "kube-scheduler"
 )
 
+// HasPrograms tells whether the programs of the cluster can be stopped and started: not in one that was given, and not in kind.
+func (c *Cluster) HasPrograms() bool { return c.programs != nil }
+
 // Stop asks a program to end and returns when it has ended.
 func (c *Cluster) Stop(t testing.TB, name string) {
 	t.Helper()
