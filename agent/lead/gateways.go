@@ -86,6 +86,9 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 	case r == nil:
 		g.keep(known[g.Name])
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its agent has not reported yet"
+		if err := s.Unreadable[p.Name]; err != nil {
+			g.Message = cut(err.Error(), maxMessage)
+		}
 		return g
 	case p.Labels[v1alpha1.LabelCRName] == "" && r.Status.Gateway != "":
 		g.Name = cut(r.Status.Gateway, 253) // an agent that somebody put there by hand, and named

@@ -49,10 +49,14 @@ func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
 	defer p.mu.Unlock()
 	return p.GatewaySync.DeepCopy(), nil
 }
-func (p *paper) reports() []*v1alpha1.SyncReport { p.mu.Lock(); defer p.mu.Unlock(); return p.Reports }
-func (p *paper) pods() []Pod                     { return p.Pods }
-func (p *paper) sole(context.Context) bool       { return false }
-func (p *paper) changed() <-chan struct{}        { return p.wake }
+func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.Reports, nil
+}
+func (p *paper) pods() []Pod               { return p.Pods }
+func (p *paper) sole(context.Context) bool { return false }
+func (p *paper) changed() <-chan struct{}  { return p.wake }
 func (p *paper) target() v1alpha1.SyncTargetSpec {
 	p.mu.Lock()
 	defer p.mu.Unlock()

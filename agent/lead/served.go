@@ -108,7 +108,13 @@ func (s *served) sync() (*v1alpha1.GatewaySync, error) {
 	return gs, err
 }
 
-func (s *served) reports() []*v1alpha1.SyncReport { return s.reported.List() }
+func (s *served) reports() ([]*v1alpha1.SyncReport, map[string]error) {
+	unreadable := map[string]error{}
+	for _, bad := range s.reported.Undecodable() {
+		unreadable[bad.Name] = bad
+	}
+	return s.reported.List(), unreadable
+}
 
 func (s *served) pods() []Pod {
 	var list []Pod

@@ -54,7 +54,11 @@ type site struct {
 // newSite makes a GatewaySync with n gateways.
 func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
-	cluster := kubetest.Control(t)
+	return newSiteIn(t, kubetest.Control(t), n, change...)
+}
+
+func newSiteIn(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v1alpha1.GatewaySync)) *site {
+	t.Helper()
 	s := &site{t: t, cluster: cluster, ns: cluster.Namespace(t), reported: map[string]map[string]bool{}}
 	var err error
 	s.admin, err = kube.ConnectTo(cluster.RESTConfig(), "test")
@@ -136,6 +140,13 @@ func (s *site) takes(names ...string) {
 			r.Commit, r.Target, r.Ref, r.Generation, r.HandledRequest = t.Commit, t.Commit, t.Ref, t.Generation, t.RequestedAt
 		})
 	}
+}
+
+// takesAll is takes once the agents are told a commit for today's generation.
+func (s *site) takesAll(commit string, names ...string) {
+	s.t.Helper()
+	s.untilTarget(commit)
+	s.takes(names...)
 }
 
 // report changes the report of a gateway, or makes it.

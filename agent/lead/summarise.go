@@ -25,7 +25,9 @@ type Seen struct {
 	// Target is what the agents were told last.
 	Target  v1alpha1.SyncTargetSpec
 	Reports []*v1alpha1.SyncReport
-	Pods    []Pod
+	// Unreadable holds, by name, why other reports cannot be read.
+	Unreadable map[string]error
+	Pods       []Pod
 	// Sole is whether the namespace has no other GatewaySync, so that pods need not name theirs.
 	Sole bool
 	Now  time.Time

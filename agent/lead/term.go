@@ -24,7 +24,8 @@ type fleet interface {
 	// sync returns the GatewaySync as it was last seen. The error is errGone where there is none, or says why its spec
 	// cannot be read; what can be read of it is returned then.
 	sync() (*v1alpha1.GatewaySync, error)
-	reports() []*v1alpha1.SyncReport
+	// reports returns the reports, and by name why others cannot be read.
+	reports() ([]*v1alpha1.SyncReport, map[string]error)
 	pods() []Pod
 	// sole reports whether the namespace has no other GatewaySync.
 	sole(ctx context.Context) bool
@@ -314,7 +315,9 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 			invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 		}
 	}
-	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Ref: ref, Target: t.target(), Reports: t.reports(), Pods: t.pods(), Sole: t.sole(ctx), Now: now})
+	reports, unreadable := t.reports()
+	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
+		Pods: t.pods(), Sole: t.sole(ctx), Now: now})
 	t.again, t.statusAt = sum.Again, now.Add(minSummary)
 	t.metrics.Set(sum.Discovered, sum.Synced)
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)

@@ -125,3 +125,18 @@ func (in *Informer[T]) List() []*T {
 	}
 	return list
 }
+
+// Undecodable returns what cannot be read.
+func (in *Informer[T]) Undecodable() []*UndecodableError {
+	var list []*UndecodableError
+	for _, obj := range in.shared.GetStore().List() {
+		i, ok := obj.(*item[T])
+		if !ok {
+			continue
+		}
+		if bad, ok := errors.AsType[*UndecodableError](i.err); ok {
+			list = append(list, bad)
+		}
+	}
+	return list
+}
