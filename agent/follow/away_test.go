@@ -105,7 +105,7 @@ func TestObjectsThatNobodyCheckedDoNotHarmTheAgent(t *testing.T) {
 		{"commit": int64(7)},
 		{"commit": "'; drop"},
 		{"commit": second, "ref": strings.Repeat("x", 100_000)},
-		{"commit": second, "ref": "main\nmain", "format": "one"},
+		{"commit": second, "ref": "main\n-x", "format": "one"},
 		{"commit": second, "ref": []any{"main"}, "generation": "1"},
 		{"commit": second, "refName": "--upload-pack=sh"},
 		{"commit": second, "lead": "me"},

@@ -47,7 +47,7 @@ func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *tes
 		gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, `{{index .Labels "example.com/hall"}} {{.SiteNumber}} {{.GatewayName}}`)),
 		gitserver.Write("other/projects/line/project.json", fmt.Sprintf(project, "other")))
 	p.says(map[string]string{"example.com/hall": "north \"1\""}, nil)
-	gs := w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		mapping := gs.Spec.Sync.Profiles["default"].Mappings[0]
 		mapping.Template = true
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{mapping}, Vars: map[string]v1alpha1.VarValue{"SiteNumber": "7"}}
@@ -67,7 +67,7 @@ func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *tes
 	})
 	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"example.com/nothing": "of ours"})
 	title("south 7 line-0")
-	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
 		profile := gs.Spec.Sync.Profiles["default"]
 		profile.Vars["SiteNumber"] = "8"
 		gs.Spec.Sync.Profiles["default"] = profile
@@ -157,11 +157,18 @@ func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	p.start()
 	p.synced(first, "one")
 	w.git.Inject(gitserver.Slow(2000)) // the sync that is under way takes its time, and ends
+	age, titles := map[string]int{first: 0}, map[string]int{"one": 0}
 	var last string
 	for i := range 20 {
 		last = w.commit(fmt.Sprintf("burst %d", i))
+		age[last], titles[fmt.Sprintf("burst %d", i)] = i+1, i+1
 		w.lead(at(last))
 	}
+	eventually(t, "the last", func() bool {
+		said := p.report().Status.Commit
+		require.GreaterOrEqual(t, titles[p.title()], age[said], "INV5: the disk is at least at what is reported")
+		return said == last
+	})
 	p.synced(last, "burst 19")
 	assert.Less(t, strings.Count(p.agent.log.String(), "msg=sync "), 20)
 }

@@ -29,6 +29,7 @@ const (
 	maxPaths    = 10
 	maxPath     = 256
 	maxScan     = 200
+	maxList     = 1 << 10 // of all items of a list
 )
 
 // compose makes the report that follows from a state. What it says of the last sync that did something stays until
@@ -148,8 +149,13 @@ func bound(r *v1alpha1.SyncReportStatus) {
 // list cuts a list and each of its items.
 func list(items []string, most, each int) []string {
 	var out []string
+	total := 0
 	for _, s := range items[:min(len(items), most)] {
-		out = append(out, clip(s, each))
+		s = clip(s, each)
+		if total += len(s); total > maxList {
+			break
+		}
+		out = append(out, s)
 	}
 	return out
 }

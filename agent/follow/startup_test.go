@@ -5,13 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -201,4 +204,16 @@ func TestAnAgentBesideAGatewayThatRunsDoesNotCountOnItsStart(t *testing.T) {
 	assert.Contains(t, p.start().opens(), "runs already")
 	s := p.synced(first, "one")
 	assert.NotEmpty(t, s.Scan)
+}
+
+func TestAFollowerThatEndsLeavesNothingBehind(t *testing.T) {
+	w := newWorld(t, kubetest.Control(t))
+	p := w.stopped("line-0")
+	before := goleak.IgnoreCurrent()
+	for range 3 {
+		a := p.start(nobody(t), func(c *Config) { c.Period = 100 * time.Millisecond })
+		eventually(t, "it turns", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
+		a.end()
+	}
+	goleak.VerifyNone(t, before)
 }
