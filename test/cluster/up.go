@@ -93,7 +93,7 @@ func (a app) run(ctx context.Context, args []string) (err error) {
 
 func (a app) down(ctx context.Context, args []string) error {
 	f := a.flags("down")
-	control := f.Bool("control", false, "the control plane alone, and not a cluster with nodes")
+	control := f.Bool("control", false, "the control plane alone, and no other")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (a app) down(ctx context.Context, args []string) error {
 	}
 	var errs []error
 	for _, run := range runs {
-		if *control && run == keeper.Nodes {
+		if *control && run != runs[controlRun] {
 			continue
 		}
 		errs = append(errs, keeper.Down(ctx, run))
@@ -111,13 +111,16 @@ func (a app) down(ctx context.Context, args []string) error {
 	return errors.Join(errs...)
 }
 
+// controlRun is the place of the control plane among the runs.
+const controlRun = 1
+
 // runs lists where clusters may run, the one with nodes first.
 func runs() ([]string, error) {
 	cache, err := build.Open(build.Cache{})
 	if err != nil {
 		return nil, err
 	}
-	return []string{keeper.Nodes, local.ControlRun(cache)}, nil
+	return []string{keeper.Nodes, local.ControlRun(cache), local.KindRun(cache)}, nil
 }
 
 func (a app) build(ctx context.Context, args []string) error {

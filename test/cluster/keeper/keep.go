@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -62,7 +61,7 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() {
-		if err = errors.Join(err, clean(context.Background(), c.Run, c.Dir)); err != nil {
+		if err = errors.Join(err, clean(context.Background(), c)); err != nil {
 			err = errors.Join(err, own.Release()) // the log stays, for whoever wants to know
 		} else {
 			err = own.Remove()
@@ -141,15 +140,22 @@ func command(c Config) *exec.Cmd {
 
 // prepare removes what an earlier cluster left, and makes place for a new one.
 func prepare(ctx context.Context, c Config) error {
-	if err := clean(ctx, c.Run, c.Dir); err != nil {
+	before, err := readRecord(c.Run)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(clean(ctx, before.Config), clean(ctx, c)); err != nil {
 		return fmt.Errorf("what an earlier cluster left: %w", err)
 	}
 	started, err := startTime(os.Getpid())
 	if err != nil {
 		return err
 	}
-	who := fmt.Sprintf("%d %s\n%s\n", os.Getpid(), started, c.Dir)
-	if err := os.WriteFile(keeperFile(c.Run), []byte(who), 0o600); err != nil {
+	raw, err := json.Marshal(record{os.Getpid(), started, c})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(recordFile(c.Run), raw, 0o600); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
@@ -161,25 +167,51 @@ func prepare(ctx context.Context, c Config) error {
 	return machine(c.Run).Prepare(ctx, c.Nodes)
 }
 
-func keeperFile(run string) string { return filepath.Join(run, "keeper") }
+// record tells others who keeps which cluster.
+type record struct {
+	PID     int
+	Started string
+	Config  Config
+}
+
+func recordFile(run string) string { return filepath.Join(run, "keeper.json") }
+
+// readRecord reads the record of a run directory; where there is none it returns one of a cluster that was never made.
+func readRecord(run string) (record, error) {
+	r := record{Config: Config{Run: run}}
+	raw, err := os.ReadFile(recordFile(run))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", recordFile(run), err)
+	}
+	return r, nil
+}
 
 func machine(run string) node.Machine { return node.Machine{File: filepath.Join(run, "machine.json")} }
 
-// clean puts the machine right and removes the files of a cluster whose processes have ended.
-func clean(ctx context.Context, run, dir string) error {
+// clean puts the machine right and removes what there is of a cluster whose processes have ended.
+func clean(ctx context.Context, c Config) error {
 	var errs []error
-	if run == Nodes {
-		errs = append(errs, machine(run).Restore(ctx))
+	if c.Run == Nodes {
+		errs = append(errs, machine(c.Run).Restore(ctx))
 	}
-	if dir != "" {
-		errs = append(errs, os.RemoveAll(dir))
+	if c.Kind != nil {
+		errs = append(errs, c.deleteKind(ctx))
 	}
-	entries, err := os.ReadDir(run)
+	if c.Dir != "" {
+		errs = append(errs, os.RemoveAll(c.Dir))
+	}
+	entries, err := os.ReadDir(c.Run)
 	errs = append(errs, err)
 	for _, e := range entries {
 		// The lock is held; the log says why something went wrong; and what could not be put right is tried again.
 		if name := e.Name(); name != "lock" && name != "keeper.log" && name != "machine.json" {
-			errs = append(errs, os.RemoveAll(filepath.Join(run, name)))
+			errs = append(errs, os.RemoveAll(filepath.Join(c.Run, name)))
 		}
 	}
 	return errors.Join(errs...)
@@ -192,7 +224,7 @@ func Down(ctx context.Context, run string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
-	dir, err := endKeeper(ctx, run)
+	c, err := endKeeper(ctx, run)
 	if err != nil {
 		return err
 	}
@@ -200,29 +232,22 @@ func Down(ctx context.Context, run string) error {
 	if err != nil {
 		return err
 	}
-	if err := clean(ctx, run, dir); err != nil {
+	if err := clean(ctx, c); err != nil {
 		return errors.Join(err, own.Release())
 	}
 	return own.Remove()
 }
 
-// endKeeper asks a living keeper to end, waits until it has, and returns the cluster's directory.
-func endKeeper(ctx context.Context, run string) (dir string, err error) {
+// endKeeper asks a living keeper to end, waits until it has, and returns what it kept.
+func endKeeper(ctx context.Context, run string) (Config, error) {
 	for asked := false; ; {
-		who, err := os.ReadFile(keeperFile(run))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+		r, err := readRecord(run)
+		if err != nil || !rundir.Owned(run) {
+			return r.Config, err
 		}
-		lines := strings.Split(string(who), "\n")
-		if len(lines) > 1 {
-			dir = lines[1]
-		}
-		if !rundir.Owned(run) {
-			return dir, nil
-		}
-		if pid, started, ok := strings.Cut(lines[0], " "); ok && !asked {
-			if err := terminate(pid, started); err != nil {
-				return dir, err
+		if r.PID != 0 && !asked {
+			if err := terminate(r.PID, r.Started); err != nil {
+				return r.Config, err
 			}
 			asked = true
 		}
@@ -230,18 +255,14 @@ func endKeeper(ctx context.Context, run string) (dir string, err error) {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return dir, fmt.Errorf("the keeper of %s has not ended: %w", run, ctx.Err())
+			return r.Config, fmt.Errorf("the keeper of %s has not ended: %w", run, ctx.Err())
 		case <-timer.C:
 		}
 	}
 }
 
 // terminate signals a process, if it is the one that was started then.
-func terminate(number, started string) (err error) {
-	pid, err := strconv.Atoi(number)
-	if err != nil {
-		return fmt.Errorf("process of the keeper: %w", err)
-	}
+func terminate(pid int, started string) (err error) {
 	handle, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -139,13 +138,7 @@ func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
 	t.Run("its keeper was killed", func(t *testing.T) {
 		k := start(t, c)
 		require.NoError(t, k.Stay())
-		who, err := os.ReadFile(filepath.Join(c.Run, "keeper"))
-		require.NoError(t, err)
-		pid, err := strconv.Atoi(strings.Fields(string(who))[0])
-		require.NoError(t, err)
-		process, err := os.FindProcess(pid)
-		require.NoError(t, err)
-		require.NoError(t, process.Kill())
+		killKeeper(t, c)
 		gone(t)
 		asBefore(t)
 	})

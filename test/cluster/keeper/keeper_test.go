@@ -117,18 +117,44 @@ func TestAClusterOfKindIsDeletedAtItsEnd(t *testing.T) {
 	assert.Equal(t, "made\n", string(made))
 	before := noted(t, notes)
 	require.Len(t, before, 2)
-	assert.Equal(t, "delete cluster --name stoker-test", before[0], "what an earlier one left")
+	const deleted = "delete cluster --name stoker-test"
+	assert.Equal(t, deleted, before[0], "what an earlier one left")
 	assert.True(t, strings.HasPrefix(before[1], "create cluster --name stoker-test --image kindest/node:v1 "), before[1])
 	require.NoError(t, k.Stop())
-	assert.Equal(t, append(before, before[0]), noted(t, notes))
+	assert.Equal(t, append(before, deleted), noted(t, notes))
+}
+
+func TestAClusterOfKindWhoseKeeperWasKilledIsDeletedByDown(t *testing.T) {
+	t.Parallel()
+	c, notes := kindConfig(t)
+	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, k.Stay())
+	killKeeper(t, c)
+	require.Len(t, noted(t, notes), 2)
+	require.NoError(t, keeper.Down(t.Context(), c.Run))
+	assert.Equal(t, "delete cluster --name stoker-test", noted(t, notes)[2])
+	assert.NoDirExists(t, c.Dir)
+}
+
+// killKeeper kills a keeper that stays, and returns when it has ended.
+func killKeeper(t *testing.T, c keeper.Config) {
+	raw, err := os.ReadFile(filepath.Join(c.Run, "keeper.json"))
+	require.NoError(t, err)
+	var record struct{ PID int }
+	require.NoError(t, json.Unmarshal(raw, &record))
+	process, err := os.FindProcess(record.PID)
+	require.NoError(t, err)
+	require.NoError(t, process.Kill())
+	require.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
 }
 
 func TestAClusterOfKindIsDeletedWhenItsStarterIsKilled(t *testing.T) {
 	t.Parallel()
 	c, notes := kindConfig(t)
 	holdAndKill(t, c)
-	assert.Eventually(t, func() bool { return len(noted(t, notes)) == 3 }, 30*time.Second, 10*time.Millisecond)
 	assert.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
+	assert.Len(t, noted(t, notes), 3)
 }
 
 func TestAControlPlaneEndsWhenItsStarterIsKilled(t *testing.T) {

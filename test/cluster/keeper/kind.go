@@ -25,37 +25,29 @@ const KindName = "stoker-test"
 
 const kindWithin = 5 * time.Minute
 
-// keepKind owns a cluster of kind from its start until gone is closed or ctx ends. What an earlier keeper left when it was
-// killed is removed first.
+// keepKind makes a cluster of kind and returns when gone is closed or ctx ends. The cluster is deleted with all else: by clean.
 func keepKind(ctx context.Context, c Config, gone <-chan struct{}, stdout io.Writer) error {
-	remove := func() error { return c.kind(context.Background(), "delete", "cluster", "--name", KindName) }
-	kubeconfig := filepath.Join(c.Dir, "kubeconfig")
-	err := remove()
-	if err == nil {
-		starting, cancel := context.WithCancel(ctx)
-		stop := make(chan struct{})
-		go func() {
-			select {
-			case <-gone:
-				cancel()
-			case <-stop:
-			}
-		}()
-		err = c.kind(starting, "create", "cluster", "--name", KindName, "--image", c.Kind.Image, "--kubeconfig", kubeconfig, "--wait", "3m")
-		close(stop)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		<-gone
 		cancel()
-	}
+	}()
+	kubeconfig := filepath.Join(c.Dir, "kubeconfig")
+	err := c.kind(ctx, "create", "cluster", "--name", KindName, "--image", c.Kind.Image, "--kubeconfig", kubeconfig, "--wait", "3m")
 	if err != nil {
-		return errors.Join(err, tell(stdout, message{Error: err.Error()}), remove())
+		return errors.Join(err, tell(stdout, message{Error: err.Error()}))
 	}
 	if err := tell(stdout, message{Kubeconfig: kubeconfig}); err != nil {
-		return errors.Join(err, remove())
+		return err
 	}
-	select {
-	case <-gone:
-	case <-ctx.Done():
-	}
-	return remove()
+	<-ctx.Done()
+	return nil
+}
+
+// deleteKind deletes the cluster; that there is none is no error of kind's.
+func (c Config) deleteKind(ctx context.Context) error {
+	return c.kind(ctx, "delete", "cluster", "--name", KindName)
 }
 
 func (c Config) kind(ctx context.Context, args ...string) error {

@@ -36,7 +36,10 @@ func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (ke
 	return config, err
 }
 
+// KindRun is the run directory of a cluster of kind.
+func KindRun(c *build.Cache) string { return filepath.Join(c.Dir, "run", "kind") }
+
 // Kind returns how a cluster of kind is kept.
 func Kind(c *build.Cache, kind keeper.Kind) keeper.Config {
-	return keeper.Config{Run: filepath.Join(c.Dir, "run", "kind"), Dir: filepath.Join(c.Dir, "run", "kind-state"), Kind: &kind}
+	return keeper.Config{Run: KindRun(c), Dir: filepath.Join(c.Dir, "run", "kind-state"), Kind: &kind}
 }

@@ -1,0 +1,41 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"stoker.io/stoker/test/cluster/build"
+)
+
+// Start returns a control plane of its own for a program that is no test. Close ends it; nothing outlives the program,
+// however it ends.
+func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
+	o := options{version: os.Getenv(build.VersionVariable)}
+	for _, set := range opts {
+		set(&o)
+	}
+	ctx, cancel := context.WithTimeout(ctx, buildWithin)
+	defer cancel()
+	c, err := start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.grow(ctx, o); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+// Close ends a control plane that Start returned.
+func (c *Cluster) Close() error { return c.close() }
+
+// Install applies the YAML files at the paths, each a file or a directory, as Apply does.
+func (c *Cluster) Install(ctx context.Context, paths ...string) error {
+	for _, path := range paths {
+		if err := c.apply(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
