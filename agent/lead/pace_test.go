@@ -33,7 +33,7 @@ type paper struct {
 	answer   func(n int) found // of the nth look
 	targets  []time.Time
 	statuses []time.Time
-	told_    []Event
+	sent     []Event
 	refuse   error // of every write of the status
 }
 
@@ -121,7 +121,7 @@ func merge(m, change map[string]any) {
 func (p *paper) tell(_ *v1alpha1.GatewaySync, e []Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.told_ = append(p.told_, e...)
+	p.sent = append(p.sent, e...)
 }
 
 // change is what somebody else does to the GatewaySync.
@@ -163,7 +163,7 @@ func (p *paper) lead(f func()) {
 	}()
 	f()
 	cancel()
-	<-done
+	assert.NoError(p.t, <-done)
 }
 
 func gaps(times []time.Time) []time.Duration {
@@ -211,7 +211,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 			assert.InDelta(t, 14, len(p.looks), 3)
 			assert.LessOrEqual(t, len(p.statuses), 3, "what a server that is away says is written once; then the deadline is over")
 			told := 0
-			for _, e := range p.told_ {
+			for _, e := range p.sent {
 				if e.Reason == v1alpha1.EventRefResolutionFailed {
 					told++
 				}
@@ -287,7 +287,7 @@ func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			assert.Equal(t, commitA, p.target().Commit, "the gateways are told all the same")
 			assert.InDelta(t, 16, len(p.statuses), 4)
-			assert.Empty(t, p.told_, "and no Event goes out for what was not written")
+			assert.Empty(t, p.sent, "and no Event goes out for what was not written")
 		})
 	})
 }

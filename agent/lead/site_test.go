@@ -1,20 +1,14 @@
 package lead
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -22,11 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -302,162 +293,6 @@ func (s *site) eventList() []eventsv1.Event {
 	return list.Items
 }
 
-// candidate is an agent that may lead.
-type candidate struct {
-	*Lead
-	wire *wire
-	reg  *prometheus.Registry
-	stop func()
-}
-
-// candidates names agents that act for pods of the site. Each acts with the rights of its pod.
-func (s *site) candidate(pod string, change ...func(*Config)) *candidate {
-	s.t.Helper()
-	config := s.cluster.As(s.t, s.ns, "default", pod)
-	c := &candidate{wire: &wire{counts: map[string]int{}}, reg: prometheus.NewRegistry()}
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { c.wire.next = rt; return c.wire })
-	clients, err := kube.ConnectTo(config, "stoker-agent/test")
-	require.NoError(s.t, err)
-	cfg := Config{Namespace: s.ns, GatewaySync: "site", Pod: pod, Clients: clients, Log: testLog(s.t, pod),
-		Connect: connect, Metrics: measured{metrics.NewAgent(c.reg, "test", s.ns, "site", pod), metrics.NewFleet(c.reg, s.ns, "site")}}
-	store, err := repo.Open(s.t.TempDir(), repo.StoreOptions{})
-	require.NoError(s.t, err)
-	cfg.Store = store
-	for _, f := range change {
-		f(&cfg)
-	}
-	c.Lead, err = New(cfg)
-	require.NoError(s.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = c.Watch(ctx) })
-	running.Go(func() { _ = c.Run(ctx) })
-	c.stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-		_ = store.Close()
-	})
-	s.t.Cleanup(c.stop)
-	return c
-}
-
-// leads waits until somebody leads, and returns its identity.
-func (s *site) leads() string {
-	s.t.Helper()
-	var holder string
-	require.Eventually(s.t, func() bool {
-		t, err := s.targets().Get(s.t.Context(), "site")
-		if err != nil {
-			return false
-		}
-		holder = t.Spec.Lead.Holder
-		return holder != ""
-	}, tenfold, 10*time.Millisecond, "nobody leads")
-	return holder
-}
-
-type measured struct {
-	*metrics.Agent
-	*metrics.Fleet
-}
-
-// token of the repository, as a Secret would hold it.
-var token sync.Map // by repository
-
-func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
-	u, err := repo.ParseURL(gs.Spec.Git.Repo)
-	if err != nil {
-		return nil, err
-	}
-	var auth repo.Auth
-	if _, ok := token.Load(gs.Spec.Git.Repo); ok {
-		auth.Token = func() (secret.String, error) {
-			v, _ := token.Load(gs.Spec.Git.Repo)
-			return secret.New(v.(string)), nil
-		}
-	}
-	return repo.NewRemote(u, auth, repo.RemoteOptions{})
-}
-
-// wire counts the requests of a candidate, and can be cut or frozen.
-type wire struct {
-	next http.RoundTripper
-
-	mu     sync.Mutex
-	counts map[string]int
-	times  map[string][]time.Time
-	cut    bool
-	frozen chan struct{}
-}
-
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	what := r.Method + " " + parts[len(parts)-1]
-	if n := len(parts); n >= 2 && (parts[n-1] == "site" || r.Method == http.MethodPut || r.Method == http.MethodGet && parts[n-2] == "gatewaysyncs") {
-		what = r.Method + " " + parts[n-2]
-	}
-	if r.URL.Query().Get("watch") != "" {
-		what = "WATCH " + parts[len(parts)-1]
-	}
-	w.mu.Lock()
-	w.counts[what]++
-	if w.times == nil {
-		w.times = map[string][]time.Time{}
-	}
-	w.times[what] = append(w.times[what], time.Now())
-	cut, frozen := w.cut, w.frozen
-	w.mu.Unlock()
-	if frozen != nil {
-		<-frozen
-	}
-	if cut {
-		return nil, errors.New("the wire is cut")
-	}
-	return w.next.RoundTrip(r)
-}
-
-func (w *wire) cutIt() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }
-
-// freeze lets no request through until the returned function is called; those that wait then go on, late.
-func (w *wire) freeze() (thaw func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.frozen = make(chan struct{})
-	return sync.OnceFunc(func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		close(w.frozen)
-		w.frozen = nil
-	})
-}
-
-func (w *wire) count(what string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.counts[what]
-}
-
-// total counts all requests but watches.
-func (w *wire) total() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := 0
-	for what, c := range w.counts {
-		if !strings.HasPrefix(what, "WATCH") {
-			n += c
-		}
-	}
-	return n
-}
-
-func testLog(t *testing.T, who string) *slog.Logger {
-	out := t.Output()
-	if os.Getenv("LEAD_LOG") != "" {
-		out = os.Stderr
-	}
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("agent", who)
-}
-
 // delete removes the GatewaySync, and its target as the collector would where collect is set.
 func (s *site) delete(collect bool) {
 	s.t.Helper()
@@ -500,9 +335,3 @@ func (s *site) patchStatus(change map[string]any) {
 	_, err = s.syncs().Patch(s.t.Context(), "site", types.MergePatchType, data, metav1.PatchOptions{FieldManager: statusManager}, "status")
 	require.NoError(s.t, err)
 }
-
-// fleetOf returns the series of a lead's fleet.
-func (c *candidate) fleetOf() prometheus.Collector { return gathered{c.reg} }
-
-// gathered makes a collector of a registry.
-type gathered struct{ *prometheus.Registry }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -16,9 +15,6 @@ type Clients struct {
 	Core    kubernetes.Interface
 	Dynamic dynamic.Interface
 }
-
-// requestTimeout bounds every request that is no watch.
-const requestTimeout = 30 * time.Second
 
 // Connect makes clients from a kubeconfig file, or, where none is named, from the pod that this runs in. Nothing is
 // dialled yet. agent names the program in requests ("stoker-agent/v1.2").
