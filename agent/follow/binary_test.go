@@ -135,6 +135,19 @@ func (a *process) stop() time.Duration {
 	return time.Since(began)
 }
 
+// anonymous is the memory in KiB that nothing on the disk backs: what counts against a container's limit for good.
+func (a *process) anonymous() int {
+	a.p.w.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	require.NoError(a.p.w.t, err)
+	_, rest, ok := strings.Cut(string(raw), "RssAnon:")
+	require.True(a.p.w.t, ok)
+	var kib int
+	_, err = fmt.Sscanf(rest, "%d kB", &kib)
+	require.NoError(a.p.w.t, err)
+	return kib
+}
+
 // grace is what a pod has by default.
 const grace = 30 * time.Second
 
@@ -154,6 +167,7 @@ func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.synced(first, "one")
+	assert.LessOrEqual(t, a.anonymous(), 40<<10, "KiB of its own: it shares a small pod with a gateway")
 	code, body := a.get("/state")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, first)

@@ -1,0 +1,126 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	gosync "sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// C3, C10: what a reporter sends in virtual hours, whatever it is told.
+func TestHoursOfReportingAreFewWritesAndNoneThatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
+		var mu gosync.Mutex
+		sent, broken := map[string]int{}, false
+		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent[a.GetVerb()]++
+			if broken {
+				return true, nil, errors.New("the API server is away")
+			}
+			return false, nil, nil
+		})
+		take := func() map[string]int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			was := sent
+			sent = map[string]int{}
+			return was
+		}
+		log := &lines{}
+		r := newReporter(kube.SyncReports(client, "ns"), Identity{Namespace: "ns", Pod: "p", PodUID: "u", GatewaySync: "site"}, slog.New(slog.NewTextHandler(log, nil)), time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.run(ctx)
+		stored := func() v1alpha1.SyncReportStatus {
+			t.Helper()
+			synctest.Wait()
+			s, err := kube.SyncReports(client, "ns").Get(context.WithoutCancel(ctx), "p")
+			require.NoError(t, err)
+			return s.Status
+		}
+		status := v1alpha1.SyncReportStatus{Format: 1, Gateway: "g", Phase: v1alpha1.GatewaySynced, Message: "0"}
+		for i := range 3600 {
+			at := metav1.NewTime(time.Now())
+			status.Started, status.Duration = &at, fmt.Sprint(i)
+			r.set(status)
+			time.Sleep(time.Second)
+		}
+		got := take()
+		assert.Equal(t, 1, got["create"])
+		assert.Zero(t, got["update"], "time alone is nothing")
+		assert.LessOrEqual(t, got["get"], 8, "now and then it looks whether the report is there")
+
+		for i := range 600 {
+			status.Message = fmt.Sprint(i)
+			r.set(status)
+			time.Sleep(time.Second)
+		}
+		got = take()
+		assert.LessOrEqual(t, got["update"], 61)
+		assert.GreaterOrEqual(t, got["update"], 30)
+		for i := range 600 {
+			status.Commit = fmt.Sprintf("%040d", i)
+			r.set(status)
+			time.Sleep(100 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, take()["update"], 61, "once a second at most")
+
+		mu.Lock()
+		broken = true
+		mu.Unlock()
+		status.Message = "while it was away"
+		r.set(status)
+		time.Sleep(10 * time.Minute)
+		got = take()
+		tries := got["get"] + got["update"] + got["create"]
+		assert.LessOrEqual(t, tries, 35)
+		assert.GreaterOrEqual(t, tries, 15)
+		mu.Lock()
+		broken = false
+		mu.Unlock()
+		time.Sleep(maxReport + maxReport/10 + small)
+		assert.Equal(t, "while it was away", stored().Message)
+
+		require.NoError(t, client.Resource(kube.SyncReport.Resource()).Namespace("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
+		time.Sleep(again + again/10 + time.Minute)
+		assert.Equal(t, "while it was away", stored().Message, "a report that somebody deleted is written again")
+
+		status.Phase = v1alpha1.GatewaySyncing
+		r.set(status)
+		time.Sleep(brief / 2)
+		status.Phase, status.Message = v1alpha1.GatewaySynced, "brief"
+		r.set(status)
+		time.Sleep(small)
+		take()
+		status.Phase = v1alpha1.GatewaySyncing
+		r.set(status)
+		time.Sleep(2 * brief)
+		assert.Equal(t, v1alpha1.GatewaySyncing, stored().Phase, "a long sync is told")
+		assert.Equal(t, 1, take()["update"])
+		status.Phase, status.Message = v1alpha1.GatewaySynced, "the end"
+		r.set(status)
+		cancel()
+		synctest.Wait()
+		r.flush(context.WithoutCancel(ctx))
+		assert.Equal(t, "the end", stored().Message, "what the agent says last is written when it ends")
+	})
+}
