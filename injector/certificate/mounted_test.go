@@ -41,6 +41,10 @@ func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- m.Run(ctx) }()
+		wait := func() {
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
 		serial := func() string {
 			c, err := m.GetCertificate(nil)
 			require.NoError(t, err)
@@ -52,21 +56,21 @@ func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 		require.Error(t, err)
 
 		write(cert1, key1)
-		time.Sleep(2 * time.Minute)
+		wait()
 		require.True(t, m.Ready())
 		first := serial()
 
 		write(cert2, key1) // half of it was replaced
-		time.Sleep(2 * time.Minute)
+		wait()
 		assert.Equal(t, first, serial())
 
 		write(cert2, key2)
-		time.Sleep(2 * time.Minute)
+		wait()
 		assert.NotEqual(t, first, serial())
 		assert.Len(t, ends, 2)
 
 		require.NoError(t, os.Remove(filepath.Join(dir, "tls.crt")))
-		time.Sleep(2 * time.Minute)
+		wait()
 		assert.True(t, m.Ready())
 		cancel()
 		assert.NoError(t, <-done)

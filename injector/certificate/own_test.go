@@ -81,7 +81,7 @@ func TestNoConnectionFailsIn400Days(t *testing.T) {
 		defer group.Wait()
 		defer cancel()
 		run := func() (*certificate.Own, context.CancelFunc) {
-			o := newOwn(client, time.Hour, 6*time.Hour)
+			o := newOwn(client, 3*time.Hour, 12*time.Hour)
 			ctx, stop := context.WithCancel(ctx)
 			group.Go(func() { assert.NoError(t, o.Run(ctx)) })
 			return o, stop
@@ -110,7 +110,7 @@ func TestNoConnectionFailsIn400Days(t *testing.T) {
 				require.NoError(t, client.CoreV1().Secrets("stoker-system").Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}))
 			}
 			for i, o := range replicas {
-				if i == hour%3 {
+				if hour%8 == 0 && i == hour/8%3 { // by a real handshake; else by what a client checks in one
 					require.NoError(t, connect(o, known), "replica %d in hour %d", i, hour)
 					continue
 				}
