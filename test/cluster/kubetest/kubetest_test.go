@@ -199,21 +199,17 @@ func lives(t *testing.T, pid int) bool {
 	return state[0] != 'Z' && state[0] != 'X'
 }
 
-// holdVariable makes TestHold start a control plane, print its processes and wait.
+// holdVariable makes the test below the one that is killed: it starts a control plane, prints its processes and waits.
 const holdVariable = "STOKER_TEST_HOLD"
 
-func TestHold(t *testing.T) {
-	if os.Getenv(holdVariable) == "" {
-		t.Skip("it is what TestAKilledTestLeavesNothing kills")
-	}
-	c := kubetest.Control(t, kubetest.Controllers(), kubetest.Scheduler())
-	fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
-	<-t.Context().Done()
-}
-
 func TestAKilledTestLeavesNothing(t *testing.T) {
+	if os.Getenv(holdVariable) != "" {
+		c := kubetest.Control(t, kubetest.Controllers(), kubetest.Scheduler())
+		fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
+		<-t.Context().Done()
+	}
 	t.Parallel()
-	holder := exec.Command(os.Args[0], "-test.run=^TestHold$", "-test.timeout=5m")
+	holder := exec.Command(os.Args[0], "-test.run=^TestAKilledTestLeavesNothing$", "-test.timeout=5m")
 	holder.Env = append(os.Environ(), holdVariable+"=1")
 	holder.Stderr = os.Stderr
 	out, err := holder.StdoutPipe()
