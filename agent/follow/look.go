@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"time"
 
@@ -30,18 +31,31 @@ func (f *Follower) Look(ctx context.Context, poked bool) drive.Wish {
 	f.startup.look()
 	w := f.wish(ctx, poked)
 	w = f.startup.hold(ctx, w)
-	why := ""
-	if n := len(w.Problems); n > 0 {
-		why = w.Problems[n-1].Message
-		if why != f.stays {
-			f.Log.Warn("the gateway stays as it is", "reason", w.Problems[n-1].Reason, "message", why)
-		}
-	} else if f.stays != "" {
-		f.Log.Info("the SyncTarget is followed again")
-	}
-	f.stays = why
+	f.say(w.Problems)
 	w.Due = earliest(w.Due, f.spec.due, f.startup.due())
 	return w
+}
+
+// say logs once why the gateway stays as it is.
+func (f *Follower) say(problems []drive.Problem) {
+	was := f.stays
+	if len(problems) == 0 {
+		f.stays = ""
+		if was != "" {
+			f.Log.Info("the SyncTarget is followed")
+		}
+		return
+	}
+	p := problems[len(problems)-1]
+	f.stays = p.Message
+	if f.stays == was {
+		return
+	}
+	level := slog.LevelWarn
+	if p.Reason.Class() == v1alpha1.ClassWorking {
+		level = slog.LevelInfo
+	}
+	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
 // wish is what the SyncTarget and the GatewaySync want together. Where one of them cannot be read or does not fit the

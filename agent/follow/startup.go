@@ -227,12 +227,14 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 	if !s.memory.Unseeded || w.Order == nil || w.Leave {
 		return w
 	}
-	if g := w.Order.Peers.Gateway; g != nil {
-		if p, err := g.Ping(ctx); err == nil && p.Running() {
-			s.memory.Unseeded = false
-			s.keep()
-			return w
-		}
+	p, err := w.Order.Peers.Gateway.Ping(ctx)
+	switch {
+	case err == nil && p.Running():
+		s.memory.Unseeded = false
+		s.keep()
+		return w
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		return w // a sync waits for a gateway that is there and does not run, and says what it waits for
 	}
 	s.ping = s.now().Add(pace.Jitter(firstRun))
 	w.Leave = true
