@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// I2: the shipped webhook configuration, and no Service behind it.
+func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
+	w := newWorld(t)
+	w.cluster.ApplyYAML(t, "", shipped(t, "injector-webhook.yaml"))
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	required := gatewayPod("required")
+	required.Annotations[v1alpha1.AnnotationRequire] = "true"
+	w.eventually("the configuration counts", func() bool {
+		_, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "require.pods.stoker.io")
+	})
+	begun := time.Now()
+	plain := gatewayPod("plain")
+	plain.Annotations = nil
+	w.pod(plant, plain)
+	ours := gatewayPod("stoker-injector-x")
+	ours.Annotations[v1alpha1.AnnotationRequire] = "true" // the most that it could ask for
+	made, err := w.client.CoreV1().Pods(system).Create(t.Context(), ours, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	require.NoError(t, err)
+	assert.False(t, inject.Has(made))
+	assert.Less(t, time.Since(begun), 2*time.Second)
+	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "it starts, without an agent")
+}
+
+func TestAnInjectorOutlivesItsAPIServer(t *testing.T) {
+	w := newWorld(t, kubetest.Private())
+	in := w.start()
+	w.install(in)
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	assert.True(t, inject.Has(w.pod(plant, gatewayPod("before"))))
+	in.restarted = true
+	w.cluster.Kill(t, kubetest.APIServer)
+	w.cluster.Start(t, kubetest.APIServer)
+	w.eventually("pods get agents again", func() bool {
+		made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), gatewayPod("after"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && inject.Has(made)
+	})
+	other := w.cluster.Namespace(t)
+	w.gatewaySync(other)
+	w.eventually("upkeep goes on", func() bool { return w.status(other)["Ready"] == "Unknown/NoGateways" })
+}
