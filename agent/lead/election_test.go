@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
@@ -151,6 +152,30 @@ func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	assert.Equal(t, requests, without.wire.total(), "and nobody asks")
 	with := s.candidate("gw-1")
+	assert.Equal(t, with.Identity(), s.leads())
+}
+
+// Where nobody has what the spec names, somebody leads to say so, until one comes who has it.
+func TestALeadThatLacksACredentialSaysSoAndGivesWay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	lacks := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.git.auth.token names Secret git, which this pod does not mount: restart the pod")
+	without := s.candidate("gw-0", func(c *Config) {
+		c.patience = 2 * time.Second
+		c.Eligible = func(*v1alpha1.GatewaySync) error { return lacks }
+	})
+	gs := s.untilReady("False/PodRestartNeeded")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "names Secret git")
+	assert.Equal(t, without.Identity(), s.leads())
+	assert.Empty(t, s.git.Requests())
+
+	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) { r.Message = "of a pod that was there before" })
+	time.Sleep(time.Second)
+	assert.True(t, without.Leading())
+	s.gateway("gw-2")
+	with := s.candidate("gw-2")
+	s.report("gw-2", func(r *v1alpha1.SyncReportStatus) { r.Message = "of a pod that started since" })
+	s.untilTarget(s.first)
 	assert.Equal(t, with.Identity(), s.leads())
 }
 

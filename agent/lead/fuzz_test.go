@@ -135,7 +135,7 @@ func FuzzStatusSummarise(f *testing.F) {
 
 func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
 	ready := 0
-	for seed := range uint64(150) {
+	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		life := &fleetLife{scene: newScene(t, 1)}
 		for range 60 {
@@ -145,7 +145,7 @@ func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, ready, 100, "the walk also meets fleets that are ready")
+	require.Greater(t, ready, 50, "the walk also meets fleets that are ready")
 }
 
 // C2: whatever lies in the cluster as SyncReport, SyncTarget or status, a summary comes out of it.

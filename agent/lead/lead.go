@@ -52,6 +52,8 @@ type Config struct {
 	Metrics Metrics
 	Log     *slog.Logger
 	Now     func() time.Time
+
+	patience time.Duration // default: reconsider
 }
 
 // Lead campaigns for the lock of one GatewaySync, and leads while it holds it.
@@ -73,6 +75,9 @@ func New(c Config) (*Lead, error) {
 	}
 	if c.Eligible == nil {
 		c.Eligible = func(*v1alpha1.GatewaySync) error { return nil }
+	}
+	if c.patience == 0 {
+		c.patience = reconsider
 	}
 	random := make([]byte, 4)
 	if _, err := rand.Read(random); err != nil {
@@ -150,7 +155,8 @@ func within(ctx context.Context, ready func() bool) bool {
 const (
 	// spread is how far apart candidates begin when the lock becomes free. Most then see that it is taken.
 	spread = 500 * time.Millisecond
-	// reconsider is how often an agent that cannot lead looks whether it can now, while nobody leads.
+	// reconsider is how often an agent that cannot lead looks whether it can now, while nobody leads. When it was so for as
+	// long, it leads all the same: somebody has to say what is missing.
 	reconsider = time.Minute
 	// stepDown is how long a term may take to end what it does before the lock is released.
 	stepDown = time.Second
@@ -215,13 +221,14 @@ func (l *Lead) campaign(ctx context.Context) {
 			poke(changed)
 		}
 	}()
+	began := l.Now()
 	for ctx.Err() == nil && l.sight.state().free {
-		if gs := l.candidate(ctx, syncs); gs != nil {
+		if gs := l.candidate(ctx, syncs, l.Now().Sub(began) >= l.patience); gs != nil {
 			l.elect(ctx, gs, syncs, changed)
 			pause(ctx, mathrand.N(spread)) // what we wrote last comes back by the watch
 			return
 		}
-		again := time.NewTimer(jitter(reconsider))
+		again := time.NewTimer(jitter(l.patience) + l.patience/5)
 		select {
 		case <-ctx.Done():
 		case <-changed:
@@ -239,8 +246,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// candidate returns the GatewaySync where this agent can lead it now.
-func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) *v1alpha1.GatewaySync {
+// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential.
+func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], resort bool) *v1alpha1.GatewaySync {
 	if !syncs.HasSynced() {
 		return nil
 	}
@@ -251,7 +258,7 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	if err != nil || gs.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := l.Eligible(gs); err != nil {
+	if err := l.Eligible(gs); err != nil && !resort {
 		l.refuse("this agent cannot lead", err)
 		return nil
 	}

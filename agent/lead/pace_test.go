@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -166,6 +167,19 @@ func (p *paper) lead(f func()) {
 	assert.NoError(p.t, <-done)
 }
 
+func (p *paper) heard() []Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sent)
+}
+
+// times returns what was noted.
+func (p *paper) times(of *[]time.Time) []time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(*of)
+}
+
 func gaps(times []time.Time) []time.Duration {
 	var out []time.Duration
 	for i := 1; i < len(times); i++ {
@@ -180,14 +194,14 @@ func TestAnIdleFleetIsPolledAndNotWritten(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
 			time.Sleep(5 * time.Second)
-			targets, statuses, looks := len(p.targets), len(p.statuses), len(p.looks)
+			targets, statuses, looks := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.looks))
 			assert.Equal(t, 1, targets)
 			assert.LessOrEqual(t, statuses, 2)
 			time.Sleep(time.Hour)
-			assert.Len(t, p.targets, targets)
-			assert.Len(t, p.statuses, statuses)
-			assert.InDelta(t, 60, len(p.looks)-looks, 7)
-			for _, gap := range gaps(p.looks) {
+			assert.Len(t, p.times(&p.targets), targets)
+			assert.Len(t, p.times(&p.statuses), statuses)
+			assert.InDelta(t, 60, len(p.times(&p.looks))-looks, 7)
+			for _, gap := range gaps(p.times(&p.looks)) {
 				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
 			}
 		})
@@ -204,14 +218,14 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 		p.lead(func() {
 			time.Sleep(40 * time.Minute)
 			want := minLook // the first pauses are shorter than two looks may follow each other
-			for i, gap := range gaps(p.looks) {
+			for i, gap := range gaps(p.times(&p.looks)) {
 				nominal := max(min(firstRetry<<i, maxRetry), want)
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
-			assert.InDelta(t, 14, len(p.looks), 3)
-			assert.LessOrEqual(t, len(p.statuses), 3, "what a server that is away says is written once; then the deadline is over")
+			assert.InDelta(t, 14, len(p.times(&p.looks)), 3)
+			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3, "what a server that is away says is written once; then the deadline is over")
 			told := 0
-			for _, e := range p.sent {
+			for _, e := range p.heard() {
 				if e.Reason == v1alpha1.EventRefResolutionFailed {
 					told++
 				}
@@ -226,7 +240,7 @@ func TestABurstOfRequestsIsCoalescedAndTheLastIsAnswered(t *testing.T) {
 		p := newPaper(t, 1)
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
-			looks := len(p.looks)
+			looks := len(p.times(&p.looks))
 			var last string
 			for i := range 1000 {
 				last = fmt.Sprint("at-", i)
@@ -237,11 +251,11 @@ func TestABurstOfRequestsIsCoalescedAndTheLastIsAnswered(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			assert.Equal(t, last, p.target().RequestedAt)
-			assert.LessOrEqual(t, len(p.looks)-looks, 7, "in ten seconds of hints")
-			for _, gap := range gaps(p.looks[looks:]) {
+			assert.LessOrEqual(t, len(p.times(&p.looks))-looks, 7, "in ten seconds of hints")
+			for _, gap := range gaps(p.times(&p.looks)[looks:]) {
 				assert.GreaterOrEqual(t, gap, minLook)
 			}
-			assert.Less(t, len(p.statuses), 20)
+			assert.Less(t, len(p.times(&p.statuses)), 20)
 		})
 	})
 }
@@ -251,7 +265,7 @@ func TestReportsThatComeAllTheTimeAreOneStatusASecond(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
 			time.Sleep(5 * time.Second)
-			before := len(p.statuses)
+			before := len(p.times(&p.statuses))
 			for i := range 2000 {
 				p.mu.Lock()
 				r := p.Reports[i%50].DeepCopy()
@@ -264,8 +278,8 @@ func TestReportsThatComeAllTheTimeAreOneStatusASecond(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			time.Sleep(3 * time.Second)
-			assert.InDelta(t, 11, len(p.statuses)-before, 1)
-			for _, gap := range gaps(p.statuses[before:]) {
+			assert.InDelta(t, 11, len(p.times(&p.statuses))-before, 1)
+			for _, gap := range gaps(p.times(&p.statuses)[before:]) {
 				assert.GreaterOrEqual(t, gap, minStatus)
 			}
 			gs, err := p.sync()
@@ -286,8 +300,8 @@ func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
 		p.lead(func() {
 			time.Sleep(10 * time.Minute)
 			assert.Equal(t, commitA, p.target().Commit, "the gateways are told all the same")
-			assert.InDelta(t, 16, len(p.statuses), 4)
-			assert.Empty(t, p.sent, "and no Event goes out for what was not written")
+			assert.InDelta(t, 16, len(p.times(&p.statuses)), 4)
+			assert.Empty(t, p.heard(), "and no Event goes out for what was not written")
 		})
 	})
 }
@@ -314,16 +328,16 @@ func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
 		p.GatewaySync.Spec.Polling.Interval = "24h"
 		p.lead(func() {
 			time.Sleep(time.Hour)
-			assert.Len(t, p.looks, 1)
+			assert.Len(t, p.times(&p.looks), 1)
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
 			time.Sleep(time.Minute)
-			assert.InDelta(t, 6, len(p.looks), 1)
+			assert.InDelta(t, 6, len(p.times(&p.looks)), 1)
 			off := false
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Enabled = &off })
 			time.Sleep(time.Minute)
-			n := len(p.looks)
+			n := len(p.times(&p.looks))
 			time.Sleep(24 * time.Hour)
-			assert.Len(t, p.looks, n)
+			assert.Len(t, p.times(&p.looks), n)
 		})
 	})
 }

@@ -3,6 +3,7 @@ package lead
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -36,13 +37,20 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	}
 	go s.reported.Run(ctx)
 	go s.running.RunWithContext(ctx)
-	if !within(ctx, func() bool { return s.reported.HasSynced() && s.running.HasSynced() }) {
-		return nil
+	waiting, over := context.WithTimeout(ctx, maxList)
+	defer over()
+	if !within(waiting, func() bool { return s.reported.HasSynced() && s.running.HasSynced() }) {
+		return fmt.Errorf("SyncReports and pods cannot be listed: may the pods' ServiceAccount do so? (waited %s)", maxList)
 	}
 	look := &looker{connect: l.Connect, store: l.Store}
 	defer look.close()
-	return newTerm(s, look.look, l.Metrics, log, l.Now).run(ctx)
+	t := newTerm(s, look.look, l.Metrics, log, l.Now)
+	t.eligible = l.Eligible
+	return t.run(ctx)
 }
+
+// maxList is how long a lead waits for the lists that it needs.
+const maxList = time.Minute
 
 // watchPods watches the pods of a namespace, all of them: gateways carry a label, but a pod that asks for an agent and has
 // none does not, and annotations cannot be selected by. One watch sees both; of the pods of others it keeps their names.

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -46,6 +47,8 @@ type term struct {
 	metrics Metrics
 	look    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
 	now     func() time.Time
+	// eligible returns why this agent lacks what the spec names.
+	eligible func(*v1alpha1.GatewaySync) error
 
 	turns    turns
 	looks    chan found
@@ -64,6 +67,9 @@ type term struct {
 	retry    time.Time             // when the target is written again
 	failed   int                   // writes of the status in a row
 	said     string                // the last problem that was logged
+
+	// peers are the pods that were there when the spec came to name a credential that this one lacks.
+	peers map[types.UID]bool
 }
 
 // resolved is a commit and what it was resolved from.
@@ -73,7 +79,8 @@ type resolved struct {
 }
 
 func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
-	return &term{fleet: f, look: look, metrics: m, log: log, now: now, looks: make(chan found, 1)}
+	return &term{fleet: f, look: look, metrics: m, log: log, now: now, looks: make(chan found, 1),
+		eligible: func(*v1alpha1.GatewaySync) error { return nil }}
 }
 
 // errGone means that there is nothing to lead any more.
@@ -110,6 +117,9 @@ func (t *term) turn(ctx context.Context) (time.Duration, error) {
 	if errors.Is(invalid, errGone) {
 		return 0, errGone
 	}
+	if invalid == nil && t.succeeded(gs) {
+		return 0, errUnfit
+	}
 	ref, q := t.resolve(ctx, gs, invalid)
 	if err := t.publish(ctx, gs, ref); err != nil {
 		return 0, err
@@ -118,6 +128,33 @@ func (t *term) turn(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	return t.pause(q), nil
+}
+
+// errUnfit means that another agent can do what this one cannot.
+var errUnfit = errors.New("this pod lacks a credential that the spec names, and another one has started since")
+
+// succeeded reports whether this agent lacks a credential, and one has reported that started since the spec names it. Who
+// knows no such one goes on: somebody has to say what is missing.
+func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
+	if t.eligible(gs) == nil {
+		t.peers = nil
+		return false
+	}
+	pods := t.pods()
+	if t.peers == nil {
+		t.peers = map[types.UID]bool{}
+		for _, p := range pods {
+			t.peers[p.UID] = true
+		}
+		return false
+	}
+	reports, _ := t.reports()
+	for _, p := range pods {
+		if !p.Ended && !t.peers[p.UID] && slices.ContainsFunc(reports, func(r *v1alpha1.SyncReport) bool { return r.Name == p.Name && owns(p, r) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // idle is how long a turn waits at most. Nothing depends on it.
@@ -198,6 +235,9 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		return Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
 	}
 	t.inherit(gs, q, want)
+	if err := t.eligible(gs); err != nil {
+		return Ref{Desired: want, Err: err, Looked: true, Answered: t.answered}, question{}
+	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
 	t.turns.follow(interval(gs), polled, now)
