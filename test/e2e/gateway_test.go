@@ -28,14 +28,14 @@ func gatewayImage(t *testing.T, token string) image.Image {
 	require.NoError(t, err)
 	i := image.Image{
 		Ref: gateImage, User: "2003:2003",
-		Entrypoint: []string{"/bin/sh", "-c", `cp /token /tmp/token && chmod 600 /tmp/token &&
+		Entrypoint: []string{"/bin/sh", "-c", `cp /token /tmp/token && chmod 600 /tmp/token && echo at the start: $(ls ` + ignitionData + `/projects 2>/dev/null) &&
 exec /gateway --data ` + ignitionData + ` --listen :8088 --admin :9088 --token-out /tmp/token "$@"`, "gateway"},
 		Files: []image.File{
 			{Path: "/bin/busybox", From: busybox},
 			{Path: "/token", Content: []byte(token), Mode: 0o444},
 		},
 	}
-	for _, name := range []string{"sh", "cp", "touch", "chmod", "sleep", "cat", "rm"} {
+	for _, name := range []string{"sh", "cp", "touch", "chmod", "sleep", "cat", "ls", "sed"} {
 		i.Files = append(i.Files, image.File{Path: "/bin/" + name, Link: "busybox"})
 	}
 	data := t.TempDir()

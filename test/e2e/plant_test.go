@@ -46,6 +46,8 @@ type plant struct {
 	repoName  string
 	repo      *gitserver.Repo
 
+	password string // of the repository, as the Secret has it
+
 	mu      sync.Mutex
 	commits []string // oldest first
 	views   []string // digests of the view in each
@@ -54,7 +56,7 @@ type plant struct {
 
 // plant makes a namespace with the secrets, and a repository with the example's first commit.
 func (w *world) plant(t *testing.T) *plant {
-	p := &plant{world: w, t: t, namespace: w.Namespace(t)}
+	p := &plant{world: w, t: t, namespace: w.Namespace(t), password: w.password}
 	p.repoName = p.namespace + ".git"
 	p.repo = gitserver.NewRepo(t, filepath.Join(w.gitRoot, p.repoName))
 	p.commit("first", gitserver.Files(example(t, filepath.Join(w.module, "examples", "quickstart"))))
@@ -90,6 +92,14 @@ func (p *plant) secret(name, key, value string) {
 	_, err := p.client.CoreV1().Secrets(p.namespace).Create(p.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{key: value},
 	}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+func (p *plant) replaceSecret(name, key, value string) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().Secrets(p.namespace).Update(p.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{key: value},
+	}, metav1.UpdateOptions{})
 	require.NoError(p.t, err)
 }
 
@@ -206,15 +216,6 @@ func (p *plant) volumes(number int) string {
 	p.volumesAtOnce.Lock()
 	defer p.volumesAtOnce.Unlock()
 	return p.Volumes(p.t, number)
-}
-
-// named gives a StatefulSet another name.
-func named(name string) func(*appsv1.StatefulSet) {
-	return func(set *appsv1.StatefulSet) {
-		set.Name, set.Spec.ServiceName = name, name
-		set.Spec.Selector.MatchLabels = map[string]string{"app.kubernetes.io/name": name}
-		set.Spec.Template.Labels = map[string]string{"app.kubernetes.io/name": name}
-	}
 }
 
 func replicas(n int32) func(*appsv1.StatefulSet) {
@@ -365,9 +366,24 @@ func (p *plant) checkLogs() {
 	p.t.Helper()
 	p.keepLogs(p.pods()...)
 	for line := range strings.Lines(p.logs.String()) {
-		for _, secret := range []string{p.password, strings.TrimPrefix(p.gatewayToken, "e2e:")} {
+		for _, secret := range []string{p.world.password, p.password, strings.TrimPrefix(p.gatewayToken, "e2e:")} {
 			assert.NotContains(p.t, line, secret, "a secret in a log")
 		}
 		assert.False(p.t, strings.Contains(line, "is forbidden:") || strings.Contains(line, "cannot get resource"), "beyond the agent's rights: %s", line)
 	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// missingFrom says what a text lacks; "" for nothing.
+func missingFrom(text string, wanted ...string) string {
+	for _, w := range wanted {
+		if !strings.Contains(text, w) {
+			return fmt.Sprintf("no %q in:\n%s", w, text)
+		}
+	}
+	return ""
 }

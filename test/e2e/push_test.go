@@ -6,39 +6,101 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/injector/inject"
 )
 
 func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
 	p.gateways()
-	p.synced(p.head(), 3)
+	gs := p.synced(p.head(), 3)
 	for _, pod := range p.pods() {
-		assertGated(t, &pod)
+		p.gated(&pod)
+		assert.Equal(t, "at the start: plant-library site-a", p.atTheStart(pod.Name), "the first sync comes before the gateway's first start")
 	}
-	second := p.push("second")
-	gs := p.synced(second, 3)
+	var names []string
 	for _, g := range gs.Status.DiscoveredGateways {
-		assert.Contains(t, []string{"line", "line-1", "line-2"}, g.Name)
+		names = append(names, g.Name)
 	}
+	assert.ElementsMatch(t, []string{"line", "line-1", "line-2"}, names)
+	p.synced(p.push("second"), 3)
+	p.synced(p.push("third"), 3)
 }
 
-// assertGated checks that the gateway's container started after the agent had let it.
-func assertGated(t *testing.T, pod *corev1.Pod) {
-	t.Helper()
-	var agent, gateway *corev1.ContainerStateRunning
-	for _, s := range pod.Status.InitContainerStatuses {
-		if s.Name == "stoker-agent" {
-			agent = s.State.Running
+func anUnseededGatewayIsSynced(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
+		spec := &set.Spec.Template.Spec
+		spec.InitContainers = nil
+		spec.Containers[0].Args = []string{"--seed"}
+	})
+	p.synced(p.head(), 1)
+	assert.Equal(t, "at the start:", p.atTheStart("line-0"), "Ignition seeds an empty volume only")
+	p.synced(p.push("second"), 1)
+}
+
+// gated checks that the gateway's container started after the agent had let it.
+func (p *plant) gated(pod *corev1.Pod) {
+	p.t.Helper()
+	agent, gateway := containerState(pod, inject.Container), containerState(pod, "gateway")
+	require.NotNil(p.t, agent, "%s: its agent runs", pod.Name)
+	require.NotNil(p.t, gateway, "%s: its gateway runs", pod.Name)
+	assert.True(p.t, *agent.Started, "%s: the agent's startup probe", pod.Name)
+	assert.False(p.t, gateway.State.Running.StartedAt.Before(&agent.State.Running.StartedAt), "%s: the gateway started before its agent", pod.Name)
+}
+
+func containerState(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name && list[i].State.Running != nil {
+				return &list[i]
+			}
 		}
 	}
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.Name == "gateway" {
-			gateway = s.State.Running
+	return nil
+}
+
+// atTheStart is what the image's entrypoint found in the folder of projects.
+func (p *plant) atTheStart(pod string) string {
+	p.t.Helper()
+	raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "gateway"}).DoRaw(p.ctx)
+	require.NoError(p.t, err)
+	return firstLine(string(raw))
+}
+
+// restarts counts how often containers of the plant were started again.
+func (p *plant) restarts() (n int) {
+	p.t.Helper()
+	for _, pod := range p.pods() {
+		for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for _, s := range list {
+				n += int(s.RestartCount)
+			}
 		}
 	}
-	if assert.NotNil(t, agent, pod.Name) && assert.NotNil(t, gateway, pod.Name) {
-		assert.False(t, gateway.StartedAt.Before(&agent.StartedAt), "%s: the gateway started before its agent", pod.Name)
-	}
+	return n
+}
+
+func (p *plant) deletePod(name string) {
+	p.t.Helper()
+	pod, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, name, metav1.GetOptions{})
+	require.NoError(p.t, err)
+	p.keepLogs(*pod)
+	require.NoError(p.t, p.client.CoreV1().Pods(p.namespace).Delete(p.ctx, name, metav1.DeleteOptions{}))
+	p.eventually(p.t, name+" is another pod", func() string {
+		now, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if now.UID == pod.UID {
+			return "it is the same"
+		}
+		return ""
+	})
 }

@@ -86,8 +86,7 @@ func (w *world) prepare(t *testing.T) {
 	require.NoError(t, err)
 	w.kubectlPath = filepath.Join(bin, "kubectl")
 	w.say("helm")
-	w.helmPath = filepath.Join(t.TempDir(), "helm")
-	w.run(t, filepath.Join(w.module, "test", "charts"), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", w.helmPath, "helm.sh/helm/v3/cmd/helm")
+	w.helmPath = strings.TrimSpace(w.run(t, filepath.Join(w.module, "test", "charts"), "go", "tool", "-n", "helm")) // built and kept by go
 	w.say("images of the agent, the injector and the gateway")
 	w.ProgramImage(t, "./agent", image.Image{Ref: "registry.local/agent:" + imageTag, User: "65532:65532"})
 	w.ProgramImage(t, "./injector", image.Image{Ref: "registry.local/injector:" + imageTag, User: "65532:65532"})

@@ -1,0 +1,126 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+func aKilledLeadIsReplaced(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	p.gateways()
+	p.synced(p.head(), 3)
+	for _, pod := range p.pods() {
+		p.tell(pod.Name, "/scan-faults", `{"kind":"projects","delay":"3s"}`)
+	}
+	before := p.target()
+	lead, _, _ := strings.Cut(before.Spec.Lead.Holder, "_")
+	second := p.push("second")
+	p.eventually(t, "a sync is under way", func() string {
+		reports, _, err := kube.SyncReports(p.dynamic, p.namespace).List(p.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, r := range reports {
+			if r.Status.Target == second && r.Status.Phase == v1alpha1.GatewaySyncing {
+				return ""
+			}
+		}
+		return "nobody syncs the second commit"
+	})
+	pods := p.pods()
+	for i := range pods {
+		if strings.HasPrefix(lead, pods[i].Name) {
+			p.keepLogs(pods[i])
+			p.killAgent(&pods[i])
+		}
+	}
+	p.eventually(t, "another one leads", func() string {
+		if now := p.target().Spec.Lead; now.Holder == "" || now.Holder == before.Spec.Lead.Holder {
+			return now.Holder + " leads"
+		}
+		return ""
+	})
+	assert.Greater(t, p.target().Spec.Lead.Transitions, before.Spec.Lead.Transitions)
+	p.synced(second, 3)
+	assert.Equal(t, 1, p.restarts(), "of the agent that was killed, and of nothing else")
+	p.synced(p.push("third"), 3)
+}
+
+func (p *plant) target() *v1alpha1.SyncTarget {
+	p.t.Helper()
+	target, err := kube.SyncTargets(p.dynamic, p.namespace).Get(p.ctx, "line")
+	require.NoError(p.t, err)
+	return target
+}
+
+// tell posts to the simulator in a pod.
+func (p *plant) tell(pod, path, body string) {
+	p.t.Helper()
+	err := p.client.CoreV1().RESTClient().Post().Namespace(p.namespace).Resource("pods").SubResource("proxy").
+		Name("http:" + pod + ":9088").Suffix(path).Body([]byte(body)).Do(p.ctx).Error()
+	require.NoError(p.t, err, "%s: %s", pod, path)
+}
+
+// killAgent ends the agent of a pod by SIGKILL, so that it can say good-bye to nobody. Where the nodes are not on this
+// machine, the pod is deleted without a grace period in its place.
+func (p *plant) killAgent(pod *corev1.Pod) {
+	p.t.Helper()
+	pid, err := agentProcess(pod.UID)
+	require.NoError(p.t, err)
+	if pid == 0 {
+		p.say("%s: deleted, for its processes are not on this machine", pod.Name)
+		require.NoError(p.t, p.client.CoreV1().Pods(p.namespace).Delete(p.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+		return
+	}
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL), "the agent of %s", pod.Name)
+}
+
+// agentProcess finds the agent of a pod among the processes of this machine, by its cgroup; 0 for none.
+func agentProcess(uid types.UID) (int, error) {
+	found, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return 0, err
+	}
+	var pids []int
+	for _, name := range found {
+		comm, err := os.ReadFile(name)
+		if err != nil || string(bytes.TrimSpace(comm)) != "agent" {
+			continue // it has ended, or is another program
+		}
+		dir := filepath.Dir(name)
+		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if err != nil || !bytes.Contains(cgroup, []byte(uid)) && !bytes.Contains(cgroup, []byte(strings.ReplaceAll(string(uid), "-", "_"))) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			return 0, err
+		}
+		pids = append(pids, pid)
+	}
+	switch len(pids) {
+	case 0:
+		return 0, nil
+	case 1:
+		return pids[0], nil
+	}
+	return 0, fmt.Errorf("pod %s has agents %v", uid, pids)
+}

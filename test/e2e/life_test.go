@@ -1,0 +1,181 @@
+//go:build linux
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func gatewaysBeforeTheirGatewaySync(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gateways(replicas(2))
+	p.ready(2)
+	for _, pod := range p.pods() {
+		assert.False(t, inject.Has(&pod), "%s has an agent without a GatewaySync", pod.Name)
+	}
+	p.gatewaySync()
+	p.synced(p.head(), 2)
+	p.repaired(2)
+}
+
+// repaired checks that all pods have an agent now, and that the eviction was told.
+func (p *plant) repaired(evicted int) {
+	p.t.Helper()
+	for _, pod := range p.pods() {
+		assert.True(p.t, inject.Has(&pod), "%s has no agent", pod.Name)
+	}
+	p.eventually(p.t, "the evictions are told", func() string {
+		said := p.kubectl(p.t, "get", "events.events.k8s.io", "--namespace", p.namespace, "--field-selector", "reason="+v1alpha1.EventPodEvictedForRepair, "-o", "name")
+		if n := strings.Count(said, "event"); n < evicted {
+			return said
+		}
+		return ""
+	})
+}
+
+func aDeletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	p.gateways(replicas(2))
+	first := p.head()
+	p.synced(first, 2)
+	require.NoError(t, p.syncs().Delete(p.ctx, "line", metav1.DeleteOptions{}))
+	targets := kube.SyncTargets(p.dynamic, p.namespace)
+	p.eventually(t, "the SyncTarget is collected", func() string {
+		if _, err := targets.Get(p.ctx, "line"); !apierrors.IsNotFound(err) {
+			return "it is there"
+		}
+		return ""
+	})
+	p.push("nobody asks for it")
+	time.Sleep(10 * time.Second) // two periods of the agents, in which nothing must happen
+	_, err := targets.Get(p.ctx, "line")
+	assert.True(t, apierrors.IsNotFound(err), "nobody makes a SyncTarget for a GatewaySync that is gone: %v", err)
+	p.ready(2)
+	for _, pod := range p.pods() {
+		p.runs(pod.Name, first)
+	}
+	p.gatewaySync()
+	p.synced(p.head(), 2)
+	assert.Zero(t, p.restarts())
+
+	p.keepLogs(p.pods()...)
+	require.NoError(t, p.client.AppsV1().StatefulSets(p.namespace).Delete(p.ctx, "line", metav1.DeleteOptions{}))
+	p.eventually(t, "reports are collected with their pods", func() string {
+		reports, _, err := kube.SyncReports(p.dynamic, p.namespace).List(p.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if len(reports) > 0 {
+			return "report " + reports[0].Name
+		}
+		return ""
+	})
+}
+
+// The official chart labels its pods app.kubernetes.io/name: ignition, and with the release as instance.
+func twoReleasesAreTwoGateways(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	for _, name := range []string{"a", "b"} {
+		p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
+			labels := map[string]string{"app.kubernetes.io/name": "ignition", "app.kubernetes.io/instance": name}
+			set.Name, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels = name+"-gateway", labels, labels
+			delete(set.Spec.Template.Annotations, v1alpha1.AnnotationCRName) // there is one GatewaySync only
+		})
+	}
+	gs := p.synced(p.head(), 2)
+	for _, g := range gs.Status.DiscoveredGateways {
+		assert.Equal(t, g.Name+"-gateway-0", g.PodName)
+	}
+	p.synced(p.push("second"), 2)
+}
+
+func aPodThatRequiresItsAgent(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
+		set.Spec.Template.Annotations[v1alpha1.AnnotationRequire] = "true"
+	})
+	p.eventually(t, "the pod is refused", func() string {
+		said := p.kubectl(t, "describe", "statefulset", "line", "--namespace", p.namespace)
+		return missingFrom(said, "FailedCreate", string(v1alpha1.ReasonGatewaySyncNotFound))
+	})
+	assert.Empty(t, p.pods())
+	p.gatewaySync()
+	p.synced(p.head(), 1)
+}
+
+func theAPIServerComesBack(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	p.gateways()
+	p.synced(p.head(), 3)
+	uids := map[string]bool{}
+	for _, pod := range p.pods() {
+		uids[string(pod.UID)] = true
+	}
+	w.Kill(t, kubetest.APIServer)
+	p.push("pushed while the API server is away")
+	time.Sleep(20 * time.Second) // longer than a lead holds its lock without it
+	w.Start(t, kubetest.APIServer)
+	w.say("the API server is back")
+	p.synced(p.head(), 3)
+	for _, pod := range p.pods() {
+		assert.True(t, uids[string(pod.UID)], "%s was replaced", pod.Name)
+	}
+	assert.Zero(t, p.restarts(), "nothing in a gateway's pod was started again")
+}
+
+func podsWithoutInjectorAreRepaired(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	w.injectors(t, 0)
+	p.gateways(replicas(2))
+	p.ready(2)
+	for _, pod := range p.pods() {
+		assert.False(t, inject.Has(&pod), pod.Name)
+	}
+	w.injectors(t, 2)
+	p.synced(p.head(), 2)
+	p.repaired(2)
+}
+
+// injectors waits until so many replicas of the injector run.
+func (w *world) injectors(t *testing.T, n int32) {
+	t.Helper()
+	deployments := w.client.AppsV1().Deployments(release)
+	scale, err := deployments.GetScale(w.ctx, "stoker-injector", metav1.GetOptions{})
+	require.NoError(t, err)
+	scale.Spec.Replicas = n
+	_, err = deployments.UpdateScale(w.ctx, "stoker-injector", scale, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	w.eventually(t, "replicas of the injector", func() string {
+		pods, err := w.client.CoreV1().Pods(release).List(w.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=injector"})
+		if err != nil {
+			return err.Error()
+		}
+		ready := 0
+		for i := range pods.Items {
+			if isReady(&pods.Items[i]) {
+				ready++
+			}
+		}
+		if len(pods.Items) != int(n) || ready != int(n) {
+			return "not yet"
+		}
+		return ""
+	})
+}
