@@ -28,7 +28,7 @@ func commandsIn(t *testing.T, document string) []command {
 	require.NoError(t, err)
 	var found []command
 	heading := ""
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
 		line = strings.TrimRight(line, "\n")
 		if after, ok := strings.CutPrefix(line, "## "); ok {
 			heading = after
@@ -43,7 +43,7 @@ func commandsIn(t *testing.T, document string) []command {
 }
 
 // elsewhere are commands that need a kubelet, or Argo CD; the whole way, with pods, is driven by test/e2e.
-var elsewhere = []string{"rollout status ", "helm test ", "/proxy/state", "examples/argocd/"}
+var elsewhere = []string{"rollout status ", "helm test ", "/proxy/state", "examples/argocd/", " --watch"}
 
 // shell runs commands as a reader would, from the project's folder.
 type shell struct {
@@ -112,6 +112,10 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		s.enter(t, "kubectl --namespace stoker-system create secret generic stoker-injector-cert")
 		s.run(t, "docs/operations.md", "Uninstall")
 	})
+	t.Run("by the README", func(t *testing.T) {
+		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
+		s.run(t, "README.md")
+	})
 	t.Run("installed with kustomize", func(t *testing.T) {
 		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
 		s.run(t, "docs/installation.md", "With kustomize")
@@ -131,6 +135,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 // Every document's commands are run above; a heading that none of the lists names would be left out silently.
 func TestNoCommandOfTheDocumentsIsLeftOut(t *testing.T) {
 	for document, headings := range map[string][]string{
+		"README.md":            {"Install it on a cluster"},
 		"docs/installation.md": {"With Helm", "With kustomize", "With Argo CD", "The first gateway", "What to decide"},
 		"docs/operations.md":   {"Look at it", "Ask for something", "Upgrade", "Uninstall", "Certificates", "Credentials"},
 		"docs/migration.md":    {"Gateways that are there already", "Existing manifests"},
