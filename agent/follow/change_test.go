@@ -3,6 +3,7 @@ package follow
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -286,4 +287,31 @@ func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *test
 	second := w.commit("two")
 	w.lead(at(second))
 	q.synced(second, "two")
+}
+
+// C7: also where the credential stands in the repository's address, and the gateway's and git's are refused.
+func TestCredentialsAreNeverSaidWhateverFails(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	u, err := url.Parse(w.git.URL("site.git"))
+	require.NoError(t, err)
+	u.User = url.UserPassword("plant", "S3CR3T-url")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Repo, gs.Spec.Git.Auth = u.String(), nil })
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	for _, fault := range []gitserver.Fault{gitserver.Status(http.StatusUnauthorized), gitserver.Status(http.StatusBadGateway),
+		gitserver.Redirect("http://other.example"), gitserver.Truncate(10)} {
+		w.git.Inject(fault)
+		next := w.commit("next")
+		w.lead(at(next))
+		s := p.await("it fails", func(s v1alpha1.SyncReportStatus) bool { return s.Target == next && s.Phase == v1alpha1.GatewayError })
+		assert.NotEmpty(t, s.Message)
+		w.git.Heal()
+	}
+	p.secret("gateway", "apiKey", "stoker:S3CR3T-wrong")
+	last := w.commit("last")
+	w.lead(at(last))
+	p.await("the gateway refuses", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
 }

@@ -360,7 +360,15 @@ func (p *pod) start(change ...func(*Config)) *agent {
 		if t.Failed() {
 			t.Logf("the log of %s:\n%s", p.name, a.log)
 		}
-		assert.NotContains(t, a.log.String(), "S3CR3T", "C7")
+		state, err := json.Marshal(a.follower.State())
+		assert.NoError(t, err)
+		report, err := json.Marshal(p.report())
+		assert.NoError(t, err)
+		measured, err := a.reg.Gather()
+		assert.NoError(t, err)
+		for _, said := range []string{a.log.String(), string(state), string(report), fmt.Sprint(measured)} {
+			assert.NotContains(t, said, "S3CR3T", "C7")
+		}
 	})
 	p.agent = a
 	return a
