@@ -104,6 +104,7 @@ func work(ctx context.Context, s settings, log *slog.Logger) error {
 	cert := newKeeper(s, clients, measured, log)
 	handler := admission.New(admission.Config{Find: find, Scope: scope, Defaults: defaults(s), Metrics: measured, Log: log})
 	ready := func() bool { return cert.Ready() && find.HasSynced() }
+	term.ready = ready
 
 	group, inner := errgroup.WithContext(context.WithoutCancel(ctx))
 	inner, stop := context.WithCancel(inner)

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/admission"
+	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/upkeep"
 )
 
@@ -164,6 +166,8 @@ func (s *settings) validate(f *flag.FlagSet) []error {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&s.resources); err != nil {
 		bad("--agent-resources: %w", err)
+	} else if problem := inject.ResourcesProblem(s.resources); problem != "" {
+		bad("--agent-resources: %s", problem)
 	}
 	if s.selector, err = labels.Parse(s.WatchLabelSelector); err != nil {
 		bad("--watch-label-selector: %w", err)
@@ -171,12 +175,17 @@ func (s *settings) validate(f *flag.FlagSet) []error {
 	return errs
 }
 
+var imageDigest = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
+
 // parseImage splits a reference at its digest or tag. A colon before the last slash is that of a port.
 func parseImage(reference string) (v1alpha1.AgentImage, error) {
 	if reference == "" {
 		return v1alpha1.AgentImage{}, errors.New("an image with a tag or a digest is required")
 	}
 	if repository, digest, ok := strings.Cut(reference, "@"); ok {
+		if !imageDigest.MatchString(digest) {
+			return v1alpha1.AgentImage{}, fmt.Errorf("%.80q is no digest: write sha256: and 64 lower-case hex digits", digest)
+		}
 		repository, _, _ = cutTag(repository) // a digest says all that a tag could
 		return v1alpha1.AgentImage{Repository: repository, Digest: digest}, nil
 	}

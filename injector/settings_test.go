@@ -57,7 +57,7 @@ func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:"} {
+	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:", "agent@sha256:12", "agent:1@"} {
 		_, err := parseImage(text)
 		assert.Error(t, err, text)
 	}

@@ -31,6 +31,7 @@ type term struct {
 	settings settings
 	scope    lookup.Scope
 	find     *lookup.Lookup
+	ready    func() bool
 	metrics  *metrics.Injector
 	log      *slog.Logger
 
@@ -89,7 +90,7 @@ func (t *term) lead(ctx context.Context, clients kube.Clients) {
 	u, err := upkeep.New(upkeep.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
 		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: upkeep.Repair(t.settings.Repair),
-		Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
+		Answering: t.ready, Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
 	})
 	if err == nil {
 		t.current.Store(u)

@@ -158,7 +158,10 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 // An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
 func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
-	w.start() // and no webhook configuration
+	in := w.start()
+	w.install(in)
+	// From now on the API server asks where nobody answers.
+	w.redirect("https://localhost:1/mutate")
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
 	w.stateful(plant, statefulSet("site", 1))
@@ -172,6 +175,45 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
 	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+}
+
+// redirect changes where the API server asks.
+func (w *world) redirect(url string) {
+	w.Helper()
+	configurations := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	c, err := configurations.Get(w.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(w, err)
+	for i := range c.Webhooks {
+		c.Webhooks[i].ClientConfig.URL = &url
+	}
+	_, err = configurations.Update(w.Context(), c, metav1.UpdateOptions{})
+	require.NoError(w, err)
+	probe := w.cluster.Namespace(w)
+	w.eventually("the API server asks elsewhere", func() bool {
+		p := gatewayPod("probe")
+		p.Annotations[v1alpha1.AnnotationRequire] = "true"
+		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "failed calling webhook")
+	})
+}
+
+// Without a webhook configuration nobody would be injected: nobody is evicted.
+func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	in := w.start()
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	before, _ := w.pods(plant)
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	time.Sleep(3 * time.Second)
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+	w.install(in)
+	w.eventually("then it is repaired", func() bool {
+		_, injected := w.pods(plant)
+		return injected == 1
+	})
 }
 
 func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
@@ -201,6 +243,8 @@ func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
 
 func TestADisruptionBudgetIsRespected(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
+	in := w.start()
+	w.install(in)
 	plant := w.cluster.Namespace(t)
 	set := statefulSet("site", 1)
 	_, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Create(t.Context(), &policyv1.PodDisruptionBudget{
@@ -216,7 +260,6 @@ func TestADisruptionBudgetIsRespected(t *testing.T) {
 		require.NoError(t, err)
 		return b.Status.CurrentHealthy == 1
 	})
-	in := w.start()
 	w.gatewaySync(plant)
 	w.eventually("an eviction was tried", func() bool { return strings.Contains(w.metrics(in), `stoker_repair_evictions_total{result="blocked"}`) })
 	after, _ := w.pods(plant)

@@ -169,12 +169,13 @@ func TestAPodThatCannotHaveAnAgentStartsWithAWarningUnlessItRequiresOne(t *testi
 		"no volume":        {find: line, change: func(p *corev1.Pod) { p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts = nil, nil }, reason: v1alpha1.ReasonNoDataVolume},
 		"ambiguous":        {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "a"), gatewaySync("plant", "b")}}, change: func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCRName) }, reason: v1alpha1.ReasonGatewaySyncAmbiguous},
 		"own namespace":    {find: line, change: func(*corev1.Pod) {}, in: "stoker-system", reason: v1alpha1.ReasonNamespaceExcluded},
+		"no namespace":     {find: line, change: func(*corev1.Pod) {}, in: " ", reason: v1alpha1.ReasonNamespaceExcluded},
 		"system namespace": {find: line, change: func(*corev1.Pod) {}, in: "kube-system", reason: v1alpha1.ReasonNamespaceExcluded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			place := func(r *admissionv1.AdmissionRequest) {
 				if c.in != "" {
-					r.Namespace = c.in
+					r.Namespace = strings.TrimSpace(c.in)
 				}
 			}
 			h, counted := newHandler(c.find, quiet())

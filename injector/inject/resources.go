@@ -1,6 +1,8 @@
 package inject
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -21,6 +23,10 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 	r := s.defaults.Resources.DeepCopy()
 	if s.gs.Spec.Agent.Resources != nil {
 		r = s.gs.Spec.Agent.Resources.DeepCopy()
+		if problem := ResourcesProblem(*r); problem != "" {
+			s.warn("GatewaySync %s: spec.agent.resources: %s; the injector's own are used", s.gs.Name, problem)
+			r = s.defaults.Resources.DeepCopy()
+		}
 	}
 	r.Claims = nil // the pod has none for the agent
 	delete(r.Limits, corev1.ResourceEphemeralStorage)
@@ -44,6 +50,27 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 		r.Limits[name], r.Requests[name] = limit, limit.DeepCopy()
 	}
 	return *r
+}
+
+// ResourcesProblem says why a pod could not have an agent with such resources; empty where it could. The API server would
+// refuse the pod as a whole.
+func ResourcesProblem(r corev1.ResourceRequirements) string {
+	for kind, list := range map[string]corev1.ResourceList{"requests": r.Requests, "limits": r.Limits} {
+		for name, amount := range list {
+			switch {
+			case name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage:
+				return fmt.Sprintf("%s: %.60q is none of cpu, memory and ephemeral-storage", kind, name)
+			case amount.Sign() < 0:
+				return fmt.Sprintf("%s: %s is below zero", kind, name)
+			}
+		}
+	}
+	for name, request := range r.Requests {
+		if limit, ok := r.Limits[name]; ok && request.Cmp(limit) > 0 {
+			return fmt.Sprintf("requests: %s is above its limit", name)
+		}
+	}
+	return ""
 }
 
 // guaranteed reports whether every container of a pod has limits for CPU and memory and asks for just as much.

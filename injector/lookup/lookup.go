@@ -42,6 +42,8 @@ var system = []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node
 // Excluded says why pods of a namespace get no agent; empty where they may.
 func (s Scope) Excluded(namespace string) string {
 	switch {
+	case namespace == "":
+		return "the pod has no namespace"
 	case namespace == s.Own:
 		return "namespace " + namespace + " is the injector's own: put gateways into another one"
 	case slices.Contains(system, namespace):

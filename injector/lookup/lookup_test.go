@@ -106,7 +106,7 @@ func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
 
 func TestNamespacesThatMustNotBeServedAreNot(t *testing.T) {
 	s := lookup.Scope{Own: "stoker-system"}
-	for namespace, excluded := range map[string]bool{"stoker-system": true, "kube-system": true, "kube-node-lease": true, "kube-public": true, "plant": false, "default": false} {
+	for namespace, excluded := range map[string]bool{"": true, "stoker-system": true, "kube-system": true, "kube-node-lease": true, "kube-public": true, "plant": false, "default": false} {
 		assert.Equal(t, excluded, s.Excluded(namespace) != "", namespace)
 	}
 	s.Watch = []string{"plant", "stoker-system"}

@@ -136,7 +136,7 @@ func (u *Upkeep) repair(ctx context.Context, n *namespace, gs *v1alpha1.GatewayS
 		return decided{reason: v1alpha1.ReasonMissingSidecar,
 			message: "a pod of the same owner was evicted for this, and its successor has no agent either: can the API server reach the injector?"}, false, nil
 	}
-	if !u.limiter.TryAccept() {
+	if !u.Answering() || !u.limiter.TryAccept() {
 		return decided{}, true, nil
 	}
 	if done, err := u.evict(ctx, gs, p); !done {

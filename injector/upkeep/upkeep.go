@@ -71,6 +71,9 @@ type Config struct {
 	RequireLabel bool
 	AutoBind     bool
 	Repair       Repair
+	// Answering reports whether this replica's webhook is ready: while it is not, an evicted pod's successor would have no
+	// agent either.
+	Answering func() bool
 	// Instance is who sends Events: the name of the injector's pod.
 	Instance string
 	Metrics  Metrics
