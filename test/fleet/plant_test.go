@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,7 +88,11 @@ type gateway struct {
 
 func newPlant(t *testing.T, n int) *plant {
 	t.Helper()
-	cluster := kubetest.Control(t)
+	return newPlantIn(t, kubetest.Control(t), n)
+}
+
+func newPlantIn(t *testing.T, cluster *kubetest.Cluster, n int) *plant {
+	t.Helper()
 	p := &plant{t: t, cluster: cluster, ns: cluster.Namespace(t)}
 	var err error
 	p.kube, err = kube.ConnectTo(cluster.RESTConfig(), "test")
@@ -236,20 +241,53 @@ func (g *gateway) title() string {
 	return project.Title
 }
 
+// status is the status; empty where it cannot be read.
 func (p *plant) status() *v1alpha1.GatewaySyncStatus {
-	p.t.Helper()
 	gs, err := p.syncs().Get(p.t.Context(), "site")
-	require.NoError(p.t, err)
+	if err != nil {
+		return &v1alpha1.GatewaySyncStatus{}
+	}
 	return &gs.Status
+}
+
+// watch records every status from now on; what it returns lists them.
+func (p *plant) watch() (seen func() []v1alpha1.GatewaySyncStatus) {
+	p.t.Helper()
+	w, err := p.kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.ns).Watch(p.t.Context(), metav1.ListOptions{})
+	require.NoError(p.t, err)
+	p.t.Cleanup(w.Stop)
+	var mu sync.Mutex
+	var all []v1alpha1.GatewaySyncStatus
+	go func() {
+		for e := range w.ResultChan() {
+			data, err := json.Marshal(e.Object)
+			var gs v1alpha1.GatewaySync
+			if err == nil && json.Unmarshal(data, &gs) == nil {
+				mu.Lock()
+				all = append(all, gs.Status)
+				mu.Unlock()
+			}
+		}
+	}()
+	return func() []v1alpha1.GatewaySyncStatus {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// target is what the agents are told; empty where it cannot be read.
+func (p *plant) target() v1alpha1.SyncTargetSpec {
+	t, err := kube.SyncTargets(p.kube.Dynamic, p.ns).Get(p.t.Context(), "site")
+	if err != nil {
+		return v1alpha1.SyncTargetSpec{}
+	}
+	return t.Spec
 }
 
 // lead returns the gateway whose agent leads, nil for none.
 func (p *plant) lead() *gateway {
-	t, err := kube.SyncTargets(p.kube.Dynamic, p.ns).Get(p.t.Context(), "site")
-	if err != nil {
-		return nil
-	}
-	name, _, _ := strings.Cut(t.Spec.Lead.Holder, "_")
+	name, _, _ := strings.Cut(p.target().Lead.Holder, "_")
 	for _, g := range p.gw {
 		if g.name == name {
 			return g
