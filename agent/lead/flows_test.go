@@ -346,3 +346,22 @@ func TestANewSpecReachesTheAgentsWhileGitIsAway(t *testing.T) {
 	})
 	assert.EqualValues(t, 2, s.target().Generation, "its generation is not for the agents before its commit is known")
 }
+
+func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "2s" })
+	s.candidate("gw-0")
+	target := s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) {
+		r.Phase, r.Reason, r.Message, r.Target, r.Generation = v1alpha1.GatewayApplied, v1alpha1.ReasonGatewayUnreachable, "refused", target.Commit, target.Generation
+	})
+	gs := s.untilReady("False/ProgressDeadlineExceeded")
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
+	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionReconciling))
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 2s, work goes on: GatewayUnreachable: 1 of 2 gateways run main")
+	s.takes("gw-1")
+	gs = s.untilReady("True/Synced")
+	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionStalled))
+	require.Eventually(t, func() bool { e := s.events(); return e["g:site:SyncFailed"] == 1 && e["g:site:SyncCompleted"] == 1 }, tenfold, 50*time.Millisecond, "%v", s.events())
+}

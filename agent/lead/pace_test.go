@@ -156,11 +156,13 @@ func (unmeasured) Set(int, int)                       {}
 func (unmeasured) Clear()                             {}
 
 // lead runs a term for a while of virtual time.
-func (p *paper) lead(f func()) {
+func (p *paper) lead(f func()) { p.leadWith(p.look, f) }
+
+func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- newTerm(p, p.look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
+		done <- newTerm(p, look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
 	}()
 	f()
 	cancel()

@@ -1,0 +1,166 @@
+package lead
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// story is a GatewaySync to which people and machines do things, and a second opinion of what its gateways are to run:
+// a request lives from when it is made until the spec is seen to say another thing, or the branch to be elsewhere than
+// the request says.
+type story struct {
+	*paper
+	branches sync.Map // name → commit
+	alive    bool
+	over     string
+	log      []string
+}
+
+var storyRefs = []string{"main", "release", "v2", "a@b"}
+
+func (s *story) branch(name string) string {
+	commit, _ := s.branches.Load(name)
+	return commit.(string)
+}
+
+// ask answers as git would.
+func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
+	_ = s.look(ctx, gs, q) // it takes its time
+	f := found{of: q}
+	want, err := v1alpha1.DesiredRef(gs, "")
+	if err == nil && want.ResolveSpec {
+		f.specCommit = s.branch(gs.Spec.Git.Ref)
+		want, err = v1alpha1.DesiredRef(gs, f.specCommit)
+	}
+	f.desired, f.err = want.Ref, err
+	if err == nil {
+		f.name, f.commit = "refs/heads/"+want.Ref, s.branch(want.Ref)
+	}
+	return f
+}
+
+func (s *story) step(r *rand.Rand, n int) {
+	at, ref := fmt.Sprintf("t%d", n), storyRefs[r.IntN(len(storyRefs))]
+	action := []string{"spec", "spec", "push", "setter", "rollback", "plain", "remove", "hint"}[r.IntN(8)]
+	s.log = append(s.log, action+" "+ref)
+	if action == "push" {
+		s.branches.Store(ref, []string{commitA, commitB}[r.IntN(2)])
+	}
+	s.change(func(gs *v1alpha1.GatewaySync) {
+		a, spec := gs.Annotations, gs.Spec.Git.Ref
+		old := a[v1alpha1.AnnotationRequestedRef]
+		switch action {
+		case "spec":
+			if spec != ref {
+				gs.Spec.Git.Ref = ref
+				gs.Generation++
+			}
+		case "setter", "rollback":
+			a[v1alpha1.AnnotationRequestedRef] = ref
+			a[v1alpha1.AnnotationRequestedOver] = v1alpha1.RequestOver(ref, spec, at)
+			a[v1alpha1.AnnotationRequestedAt] = at
+			delete(a, v1alpha1.AnnotationRequestedUnless)
+			if action == "rollback" {
+				a[v1alpha1.AnnotationRequestedUnless] = s.branch(spec)
+			}
+			s.alive, s.over = true, spec
+		case "plain":
+			a[v1alpha1.AnnotationRequestedRef] = ref
+			if ref != old {
+				s.alive, s.over = true, spec
+				if rest, ok := strings.CutPrefix(a[v1alpha1.AnnotationRequestedOver], ref+"@"); ok {
+					s.over, _, _ = strings.Cut(rest, " ")
+				}
+			}
+		case "remove":
+			for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless} {
+				delete(a, name)
+			}
+			s.alive = false
+		case "hint":
+			a[v1alpha1.AnnotationRequestedAt] = at
+		}
+		spec = gs.Spec.Git.Ref
+		unless := a[v1alpha1.AnnotationRequestedUnless]
+		if s.over != spec || unless != "" && a[v1alpha1.AnnotationRequestedRef] != spec && unless != s.branch(spec) {
+			s.alive = false
+		}
+	})
+}
+
+func (s *story) want() string {
+	gs, _ := s.sync()
+	if s.alive {
+		return gs.Annotations[v1alpha1.AnnotationRequestedRef]
+	}
+	return gs.Spec.Git.Ref
+}
+
+// Whoever leads comes to the same answer: what counts is in the objects, and leads may change at any time.
+func TestLeadsThatFollowEachOtherAgreeInAnyOrderOfThings(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			s := &story{paper: newPaper(t, 1)}
+			s.GatewaySync.Spec.Polling.Interval = "1s"
+			s.GatewaySync.Annotations = map[string]string{}
+			for _, ref := range storyRefs {
+				s.branches.Store(ref, commitA)
+			}
+			for n := 0; n < 24; {
+				s.leadWith(s.ask, func() {
+					for range 1 + r.IntN(4) {
+						if n++; n > 1 {
+							s.step(r, n)
+						}
+						time.Sleep(10 * time.Second)
+						target := s.target()
+						require.Equal(t, s.want(), target.Ref, "seed %d: %s", seed, strings.Join(s.log, ", "))
+						require.Equal(t, s.branch(s.want()), target.Commit, "seed %d: %s", seed, strings.Join(s.log, ", "))
+						gs, _ := s.sync()
+						require.Equal(t, gs.Generation, target.Generation)
+						require.Equal(t, gs.Annotations[v1alpha1.AnnotationRequestedAt], target.RequestedAt)
+						require.Equal(t, s.want(), gs.Status.Target.Ref)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A rollback names a commit that its setter has seen. What the lead saw before does not kill it.
+func TestARollbackOfACommitThatTheLeadHasNotSeenIsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &story{paper: newPaper(t, 1)}
+		s.GatewaySync.Spec.Polling.Interval = "24h"
+		s.GatewaySync.Annotations = map[string]string{}
+		s.branches.Store("main", commitA)
+		s.branches.Store("v2", commitA)
+		s.leadWith(s.ask, func() {
+			rollback := func(unless string) {
+				s.change(func(gs *v1alpha1.GatewaySync) {
+					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2", v1alpha1.AnnotationRequestedUnless: unless,
+						v1alpha1.AnnotationRequestedOver: v1alpha1.RequestOver("v2", "main", "t"+unless)}
+				})
+				time.Sleep(10 * time.Second)
+			}
+			rollback(commitA)
+			require.Equal(t, "v2", s.target().Ref)
+			s.branches.Store("main", commitB)
+			rollback(commitB)
+			require.Equal(t, "v2", s.target().Ref)
+			gs, _ := s.sync()
+			require.Empty(t, gs.Status.Request.Lapsed)
+		})
+	})
+}
