@@ -19,6 +19,10 @@ import (
 // ignitionData is where the image has its data directory, as the official one.
 const ignitionData = "/usr/local/bin/ignition/data"
 
+// startGateway is what the image's entrypoint runs.
+const startGateway = `cp /token /tmp/token && chmod 600 /tmp/token && echo at the start: $(ls ` + ignitionData + `/projects 2>/dev/null) &&
+exec /gateway --data ` + ignitionData + ` --listen :8088 --admin :9088 --token-out /tmp/token "$@"`
+
 func secretValue() string { return strings.ToLower(rand.Text()) }
 
 // gatewayImage is a simulated gateway in the form of the official image: a data directory that init containers copy, a shell
@@ -28,8 +32,7 @@ func gatewayImage(t *testing.T, token string) image.Image {
 	require.NoError(t, err)
 	i := image.Image{
 		Ref: gateImage, User: "2003:2003",
-		Entrypoint: []string{"/bin/sh", "-c", `cp /token /tmp/token && chmod 600 /tmp/token && echo at the start: $(ls ` + ignitionData + `/projects 2>/dev/null) &&
-exec /gateway --data ` + ignitionData + ` --listen :8088 --admin :9088 --token-out /tmp/token "$@"`, "gateway"},
+		Entrypoint: []string{"/bin/sh", "-c", startGateway, "gateway"},
 		Files: []image.File{
 			{Path: "/bin/busybox", From: busybox},
 			{Path: "/token", Content: []byte(token), Mode: 0o444},

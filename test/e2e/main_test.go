@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// Asked is the environment variable that asks for the tests with pods.
+// asked is the environment variable that asks for the tests with pods. The value "logs" shows what is known of each scenario
+// at its end, as after a failure.
 const asked = "STOKER_E2E"
 
 func TestAFleetOnARealCluster(t *testing.T) {
@@ -53,6 +54,7 @@ var sideBySide = []scenario{
 	{"a wrong secret is told by describe, and the right one counts", aWrongSecretIsTold},
 	{"a GatewaySync that is deleted leaves the gateways as they are", aDeletedGatewaySyncLeavesGateways},
 	{"two releases of the official chart are two gateways", twoReleasesAreTwoGateways},
+	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
 	{"a pod that requires its agent is refused without a GatewaySync", aPodThatRequiresItsAgent},
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -56,7 +57,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	ctx, cancel := context.WithTimeout(context.Background(), atMost) // cleanups use it, too
 	t.Cleanup(cancel)
 	w := &world{ctx: ctx, began: time.Now(), password: secretValue(), gatewayToken: "e2e:" + secretValue()}
 	w.say("a cluster with %d nodes", nodes)
@@ -68,6 +69,7 @@ func newWorld(t *testing.T) *world {
 	w.prepare(t)
 	w.startGit(t)
 	w.install(t)
+	t.Cleanup(func() { w.checkInjector(t) })
 	w.watcher = startWatcher(t, w)
 	return w
 }
@@ -109,6 +111,24 @@ func (w *world) install(t *testing.T) {
 		"--set", "image.registry=registry.local", "--set", "image.tag="+imageTag, "--wait", "--timeout", "3m")
 	w.say("helm test")
 	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", "3m")
+}
+
+// checkInjector holds what must be true of whatever the injector wrote.
+func (w *world) checkInjector(t *testing.T) {
+	said := w.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component=injector", "--tail=-1")
+	assert.Contains(t, said, "review", "it answers the API server")
+	w.checkSaid(t, said)
+}
+
+// checkSaid looks for secrets and for what was forbidden in what parts of Stoker wrote.
+func (w *world) checkSaid(t *testing.T, said string) {
+	t.Helper()
+	for line := range strings.Lines(said) {
+		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:")} {
+			assert.NotContains(t, line, secret, "a secret is told")
+		}
+		assert.False(t, strings.Contains(line, "is forbidden:") || strings.Contains(line, "cannot get resource"), "beyond the rights: %s", line)
+	}
 }
 
 func (w *world) helm(t *testing.T, args ...string) string {
@@ -167,7 +187,7 @@ func (w *world) dump(t *testing.T, namespace string) {
 	}
 	cmd("get", "pods", "-o", "wide")
 	if namespace != release {
-		cmd("get", "gatewaysyncs,synctargets,syncreports", "-o", "yaml")
+		cmd("get", "gatewaysyncs.stoker.io,synctargets.stoker.io,syncreports.stoker.io", "-o", "yaml")
 	}
 	cmd("get", "events", "--sort-by=.lastTimestamp")
 	pods, err := w.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
