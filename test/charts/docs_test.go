@@ -98,6 +98,14 @@ func (s *shell) enter(t *testing.T, line string) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s\n%s", line, out)
 	t.Logf("$ %s\n%s", line, out)
+	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, " -k ") {
+		// A reader waits for the Deployment next. Here it has no node; what has to be there is the kinds.
+		require.Eventually(t, func() bool {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get gatewaysyncs,synctargets,syncreports --all-namespaces")
+			cmd.Dir, cmd.Env = s.dir, s.env
+			return cmd.Run() == nil
+		}, eventually, 10*pause)
+	}
 }
 
 func TestCommandsOfTheDocumentsWork(t *testing.T) {
@@ -119,7 +127,6 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 	t.Run("installed with kustomize", func(t *testing.T) {
 		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
 		s.run(t, "docs/installation.md", "With kustomize")
-		s.enter(t, "kubectl get gatewaysyncs --all-namespaces")
 	})
 	t.Run("over an older installation", func(t *testing.T) {
 		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))

@@ -53,7 +53,7 @@ func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
 		s := all[part]
 		entry := commands[*instructions.EntrypointCommand](s)
 		require.Len(t, entry, 1, part)
-		assert.Equal(t, []string{"/" + part}, []string(entry[0].CmdLine), "the injector gives the agent arguments, and no command")
+		assert.Equal(t, []string{"/" + part}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
 		copies := commands[*instructions.CopyCommand](s)
 		require.Len(t, copies, 1, part)
 		assert.Equal(t, "build", copies[0].From)

@@ -151,3 +151,30 @@ func TestWithNamespacesListedTheInjectorHasRightsThereOnly(t *testing.T) {
 	inCluster := rulesOf(t, rendered(t, nil)["ClusterRole/stoker-injector"])
 	assert.Equal(t, inCluster[2:], inNamespace[1:])
 }
+
+// The table of docs/security.md is what the role says, right by right.
+func TestTheDocumentOfSecurityListsTheAgentsRights(t *testing.T) {
+	text, err := os.ReadFile("../../docs/security.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## The agent\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	documented := map[string][]string{}
+	for line := range strings.Lines(section) {
+		cell, ok := strings.CutPrefix(line, "| ")
+		if !ok || strings.HasPrefix(cell, "right ") {
+			continue
+		}
+		cell, _, _ = strings.Cut(cell, " |")
+		resource, verbs, ok := strings.Cut(cell, ": ")
+		require.True(t, ok, line)
+		documented[resource] = strings.Split(verbs, ", ")
+	}
+	given := map[string][]string{}
+	for _, r := range rulesOf(t, rendered(t, nil)["ClusterRole/stoker-agent"]) {
+		for _, resource := range r.Resources {
+			given[resource] = r.Verbs
+		}
+	}
+	assert.Equal(t, given, documented)
+}
