@@ -87,6 +87,7 @@ type Follower struct {
 	mu     gosync.Mutex
 	heard  *v1alpha1.SyncTargetSpec // what the loop was woken for last
 	lost   int                      // failures of the watch in a row
+	loss   error                    // the last of them
 }
 
 // New makes a Follower. Nothing is sent yet.
@@ -202,7 +203,7 @@ func (f *Follower) saw(name string) {
 	}
 	f.mu.Lock()
 	same := now != nil && f.heard != nil && equal(now, f.heard)
-	f.heard, f.lost = now, 0
+	f.heard, f.lost, f.loss = now, 0, nil
 	f.mu.Unlock()
 	if !same {
 		f.wake()
@@ -217,11 +218,25 @@ func (f *Follower) watchFailed(err error) {
 	}
 	f.mu.Lock()
 	f.lost++
+	f.loss = err
 	n := f.lost
 	f.mu.Unlock()
+	if n == 1 {
+		f.wake() // it can say why now
+	}
 	if n == 1 || n%20 == 0 {
 		f.Log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
 	}
+}
+
+// unanswered says that the API server has not answered, and why, where that is known.
+func (f *Follower) unanswered() drive.Problem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.loss == nil {
+		return waiting("the API server has not answered yet; the gateway stays as it is")
+	}
+	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss)
 }
 
 // working is called when a sync has found something to do.

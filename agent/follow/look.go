@@ -70,7 +70,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
 	switch {
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		return stay(waiting("the API server has not answered yet; the gateway stays as it is"))
+		return stay(f.unanswered())
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
 		return leave(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
 	case errors.Is(err, kube.ErrNotSeen):

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,8 +149,7 @@ func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver
 
 	p.recreate()
 	a := p.start(nobody(t))
-	why := a.staysClosed("it has looked", func() bool { return a.follower.State().Reason == v1alpha1.ReasonWaitingForLead })
-	assert.NotEmpty(t, why)
+	a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
 	assert.Contains(t, a.opens(), "waited for 6s")
 }
 

@@ -16,6 +16,7 @@ import (
 type Informer[T any] struct {
 	shared cache.SharedIndexInformer
 	reg    cache.ResourceEventHandlerRegistration
+	failed func(error)
 }
 
 // item is what the informer's store holds: the object, or why it cannot be read.
@@ -38,20 +39,30 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), resync time.D
 			selectors(opts)
 		}
 	}
+	in := &Informer[T]{failed: func(error) {}}
+	report := func(err error) {
+		if err != nil {
+			in.failed(err)
+		}
+	}
 	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			choose(&opts)
-			return o.client.List(ctx, opts)
+			list, err := o.client.List(ctx, opts)
+			report(err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			choose(&opts)
-			return o.client.Watch(ctx, opts)
+			w, err := o.client.Watch(ctx, opts)
+			report(err)
+			return w, err
 		},
 	}, &unstructured.Unstructured{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := shared.SetTransform(o.transform); err != nil {
 		return nil, err
 	}
-	in := &Informer[T]{shared: shared}
+	in.shared = shared
 	if changed != nil {
 		tell := func(obj any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
@@ -85,10 +96,11 @@ func (o *Objects[T]) transform(obj any) (any, error) { //nolint:unparam // a cac
 	return i, nil
 }
 
-// OnWatchError calls f, in the place of client-go's own log, when a list or a watch fails or ends. Both are tried again
-// with growing pauses. It must be called before Run.
+// OnWatchError calls f, in the place of client-go's own log, whenever a list fails or a watch cannot be opened. Both are
+// tried again with growing pauses. It must be called before Run.
 func (in *Informer[T]) OnWatchError(f func(error)) error {
-	return in.shared.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { f(err) })
+	in.failed = f
+	return in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 }
 
 // Run watches until ctx ends.
