@@ -155,6 +155,40 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 }
 
+// The pods of a Deployment get new names; and one that requires its agent comes when it can have it, without an eviction.
+func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	template := statefulSet("gw", 1).Spec.Template
+	_, err := w.client.AppsV1().Deployments(plant).Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "gw"}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template,
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.eventually("two pods without agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 2 && injected == 0
+	})
+	set := statefulSet("site", 1)
+	set.Spec.Template.Annotations[v1alpha1.AnnotationRequire] = "true"
+	_, err = w.client.AppsV1().StatefulSets(plant).Create(t.Context(), set, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	w.gatewaySync(plant)
+	w.eventually("three pods with agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 3 && injected == 3
+	})
+	evicted := 0
+	for what, n := range w.events(plant) {
+		if strings.HasPrefix(what, "PodEvictedForRepair Pod/") {
+			assert.Contains(t, what, "Pod/gw-")
+			evicted += n
+		}
+	}
+	assert.Equal(t, 2, evicted)
+}
+
 // An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
 func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())

@@ -207,10 +207,16 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 	}
 	n.tidy(all, pods, now)
 	u.count()
+	again := period
 	if soon {
-		return 2 * time.Second, errors.Join(errs...)
+		again = 2 * time.Second
 	}
-	return period, errors.Join(errs...)
+	for _, l := range n.locks {
+		if !l.next.IsZero() {
+			again = min(again, max(l.next.Sub(now), time.Second))
+		}
+	}
+	return again, errors.Join(errs...)
 }
 
 // podsOf returns the pods of a namespace that ask for an agent or have one.
