@@ -2,6 +2,7 @@ package lead
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -121,7 +122,10 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	case r.Commit != g.SyncedCommit:
 		g.SyncedRef = ""
 	}
-	g.SyncedCommit = r.Commit
+	g.SyncedCommit = cut(r.Commit, 40)
+	if !slices.Contains(states, r.Phase) { // the API server would refuse the whole status for it
+		g.SyncStatus, g.Message = v1alpha1.GatewayError, cut(fmt.Sprintf("its agent reports %.40q, which is no state; %s", r.Phase, r.Message), maxMessage)
+	}
 	if g.delivered && r.Started != nil {
 		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, cut(r.Duration, 32)
 	}
@@ -142,6 +146,10 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
 	}
 }
+
+// states are what an agent may report.
+var states = []v1alpha1.GatewaySyncState{v1alpha1.GatewayPending, v1alpha1.GatewayApplied, v1alpha1.GatewaySyncing, v1alpha1.GatewaySynced,
+	v1alpha1.GatewayStandby, v1alpha1.GatewayHeld, v1alpha1.GatewayError}
 
 func changed(f v1alpha1.FileCounts) int32 {
 	sum := int64(f.Added) + int64(f.Modified) + int64(f.Deleted)

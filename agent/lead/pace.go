@@ -72,12 +72,20 @@ func (t *turns) next(q question, now time.Time) time.Time {
 	if at.IsZero() {
 		return at
 	}
-	for _, earliest := range []time.Time{t.began.Add(minLook), t.barred} {
-		if !t.began.IsZero() && at.Before(earliest) {
-			at = earliest
-		}
+	if !t.began.IsZero() {
+		at = later(at, t.began.Add(minLook))
+	}
+	if q.git == t.asked.git { // another server has not asked to be left alone
+		at = later(at, t.barred)
 	}
 	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // follow takes up another polling interval.
@@ -94,7 +102,12 @@ func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
 }
 
 // begin notes that a look for q begins.
-func (t *turns) begin(q question, now time.Time) { t.asked, t.began, t.running = q, now, true }
+func (t *turns) begin(q question, now time.Time) {
+	if !q.same(t.asked) {
+		t.failed = 0
+	}
+	t.asked, t.began, t.running = q, now, true
+}
 
 // end notes how it ended, and when the next one is due by the clock.
 func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {

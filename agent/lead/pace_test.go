@@ -401,4 +401,5 @@ func TestTheServersWishToBeLeftAloneIsKeptAlsoForRequests(t *testing.T) {
 	turns.begin(question{git: "g"}, noon)
 	turns.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)
 	assert.Equal(t, noon.Add(10*time.Minute), turns.next(question{git: "g", requestedAt: "now"}, noon.Add(time.Second)))
+	assert.Equal(t, noon.Add(minLook), turns.next(question{git: "another"}, noon.Add(time.Second)), "another server has no such wish")
 }

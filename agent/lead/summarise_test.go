@@ -410,6 +410,16 @@ func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
 	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "what is about all of them is not left out")
 }
 
+func TestAReportOfNoKnownStateIsAnErrorOfItsGateway(t *testing.T) {
+	s := newScene(t, 2)
+	s.report(1).Phase, s.report(1).Commit = "Odd", strings.Repeat("c", 90)
+	row := s.write().DiscoveredGateways[1]
+	assert.Equal(t, v1alpha1.GatewayError, row.SyncStatus)
+	assert.Contains(t, row.Message, `"Odd"`)
+	assert.LessOrEqual(t, len(row.SyncedCommit), 40)
+	assert.Equal(t, "1/2", s.GatewaySync.Status.GatewaysReady)
+}
+
 func TestAnErrorWithoutAReasonIsTriedAgain(t *testing.T) {
 	s := newScene(t, 1)
 	s.Target.Commit = ""
