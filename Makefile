@@ -33,7 +33,7 @@ test: ## unit, integration and scenario tests
 	cd test/charts && go test -count=1 -timeout 20m ./...
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
-	STOKER_E2E=1 CGO_ENABLED=0 go test -count=1 -timeout 25m -v ./test/e2e
+	STOKER_E2E=1 CGO_ENABLED=0 go test -count=1 -parallel 5 -timeout 25m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...
@@ -44,8 +44,9 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
-bench: ## measure against git, checkout and rsync, and print the goals (BENCH='-sizes S -n 1' for a short one)
+bench: ## measure against git, checkout and rsync, then fleets, and print the goals (BENCH='-sizes S -n 1' or 'fleet -sizes 1,10' for a part)
 	go run ./test/bench $(BENCH)
+	$(if $(BENCH),,go run ./test/bench fleet)
 
 generate: ## CRD, deepcopy and generated documentation; leaves a clean tree where nothing changed
 	go generate ./...

@@ -1,0 +1,153 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/follow"
+	"stoker.io/stoker/agent/lead"
+	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// agent is a gateway's pod: an object that nobody runs, a simulated gateway, and the loops of an agent in this process,
+// put together as the binary does.
+type agent struct {
+	of   *site
+	name string
+	dir  string
+	pod  *corev1.Pod
+	gw   *simulator.Gateway
+
+	traffic  *traffic
+	measured *prometheus.Registry
+	store    *repo.Store
+	engine   *sync.Engine
+	follower *follow.Follower
+	leading  *lead.Lead
+}
+
+// Names that are the same in every namespace.
+const (
+	crName  = "site"
+	account = "default"
+)
+
+// prepare makes the pod and its gateway.
+func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{v1alpha1.LabelCRName: crName},
+			Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: crName, v1alpha1.AnnotationGatewayName: a.name}},
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "stoker-agent", Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
+	}
+	var err error
+	if a.pod, err = a.of.yard.admin.Core.CoreV1().Pods(a.of.namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for _, dir := range []string{"data", "repo", "secrets/gateway"} {
+		if err := os.MkdirAll(filepath.Join(a.dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if a.gw, err = simulator.Start(simulator.Options{Data: filepath.Join(a.dir, "data"), Name: a.name, Log: log}); err != nil {
+		return err
+	}
+	return errors.Join(a.of.yard.front.add(a.gw.Token(), a.gw.URL()), os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(a.gw.Token()), 0o600))
+}
+
+// token asks for what the kubelet mounts into the pod.
+func (a *agent) token(ctx context.Context) (string, error) {
+	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: a.name, UID: a.pod.UID}}}
+	made, err := a.of.yard.admin.Core.CoreV1().ServiceAccounts(a.of.namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return made.Status.Token, nil
+}
+
+// fleetMetrics is what a lead measures.
+type fleetMetrics struct {
+	*metrics.Agent
+	*metrics.Fleet
+}
+
+const version = "bench"
+
+// wire puts the agent together. Nothing runs yet.
+func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
+	y, ns := a.of.yard, a.of.namespace
+	token, err := a.token(ctx)
+	if err != nil {
+		return err
+	}
+	if a.traffic, err = newTraffic(y.admin.Config); err != nil {
+		return err
+	}
+	clients, err := kube.ConnectTo(a.traffic.config(y.admin.Config.Host, token), "stoker-agent/"+version)
+	if err != nil {
+		return err
+	}
+	if a.store, err = repo.Open(filepath.Join(a.dir, "repo"), repo.StoreOptions{Log: log}); err != nil {
+		return err
+	}
+	a.engine = sync.New(sync.Config{DataDir: filepath.Join(a.dir, "data"), Store: a.store, Log: log, Grace: 15 * time.Second,
+		Disk: disk.Options{Log: log}, Limits: plan.DefaultLimits, MaxBlob: 512 << 20})
+	a.measured = prometheus.NewRegistry()
+	measured := metrics.NewAgent(a.measured, version, ns, crName, a.name)
+	secrets := peers.Mounted{Dir: filepath.Join(a.dir, "secrets")}
+	remote := repo.RemoteOptions{Log: log}
+	a.leading, err = lead.New(lead.Config{
+		Namespace: ns, GatewaySync: crName, Pod: a.name, Clients: clients, Store: a.store, Log: log,
+		Metrics:  fleetMetrics{measured, metrics.NewFleet(a.measured, ns, crName)},
+		Connect:  func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) { return peers.Git(gs.Spec.Git, secrets, remote) },
+		Eligible: func(gs *v1alpha1.GatewaySync) error { return peers.Reachable(&gs.Spec, secrets) },
+	})
+	if err != nil {
+		return err
+	}
+	a.follower, err = follow.New(follow.Config{
+		Identity: follow.Identity{Namespace: ns, Pod: a.name, PodUID: string(a.pod.UID), GatewaySync: crName, Gateway: a.name},
+		Version:  version, StartupFile: filepath.Join(a.dir, "repo", "startup.json"),
+		API: clients.Dynamic, Secrets: secrets, Remote: remote, Engine: a.engine, Log: log, Metrics: measured, Seen: a.leading.Saw,
+	})
+	return err
+}
+
+// close lets go of everything. The loops have ended.
+func (a *agent) close() error {
+	var errs []error
+	if a.engine != nil {
+		errs = append(errs, a.engine.Close())
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	if a.traffic != nil {
+		a.traffic.close()
+	}
+	if a.gw != nil {
+		errs = append(errs, a.gw.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", a.name, err)
+	}
+	return nil
+}

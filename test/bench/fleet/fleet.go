@@ -1,0 +1,166 @@
+// Package fleet measures many agents at once, against a real API server and a real git server: what they ask of the API
+// server for a sync and while nothing happens, how that grows with their number, and how long a commit takes until all of
+// them run it, verified.
+//
+//	go run ./test/bench fleet                    # 1, 10, 50 and 200 agents, and 50 GatewaySyncs with 20 each
+//	go run ./test/bench fleet -sizes 1,10 -n 1 -idle 15s
+//
+// The agents are the real loops, follower and lead, in this one process, with the rights and the admission policies that
+// the chart gives them, each with a token, a connection, a data directory and a simulated gateway of its own. Their pods
+// are objects that no node runs. What they save by sharing a process is the memory of its code; what they lose is that all
+// of them, the API server, etcd and git have the cores of one machine.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// settings is the command line.
+type settings struct {
+	sizes        []size
+	rounds       int
+	idle, within time.Duration
+	work         string
+	timeout      time.Duration
+	verbose      bool
+}
+
+// Bounds of what can be asked for.
+const (
+	maxAgents = 2000
+	maxRounds = 20
+)
+
+func parse(args []string, out io.Writer) (settings, error) {
+	var s settings
+	f := flag.NewFlagSet("fleet", flag.ContinueOnError)
+	f.SetOutput(out)
+	sizes := f.String("sizes", "1,10,50,200,50x20", "numbers of agents of one GatewaySync, or GatewaySyncs x agents")
+	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("syncs that are measured, 1 to %d", maxRounds))
+	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens")
+	f.DurationVar(&s.within, "within", 5*time.Minute, "give up on a sync after this time")
+	f.StringVar(&s.work, "work", os.TempDir(), "where gateways and repositories lie")
+	f.DurationVar(&s.timeout, "timeout", 30*time.Minute, "give up after this time")
+	f.BoolVar(&s.verbose, "v", false, "show the agents' logs")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	for text := range strings.SplitSeq(*sizes, ",") {
+		of, err := parseSize(text)
+		if err != nil {
+			return s, err
+		}
+		s.sizes = append(s.sizes, of)
+	}
+	switch {
+	case s.rounds < 1 || s.rounds > maxRounds:
+		return s, fmt.Errorf("-n: want 1 to %d", maxRounds)
+	case s.idle < time.Second:
+		return s, errors.New("-idle: want a second at least")
+	case f.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	return s, nil
+}
+
+func parseSize(text string) (size, error) {
+	sites, agents, many := strings.Cut(text, "x")
+	if !many {
+		sites, agents = "1", text
+	}
+	var of size
+	var err, err2 error
+	of.sites, err = strconv.Atoi(sites)
+	of.agents, err2 = strconv.Atoi(agents)
+	if err != nil || err2 != nil || of.sites < 1 || of.agents < 1 || of.sites > maxAgents || of.agents > maxAgents || of.total() > maxAgents {
+		return of, fmt.Errorf("-sizes: %q: want a number of agents, or GatewaySyncs x agents, with at most %d agents in all", text, maxAgents)
+	}
+	return of, nil
+}
+
+// Run is the whole program.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	s, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	work, err := os.MkdirTemp(s.work, "stoker-fleet-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	logger := slog.New(slog.DiscardHandler)
+	if s.verbose {
+		logger = slog.New(slog.NewTextHandler(stderr, nil))
+	}
+	klog.SetSlogLogger(logger) // client-go knows no other way
+	defer klog.ClearLogger()
+	defer debug.SetGCPercent(debug.SetGCPercent(20)) // as the agent sets it
+	talk := log.New(stderr, "", log.Ltime)
+	talk.Print("starting a control plane")
+	cluster, err := kubetest.Start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	if err := install(ctx, cluster); err != nil {
+		return err
+	}
+	admin, err := kube.ConnectTo(cluster.RESTConfig(), "bench")
+	if err != nil {
+		return err
+	}
+	var all []result
+	for i, of := range s.sizes {
+		talk.Printf("%s agents", of)
+		r, err := one(ctx, s, of, admin, filepath.Join(work, strconv.Itoa(i)), logger)
+		if err != nil {
+			return fmt.Errorf("%s agents: %w", of, err)
+		}
+		talk.Printf("%s agents: first sync %.1f s, next %.1f s", of, r.first.verified.Seconds(), r.syncs[0].verified.Seconds())
+		all = append(all, r)
+	}
+	return write(stdout, all)
+}
+
+// install gives agents their rights and binds them to the policies, as the chart does.
+func install(ctx context.Context, cluster *kubetest.Cluster) error {
+	cache, err := build.Open(build.Cache{})
+	if err != nil {
+		return err
+	}
+	base := filepath.Join(cache.Module, "kustomize", "base")
+	return cluster.Install(ctx, filepath.Join(base, "agent-role.yaml"), filepath.Join(base, "policies.yaml"))
+}
+
+func one(ctx context.Context, s settings, of size, admin kube.Clients, dir string, log *slog.Logger) (r result, err error) {
+	y, err := newYard(ctx, admin, dir, of, log)
+	if err != nil {
+		return r, err
+	}
+	r, err = y.measure(ctx, of, s.rounds, s.idle, s.within)
+	return r, errors.Join(err, y.close(), os.RemoveAll(dir))
+}

@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }
+
+// The periods are shorter than anybody would make them, and the git server is asked all the time: agents that wrote
+// because time passes, or asked because somebody looked, would be seen.
+func TestAnIdleFleetOfFiftyWritesNothingButItsLeadsLock(t *testing.T) {
+	const agents, idle = 50, 20 * time.Second
+	cluster := kubetest.Control(t)
+	require.NoError(t, install(t.Context(), cluster))
+	admin, err := kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	y, err := newYard(t.Context(), admin, t.TempDir(), size{1, agents}, slog.New(slog.DiscardHandler), func(gs *v1alpha1.GatewaySync) {
+		period := int32(5)
+		gs.Spec.Sync.Defaults.SyncPeriod, gs.Spec.Polling.Interval = &period, "1s"
+	})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, y.close()) }()
+	require.NoError(t, y.start(t.Context()))
+	require.NoError(t, y.bounded(t.Context(), 2*time.Minute, y.repo.Head(), ""))
+	require.NoError(t, y.settle(t.Context()))
+
+	versions := func() map[string]string {
+		all := map[string]string{}
+		gs, err := kube.GatewaySyncs(admin.Dynamic, y.sites[0].namespace).Get(t.Context(), crName)
+		require.NoError(t, err)
+		all["GatewaySync"] = gs.ResourceVersion
+		reports, bad, err := kube.SyncReports(admin.Dynamic, y.sites[0].namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, bad)
+		for _, r := range reports {
+			all[r.Name] = r.ResourceVersion
+		}
+		return all
+	}
+	turns := func() (n float64) {
+		for _, a := range y.agents {
+			families, err := a.measured.Gather()
+			require.NoError(t, err)
+			for _, f := range families {
+				if f.GetName() != "stoker_reconcile_total" {
+					continue
+				}
+				for _, m := range f.GetMetric() {
+					for _, l := range m.GetLabel() {
+						if l.GetValue() == "follow" {
+							n += m.GetCounter().GetValue()
+						}
+					}
+				}
+			}
+		}
+		return n
+	}
+	was, turned, began := versions(), turns(), y.mark()
+	require.Len(t, began.leads, 1)
+	require.NoError(t, sleep(t.Context(), idle))
+	w := y.since(began)
+
+	assert.Len(t, was, agents+1)
+	assert.Equal(t, was, versions(), "nothing was written by anybody")
+	assert.Greater(t, turns()-turned, 2.0*agents, "the followers are awake: they look at their files")
+	assert.Greater(t, w.git.Advertisements, 5, "and the lead looks at git")
+	assert.Zero(t, w.git.UploadPacks)
+	require.False(t, w.handed, "the lead stays")
+	assert.Empty(t, writers(w.sum(followers)))
+	lock := writers(w.sum(leaders))
+	assert.Positive(t, lock["update synctargets"], "the lock is renewed")
+	assert.LessOrEqual(t, lock["update synctargets"], int(w.took/(5*time.Second))+2)
+	delete(lock, "update synctargets")
+	assert.Empty(t, lock)
+	assert.Zero(t, w.busy(), "%v", w.sum(everybody).requests)
+	assert.Empty(t, w.sum(everybody).refused)
+}
+
+// writers leaves out what only reads.
+func writers(c counts) map[string]int {
+	all := maps.Clone(c.requests)
+	maps.DeleteFunc(all, func(what string, _ int) bool {
+		verb, _, _ := strings.Cut(what, " ")
+		return verb == "get" || verb == "list" || verb == watching
+	})
+	return all
+}
+
+func TestAFleetIsMeasuredFromEndToEndAndLeavesNothing(t *testing.T) {
+	work := t.TempDir()
+	var out strings.Builder
+	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))
+	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "2 × 2 agents: no status is written"} {
+		assert.Contains(t, out.String(), line)
+	}
+	assert.NotContains(t, out.String(), "missed")
+	left, err := os.ReadDir(work)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]size{"1": {1, 1}, "200": {1, 200}, "50x20": {50, 20}} {
+		of, err := parseSize(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, of)
+	}
+	for _, text := range []string{"", "0", "-3", "x", "1x", "x1", "1x2x3", "2001", "50x50", "4294967296x4294967296", "one"} {
+		_, err := parseSize(text)
+		assert.Error(t, err, text)
+	}
+}
+
+func TestRequestsAreNamedAsARoleNamesThem(t *testing.T) {
+	for _, c := range []struct{ method, url, want string }{
+		{http.MethodGet, "/api/v1/namespaces/a/pods?watch=true", "watch pods"},
+		{http.MethodGet, "/api/v1/namespaces/a/pods?limit=500", "list pods"},
+		{http.MethodGet, "/api/v1/namespaces/a", "get namespaces"},
+		{http.MethodGet, "/apis/stoker.io/v1alpha1/gatewaysyncs?watch=1", "watch gatewaysyncs"},
+		{http.MethodGet, "/apis/stoker.io/v1alpha1/namespaces/a/synctargets/site", "get synctargets"},
+		{http.MethodPut, "/apis/stoker.io/v1alpha1/namespaces/a/syncreports/gw-0", "update syncreports"},
+		{http.MethodPatch, "/apis/stoker.io/v1alpha1/namespaces/a/gatewaysyncs/site/status", "patch gatewaysyncs/status"},
+		{http.MethodPost, "/apis/events.k8s.io/v1/namespaces/a/events", "create events"},
+		{http.MethodGet, "/version", "get /version"},
+	} {
+		u, err := url.Parse("https://server" + c.url)
+		require.NoError(t, err)
+		verb, resource := classify(c.method, u)
+		assert.Equal(t, c.want, verb+" "+resource, c.url)
+	}
+}
+
+func TestAGoalIsMissedWhereTheFiguresSaySo(t *testing.T) {
+	plain := func(agents, perFollower, statuses, looks int) result {
+		r := result{size: size{1, agents}}
+		w := window{took: 10 * time.Second, verified: time.Second, each: map[*agent]counts{}, leads: map[*agent]bool{}}
+		for i := range agents {
+			a := &agent{}
+			c := counts{requests: map[string]int{"update syncreports": perFollower}, in: 4000 * int64(perFollower)}
+			if i == 0 {
+				w.leads[a], c.requests["patch gatewaysyncs/status"] = true, statuses
+			}
+			w.each[a] = c
+		}
+		w.git.UploadPacks, w.git.Advertisements = agents, agents+looks
+		r.syncs, r.idle = []window{w}, window{took: time.Minute}
+		return r
+	}
+	missed := func(all ...result) (what []string) {
+		for _, g := range judge(all) {
+			if !g.met {
+				what = append(what, g.what)
+			}
+		}
+		return what
+	}
+	assert.Empty(t, missed(plain(10, 1, 2, 1), plain(50, 1, 3, 1)))
+	assert.Len(t, missed(plain(10, 1, 2, 1), plain(50, 3, 3, 1)), 2, "requests and bytes grow")
+	assert.Len(t, missed(plain(10, 1, 4, 1)), 1, "too many statuses")
+	assert.Len(t, missed(plain(10, 1, 2, 10)), 1, "everybody asks git")
+	assert.Len(t, missed(plain(10, 3, 2, 1)), 1, "too many reports")
+	busy := plain(10, 1, 2, 1)
+	busy.idle = busy.syncs[0]
+	assert.Len(t, missed(busy), 2)
+}

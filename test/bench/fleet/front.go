@@ -1,0 +1,73 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	gosync "sync"
+	"time"
+)
+
+// front stands for the address 127.0.0.1 of every pod: what comes with a gateway's token goes to that gateway.
+type front struct {
+	port   int32
+	server *http.Server
+	pool   *http.Transport
+	served gosync.WaitGroup
+
+	mu      gosync.RWMutex
+	gateway map[string]*url.URL // by token
+	any     *url.URL            // answers what asks without one
+}
+
+// tokenHeader carries a gateway's API token.
+const tokenHeader = "X-Ignition-API-Token"
+
+func newFront(ctx context.Context) (*front, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return nil, errors.Join(errors.New("the front listens at no port"), listener.Close())
+	}
+	f := &front{port: int32(addr.Port), gateway: map[string]*url.URL{}, pool: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Second}}
+	silent := log.New(io.Discard, "", 0)
+	proxy := &httputil.ReverseProxy{ErrorLog: silent, Transport: f.pool, Rewrite: func(r *httputil.ProxyRequest) {
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		to, ok := f.gateway[r.In.Header.Get(tokenHeader)]
+		if !ok {
+			to = f.any
+		}
+		r.SetURL(to)
+	}}
+	f.server = &http.Server{Handler: proxy, ErrorLog: silent, ReadHeaderTimeout: 10 * time.Second}
+	f.served.Go(func() { _ = f.server.Serve(listener) })
+	return f, nil
+}
+
+func (f *front) add(token, gateway string) error {
+	u, err := url.Parse(gateway)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gateway[token], f.any = u, u
+	return nil
+}
+
+func (f *front) close() error {
+	err := f.server.Close()
+	f.served.Wait()
+	f.pool.CloseIdleConnections()
+	return err
+}

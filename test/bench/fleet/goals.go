@@ -1,0 +1,77 @@
+package fleet
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// What the project wants of a fleet.
+const (
+	// perSync is what a follower may ask for one sync, in a fleet of any size: its report, and before that, where the sync
+	// takes more than a second, that it is under way.
+	perSync = 2
+	// flat is how many times the bytes of the smallest fleet a follower may need in the largest: those of two reports.
+	flat = 2
+	// thousand is how long 1,000 agents may take for a commit of one file.
+	thousand = 30 * time.Second
+)
+
+type goal struct {
+	what, measured string
+	met            bool
+}
+
+// goals holds the figures against what the project wants of itself. What was not measured is left out.
+func goals(out io.Writer, all []result) error {
+	fmt.Fprint(out, "\n## Goals\n\n")
+	t := table(out, "goal", "measured", "")
+	for _, g := range judge(all) {
+		verdict := "met"
+		if !g.met {
+			verdict = "**missed**"
+		}
+		fmt.Fprintf(t, "| %s\t| %s\t| %s\t|\n", g.what, g.measured, verdict)
+	}
+	return t.Flush()
+}
+
+func judge(all []result) []goal {
+	var found []goal
+	add := func(met bool, what, measured string, a ...any) {
+		found = append(found, goal{what, fmt.Sprintf(measured, a...), met})
+	}
+	var fleets []result // of one GatewaySync, with followers, from small to large
+	for _, r := range all {
+		if r.size.sites == 1 && r.size.agents > 1 {
+			fleets = append(fleets, r)
+		}
+	}
+	if n := len(fleets); n > 1 {
+		small, large := fleets[0], fleets[n-1]
+		what := fmt.Sprintf("%s agents against %s, ", large.size, small.size)
+		a, b := median(small, small.kilobytes(followers)), median(large, large.kilobytes(followers))
+		add(b <= flat*a, what+fmt.Sprintf("bytes per follower and sync: at most %d ×", flat), "%.1f kB against %.1f kB", b, a)
+	}
+	for _, r := range all {
+		what := r.size.String() + " agents: "
+		if r.size.agents > 1 {
+			n := median(r, requests(followers))
+			add(n <= perSync, what+fmt.Sprintf("at most %d requests per follower and sync", perSync), "%.2f", n)
+		}
+		sec := median(r, func(w window) float64 { return w.verified.Seconds() })
+		n := median(r, writes)
+		add(n <= sec+2, what+"a sync is told in one status write a second and one at each end", "%.1f in %.1f s", n, sec)
+		looks := median(r, r.looks)
+		add(looks <= 1.1, what+"one look at git per GatewaySync and sync", "%.2f", looks)
+		fetches := median(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) })
+		add(fetches <= 1, what+"one fetch per agent and sync", "%.2f", fetches)
+		sum := r.idle.sum(everybody)
+		add(sum.requests["patch gatewaysyncs/status"] == 0, what+"no status is written while nothing happens", "%d in %.0f s", sum.requests["patch gatewaysyncs/status"], r.idle.took.Seconds())
+		add(r.idle.busy() == 0, what+"no request while nothing happens, but watches and the lead's lock", "%d in %.0f s", r.idle.busy(), r.idle.took.Seconds())
+		if r.size.total() >= 1000 {
+			add(sec <= thousand.Seconds(), what+fmt.Sprintf("all verified within %.0f s", thousand.Seconds()), "%.1f s", sec)
+		}
+	}
+	return found
+}

@@ -1,0 +1,236 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+// window is what happened between two moments.
+type window struct {
+	took     time.Duration // the whole window
+	verified time.Duration // of a sync: until the last status said so
+	each     map[*agent]counts
+	leads    map[*agent]bool // who led at its beginning
+	handed   bool            // somebody else led at its end
+	git      gitserver.Stats
+	cpu      time.Duration // of this process
+}
+
+// mark is a moment.
+type mark struct {
+	at    time.Time
+	each  map[*agent]counts
+	leads map[*agent]bool
+	git   gitserver.Stats
+	cpu   time.Duration
+}
+
+func (y *yard) mark() mark {
+	m := mark{at: time.Now(), each: map[*agent]counts{}, leads: y.leads(), git: y.git.Stats(), cpu: used()}
+	for _, a := range y.agents {
+		m.each[a] = a.traffic.counts()
+	}
+	return m
+}
+
+func (y *yard) since(was mark) window {
+	is := y.mark()
+	w := window{took: is.at.Sub(was.at), each: map[*agent]counts{}, leads: was.leads, handed: !maps.Equal(was.leads, is.leads), cpu: is.cpu - was.cpu}
+	for a, c := range is.each {
+		w.each[a] = c.since(was.each[a])
+	}
+	w.git = gitserver.Stats{Requests: is.git.Requests - was.git.Requests, Advertisements: is.git.Advertisements - was.git.Advertisements,
+		UploadPacks: is.git.UploadPacks - was.git.UploadPacks, PackBytes: is.git.PackBytes - was.git.PackBytes, Out: is.git.Out - was.git.Out}
+	return w
+}
+
+// used is the CPU time of this process.
+func used() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// resident is the memory of this process, after it gave back what it can; 0 where the system does not tell.
+func resident() int64 {
+	debug.FreeOSMemory()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	if fields := strings.Fields(string(b)); len(fields) > 1 {
+		if pages, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+			return pages * int64(os.Getpagesize())
+		}
+	}
+	return 0
+}
+
+// result is all that was measured of a size.
+type result struct {
+	size       size
+	first      window // from the start of all agents
+	syncs      []window
+	idle       window
+	memory     int64 // bytes, for each agent
+	goroutines int   // for each agent
+}
+
+// The lock of a lead: it reads and writes the SyncTarget as long as it leads.
+var locking = map[string]bool{"get synctargets": true, "update synctargets": true}
+
+// busy counts the requests that are neither a watch nor a lock's.
+func (w window) busy() (n int) {
+	for _, c := range w.each {
+		for what, times := range c.requests {
+			if !locking[what] && !strings.HasPrefix(what, watching+" ") {
+				n += times
+			}
+		}
+	}
+	return n
+}
+
+const (
+	// calm is how long nothing happens before and after a sync.
+	calm = 3 * time.Second
+	// calmWithin bounds the waiting for that.
+	calmWithin = 2 * time.Minute
+)
+
+// settle waits until only locks are renewed.
+func (y *yard) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, calmWithin)
+	defer cancel()
+	was, since := y.mark(), time.Now()
+	for time.Since(since) < calm {
+		if err := sleep(ctx, calm/10); err != nil {
+			w := y.since(was)
+			return fmt.Errorf("the fleet does not come to rest within %s: %w: %v", calmWithin, err, w.sum(everybody).requests)
+		}
+		if y.since(was).busy() > 0 {
+			was, since = y.mark(), time.Now()
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// measure brings a fleet up and measures it: the first sync, an idle time, and as many syncs of one changed file.
+func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within time.Duration) (r result, err error) {
+	r.size = of
+	memory, goroutines, began := resident(), runtime.NumGoroutine(), y.empty()
+	if err := y.start(ctx); err != nil {
+		return r, err
+	}
+	if err := y.bounded(ctx, within, y.repo.Head(), ""); err != nil {
+		return r, err
+	}
+	verified := time.Since(began.at)
+	if err := y.settle(ctx); err != nil {
+		return r, err
+	}
+	r.first = y.since(began)
+	r.first.verified = verified
+	r.memory, r.goroutines = (resident()-memory)/int64(of.total()), (runtime.NumGoroutine()-goroutines)/of.total()
+	quiet := y.mark()
+	if err := sleep(ctx, idle); err != nil {
+		return r, err
+	}
+	r.idle = y.since(quiet)
+	for n := range rounds {
+		w, err := y.round(ctx, n+1, within)
+		if err != nil {
+			return r, fmt.Errorf("sync %d: %w", n+1, err)
+		}
+		r.syncs = append(r.syncs, w)
+	}
+	return r, nil
+}
+
+// empty is the moment before any agent runs.
+func (y *yard) empty() mark {
+	return mark{at: time.Now(), each: map[*agent]counts{}, leads: map[*agent]bool{}, git: y.git.Stats(), cpu: used()}
+}
+
+// round is one sync: a commit, and the annotation that asks for it.
+func (y *yard) round(ctx context.Context, n int, within time.Duration) (window, error) {
+	commit, err := y.commit(n)
+	if err != nil {
+		return window{}, err
+	}
+	began := y.mark()
+	request := time.Now().UTC().Format(time.RFC3339Nano)
+	if err := y.ask(ctx, request); err != nil {
+		return window{}, err
+	}
+	if err := y.bounded(ctx, within, commit, request); err != nil {
+		return window{}, err
+	}
+	verified := time.Since(began.at)
+	if err := y.settle(ctx); err != nil {
+		return window{}, err
+	}
+	w := y.since(began)
+	w.verified = verified
+	return w, nil
+}
+
+func (y *yard) bounded(ctx context.Context, within time.Duration, commit, request string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("too slow"))
+	defer cancel()
+	return y.verified(ctx, commit, request)
+}
+
+// who chooses agents.
+type who func(w window, a *agent) bool
+
+func everybody(window, *agent) bool     { return true }
+func followers(w window, a *agent) bool { return !w.leads[a] }
+func leaders(w window, a *agent) bool   { return w.leads[a] }
+func (w window) number(of who) (n int) {
+	for a := range w.each {
+		if of(w, a) {
+			n++
+		}
+	}
+	return n
+}
+
+// sum adds up what agents did.
+func (w window) sum(of who) counts {
+	s := counts{requests: map[string]int{}, refused: map[string]int{}, events: map[string]int{}}
+	for a, c := range w.each {
+		if !of(w, a) {
+			continue
+		}
+		for _, m := range []struct{ to, from map[string]int }{{s.requests, c.requests}, {s.refused, c.refused}, {s.events, c.events}} {
+			for k, n := range m.from {
+				m.to[k] += n
+			}
+		}
+		s.in, s.out = s.in+c.in, s.out+c.out
+	}
+	return s
+}

@@ -1,0 +1,186 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// median returns the median of a figure over the syncs of a size.
+func median[T cmp.Ordered](r result, figure func(window) T) T {
+	var all []T
+	for _, w := range r.syncs {
+		all = append(all, figure(w))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// per is a number for each agent of a group, 0 where it is empty.
+func per(n int64, of int) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(n) / float64(of)
+}
+
+// asked counts requests, those about the lock set apart, and those that open a watch left out.
+func asked(c counts) (requests, lock int) {
+	for what, n := range c.requests {
+		switch {
+		case strings.HasPrefix(what, watching+" "):
+		case locking[what]:
+			lock += n
+		default:
+			requests += n
+		}
+	}
+	return requests, lock
+}
+
+// requests is what an agent of a group asks in a window, beside watches and the lock.
+func requests(of who) func(window) float64 {
+	return func(w window) float64 {
+		n, _ := asked(w.sum(of))
+		return per(int64(n), w.number(of))
+	}
+}
+
+// writes is how often the status of a GatewaySync is written.
+func writes(w window) float64 {
+	return per(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), len(w.leads))
+}
+
+// kilobytes is what goes over the connection of an agent in a window, but for what goes over it while nothing happens.
+func (r result) kilobytes(of who) func(window) float64 {
+	return func(w window) float64 {
+		rate := r.idle.kilobytes(of) / r.idle.took.Seconds()
+		return max(w.kilobytes(of)-rate*w.took.Seconds(), 0)
+	}
+}
+
+func (w window) kilobytes(of who) float64 {
+	s := w.sum(of)
+	return per(s.in+s.out, w.number(of)) / 1000
+}
+
+// looks is how often git is asked for its refs beside the fetches, each of which asks once, for each GatewaySync.
+func (r result) looks(w window) float64 {
+	return per(int64(w.git.Advertisements-w.git.UploadPacks), r.size.sites)
+}
+
+func write(out io.Writer, all []result) error {
+	fmt.Fprintf(out, "# Fleet\n\n%s/%s, %d cores, %s. Agents, API server, etcd and git share them.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
+	fmt.Fprintf(out, "Figures of syncs are medians of %d. A sync begins with the annotation stoker.io/requested-at.\n", len(all[0].syncs))
+	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, goals} {
+		if err := section(out, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table begins a Markdown table.
+func table(out io.Writer, columns ...string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	fmt.Fprintf(t, "| %s\t|\n|%s\n", strings.Join(columns, "\t| "), strings.Repeat(" ---\t|", len(columns)))
+	return t
+}
+
+func syncs(out io.Writer, all []result) error {
+	fmt.Fprint(out, "\n## A commit of one file\n\n")
+	t := table(out, "agents", "first sync, s", "all verified, s", "from – to", "requests per follower", "of a lead", "kB per follower", "of a lead",
+		"status writes", "looks at git", "fetches per agent")
+	for _, r := range all {
+		took := func(w window) float64 { return w.verified.Seconds() }
+		low, high := r.syncs[0].verified, r.syncs[0].verified
+		for _, w := range r.syncs {
+			low, high = min(low, w.verified), max(high, w.verified)
+		}
+		fmt.Fprintf(t, "| %s\t| %.1f\t| %.2f\t| %.2f – %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.2f\t|\n", r.size, r.first.verified.Seconds(),
+			median(r, took), low.Seconds(), high.Seconds(), median(r, requests(followers)), median(r, requests(leaders)),
+			median(r, r.kilobytes(followers)), median(r, r.kilobytes(leaders)), median(r, writes), median(r, r.looks),
+			median(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) }))
+	}
+	return t.Flush()
+}
+
+// detail says what the requests are.
+func detail(out io.Writer, all []result) error {
+	fmt.Fprint(out, "\n## Requests and watch events of an agent, by what they are about\n\nThe last sync, and its lock; first sync: all that an agent asks from its start on.\n\n")
+	columns := []string{"what"}
+	for _, r := range all {
+		columns = append(columns, r.size.String()+": first", "follower", "lead")
+	}
+	t := table(out, columns...)
+	names := map[string]bool{}
+	sums := make([][3]counts, len(all))
+	sizes := make([][3]int, len(all))
+	for i, r := range all {
+		last := r.syncs[len(r.syncs)-1]
+		sums[i] = [3]counts{r.first.sum(everybody), last.sum(followers), last.sum(leaders)}
+		sizes[i] = [3]int{r.size.total(), last.number(followers), last.number(leaders)}
+		for _, c := range sums[i] {
+			for _, m := range []map[string]int{c.requests, named(c.events, "event of "), named(c.refused, "refused: ")} {
+				for what := range m {
+					names[what] = true
+				}
+			}
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(t, "| %s", what)
+		for i := range all {
+			for j, c := range sums[i] {
+				n := c.requests[what] + named(c.events, "event of ")[what] + named(c.refused, "refused: ")[what]
+				fmt.Fprintf(t, "\t| %s", figure(per(int64(n), sizes[i][j])))
+			}
+		}
+		fmt.Fprint(t, "\t|\n")
+	}
+	return t.Flush()
+}
+
+func named(m map[string]int, prefix string) map[string]int {
+	to := make(map[string]int, len(m))
+	for k, n := range m {
+		to[prefix+k] = n
+	}
+	return to
+}
+
+func figure(n float64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", n)
+}
+
+// perMinute is a number of an idle time, for a minute and each of a group.
+func (r result) perMinute(n int64, of int) float64 {
+	return per(n, of) * float64(time.Minute) / float64(r.idle.took)
+}
+
+func idle(out io.Writer, all []result) error {
+	fmt.Fprint(out, "\n## A minute in which nothing happens\n\n")
+	t := table(out, "agents", "requests per follower", "of a lead", "its lock", "status writes", "kB per follower", "of a lead", "looks at git", "CPU per agent, ms",
+		"MiB per agent", "goroutines per agent")
+	for _, r := range all {
+		w := r.idle
+		follower, stray := asked(w.sum(followers))
+		lead, lock := asked(w.sum(leaders))
+		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.2f\t| %.1f\t| %.1f\t| %.2f\t| %.1f\t| %.2f\t| %d\t|\n", r.size,
+			r.perMinute(int64(follower+stray), w.number(followers)), r.perMinute(int64(lead), w.number(leaders)), r.perMinute(int64(lock), w.number(leaders)),
+			r.perMinute(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), r.size.sites),
+			w.kilobytes(followers)*60/w.took.Seconds(), w.kilobytes(leaders)*60/w.took.Seconds(),
+			r.perMinute(int64(w.git.Advertisements), r.size.sites), r.perMinute(w.cpu.Milliseconds(), r.size.total()),
+			float64(r.memory)/(1<<20), r.goroutines)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,323 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	gosync "sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// size is a number of GatewaySyncs, each in a namespace of its own, and of agents for each.
+type size struct{ sites, agents int }
+
+func (s size) total() int { return s.sites * s.agents }
+
+func (s size) String() string {
+	if s.sites == 1 {
+		return fmt.Sprint(s.agents)
+	}
+	return fmt.Sprintf("%d × %d", s.sites, s.agents)
+}
+
+// site is a GatewaySync and its agents.
+type site struct {
+	yard      *yard
+	namespace string
+	agents    []*agent
+}
+
+// yard is everything that a measurement needs: namespaces on an API server, a git server, gateways and agents.
+type yard struct {
+	dir    string
+	admin  kube.Clients
+	log    *slog.Logger
+	git    *gitserver.Server
+	repo   *gitserver.Repo
+	front  *front
+	sites  []*site
+	agents []*agent // of all sites
+
+	syncs   *kube.Informer[v1alpha1.GatewaySync]
+	changed chan struct{}
+	running gosync.WaitGroup
+	stop    context.CancelFunc // ends the agents
+	unwatch context.CancelFunc
+}
+
+const (
+	// stopWithin bounds the end of all agents.
+	stopWithin = time.Minute
+	repository = "site.git"
+	// files is how many a gateway gets from git.
+	files = 12
+)
+
+// atOnce is how many pods are made at the same time.
+const atOnce = 8
+
+// newYard makes namespaces, pods and gateways. Agents do not run yet. change is made to every GatewaySync.
+func newYard(ctx context.Context, admin kube.Clients, dir string, of size, log *slog.Logger, change ...func(*v1alpha1.GatewaySync)) (_ *yard, err error) {
+	y := &yard{dir: dir, admin: admin, log: log, changed: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, y.close())
+		}
+	}()
+	root := filepath.Join(dir, "git")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, err
+	}
+	if y.git, err = gitserver.Start(root, gitserver.Options{}); err != nil {
+		return nil, err
+	}
+	if y.front, err = newFront(ctx); err != nil {
+		return nil, err
+	}
+	err = y.write(func(t gitserver.TB) { y.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
+	if err != nil {
+		return nil, err
+	}
+	if _, err := y.commit(0); err != nil {
+		return nil, err
+	}
+	if err := y.watch(ctx); err != nil {
+		return nil, err
+	}
+	for i := range of.sites {
+		if err := y.site(ctx, i, of.agents, change); err != nil {
+			return nil, err
+		}
+	}
+	return y, nil
+}
+
+// site makes a namespace with a GatewaySync and its pods.
+func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.GatewaySync)) error {
+	core := y.admin.Core
+	ns, err := core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprintf("fleet-%d-", i)}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	s := &site{yard: y, namespace: ns.Name}
+	y.sites = append(y.sites, s)
+	if _, err := core.CoreV1().ServiceAccounts(ns.Name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err = core.RbacV1().RoleBindings(ns.Name).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "stoker-agent"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: ns.Name}}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: ns.Name}}
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = y.git.URL(repository), "main"
+	gs.Spec.Gateway.Port = &y.front.port
+	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	for _, c := range change {
+		c(gs)
+	}
+	if _, err := kube.GatewaySyncs(y.admin.Dynamic, ns.Name).Create(ctx, gs, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for n := range agents {
+		a := &agent{of: s, name: fmt.Sprintf("gw-%d", n), dir: filepath.Join(y.dir, ns.Name, fmt.Sprint(n))}
+		s.agents, y.agents = append(s.agents, a), append(y.agents, a)
+		group.Go(func() error { return a.prepare(ctx, y.log) })
+	}
+	return group.Wait()
+}
+
+// start runs all agents.
+func (y *yard) start(ctx context.Context) error {
+	group, wiring := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, a := range y.agents {
+		group.Go(func() error { return a.wire(wiring, y.log.With("namespace", a.of.namespace, "gateway", a.name)) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	ctx, y.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, a := range y.agents {
+		y.running.Go(func() { _ = a.follower.Run(ctx) }) // both always return nil
+		y.running.Go(func() { _ = a.leading.Run(ctx) })
+	}
+	return nil
+}
+
+// end asks all agents to end and waits for them.
+func (y *yard) end() error {
+	if y.stop == nil {
+		return nil
+	}
+	y.stop()
+	y.stop = nil
+	ended := make(chan struct{})
+	go func() { y.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(stopWithin):
+		return fmt.Errorf("agents run %s after they were asked to end", stopWithin)
+	}
+}
+
+// close ends everything; the namespaces stay on the API server.
+func (y *yard) close() error {
+	errs := []error{y.end()}
+	for _, a := range y.agents {
+		errs = append(errs, a.close())
+	}
+	if y.unwatch != nil {
+		y.unwatch()
+	}
+	if y.front != nil {
+		errs = append(errs, y.front.close())
+	}
+	if y.git != nil {
+		errs = append(errs, y.git.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// failed ends a call of a gitserver.Repo.
+type failed struct{ error }
+
+type thrower struct{}
+
+func (thrower) Helper()                           {}
+func (thrower) Fatalf(format string, args ...any) { panic(failed{fmt.Errorf(format, args...)}) }
+
+// write does something to the repository.
+func (y *yard) write(do func(gitserver.TB)) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			f, ok := r.(failed)
+			if !ok {
+				panic(r)
+			}
+			err = f.error
+		}
+	}()
+	do(thrower{})
+	return nil
+}
+
+// commit pushes a commit that changes one file, the first one all of them, and returns its id.
+func (y *yard) commit(n int) (id string, err error) {
+	edits := map[string]string{"projects/line/project.json": fmt.Sprintf(`{"title": "commit %d", "description": "", "parent": "", "enabled": true, "inheritable": false}`, n)}
+	if n == 0 {
+		for i := range (files - 1) / 2 {
+			dir := fmt.Sprintf("projects/line/ignition/script-python/module%d/", i)
+			edits[dir+"code.py"] = strings.Repeat(fmt.Sprintf("def f%d():\n    return %d\n", i, i), 40)
+			edits[dir+"resource.json"] = `{"scope": "A", "version": 1, "restricted": false, "overridable": true, "files": ["code.py"], "attributes": {}}`
+		}
+	}
+	err = y.write(func(gitserver.TB) { id = y.repo.Commit(fmt.Sprintf("commit %d", n), gitserver.Files(edits)) })
+	return id, err
+}
+
+// watch keeps an eye on all GatewaySyncs, over a connection that is not counted.
+func (y *yard) watch(ctx context.Context) error {
+	var err error
+	y.syncs, err = kube.GatewaySyncs(y.admin.Dynamic, "").Informer(nil, 0, func(string, string) {
+		select {
+		case y.changed <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, y.unwatch = context.WithCancel(context.WithoutCancel(ctx))
+	go y.syncs.Run(ctx)
+	return nil
+}
+
+// ask annotates all GatewaySyncs with a new request for a look at git, all at once.
+func (y *yard) ask(ctx context.Context, at string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		v1alpha1.AnnotationRequestedAt: at, v1alpha1.AnnotationRequestedBy: "cli"}}})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range y.sites {
+		group.Go(func() error {
+			_, err := kube.GatewaySyncs(y.admin.Dynamic, s.namespace).Patch(ctx, crName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-request"})
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// verified waits until every status says that all gateways run the commit, verified, and have dealt with the request.
+func (y *yard) verified(ctx context.Context, commit, request string) error {
+	waiting := slices.Clone(y.sites)
+	for {
+		waiting = slices.DeleteFunc(waiting, func(s *site) bool { return s.verified(commit, request) })
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d GatewaySyncs do not come to commit %s: %w: %s", len(waiting), len(y.sites), commit, ctx.Err(), waiting[0].story())
+		case <-y.changed:
+		}
+	}
+}
+
+func (s *site) verified(commit, request string) bool {
+	gs, err := s.yard.syncs.Get(s.namespace, crName)
+	if err != nil {
+		return false
+	}
+	st := &gs.Status
+	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.LastSyncCommit == commit &&
+		st.GatewaysReady == fmt.Sprintf("%d/%d", len(s.agents), len(s.agents)) && (request == "" || st.LastHandledRequest == request)
+}
+
+// story says where a GatewaySync stands.
+func (s *site) story() string {
+	gs, err := s.yard.syncs.Get(s.namespace, crName)
+	if err != nil {
+		return err.Error()
+	}
+	text := gs.Status.GatewaysReady + " ready"
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+		text += ", " + c.Reason + ": " + c.Message
+	}
+	return text
+}
+
+// leads returns the agents that lead.
+func (y *yard) leads() map[*agent]bool {
+	all := map[*agent]bool{}
+	for _, a := range y.agents {
+		if a.leading.Leading() {
+			all[a] = true
+		}
+	}
+	return all
+}
