@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
@@ -158,4 +159,23 @@ func at(v any, path string) (any, bool) {
 		}
 	}
 	return v, true
+}
+
+func TestTheNotesNameTheNextTwoCommands(t *testing.T) {
+	notes := func(v values) string {
+		r, err := install(t, v)
+		require.NoError(t, err)
+		return r.Info.Notes
+	}
+	standard := notes(nil)
+	assert.Contains(t, standard, "helm test stoker -n stoker-system\n")
+	_, manifest, found := strings.Cut(standard, "kubectl apply -n NAMESPACE -f - <<'YAML'\n")
+	require.True(t, found)
+	manifest, _, found = strings.Cut(manifest, "     YAML\n")
+	require.True(t, found)
+	assert.Equal(t, "GatewaySync", parseOne(t, manifest).GetKind(), "it can be pasted")
+	assert.NotContains(t, standard, "kubectl label namespace")
+	assert.NotContains(t, standard, "kubectl create rolebinding")
+	assert.Contains(t, notes(set("webhook.namespaceSelector.requireLabel", true)), "kubectl label namespace NAMESPACE stoker.io/injection=enabled")
+	assert.Contains(t, notes(set("rbac.autoBindAgent.enabled", false)), "kubectl create rolebinding stoker-agent -n NAMESPACE --clusterrole=stoker-agent")
 }

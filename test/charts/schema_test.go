@@ -92,6 +92,9 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		{"injector.resources.limits.memory", "a lot"},
 		{"injector.extraArgs", []any{"log-level=debug"}},
 		{"injector.podLabels", values{"a": "b c"}},
+		{"commonLabels", values{"app.kubernetes.io/name": "mine"}},
+		{"injector.podLabels", values{"app.kubernetes.io/component": "mine"}},
+		{"metrics.podMonitor.labels", values{"helm.sh/chart": "mine"}},
 		{"commonLabels", values{"a": strings.Repeat("x", 64)}},
 		{"metrics.podMonitor.interval", "often"},
 	} {
