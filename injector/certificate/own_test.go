@@ -140,6 +140,31 @@ func verify(o *certificate.Own, bundle []byte) error {
 	return err
 }
 
+// I8: replicas that start on nothing at the same moment agree on one certificate.
+func TestReplicasThatRaceForTheFirstCertificateAgree(t *testing.T) {
+	for range 20 {
+		client := fake.NewClientset(configuration())
+		ctx, cancel := context.WithCancel(t.Context())
+		replicas := make([]*certificate.Own, 8)
+		var group sync.WaitGroup
+		for i := range replicas {
+			replicas[i] = newOwn(client, 20*time.Millisecond, time.Hour)
+			group.Go(func() { assert.NoError(t, replicas[i].Run(ctx)) })
+		}
+		serials := map[string]bool{}
+		for _, o := range replicas {
+			require.Eventually(t, o.Ready, 20*time.Second, time.Millisecond)
+			c, err := o.GetCertificate(nil)
+			require.NoError(t, err)
+			serials[c.Leaf.SerialNumber.String()] = true
+			assert.NoError(t, connect(o, bundles(t, client)[0]))
+		}
+		assert.Len(t, serials, 1)
+		cancel()
+		group.Wait()
+	}
+}
+
 func TestNoKeyOfAnAuthorityIsKept(t *testing.T) {
 	client := fake.NewClientset(configuration())
 	start(t, newOwn(client, time.Minute, time.Hour))
