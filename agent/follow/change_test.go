@@ -41,6 +41,24 @@ func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T)
 	assert.Equal(t, gs.Generation, s.Generation)
 }
 
+func TestNobodyReadsTheSpecBeforeItsLeadHasResolvedTheRef(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	gs := w.gatewaySync(p)
+	w.lead(generation(0), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "", "" })
+	p.start()
+	eventually(t, "a report that it waits", func() bool {
+		r, err := kube.SyncReports(w.clients.Dynamic, w.ns).Get(t.Context(), p.name)
+		return err == nil && strings.Contains(r.Status.Message, "has not resolved its ref yet")
+	})
+	assert.Zero(t, p.agent.traffic.count("GET gatewaysyncs"))
+
+	w.lead(at(first), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
+	p.synced(first, "one")
+	assert.Equal(t, 1, p.agent.traffic.count("GET gatewaysyncs"))
+}
+
 func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

@@ -45,6 +45,9 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner {
 		return s.gs, nil
 	}
+	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
+		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
+	}
 	if !poked && f.Now().Before(s.retry) {
 		s.due = s.retry
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "waiting for generation %d of GatewaySync %s", in.generation, f.GatewaySync)
