@@ -139,6 +139,9 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	l.settle()
 	l.wish = src.Look(ctx, poked)
 	l.deliver(ctx)
+	if !l.sync.due.IsZero() && !l.Now().Before(l.sync.due) {
+		l.sync.due = l.Now().Add(l.period()) // it was due and may not be tried now: that is no reason to turn in haste
+	}
 	l.checkDrift(ctx)
 	l.publish()
 	l.Metrics.Turn(l.Name, string(l.State().Reason.Class()), l.Now().Sub(started))
