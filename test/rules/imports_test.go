@@ -14,6 +14,7 @@ import (
 var floors = [][]string{
 	{"api/v1alpha1"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/pace", "internal/file"},
+	{"internal/verb"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
 	{"agent/plan"},

@@ -1,0 +1,239 @@
+package verb
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Phase is how far the gateways are with what they are to run.
+type Phase string
+
+// The phases. Only Progressing is followed by another one while nobody asks for something else.
+const (
+	Progressing Phase = "Progressing"
+	Succeeded   Phase = "Succeeded"
+	Failed      Phase = "Failed"
+	Held        Phase = "Held"
+	Overtaken   Phase = "Superseded"
+)
+
+// Verdict is where a fleet stands with what was asked of it.
+type Verdict struct {
+	Phase    Phase           `json:"phase"`
+	Ref      string          `json:"ref"`
+	Commit   string          `json:"commit,omitempty"`
+	Gateways Count           `json:"gateways"`
+	Reason   v1alpha1.Reason `json:"reason,omitempty"`
+	Message  string          `json:"message"`
+	// Behind are the gateways that do not run it yet.
+	Behind []Behind `json:"behind,omitempty"`
+	// Waits is true where all that is missing waits for a person, a gate or a Designer.
+	Waits bool `json:"waits,omitempty"`
+}
+
+// Count is a number of gateways.
+type Count struct {
+	Total  int `json:"total"`
+	Synced int `json:"synced"`
+	Failed int `json:"failed"`
+}
+
+// Behind is a gateway that does not run what it is to run, and why.
+type Behind struct {
+	Name    string                    `json:"name"`
+	Status  v1alpha1.GatewaySyncState `json:"status"`
+	Reason  v1alpha1.Reason           `json:"reason,omitempty"`
+	Commit  string                    `json:"commit,omitempty"`
+	Message string                    `json:"message,omitempty"`
+}
+
+// Judge says how far the gateways of gs are with ref, or, where ref is "", with what they are to run now. It is pure.
+//
+// It never relies on Ready alone: the status must speak of today's generation and ref, git must have been asked since the
+// last request, and each gateway must run the commit and have dealt with that request. reports, by pod, tell what a
+// gateway that failed has dealt with; without them a failure counts once all gateways have dealt with the request.
+func Judge(gs *v1alpha1.GatewaySync, ref string, reports map[string]*v1alpha1.SyncReport) Verdict {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	if err != nil {
+		return Verdict{Phase: Failed, Ref: ref, Reason: v1alpha1.ReasonRefNotFound, Message: err.Error()}
+	}
+	j := &judge{GatewaySync: gs, want: d, reports: reports, v: Verdict{Phase: Progressing, Ref: d.Ref}}
+	if ref != "" && d.Ref != ref {
+		return j.overtaken(ref)
+	}
+	j.count()
+	return j.judge()
+}
+
+type judge struct {
+	*v1alpha1.GatewaySync
+	want    v1alpha1.Desired
+	reports map[string]*v1alpha1.SyncReport
+	v       Verdict
+	broken  *Behind // the first gateway that cannot get there
+}
+
+func (j *judge) overtaken(ref string) Verdict {
+	who := "spec.git.ref says so"
+	if j.want.Override {
+		who = "asked for by an annotation"
+		if j.want.RequestedBy != "" {
+			who = "asked for by " + j.want.RequestedBy
+		}
+	}
+	j.v.Phase, j.v.Message = Overtaken, fmt.Sprintf("the gateways are to run %s (%s) and no longer %s", j.want.Ref, who, ref)
+	return j.v
+}
+
+// current reports whether the status speaks of this spec.
+func (j *judge) current() bool { return j.Status.ObservedGeneration == j.Generation }
+
+// looked reports whether git was asked for this ref since the last request, with whatever outcome.
+func (j *judge) looked() bool {
+	t := j.Status.Target
+	return j.current() && t != nil && t.Ref == j.want.Ref && (j.want.RequestedAt == "" || t.RequestedAt == j.want.RequestedAt)
+}
+
+// handled reports whether all gateways have dealt with the last request.
+func (j *judge) handled() bool {
+	return j.want.RequestedAt == "" || j.Status.LastHandledRequest == j.want.RequestedAt
+}
+
+// handledBy reports whether one gateway has.
+func (j *judge) handledBy(g *v1alpha1.DiscoveredGateway) bool {
+	if j.handled() {
+		return true
+	}
+	r := j.reports[g.PodName]
+	return r != nil && r.Status.HandledRequest == j.want.RequestedAt
+}
+
+// condition returns a condition of this generation.
+func (j *judge) condition(name string) *metav1.Condition {
+	c := meta.FindStatusCondition(j.Status.Conditions, name)
+	if c == nil || c.ObservedGeneration != j.Generation || !j.current() {
+		return nil
+	}
+	return c
+}
+
+// count looks at every gateway.
+func (j *judge) count() {
+	looked := j.looked()
+	if looked {
+		j.v.Commit = j.Status.Target.Commit
+	}
+	rows := j.Status.DiscoveredGateways
+	j.v.Gateways.Total = len(rows)
+	for i := range rows {
+		g := &rows[i]
+		there := g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
+		b := Behind{Name: g.Name, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message}
+		switch {
+		case there && looked && j.v.Commit != "" && g.SyncedCommit == j.v.Commit && j.handledBy(g):
+			j.v.Gateways.Synced++
+			continue
+		case there:
+			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "has not dealt with the request yet"
+		case looked && g.Reason.Class() == v1alpha1.ClassStalled && j.handledBy(g):
+			j.v.Gateways.Failed++
+			if j.broken == nil {
+				j.broken = &b
+			}
+		}
+		j.v.Behind = append(j.v.Behind, b)
+	}
+	// Of a very large fleet the status has not all rows; those that are left out are synced.
+	var synced, total int
+	if n, _ := fmt.Sscanf(j.Status.GatewaysReady, "%d/%d", &synced, &total); n == 2 && total > len(rows) && len(rows) > 0 {
+		j.v.Gateways.Synced += total - len(rows)
+		j.v.Gateways.Total = total
+	}
+}
+
+// judge returns the first of these that holds.
+func (j *judge) judge() Verdict {
+	c, n := j.v.Gateways, j.v.Gateways.Total
+	profiles, resolved, stalled := j.condition(v1alpha1.ConditionProfilesValid), j.condition(v1alpha1.ConditionRefResolved), j.condition(v1alpha1.ConditionStalled)
+	switch {
+	case profiles != nil && profiles.Status == metav1.ConditionFalse:
+		return j.say(Failed, v1alpha1.Reason(profiles.Reason), profiles.Message)
+	case j.looked() && resolved != nil && resolved.Status == metav1.ConditionFalse && v1alpha1.Reason(resolved.Reason).Class() == v1alpha1.ClassStalled:
+		return j.say(Failed, v1alpha1.Reason(resolved.Reason), resolved.Message)
+	case n > 0 && c.Synced == n && j.handled():
+		return j.say(Succeeded, v1alpha1.ReasonSynced, j.progress())
+	case j.broken != nil:
+		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)
+	case stalled != nil && (j.looked() || j.handled()) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
+		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
+	case j.Paused():
+		return j.say(Held, v1alpha1.ReasonPaused, j.progress()+"; paused: resume it, or look for spec.paused")
+	case n == 0:
+		return j.say(Progressing, v1alpha1.ReasonNoGateways, "no gateway was discovered")
+	case resolved != nil && resolved.Status == metav1.ConditionFalse:
+		return j.say(Progressing, v1alpha1.Reason(resolved.Reason), resolved.Message)
+	case !j.looked():
+		return j.say(Progressing, v1alpha1.ReasonWaitingForLead, j.away())
+	}
+	j.v.Waits = len(j.v.Behind) > 0
+	for _, b := range j.v.Behind {
+		j.v.Waits = j.v.Waits && b.Reason.Class() == v1alpha1.ClassHeld
+	}
+	reason := v1alpha1.ReasonProgressing
+	if len(j.v.Behind) > 0 && j.v.Behind[0].Reason != "" {
+		reason = j.v.Behind[0].Reason
+	}
+	return j.say(Progressing, reason, j.progress())
+}
+
+// away says why nobody has looked yet.
+func (j *judge) away() string {
+	if c := j.condition(v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
+		return c.Message
+	}
+	return "the lead has not asked git for " + j.want.Ref + " yet"
+}
+
+func (j *judge) say(p Phase, reason v1alpha1.Reason, message string) Verdict {
+	j.v.Phase, j.v.Reason, j.v.Message = p, reason, message
+	return j.v
+}
+
+// progress is the fleet in a line.
+func (j *judge) progress() string {
+	v := &j.v
+	what := v.Ref
+	if v.Commit != "" && !strings.HasPrefix(v.Commit, v.Ref) {
+		what += " at " + Short(v.Commit)
+	} else if v.Commit != "" {
+		what = Short(v.Commit)
+	}
+	line := fmt.Sprintf("%d of %d gateways run %s", v.Gateways.Synced, v.Gateways.Total, what)
+	if len(v.Behind) > 0 {
+		line += "; " + v.Behind[0].String()
+	}
+	if more := len(v.Behind) - 1; more > 0 {
+		line += fmt.Sprintf("; %d more", more)
+	}
+	return line
+}
+
+// String is a gateway and why it is behind.
+func (b Behind) String() string {
+	line := fmt.Sprintf("%s %s", b.Name, b.Status)
+	if b.Reason != "" && string(b.Reason) != string(b.Status) {
+		line += "/" + string(b.Reason)
+	}
+	if b.Message != "" {
+		line += ": " + b.Message
+	}
+	return line
+}
+
+// Short is the beginning of a commit that people read.
+func Short(commit string) string { return commit[:min(len(commit), minPrefix)] }

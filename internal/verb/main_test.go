@@ -1,0 +1,9 @@
+package verb
+
+import (
+	"testing"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }

@@ -1,0 +1,212 @@
+// Package verb holds what may be asked of a GatewaySync, as the command line and every other setter do it: which
+// annotations say it, how they are written, and how far the gateways have come with it. The command line prints what it
+// returns; nothing here prints.
+package verb
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Senders are the values of the annotation stoker.io/requested-by.
+var Senders = []string{"cli", "hook", "argocd", "kargo", "github", "gitlab", "gitea", "bitbucket", "azuredevops", "generic"}
+
+// Request is what a setter asks for.
+type Request struct {
+	// Ref is the ref that the gateways are to run; "" leaves it as it is and asks for a fresh look at git.
+	Ref string
+	// Unless is a commit: the request counts only while spec.git.ref resolves to it. Only with Ref.
+	Unless string
+	// By is one of Senders.
+	By string
+	// ID tells a request that is sent again from a new one; "" where the sender has none.
+	ID string
+	// Force asks to verify every managed file by its content, too.
+	Force bool
+}
+
+// Outcome is what became of a request.
+type Outcome string
+
+const (
+	// Set means that the request stands in the annotations now.
+	Set Outcome = "Set"
+	// Unchanged means that it stood there already, or that it was dealt with when it came first.
+	Unchanged Outcome = "Unchanged"
+	// Superseded means that a newer promotion has been asked for before: nothing was written.
+	Superseded Outcome = "Superseded"
+)
+
+// Answer is what a setter learns.
+type Answer struct {
+	Outcome Outcome
+	// At is the value of stoker.io/requested-at that stands on the object now: what a gateway must have dealt with.
+	At string
+	// Message is a sentence for people.
+	Message string
+	// GatewaySync is the object after the request.
+	GatewaySync *v1alpha1.GatewaySync
+}
+
+// InvalidError means that a request can never be carried out: somebody has to write another one.
+type InvalidError struct{ err error }
+
+func (e *InvalidError) Error() string { return e.err.Error() }
+
+func (e *InvalidError) Unwrap() error { return e.err }
+
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf(format, args...)} }
+
+const (
+	maxID  = 256
+	maxIDs = 32 << 10 // the whole annotation; all of an object's annotations have 256 KiB together
+)
+
+// Check says what is wrong with a request in itself.
+func (r Request) Check() error {
+	switch {
+	case !slices.Contains(Senders, r.By):
+		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(Senders, ", "))
+	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
+		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
+	case r.Unless != "" && !isCommit(r.Unless):
+		return invalid("%.80q is not a commit: write all its 40 hexadecimal digits", r.Unless)
+	case r.Unless != "" && r.Ref == "":
+		return invalid("a condition needs a ref that it belongs to")
+	}
+	return nil
+}
+
+func isCommit(s string) bool {
+	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// plan returns the annotations that carry a request out (nil takes one away), or none and an answer where there is nothing
+// to write. It is pure.
+func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*string, Answer, error) {
+	have := gs.Annotations
+	answer := Answer{Outcome: Unchanged, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
+	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
+	if last := ids[r.By]; r.ID != "" && last != "" {
+		if last == r.ID {
+			answer.Message = fmt.Sprintf("request %s of %s was taken before", r.ID, r.By)
+			return nil, answer, nil
+		}
+		if older(r.By, r.ID, last) {
+			answer.Outcome = Superseded
+			answer.Message = fmt.Sprintf("promotion %s is older than %s, which was asked for already", r.ID, last)
+			return nil, answer, nil
+		}
+	}
+	if r.Ref != "" && r.ID == "" && !r.Force {
+		d, err := v1alpha1.DesiredRef(gs, "")
+		if err == nil && d.Ref == r.Ref && (!d.Override || strings.EqualFold(have[v1alpha1.AnnotationRequestedUnless], r.Unless)) {
+			answer.Message = "it is to run " + r.Ref + " already"
+			return nil, answer, nil
+		}
+	}
+	at := stamp(now, answer.At)
+	write := map[string]*string{v1alpha1.AnnotationRequestedAt: &at, v1alpha1.AnnotationRequestedBy: &r.By}
+	if r.Ref != "" {
+		over := v1alpha1.RequestOver(r.Ref, gs.Spec.Git.Ref, at)
+		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
+		write[v1alpha1.AnnotationRequestedUnless] = nil
+		if r.Unless != "" {
+			write[v1alpha1.AnnotationRequestedUnless] = &r.Unless
+		}
+	} else if _, asked := have[v1alpha1.AnnotationRequestedRef]; asked {
+		delete(write, v1alpha1.AnnotationRequestedBy) // it tells who asked for the ref
+	}
+	if r.Force {
+		write[v1alpha1.AnnotationForceSync] = &at
+	}
+	if r.ID != "" {
+		ids[r.By] = r.ID
+		text, err := writeIDs(ids, r.By)
+		if err != nil {
+			return nil, Answer{}, err
+		}
+		write[v1alpha1.AnnotationRequestedIDs] = &text
+	}
+	after := gs.DeepCopy()
+	after.Annotations = annotated(have, write)
+	if d, err := v1alpha1.DesiredRef(after, ""); err != nil {
+		return nil, Answer{}, &InvalidError{err}
+	} else if r.Ref != "" && d.Ref != r.Ref {
+		return nil, Answer{}, fmt.Errorf("the request for %s would not be in force", r.Ref)
+	}
+	answer.Outcome, answer.At = Set, at
+	return write, answer, nil
+}
+
+// annotated is what annotations are after a write.
+func annotated(have map[string]string, write map[string]*string) map[string]string {
+	after := maps.Clone(have)
+	if after == nil {
+		after = map[string]string{}
+	}
+	for name, value := range write {
+		if value == nil {
+			delete(after, name)
+		} else {
+			after[name] = *value
+		}
+	}
+	return after
+}
+
+// stamp is a time that differs from the last one, which clocks alone do not promise.
+func stamp(now time.Time, last string) string {
+	now = now.UTC()
+	if now.Format(time.RFC3339Nano) == last {
+		now = now.Add(1)
+	}
+	return now.Format(time.RFC3339Nano)
+}
+
+// readIDs reads the annotation stoker.io/requested-ids. What somebody else wrote there, and is not of its form, counts for
+// nothing: it is only there to know repeats.
+func readIDs(text string) map[string]string {
+	ids := map[string]string{}
+	if len(text) > maxIDs || json.Unmarshal([]byte(text), &ids) != nil || ids == nil {
+		return map[string]string{}
+	}
+	return ids
+}
+
+// writeIDs writes the annotation. Senders that are none are forgotten, so that it cannot grow.
+func writeIDs(ids map[string]string, keep string) (string, error) {
+	maps.DeleteFunc(ids, func(sender, id string) bool {
+		return sender != keep && (!slices.Contains(Senders, sender) || len(id) > maxID)
+	})
+	b, err := json.Marshal(ids)
+	if err != nil {
+		return "", errors.Join(errors.New("the ids cannot be written"), err)
+	}
+	return string(b), nil
+}
+
+// older reports whether a promotion of Kargo is older than the last one. Its name is <stage>.<ulid>.<freight>, and ULIDs
+// sort by time. Ids of others have no order.
+func older(by, id, last string) bool {
+	a, b := ulid(id), ulid(last)
+	return by == "kargo" && a != "" && b != "" && a < b
+}
+
+// ulid returns the ULID in the name of a promotion in lower case, or "". The stage may hold dots itself.
+func ulid(id string) string {
+	parts := strings.Split(strings.ToLower(id), ".")
+	for i := len(parts) - 1; i >= 0; i-- {
+		if p := parts[i]; len(p) == 26 && p[0] <= '7' && strings.Trim(p, "0123456789abcdefghjkmnpqrstvwxyz") == "" {
+			return p
+		}
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package verb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// ErrTooEarly means that the lead has not yet said what a rollback needs to know: ask again soon.
+var ErrTooEarly = errors.New("the lead has not yet said where spec.git.ref stands")
+
+// minPrefix is how many digits name a commit of the history.
+const minPrefix = 7
+
+// Rollback asks for the last good commit, or for the one of the history that to begins with. Where spec.git.ref led to what
+// is rolled back, the request counts only until that ref moves on. A rollback to what is wanted already changes nothing.
+func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id string) (Answer, error) {
+	if err := (Request{By: by, ID: id}).Check(); err != nil {
+		return Answer{}, err
+	}
+	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		r, answer, err := rollback(gs, to)
+		if err != nil || answer.Outcome != "" {
+			return nil, answer, err
+		}
+		r.By, r.ID = by, id
+		write, answer, err := r.plan(gs, s.now())
+		if answer.Outcome == Set {
+			answer.Message = "to " + r.Ref[:minPrefix]
+			if r.Unless != "" {
+				answer.Message += fmt.Sprintf(" until %s moves on from %s", gs.Spec.Git.Ref, r.Unless[:minPrefix])
+			} else {
+				answer.Message += " until spec.git.ref changes or somebody asks for another ref"
+			}
+		}
+		return write, answer, err
+	})
+}
+
+// rollback finds what to ask for; the answer has an outcome where there is nothing to ask for.
+func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
+	commit, err := goal(gs, to)
+	if err != nil {
+		return Request{}, Answer{}, err
+	}
+	done := Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+	r := Request{Ref: commit}
+	d, bad := v1alpha1.DesiredRef(gs, "")
+	switch {
+	case bad != nil: // the request names no ref, and is replaced
+		return r, Answer{}, nil
+	case d.Ref == commit:
+		done.Message = "it is to run " + commit[:minPrefix] + " already"
+		return Request{}, done, nil
+	case d.Override:
+		// Not the spec led to what is rolled back. Where that is a rollback itself, its condition goes on.
+		if unless := strings.ToLower(gs.Annotations[v1alpha1.AnnotationRequestedUnless]); isCommit(unless) {
+			r.Unless = unless
+		}
+		return r, Answer{}, nil
+	case isCommit(gs.Spec.Git.Ref):
+		r.Unless = gs.Spec.Git.Ref
+		return r, Answer{}, nil
+	}
+	t := gs.Status.Target
+	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || t.Commit == "" {
+		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs))
+	}
+	if t.Commit == commit {
+		done.Message = fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", t.Ref, commit[:minPrefix])
+		return Request{}, done, nil
+	}
+	r.Unless = t.Commit
+	return r, Answer{}, nil
+}
+
+// unresolved says why the commit of the desired ref is not known.
+func unresolved(gs *v1alpha1.GatewaySync) string {
+	for _, c := range gs.Status.Conditions {
+		if c.Type == v1alpha1.ConditionRefResolved && c.Status != "True" {
+			return c.Message
+		}
+	}
+	return fmt.Sprintf("its status is of generation %d and the spec of %d", gs.Status.ObservedGeneration, gs.Generation)
+}
+
+// goal is the commit to go back to.
+func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
+	to = strings.ToLower(to)
+	if to == "" {
+		if g := gs.Status.LastGood; g != nil && isCommit(g.Commit) {
+			return g.Commit, nil
+		}
+		return "", invalid("no commit has run on all its gateways yet: there is nothing to go back to")
+	}
+	if len(to) < minPrefix || len(to) > 40 || strings.Trim(to, "0123456789abcdef") != "" {
+		return "", invalid("%.80q is not a commit: write its first %d digits or more", to, minPrefix)
+	}
+	found := ""
+	for _, r := range known(gs) {
+		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !isCommit(r.Commit) {
+			continue
+		}
+		if found != "" {
+			return "", invalid("%s is both %s and %s: write more digits", to, found, r.Commit)
+		}
+		found = r.Commit
+	}
+	if found == "" {
+		return "", invalid("%s is not in the history, which holds the last commits that ran on all gateways", to)
+	}
+	return found, nil
+}
+
+// known are the commits that ran on all gateways.
+func known(gs *v1alpha1.GatewaySync) []v1alpha1.CommitRecord {
+	list := gs.Status.History
+	if g := gs.Status.LastGood; g != nil {
+		list = append([]v1alpha1.CommitRecord{*g}, list...)
+	}
+	return list
+}

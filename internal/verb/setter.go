@@ -1,0 +1,121 @@
+package verb
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
+)
+
+// FieldManager is under which name all setters write.
+const FieldManager = "stoker-request"
+
+const (
+	// attempts bounds how often a write is tried against others who write the same object: the lead's status does.
+	attempts = 12
+	// firstPause before the next attempt; it grows, and is jittered so that setters do not march in step.
+	firstPause = 20 * time.Millisecond
+	maxPause   = time.Second
+)
+
+// Setter asks things of GatewaySyncs. It never writes the spec.
+type Setter struct {
+	client dynamic.Interface
+	now    func() time.Time
+}
+
+// NewSetter makes a Setter; now is the clock, time.Now where it is nil.
+func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
+	if now == nil {
+		now = time.Now
+	}
+	return &Setter{client: client, now: now}
+}
+
+// Ask carries out a request. To ask the same again changes nothing. The error is the API server's, an *InvalidError, or
+// the context's.
+func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (Answer, error) {
+	if err := r.Check(); err != nil {
+		return Answer{}, err
+	}
+	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		return r.plan(gs, s.now())
+	})
+}
+
+// Pause pauses a GatewaySync, or lets it go on: by annotation, which nobody reverts.
+func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) (Answer, error) {
+	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+		value, there := gs.Annotations[v1alpha1.AnnotationPaused]
+		switch {
+		case pause && value == "true", !pause && !there:
+			answer.Outcome = Unchanged
+			return nil, answer, nil
+		case pause:
+			yes := "true"
+			return map[string]*string{v1alpha1.AnnotationPaused: &yes}, answer, nil
+		}
+		return map[string]*string{v1alpha1.AnnotationPaused: nil}, answer, nil
+	})
+}
+
+// change writes the annotations that plan finds for the object as it is now. It plans again where somebody else wrote the
+// object meanwhile: what was decided on an older state is never written.
+func (s *Setter) change(ctx context.Context, namespace, name string, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
+	syncs := kube.GatewaySyncs(s.client, namespace)
+	var conflict error
+	for attempt := range attempts {
+		if attempt > 0 && !sleep(ctx, pace.Jitter(min(firstPause<<attempt, maxPause))) {
+			return Answer{}, ctx.Err()
+		}
+		gs, err := syncs.Get(ctx, name)
+		if err != nil {
+			return Answer{}, err
+		}
+		write, answer, err := plan(gs)
+		if err != nil {
+			return Answer{}, err
+		}
+		answer.GatewaySync = gs
+		if write == nil {
+			return answer, nil
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"resourceVersion": gs.ResourceVersion, "uid": gs.UID, "annotations": write,
+		}})
+		if err != nil {
+			return Answer{}, err
+		}
+		answer.GatewaySync, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+		if err == nil {
+			return answer, nil
+		}
+		if !apierrors.IsConflict(err) {
+			return Answer{}, err
+		}
+		conflict = err
+	}
+	return Answer{}, fmt.Errorf("others wrote GatewaySync %s/%s each of %d times: %w", namespace, name, attempts, conflict)
+}
+
+// sleep waits, and reports whether ctx let it.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,113 @@
+package verb
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// served is a GatewaySync on a real API server.
+func served(t *testing.T) (dynamic.Interface, string) {
+	t.Helper()
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant, annotations: {note: theirs}}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
+`)
+	client, err := dynamic.NewForConfig(cluster.RESTConfig())
+	require.NoError(t, err)
+	return client, namespace
+}
+
+func TestOnTheAPIServerARequestIsOneManagersAndLeavesTheRest(t *testing.T) {
+	client, namespace := served(t)
+	s := NewSetter(client, nil)
+	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli"})
+	require.NoError(t, err)
+	require.Equal(t, Set, answer.Outcome)
+	gs := answer.GatewaySync
+	assert.Equal(t, "v2", desired(t, gs).Ref)
+	assert.Equal(t, "theirs", gs.Annotations["note"])
+	assert.EqualValues(t, 1, gs.Generation, "the spec is not written")
+	var managers []string
+	for _, m := range gs.ManagedFields {
+		managers = append(managers, m.Manager)
+	}
+	assert.ElementsMatch(t, []string{"kubetest", FieldManager}, managers)
+
+	version := gs.ResourceVersion
+	answer, err = s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli"})
+	require.NoError(t, err)
+	assert.Equal(t, Unchanged, answer.Outcome)
+	assert.Equal(t, version, answer.GatewaySync.ResourceVersion, "not a byte was written")
+}
+
+func TestOnTheAPIServerPauseAndResumeAreIdempotent(t *testing.T) {
+	client, namespace := served(t)
+	s := NewSetter(client, nil)
+	for _, step := range []struct {
+		pause  bool
+		want   Outcome
+		paused bool
+	}{{false, Unchanged, false}, {true, Set, true}, {true, Unchanged, true}, {false, Set, false}, {false, Unchanged, false}} {
+		answer, err := s.Pause(t.Context(), namespace, "plant", step.pause)
+		require.NoError(t, err)
+		assert.Equal(t, step.want, answer.Outcome)
+		assert.Equal(t, step.paused, answer.GatewaySync.Paused())
+	}
+	_, err := s.Pause(t.Context(), namespace, "nobody", true)
+	assert.True(t, apierrors.IsNotFound(err))
+}
+
+// Many promotions in any order, beside a lead that writes the status all the time: the newest one stands in the end.
+func TestOnTheAPIServerTheNewestOfManyPromotionsStandsInTheEnd(t *testing.T) {
+	client, namespace := served(t)
+	syncs := kube.GatewaySyncs(client, namespace)
+	ctx, stop := context.WithCancel(t.Context())
+	var lead, setters sync.WaitGroup
+	lead.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			patch := fmt.Appendf(nil, `{"status":{"gatewaysReady":"%d/9"}}`, i%9)
+			_, _ = syncs.Patch(ctx, "plant", types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status") // it ends with ctx
+		}
+	})
+	const promotions = 8
+	outcomes := make([]Outcome, promotions)
+	for i := range promotions {
+		setters.Go(func() {
+			id := fmt.Sprintf("test.01hz%022d.abcdef0", i)
+			for range 20 { // a sender tries again
+				answer, err := NewSetter(client, nil).Ask(ctx, namespace, "plant", Request{Ref: fmt.Sprintf("v%d", i), By: "kargo", ID: id})
+				if err == nil {
+					outcomes[i] = answer.Outcome
+					return
+				}
+				assert.True(t, apierrors.IsConflict(err), "%v", err)
+			}
+		})
+	}
+	setters.Wait()
+	stop()
+	lead.Wait()
+	gs, err := syncs.Get(t.Context(), "plant")
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("v%d", promotions-1), desired(t, gs).Ref)
+	assert.Equal(t, Set, outcomes[promotions-1])
+	for i, o := range outcomes {
+		assert.Contains(t, []Outcome{Set, Superseded}, o, "promotion %d", i)
+	}
+}
