@@ -150,19 +150,14 @@ func (p *plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
 	return kube.GatewaySyncs(p.kube.Dynamic, p.ns)
 }
 
-// bind gives the pods' account what the chart gives agents.
+// bind gives the pods' account the role that is shipped, and no other; the policies that narrow it are in force.
 func (p *plant) bind() {
 	p.t.Helper()
-	_, err := p.kube.Core.RbacV1().Roles(p.ns).Create(p.t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{"stoker.io"}, Resources: []string{"synctargets", "syncreports"}, Verbs: []string{"get", "list", "watch", "create", "patch", "update"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	}}, metav1.CreateOptions{})
-	require.NoError(p.t, err)
-	_, err = p.kube.Core.RbacV1().RoleBindings(p.ns).Create(p.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "stoker-agent"},
+	for _, file := range []string{"agent-role.yaml", "policies.yaml"} {
+		p.cluster.Apply(p.t, filepath.Join("..", "..", "kustomize", "base", file))
+	}
+	_, err := p.kube.Core.RbacV1().RoleBindings(p.ns).Create(p.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "stoker-agent"},
 		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: p.ns}}}, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 }
