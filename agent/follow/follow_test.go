@@ -45,5 +45,5 @@ func TestAGatewayIsSyncedToItsTargetAndToTheNextOneAndAnIdleAgentWritesNothing(t
 	eventually(t, "two looks more", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
 	assert.Equal(t, before, a.traffic.writes())
 	assert.Equal(t, 1, a.traffic.count("GET gatewaysyncs"), "the spec is read once for each generation")
-	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 5)
+	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 10)
 }
