@@ -1,0 +1,267 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func statefulSet(name string, replicas int32) *appsv1.StatefulSet {
+	p := gatewayPod("x")
+	labels := map[string]string{"app.kubernetes.io/instance": name}
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.StatefulSetSpec{
+		Replicas: new(replicas), ServiceName: name, PodManagementPolicy: appsv1.ParallelPodManagement,
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: p.Annotations}, Spec: p.Spec},
+	}}
+}
+
+// pods returns the pods of a namespace: uid by name, and how many have their agent.
+func (w *world) pods(namespace string) (uids map[string]types.UID, injected int) {
+	w.Helper()
+	list, err := w.client.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{})
+	require.NoError(w, err)
+	uids = map[string]types.UID{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		uids[p.Name] = p.UID
+		if inject.Has(p) {
+			injected++
+		}
+	}
+	return uids, injected
+}
+
+func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
+	w.Helper()
+	_, err := w.client.AppsV1().StatefulSets(namespace).Create(w.Context(), set, metav1.CreateOptions{})
+	require.NoError(w, err)
+	w.eventually("the pods are there", func() bool {
+		uids, _ := w.pods(namespace)
+		for i := range *set.Spec.Replicas {
+			if uids[fmt.Sprintf("%s-%d", set.Name, i)] == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Helm and Argo CD create StatefulSets first and kinds that they do not know last.
+func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.stateful(plant, statefulSet("site", 3))
+	before, injected := w.pods(plant)
+	require.Zero(t, injected)
+	told := map[string]int{"NotInjected Pod/site-0": 1, "NotInjected Pod/site-1": 1, "NotInjected Pod/site-2": 1}
+	w.eventually("they are told why", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+
+	w.gatewaySync(plant)
+	w.eventually("all have agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 3 && injected == 3
+	})
+	after, _ := w.pods(plant)
+	for name := range before {
+		assert.NotEqual(t, before[name], after[name])
+		told["PodEvictedForRepair Pod/"+name] = 1
+	}
+	told["PodEvictedForRepair GatewaySync/line"] = 3
+	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+}
+
+// The pods of a Deployment get new names; and one that requires its agent comes when it can have it, without an eviction.
+func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	template := statefulSet("gw", 1).Spec.Template
+	_, err := w.client.AppsV1().Deployments(plant).Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "gw"}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template,
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.eventually("two pods without agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 2 && injected == 0
+	})
+	set := statefulSet("site", 1)
+	set.Spec.Template.Annotations[v1alpha1.AnnotationRequire] = "true"
+	_, err = w.client.AppsV1().StatefulSets(plant).Create(t.Context(), set, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	w.gatewaySync(plant)
+	w.eventually("three pods with agents", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 3 && injected == 3
+	})
+	evicted := 0
+	for what, n := range w.events(plant) {
+		if strings.HasPrefix(what, "PodEvictedForRepair Pod/") {
+			assert.Contains(t, what, "Pod/gw-")
+			evicted += n
+		}
+	}
+	assert.Equal(t, 2, evicted)
+}
+
+// An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
+func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	in := w.start()
+	w.install(in)
+	// From now on the API server asks where nobody answers.
+	w.redirect("https://localhost:1/mutate")
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	w.eventually("it is evicted, and its successor is told why not", func() bool {
+		e := w.events(plant)
+		return e["PodEvictedForRepair Pod/site-0"] == 1 && e["NotInjected Pod/site-0"] == 1
+	})
+	uids, injected := w.pods(plant)
+	assert.Zero(t, injected)
+	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	again, _ := w.pods(plant)
+	assert.Equal(t, uids, again)
+	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+}
+
+// redirect changes where the API server asks.
+func (w *world) redirect(url string) {
+	w.Helper()
+	configurations := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	c, err := configurations.Get(w.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(w, err)
+	for i := range c.Webhooks {
+		c.Webhooks[i].ClientConfig.URL = &url
+	}
+	_, err = configurations.Update(w.Context(), c, metav1.UpdateOptions{})
+	require.NoError(w, err)
+	probe := w.cluster.Namespace(w)
+	w.eventually("the API server asks elsewhere", func() bool {
+		p := gatewayPod("probe")
+		p.Annotations[v1alpha1.AnnotationRequire] = "true"
+		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "failed calling webhook")
+	})
+}
+
+// Without a webhook configuration nobody would be injected: nobody is evicted.
+func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	in := w.start()
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	before, _ := w.pods(plant)
+	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	time.Sleep(3 * time.Second)
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+	w.install(in)
+	w.eventually("then it is repaired", func() bool {
+		_, injected := w.pods(plant)
+		return injected == 1
+	})
+}
+
+func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	made := w.pod(plant, gatewayPod("gw"))
+	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	uids, _ := w.pods(plant)
+	assert.Equal(t, made.UID, uids["gw"])
+	w.eventually("and the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+}
+
+func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.start("--repair=report")
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	before, _ := w.pods(plant)
+	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+	assert.Zero(t, w.events(plant)["PodEvictedForRepair Pod/site-0"])
+}
+
+func TestADisruptionBudgetIsRespected(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	in := w.start()
+	w.install(in)
+	plant := w.cluster.Namespace(t)
+	set := statefulSet("site", 1)
+	_, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "site"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: set.Spec.Selector},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.stateful(plant, set)
+	before, _ := w.pods(plant)
+	w.run(plant, "site-0")
+	w.eventually("the budget counts it", func() bool {
+		b, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Get(t.Context(), "site", metav1.GetOptions{})
+		require.NoError(t, err)
+		return b.Status.CurrentHealthy == 1
+	})
+	w.gatewaySync(plant)
+	w.eventually("an eviction was tried", func() bool { return strings.Contains(w.metrics(in), `stoker_repair_evictions_total{result="blocked"}`) })
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+}
+
+// run does what a kubelet would say.
+func (w *world) run(namespace, name string) {
+	w.Helper()
+	patch := `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}}`
+	_, err := w.client.CoreV1().Pods(namespace).Patch(w.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	require.NoError(w, err)
+}
+
+func TestANamespaceThatIsRuledOutByItsLabelIsNamedAndNotRepaired(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	in := w.start("--require-namespace-label")
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	off := gatewayPod("off")
+	off.Labels = map[string]string{"stoker.io/injection": "disabled"}
+	w.pod(plant, off)
+	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
+	list, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, e := range list.Items {
+		if e.Reason == v1alpha1.EventNotInjected {
+			assert.Equal(t, "site-0", e.Regarding.Name, "a pod that is labelled off asks for nothing")
+			assert.Contains(t, e.Note, string(v1alpha1.ReasonNamespaceExcluded))
+			assert.Contains(t, e.Note, "stoker.io/injection=enabled")
+		}
+	}
+	w.eventually("and counted", func() bool {
+		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="NamespaceExcluded"} 1`)
+	})
+}
