@@ -2,6 +2,7 @@ package lead
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,13 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestMain(m *testing.M) { kubetest.Main(m) }
+func TestMain(m *testing.M) {
+	// These tests wait, for locks and for polls. More of them than processors fit beside each other.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	kubetest.Main(m)
+}
 
 // tenfold is how long something may take that takes a tenth of it.
 const tenfold = 30 * time.Second

@@ -5,6 +5,7 @@ package fleet
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -55,6 +56,10 @@ func TestMain(m *testing.M) {
 		agentBinary = filepath.Join(dir, "agent")
 		if out, err := exec.Command("go", "build", "-o", agentBinary, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the agent: %v\n%s", err, out)
+			return 1
+		}
+		if err := flag.Set("test.parallel", "4"); err != nil { // these tests wait
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return kubetest.M{M: m}.Run()
