@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -234,3 +235,42 @@ func TestATargetThatSomebodyRemovesComesBack(t *testing.T) {
 }
 
 func err(_ any, e error) error { return e }
+
+func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	s := newSite(t, n, slow)
+	agents := map[string]*candidate{}
+	for i := range n {
+		c := s.candidate(fmt.Sprintf("gw-%d", i))
+		agents[c.Identity()] = c
+	}
+	lead := s.leads()
+	s.untilTarget(s.first)
+	time.Sleep(3 * time.Second)
+	before := map[string]int{}
+	for id, c := range agents {
+		before[id] = c.wire.total()
+	}
+	time.Sleep(20 * time.Second)
+	for id, c := range agents {
+		if id != lead {
+			assert.Equal(t, before[id], c.wire.total(), "%s does not lead", id)
+		}
+	}
+	began := time.Now()
+	go agents[lead].stop()
+	require.Eventually(t, func() bool { h := s.target().Lead.Holder; return h != "" && h != lead }, tenfold, 10*time.Millisecond)
+	took := time.Since(began)
+	time.Sleep(2 * time.Second)
+	requests := 0
+	for id, c := range agents {
+		if id != lead {
+			requests += c.wire.total() - before[id]
+		}
+	}
+	t.Logf("handed over in %s, with %d requests of %d candidates", took, requests, n-1)
+	assert.Less(t, took, 20*time.Second, "ten times what it may take")
+	assert.Less(t, requests, 3*n, "most see that it is taken before they ask")
+	assert.EqualValues(t, 1, s.target().Lead.Transitions)
+}
