@@ -48,15 +48,11 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), resync time.D
 	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			choose(&opts)
-			list, err := o.client.List(ctx, opts)
-			report(err)
-			return list, err
+			return patiently(ctx, report, func() (runtime.Object, error) { return o.client.List(ctx, opts) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			choose(&opts)
-			w, err := o.client.Watch(ctx, opts)
-			report(err)
-			return w, err
+			return patiently(ctx, report, func() (watch.Interface, error) { return o.client.Watch(ctx, opts) })
 		},
 	}, &unstructured.Unstructured{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := shared.SetTransform(o.transform); err != nil {
