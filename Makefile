@@ -33,7 +33,7 @@ test: ## unit, integration and scenario tests
 	cd test/charts && go test -count=1 -timeout 20m ./...
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
-	STOKER_E2E=1 CGO_ENABLED=0 go test -count=1 -parallel 5 -timeout 25m -v ./test/e2e
+	STOKER_E2E=1 go test -count=1 -parallel 5 -timeout 25m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...

@@ -72,14 +72,13 @@ func aWrongSecretIsTold(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.password = "wrong-" + secretValue()
 	p.replaceSecret("git-credentials", "token", p.password)
-	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "20s" })
+	p.gatewaySync()
 	p.gateways(replicas(1))
 	p.says(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonAuthFailed)
 	p.eventually(t, "describe tells why", func() string {
 		said := p.kubectl(t, "describe", "gs", "line", "--namespace", p.namespace)
 		return missingFrom(said, "Reason:                AuthFailed", "RefResolutionFailed", "Warning", p.repoName)
 	})
-	p.ready(1) // a person is waited for, and the gateway does not
 	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
 }
