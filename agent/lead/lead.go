@@ -153,8 +153,8 @@ func within(ctx context.Context, ready func() bool) bool {
 }
 
 const (
-	// spread is how far apart candidates begin when the lock becomes free. Most then see that it is taken.
-	spread = 500 * time.Millisecond
+	// settling is how long what was written last takes at most, as a rule, to come back by the watch.
+	settling = 500 * time.Millisecond
 	// reconsider is how often an agent that cannot lead looks whether it can now, while nobody leads. When it was so for as
 	// long, it leads all the same: somebody has to say what is missing.
 	reconsider = time.Minute
@@ -173,7 +173,7 @@ func (l *Lead) Run(ctx context.Context) error {
 			l.wait(ctx, st.in+time.Millisecond)
 			continue
 		}
-		if pause(ctx, mathrand.N(spread)) && l.sight.state().free {
+		if pause(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
 			l.campaign(ctx)
 		}
 	}
@@ -225,7 +225,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	for ctx.Err() == nil && l.sight.state().free {
 		if gs := l.candidate(ctx, syncs, l.Now().Sub(began) >= l.patience); gs != nil {
 			l.elect(ctx, gs, syncs, changed)
-			pause(ctx, mathrand.N(spread)) // what we wrote last comes back by the watch
+			pause(ctx, mathrand.N(settling))
 			return
 		}
 		again := time.NewTimer(jitter(l.patience) + l.patience/5)

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -23,6 +24,21 @@ const (
 // jitter spreads d by a tenth to either side, so that many leads do not ask at once.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
+}
+
+const (
+	// spread is how far apart candidates begin when the lock becomes free, and crowd the number of them it is made for.
+	spread = time.Second
+	crowd  = 1000
+)
+
+// turnIn is how long a candidate waits, of a random x from 0 to 1, before it takes a lock that is free. Each reads the
+// GatewaySync and the reports, so that of many only a few may come before they see that another one was first. Nobody
+// knows how many there are: early turns are rarer by as much as later ones are more, so that the first one comes soon of a
+// few and of many, and those who come within the same moment are as few of the many as of the few.
+func turnIn(x float64) time.Duration {
+	early := math.Log(1-min(max(x, 0), 1)) / math.Log(crowd) // -1 for one of a crowd; -Inf for x = 1
+	return time.Duration(float64(spread) * max(1+early, 0))
 }
 
 // retryIn is the pause after the nth failure in a row to look at git. interval is that of polling, polled whether a ref
