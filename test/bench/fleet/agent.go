@@ -42,6 +42,7 @@ type agent struct {
 	engine   *sync.Engine
 	follower *follow.Follower
 	leading  *lead.Lead
+	resign   context.CancelFunc // ends its lead for good, in good order; its follower goes on
 }
 
 // Names that are the same in every namespace.
@@ -134,6 +135,9 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 // close lets go of everything. The loops have ended.
 func (a *agent) close() error {
 	var errs []error
+	if a.resign != nil {
+		a.resign()
+	}
 	if a.engine != nil {
 		errs = append(errs, a.engine.Close())
 	}

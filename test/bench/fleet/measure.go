@@ -85,8 +85,9 @@ type result struct {
 	first      window // from the start of all agents
 	syncs      []window
 	idle       window
-	memory     int64 // bytes, for each agent
-	goroutines int   // for each agent
+	handover   window // from the end of all leads; verified: until others lead
+	memory     int64  // bytes, for each agent
+	goroutines int    // for each agent
 }
 
 // The lock of a lead: it reads and writes the SyncTarget as long as it leads.
@@ -166,7 +167,37 @@ func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within ti
 		}
 		r.syncs = append(r.syncs, w)
 	}
-	return r, nil
+	if of.agents > 1 {
+		r.handover, err = y.handover(ctx, within)
+	}
+	return r, err
+}
+
+// handover ends all leads in good order, as pods do that are deleted, and waits until others lead.
+func (y *yard) handover(ctx context.Context, within time.Duration) (window, error) {
+	began := y.mark()
+	for a := range began.leads {
+		a.resign()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("too slow"))
+	defer cancel()
+	for taken := false; !taken; {
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return window{}, fmt.Errorf("others do not lead: %w", err)
+		}
+		now := y.leads()
+		taken = len(now) == len(y.sites)
+		for a := range began.leads {
+			taken = taken && !now[a]
+		}
+	}
+	led := time.Since(began.at)
+	if err := y.settle(ctx); err != nil {
+		return window{}, err
+	}
+	w := y.since(began)
+	w.verified = led
+	return w, nil
 }
 
 // empty is the moment before any agent runs.

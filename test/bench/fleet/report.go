@@ -78,7 +78,7 @@ func (r result) looks(w window) float64 {
 func write(out io.Writer, all []result) error {
 	fmt.Fprintf(out, "# Fleet\n\n%s/%s, %d cores, %s. Agents, API server, etcd and git share them.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	fmt.Fprintf(out, "Figures of syncs are medians of %d. A sync begins with the annotation stoker.io/requested-at.\n", len(all[0].syncs))
-	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, goals} {
+	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, handovers, goals} {
 		if err := section(out, all); err != nil {
 			return err
 		}
@@ -169,18 +169,36 @@ func (r result) perMinute(n int64, of int) float64 {
 
 func idle(out io.Writer, all []result) error {
 	fmt.Fprint(out, "\n## A minute in which nothing happens\n\n")
-	t := table(out, "agents", "requests per follower", "of a lead", "its lock", "status writes", "kB per follower", "of a lead", "looks at git", "CPU per agent, ms",
+	t := table(out, "agents", "requests per follower", "of a lead", "its lock", "status writes", "kB per follower", "of a lead", "CPU per agent, ms",
 		"MiB per agent", "goroutines per agent")
 	for _, r := range all {
 		w := r.idle
 		follower, stray := asked(w.sum(followers))
 		lead, lock := asked(w.sum(leaders))
-		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.2f\t| %.1f\t| %.1f\t| %.2f\t| %.1f\t| %.2f\t| %d\t|\n", r.size,
+		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.2f\t| %d\t|\n", r.size,
 			r.perMinute(int64(follower+stray), w.number(followers)), r.perMinute(int64(lead), w.number(leaders)), r.perMinute(int64(lock), w.number(leaders)),
 			r.perMinute(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), r.size.sites),
 			w.kilobytes(followers)*60/w.took.Seconds(), w.kilobytes(leaders)*60/w.took.Seconds(),
-			r.perMinute(int64(w.git.Advertisements), r.size.sites), r.perMinute(w.cpu.Milliseconds(), r.size.total()),
+			r.perMinute(w.cpu.Milliseconds(), r.size.total()),
 			float64(r.memory)/(1<<20), r.goroutines)
+	}
+	return t.Flush()
+}
+
+// handovers tells what it costs that a lead ends: how many others come for the lock, and what they read for that.
+func handovers(out io.Writer, all []result) error {
+	fmt.Fprint(out, "\n## A lead ends, and another one leads\n\n")
+	t := table(out, "agents", "until others lead, s", "requests per agent", "watches opened per GatewaySync", "lists of reports per GatewaySync", "tries for the lock refused", "kB per agent")
+	for _, r := range all {
+		if r.size.agents < 2 {
+			continue
+		}
+		w := r.handover
+		sum := w.sum(everybody)
+		n, lock := asked(sum)
+		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t|\n", r.size, w.verified.Seconds(), per(int64(n+lock), r.size.total()),
+			per(int64(sum.requests["watch gatewaysyncs"]), r.size.sites), per(int64(sum.requests["list syncreports"]), r.size.sites),
+			per(int64(sum.refused["409 update synctargets"]), r.size.sites), per(sum.in+sum.out, r.size.total())/1000)
 	}
 	return t.Flush()
 }

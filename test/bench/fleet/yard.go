@@ -129,6 +129,7 @@ func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.
 	}
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: ns.Name}}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = y.git.URL(repository), "main"
+	gs.Spec.Polling.Interval = "30m" // what is measured is asked for
 	gs.Spec.Gateway.Port = &y.front.port
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
@@ -160,8 +161,10 @@ func (y *yard) start(ctx context.Context) error {
 	}
 	ctx, y.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for _, a := range y.agents {
+		leading, resign := context.WithCancel(ctx)
+		a.resign = resign
 		y.running.Go(func() { _ = a.follower.Run(ctx) }) // both always return nil
-		y.running.Go(func() { _ = a.leading.Run(ctx) })
+		y.running.Go(func() { _ = a.leading.Run(leading) })
 	}
 	return nil
 }
