@@ -79,7 +79,7 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), resync time.D
 }
 
 // transform decodes an object when it comes in. It may be called again with its own result.
-func (o *Objects[T]) transform(obj any) (any, error) { //nolint:unparam // a cache.TransformFunc
+func (o *Objects[T]) transform(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return obj, nil
