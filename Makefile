@@ -20,6 +20,7 @@ help: ## list the targets
 
 build: ## build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
 demo: ## a gateway, a git server and the agent on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo

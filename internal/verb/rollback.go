@@ -48,9 +48,9 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	}
 	done := Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	r := Request{Ref: commit}
-	d, bad := v1alpha1.DesiredRef(gs, "")
+	d, sound := wanted(gs)
 	switch {
-	case bad != nil: // the request names no ref, and is replaced
+	case !sound: // the request names no ref, and is replaced
 		return r, Answer{}, nil
 	case d.Ref == commit:
 		done.Message = "it is to run " + commit[:minPrefix] + " already"
@@ -75,6 +75,12 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	}
 	r.Unless = t.Commit
 	return r, Answer{}, nil
+}
+
+// wanted is what is to run now; it is not sound where an annotation is no ref.
+func wanted(gs *v1alpha1.GatewaySync) (d v1alpha1.Desired, sound bool) {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	return d, err == nil
 }
 
 // unresolved says why the commit of the desired ref is not known.

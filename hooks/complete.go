@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+// patience is how long somebody who pressed Tab waits for the API server.
+const patience = 3 * time.Second
+
+// completions gives the commands the names that the cluster has.
+func (c *cli) completions(root *cobra.Command) error {
+	var errs []error
+	for _, command := range root.Commands() {
+		if strings.Contains(command.Use, "NAME") {
+			command.ValidArgsFunction = c.completeArgs
+		}
+		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": verb.Senders} {
+			if command.Flags().Lookup(flag) != nil {
+				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+			}
+		}
+		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs} {
+			if command.Flags().Lookup(flag) != nil {
+				errs = append(errs, command.RegisterFlagCompletionFunc(flag, func(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+					return c.of(command, args, refs), cobra.ShellCompDirectiveNoFileComp
+				}))
+			}
+		}
+	}
+	errs = append(errs, root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces), root.RegisterFlagCompletionFunc("context", c.completeContexts))
+	return errors.Join(errs...)
+}
+
+// completeArgs completes the name of a GatewaySync, and after it a ref.
+func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	const none = cobra.ShellCompDirectiveNoFileComp
+	if len(args) == 1 && strings.Contains(command.Use, "REF") {
+		return c.of(command, args, refs), none
+	}
+	if len(args) > 0 {
+		return nil, none
+	}
+	p, err := c.connect()
+	if err != nil {
+		return nil, none
+	}
+	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	defer cancel()
+	list, err := c.list(ctx, p)
+	if err != nil {
+		return nil, none
+	}
+	var names []string
+	for _, gs := range list {
+		names = append(names, described(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
+	}
+	return names, none
+}
+
+// of completes from the GatewaySync that is named already.
+func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	p, err := c.connect()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	defer cancel()
+	gs, err := p.load(ctx, args[0])
+	if err != nil {
+		return nil
+	}
+	return from(gs)
+}
+
+// refs are what somebody may want to ask for: the ref of the spec, and what ran before.
+func refs(gs *v1alpha1.GatewaySync) []string {
+	list := []string{described(gs.Spec.Git.Ref, "spec.git.ref")}
+	for _, h := range gs.Status.History {
+		if h.Ref != gs.Spec.Git.Ref {
+			list = append(list, described(h.Ref, "ran "+age(h.At.Time)+" ago"))
+		}
+	}
+	return slices.Compact(list)
+}
+
+// commits are what can be rolled back to.
+func commits(gs *v1alpha1.GatewaySync) []string {
+	var list []string
+	for _, h := range gs.Status.History {
+		list = append(list, described(verb.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+	}
+	return list
+}
+
+// described is a completion with what shells show beside it.
+func described(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
+
+func (c *cli) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for name := range config.Contexts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeNamespaces completes namespaces that have a GatewaySync.
+func (c *cli) completeNamespaces(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	p, err := c.connect()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	p.namespace = ""
+	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	defer cancel()
+	list, err := c.list(ctx, p)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, gs := range list {
+		names = append(names, gs.Namespace)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (c *cli) version() *cobra.Command {
+	command := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this command",
+		Example: `  stoker version -o json`,
+		Args:    cobra.NoArgs,
+	}
+	var form *string
+	command.RunE = func(*cobra.Command, []string) error {
+		return c.print(*form, versioned())
+	}
+	form = outputs(command)
+	return command
+}
+
+func versioned() result {
+	return result{
+		table: func(w io.Writer) { fmt.Fprintln(w, version) },
+		data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
+		names: []string{version},
+	}
+}

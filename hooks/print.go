@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/internal/verb"
+)
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// forms of output.
+const (
+	asTable = "table"
+	asJSON  = "json"
+	asYAML  = "yaml"
+	asName  = "name"
+)
+
+// outputs gives a command the flag for the form of its output. The form is checked before the command runs.
+func outputs(command *cobra.Command) *string {
+	form := command.Flags().StringP("output", "o", asTable, "form of the output: table, json, yaml or name")
+	inner := command.RunE
+	command.RunE = func(command *cobra.Command, args []string) error {
+		switch *form {
+		case asTable, asJSON, asYAML, asName:
+			return inner(command, args)
+		}
+		return outcome(exitUsage, "--output %.40q: use table, json, yaml or name", *form)
+	}
+	return form
+}
+
+// result is what a command prints: in each form something else.
+type result struct {
+	table func(io.Writer)
+	data  any      // as JSON and YAML
+	names []string // one per line
+}
+
+func (c *cli) print(form string, r result) error {
+	switch form {
+	case asJSON:
+		b, err := json.MarshalIndent(r.data, "", "    ")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.out, "%s\n", b)
+		return err
+	case asYAML:
+		b, err := yaml.Marshal(r.data)
+		if err != nil {
+			return err
+		}
+		_, err = c.out.Write(b)
+		return err
+	case asName:
+		for _, name := range r.names {
+			if _, err := fmt.Fprintln(c.out, clean(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r.table(c.out)
+	return nil
+}
+
+// rows writes a table as kubectl does. Cells come from the cluster and may hold anything.
+func rows(w io.Writer, head []string, lines [][]string) {
+	t := printers.GetNewTabWriter(w)
+	fmt.Fprintln(t, strings.Join(head, "\t"))
+	for _, cells := range lines {
+		for i, cell := range cells {
+			if i > 0 {
+				fmt.Fprint(t, "\t")
+			}
+			cell = oneLine(cell)
+			if cell == "" {
+				cell = "-"
+			}
+			fmt.Fprint(t, cell)
+		}
+		fmt.Fprintln(t)
+	}
+	_ = t.Flush() // nobody is left to tell when stdout is closed
+}
+
+// clean takes out what could drive a terminal: control characters but the end of a line.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control)) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func oneLine(s string) string { return clean(strings.Join(strings.Fields(s), " ")) }
+
+const maxCell = 100
+
+// cut shortens a text for a table.
+func cut(s string) string {
+	s = oneLine(s)
+	if r := []rune(s); len(r) > maxCell {
+		return string(r[:maxCell-1]) + "…"
+	}
+	return s
+}
+
+func age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(time.Since(t))
+}
+
+// at is a ref with its commit.
+func at(ref, commit string) string {
+	switch {
+	case commit == "":
+		return ref
+	case strings.HasPrefix(commit, ref):
+		return verb.Short(commit)
+	}
+	return ref + " at " + verb.Short(commit)
+}

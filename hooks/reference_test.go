@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md")
+
+const reference = "../docs/cli.md"
+
+const head = `# The command line
+
+<!-- Written by ` + "`go test ./hooks -update`" + ` from the commands themselves. -->
+
+%s
+
+` + "`make build`" + ` makes ` + "`bin/stoker`" + `. Copied to ` + "`kubectl-stoker`" + ` on the PATH, the same program is ` + "`kubectl stoker`" + `.
+
+- Data goes to stdout; what is said about it goes to stderr. On a terminal ` + "`wait`" + ` tells what is missing, in a pipe it is quiet.
+- ` + "`-o`" + ` is ` + "`table`, `json`, `yaml` or `name`" + `.
+- A repeated command changes nothing that the first one did not. With ` + "`--id`" + ` a sender also says which request is the same one: a
+  Job that runs again, a promotion that is sent again. Promotions of Kargo are ordered by their names; an older one ends with 4.
+- The ClusterRole ` + "`stoker-setter`" + ` has the rights that all of it needs. No command writes a spec.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | failed; a gateway that cannot get there by trying again, or the API server said no |
+| 2 | usage: the arguments, or a ref that cannot be one |
+| 3 | timeout |
+| 4 | superseded: another ref is wanted by now |
+| 5 | not allowed: by the API server, or by spec.git.allowedRefs |
+| 6 | held: paused, or all that is missing waits for a person or a Designer |
+
+## Completion
+
+` + "`stoker completion bash`" + ` (or zsh, fish, powershell) prints a script that completes commands, flags, and names from the cluster; its
+` + "`--help`" + ` says where to put it. For ` + "`kubectl stoker`" + `, put this on the PATH as ` + "`kubectl_complete-stoker`" + `, executable:
+
+` + "```sh" + `
+#!/bin/sh
+exec stoker __complete "$@"
+` + "```" + `
+`
+
+// page is the reference, made from the commands.
+func page(root *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, head, "One program asks for versions and tells where gateways stand: `stoker`, which is also `kubectl stoker`.")
+	for _, c := range commands(root) {
+		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
+		fmt.Fprintf(&b, "%s\n", asCode(cmp(c.Long, c.Short+".")))
+		fmt.Fprintf(&b, "\n```sh\n%s\n```\n", c.UseLine())
+		if c.Example != "" {
+			fmt.Fprintf(&b, "\n```sh\n%s\n```\n", unindent(c.Example))
+		}
+		table(&b, c.NonInheritedFlags())
+	}
+	b.WriteString("\n## Flags of all commands\n\nThey are those of kubectl.\n")
+	table(&b, root.PersistentFlags())
+	return b.String()
+}
+
+func cmp(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func commands(root *cobra.Command) []*cobra.Command {
+	var list []*cobra.Command
+	for _, c := range root.Commands() {
+		if c.Name() != "help" && c.Name() != "completion" && !c.Hidden {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+var (
+	flagWord  = regexp.MustCompile(`(--[a-z-]+|spec(\.[a-zA-Z]+)+)`)
+	angleWord = strings.NewReplacer("<", "&lt;", "|", `\|`)
+)
+
+func asCode(s string) string { return flagWord.ReplaceAllString(s, "`$1`") }
+
+func unindent(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimPrefix(lines[i], "  ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func table(w io.Writer, flags *pflag.FlagSet) {
+	var lines []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "`--" + f.Name + "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		standard := ""
+		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
+			standard = "`" + f.DefValue + "`"
+		}
+		lines = append(lines, fmt.Sprintf("| %s | %s | %s |", name, standard, angleWord.Replace(f.Usage)))
+	})
+	if len(lines) > 0 {
+		fmt.Fprintf(w, "\n| flag | default | |\n|---|---|---|\n%s\n", strings.Join(lines, "\n"))
+	}
+}
+
+func TestTheReferenceIsThatOfTheCommands(t *testing.T) {
+	want := page(newCLI(io.Discard, io.Discard).root("stoker"))
+	if *update {
+		require.NoError(t, os.WriteFile(reference, []byte(want), 0o644))
+	}
+	have, err := os.ReadFile(reference)
+	require.NoError(t, err)
+	assert.Equal(t, want, string(have), "run go test ./hooks -update")
+}
+
+func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
+	root := newCLI(io.Discard, io.Discard).root("stoker")
+	for _, c := range commands(root) {
+		assert.NotEmpty(t, c.Short, c.Name())
+		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: a short text is no sentence", c.Name())
+		assert.Contains(t, c.Example, "stoker "+c.Name(), c.Name())
+		for line := range strings.Lines(c.Example) {
+			line = strings.TrimSpace(line)
+			if rest, ok := strings.CutPrefix(line, "stoker "); ok {
+				args := strings.Fields(strings.ReplaceAll(rest, `"`, ""))
+				found, left, err := root.Find(args)
+				require.NoError(t, err, line)
+				require.NotSame(t, root, found, line)
+				require.NoError(t, found.ParseFlags(left), line)
+				assert.NoError(t, found.ValidateArgs(found.Flags().Args()), line)
+			} else {
+				assert.True(t, line == "" || strings.HasPrefix(line, "#"), line)
+			}
+		}
+	}
+}
+
+// What a failed wait says leads somewhere.
+func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
+	doc, err := os.ReadFile("../docs/troubleshooting.md")
+	require.NoError(t, err)
+	for _, r := range v1alpha1.Reasons {
+		assert.Contains(t, string(doc), "\n### "+string(r.Reason)+"\n")
+		assert.Contains(t, help(r.Reason), "#"+strings.ToLower(string(r.Reason)))
+	}
+	assert.Empty(t, help("Unheard"))
+}
+
+func TestWhatComesFromTheClusterCannotDriveTheTerminal(t *testing.T) {
+	var b bytes.Buffer
+	rows(&b, []string{"A", "B"}, [][]string{{"x\x1b[2J\u202ey", ""}, {"a\tb\nc", "d"}})
+	for _, r := range []rune{0x1b, 0x202e} {
+		assert.False(t, slices.Contains([]rune(b.String()), r))
+	}
+	assert.Equal(t, "A         B\nx?[2J?y   -\na b c     d\n", b.String())
+}

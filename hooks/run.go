@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"stoker.io/stoker/internal/verb"
+)
+
+// Exit codes, the same as those of the agent.
+const (
+	exitDone       = 0
+	exitFailed     = 1
+	exitUsage      = 2
+	exitTimeout    = 3
+	exitSuperseded = 4
+	exitForbidden  = 5
+	exitHeld       = 6
+)
+
+// outcomeError is an outcome with an exit code of its own.
+type outcomeError struct {
+	code int
+	err  error
+}
+
+func (e *outcomeError) Error() string { return e.err.Error() }
+
+func (e *outcomeError) Unwrap() error { return e.err }
+
+func outcome(code int, format string, args ...any) error {
+	return &outcomeError{code, fmt.Errorf(format, args...)}
+}
+
+// run is the whole program: what main and the tests call. args are those of the process, its name first.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	name := "stoker"
+	if base := filepath.Base(args[0]); strings.HasPrefix(base, "kubectl-stoker") {
+		name = "kubectl stoker"
+	}
+	c := newCLI(stdout, stderr)
+	root := c.root(name)
+	root.SetArgs(args[1:])
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	var code int
+	if !c.started { // what cobra says of arguments and flags before a command runs
+		code = exitUsage
+		err = fmt.Errorf("%w\nSee '%s --help'", err, name)
+	} else {
+		code = codeOf(ctx, err)
+	}
+	fmt.Fprintf(stderr, "%s: %s\n", name, clean(err.Error()))
+	return code
+}
+
+// codeOf is the exit code of an error.
+func codeOf(ctx context.Context, err error) int {
+	if own, ok := errors.AsType[*outcomeError](err); ok {
+		return own.code
+	}
+	_, invalid := errors.AsType[*verb.InvalidError](err)
+	switch {
+	case invalid:
+		return exitUsage
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return exitForbidden
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return exitTimeout
+	}
+	return exitFailed
+}
+
+// cli is what all commands share.
+type cli struct {
+	out, talk io.Writer
+	live      bool // somebody watches talk
+	flags     *genericclioptions.ConfigFlags
+	started   bool // the arguments are understood, and a command runs
+}
+
+func newCLI(stdout, stderr io.Writer) *cli {
+	f := genericclioptions.NewConfigFlags(true)
+	f.CacheDir, f.DisableCompression, f.Username, f.Password = nil, nil, nil, nil
+	return &cli{out: stdout, talk: stderr, live: terminal(stderr), flags: f}
+}
+
+// root is the command with all others in it.
+func (c *cli) root(name string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "stoker",
+		Short: "Keep Ignition gateways on Kubernetes at a commit of git",
+		Long: `Keep Ignition gateways on Kubernetes at a commit of git.
+
+What gateways run is what their GatewaySync says. These commands ask for a ref, wait until the gateways run it, and tell
+where they stand. Data goes to stdout, all else to stderr.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6 held.`,
+		SilenceErrors: true, SilenceUsage: true,
+		Annotations:                map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		PersistentPreRunE:          func(*cobra.Command, []string) error { c.started = true; return nil },
+		SuggestionsMinimumDistance: 2,
+		Args: func(command *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			if near := command.SuggestionsFor(args[0]); len(near) > 0 {
+				return fmt.Errorf("there is no command %.40q: is it %s?", args[0], strings.Join(near, " or "))
+			}
+			return fmt.Errorf("there is no command %.40q", args[0])
+		},
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	root.SetOut(c.out)
+	root.SetErr(c.talk)
+	c.flags.AddFlags(root.PersistentFlags())
+	root.AddGroup(&cobra.Group{ID: "ask", Title: "Ask for something:"}, &cobra.Group{ID: "look", Title: "Look:"})
+	for group, commands := range map[string][]*cobra.Command{
+		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait()},
+		"look": {c.get(), c.status(), c.history()},
+	} {
+		for _, command := range commands {
+			command.GroupID = group
+			root.AddCommand(command)
+		}
+	}
+	root.AddCommand(c.version())
+	if err := c.completions(root); err != nil { // a flag that is not there: the completion test sees it
+		fmt.Fprintf(c.talk, "completion: %v\n", err)
+	}
+	return root
+}

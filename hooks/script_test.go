@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(kubetest.M{M: m}, map[string]func(){"stoker": main, "kubectl-stoker": main})
+}
+
+// Each script runs in a namespace of its own, with a kubeconfig that names it. Beside what testscript knows there are
+//
+//	apply FILE           applies objects
+//	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
+//	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
+//	sleep-a-moment       lets a command in the background begin
+//	exits CODE COMMAND…  runs a command that ends with this exit code
+func TestCommands(t *testing.T) {
+	cluster := kubetest.Control(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			outer, ok := env.T().(testing.TB)
+			if !ok {
+				return errors.New("this is no test")
+			}
+			namespace := cluster.Namespace(outer)
+			env.Setenv("NS", namespace)
+			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "kubeconfig"))
+			return writeKubeconfig(cluster.Kubeconfig(), filepath.Join(env.WorkDir, "kubeconfig"), namespace, cluster.As(outer, namespace, "default", "").BearerToken)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
+				cluster.ApplyYAML(t, ts.Getenv("NS"), ts.ReadFile(args[0]))
+			},
+			"lead": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(lead(t.Context(), cluster, ts.Getenv("NS"), args[0], ts.ReadFile(args[1])))
+			},
+			"report": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(report(t.Context(), cluster, ts.Getenv("NS"), args[0]))
+			},
+			"sleep-a-moment": func(*testscript.TestScript, bool, []string) { time.Sleep(time.Second) },
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				got, err := 0, ts.Exec(args[1], args[2:]...)
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					got = exit.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if got != want {
+					ts.Fatalf("exit code %d instead of %d", got, want)
+				}
+			},
+		},
+	})
+}
+
+// writeKubeconfig writes a kubeconfig with a namespace, and beside the context with all rights one of somebody who has
+// none, and one of nobody.
+func writeKubeconfig(from, to, namespace, token string) error {
+	config, err := clientcmd.LoadFromFile(from)
+	if err != nil {
+		return err
+	}
+	if err := api.FlattenConfig(config); err != nil {
+		return err
+	}
+	config.Contexts[config.CurrentContext].Namespace = namespace
+	server := config.Contexts[config.CurrentContext].Cluster
+	for name, user := range map[string]*api.AuthInfo{"powerless": {Token: token}, "anonymous": {}} {
+		config.AuthInfos[name] = user
+		config.Contexts[name] = &api.Context{Cluster: server, AuthInfo: name, Namespace: namespace}
+	}
+	return clientcmd.WriteToFile(*config, to)
+}
+
+// report writes what a gateway has dealt with.
+func report(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
+	client, err := dynamic.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		return err
+	}
+	gs, err := kube.GatewaySyncs(client, namespace).Get(ctx, "plant")
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"handledRequest": gs.Annotations["stoker.io/requested-at"]}})
+	if err != nil {
+		return err
+	}
+	_, err = kube.SyncReports(client, namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// lead writes a status.
+func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text string) error {
+	client, err := dynamic.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		return err
+	}
+	syncs := kube.GatewaySyncs(client, namespace)
+	gs, err := syncs.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	text = os.Expand(text, func(name string) string {
+		switch name {
+		case "NOW":
+			return strconv.Quote(gs.Annotations["stoker.io/requested-at"])
+		case "GENERATION":
+			return strconv.FormatInt(gs.Generation, 10)
+		}
+		return "$" + name
+	})
+	var status map[string]any
+	if err := yaml.Unmarshal([]byte(text), &status); err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return err
+	}
+	_, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status")
+	return err
+}
+
+func TestAKubeconfigThatIsNotThereIsSaid(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var out, talk writer
+	code := run(t.Context(), []string{"stoker", "get", "--kubeconfig", filepath.Join(t.TempDir(), "nothing")}, &out, &talk)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, string(talk), "--kubeconfig")
+	require.Empty(t, out)
+}
+
+type writer []byte
+
+func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return len(p), nil }

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+)
+
+// resourceName is an object as kubectl names it.
+func resourceName(gs *v1alpha1.GatewaySync) string {
+	return strings.ToLower(v1alpha1.Kind) + "." + v1alpha1.GroupVersion.Group + "/" + gs.Name
+}
+
+// bareObject is an object as people want to read it.
+func bareObject(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
+	gs = gs.DeepCopy()
+	gs.ManagedFields = nil
+	gs.APIVersion, gs.Kind = v1alpha1.GroupVersion.String(), v1alpha1.Kind
+	return gs
+}
+
+func (c *cli) get() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "get [NAME]",
+		Short: "List GatewaySyncs: which ref they are to run, and how many gateways do",
+		Example: `  stoker get
+  stoker get -A
+  stoker get plant -o yaml`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	all := command.Flags().BoolP("all-namespaces", "A", false, "list those of all namespaces")
+	var form *string
+	command.RunE = func(command *cobra.Command, args []string) error {
+		if *all && len(args) > 0 {
+			return outcome(exitUsage, "a name and --all-namespaces: a name is of one namespace")
+		}
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			gs, err := p.load(command.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return c.print(*form, listed([]*v1alpha1.GatewaySync{gs}, false, bareObject(gs)))
+		}
+		if *all {
+			p.namespace = ""
+		}
+		list, err := c.list(command.Context(), p)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 && *form == asTable {
+			where := "namespace " + p.namespace
+			if *all {
+				where = "any namespace"
+			}
+			fmt.Fprintf(c.talk, "No GatewaySync in %s.\n", where)
+			return nil
+		}
+		items := make([]any, len(list))
+		for i, gs := range list {
+			items[i] = bareObject(gs)
+		}
+		return c.print(*form, listed(list, *all, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
+	}
+	form = outputs(command)
+	return command
+}
+
+// list reads all GatewaySyncs of a namespace, and names those that cannot be read.
+func (c *cli) list(ctx context.Context, p place) ([]*v1alpha1.GatewaySync, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	list, undecodable, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, p.explain("", err)
+	}
+	for _, u := range undecodable {
+		fmt.Fprintln(c.talk, clean(u.Error()))
+	}
+	return list, nil
+}
+
+func listed(list []*v1alpha1.GatewaySync, namespaces bool, data any) result {
+	r := result{data: data}
+	head := []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "AGE", "STATUS"}
+	if namespaces {
+		head = append([]string{"NAMESPACE"}, head...)
+	}
+	var lines [][]string
+	for _, gs := range list {
+		ready, message := "Unknown", "nobody has looked at it yet"
+		if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			ready, message = string(c.Status), c.Message
+		}
+		ref, commit := gs.Spec.Git.Ref, ""
+		if d, err := v1alpha1.DesiredRef(gs, ""); err == nil {
+			ref = d.Ref
+		}
+		if t := gs.Status.Target; t != nil && t.Ref == ref {
+			commit = t.Commit
+		}
+		line := []string{gs.Name, ref, verb.Short(commit), gs.Status.GatewaysReady, ready, age(gs.CreationTimestamp.Time), cut(message)}
+		if namespaces {
+			line = append([]string{gs.Namespace}, line...)
+		}
+		lines = append(lines, line)
+		r.names = append(r.names, resourceName(gs))
+	}
+	r.table = func(w io.Writer) { rows(w, head, lines) }
+	return r
+}
+
+func (c *cli) status() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "status NAME",
+		Short: "Tell where each gateway stands, and why",
+		Long: `Tell where each gateway stands, and why.
+
+As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, numbers of gateways, and who is behind.`,
+		Example: `  stoker status plant
+  stoker status plant -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	var form *string
+	command.RunE = func(command *cobra.Command, args []string) error {
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		gs, err := p.load(command.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		v := verb.Judge(gs, "", nil)
+		return c.print(*form, result{data: v, names: []string{resourceName(gs)}, table: func(w io.Writer) { describe(w, gs, v) }})
+	}
+	form = outputs(command)
+	return command
+}
+
+// describe writes a GatewaySync for people.
+func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
+	line := func(what, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%-12s %s\n", what+":", oneLine(value))
+		}
+	}
+	line("Name", gs.Namespace+"/"+gs.Name)
+	line("Repository", gs.Spec.Git.Repo)
+	line("Ref", at(v.Ref, v.Commit)+origin(gs))
+	line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
+	if gs.Paused() {
+		line("Paused", "yes")
+	}
+	line("Phase", string(v.Phase))
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
+	} else {
+		line("Ready", "Unknown: nobody has looked at it yet")
+	}
+	if v.Phase == verb.Failed && v.Message != "" {
+		line("Failed", v.Message)
+	}
+	if g := gs.Status.LastGood; g != nil {
+		line("Last good", at(g.Ref, g.Commit)+", "+age(g.At.Time)+" ago")
+	}
+	if len(gs.Status.DiscoveredGateways) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	var lines [][]string
+	for _, g := range gs.Status.DiscoveredGateways {
+		drift := ""
+		if g.Drift > 0 {
+			drift = fmt.Sprint(g.Drift)
+		}
+		reason := string(g.Reason)
+		if reason == string(g.SyncStatus) {
+			reason = ""
+		}
+		lines = append(lines, []string{g.Name, string(g.SyncStatus), reason, verb.Short(g.SyncedCommit), g.Profile, drift, g.PodName, cut(g.Message)})
+	}
+	rows(w, []string{"GATEWAY", "STATUS", "REASON", "COMMIT", "PROFILE", "DRIFT", "POD", "MESSAGE"}, lines)
+}
+
+// origin says who wants the ref, where it is not the spec.
+func origin(gs *v1alpha1.GatewaySync) string {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	if err != nil || !d.Override {
+		return ""
+	}
+	by := d.RequestedBy
+	if by == "" {
+		by = "an annotation"
+	}
+	s := fmt.Sprintf(" (asked for by %s; spec.git.ref is %s", by, gs.Spec.Git.Ref)
+	if unless := gs.Annotations[v1alpha1.AnnotationRequestedUnless]; unless != "" {
+		s += fmt.Sprintf(", until it moves on from %s", verb.Short(unless))
+	}
+	return s + ")"
+}
+
+func (c *cli) history() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "history NAME",
+		Short: "List the last commits that ran on every gateway, newest first",
+		Example: `  stoker history plant
+  stoker rollback plant --to 3f9c2d1`,
+		Args: cobra.ExactArgs(1),
+	}
+	var form *string
+	command.RunE = func(command *cobra.Command, args []string) error {
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		gs, err := p.load(command.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		list := slices.Clone(gs.Status.History)
+		if list == nil {
+			list = []v1alpha1.CommitRecord{}
+		}
+		if len(list) == 0 && *form == asTable {
+			fmt.Fprintln(c.talk, "No commit has run on all gateways yet.")
+			return nil
+		}
+		r := result{data: list}
+		var lines [][]string
+		for _, h := range list {
+			lines = append(lines, []string{h.At.UTC().Format(time.RFC3339), h.Ref, verb.Short(h.Commit), age(h.At.Time)})
+			r.names = append(r.names, h.Commit)
+		}
+		r.table = func(w io.Writer) { rows(w, []string{"SINCE", "REF", "COMMIT", "AGE"}, lines) }
+		return c.print(*form, r)
+	}
+	form = outputs(command)
+	return command
+}
