@@ -147,7 +147,7 @@ func (p *plant) running(digest string) int {
 // manifest decodes the documents of an example's file.
 func manifest[T any](p *plant, kind string) *T {
 	p.t.Helper()
-	for _, name := range []string{"gatewaysync.yaml", "gateways.yaml"} {
+	for _, name := range []string{"gatewaysync.yaml", "statefulset.yaml"} {
 		content, err := os.ReadFile(filepath.Join(p.module, "examples", "kubernetes", name))
 		require.NoError(p.t, err)
 		for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096); ; {

@@ -4,12 +4,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +32,7 @@ const (
 	// atMost bounds the whole run; what is not done by then is told with everything that is known.
 	atMost = 20 * time.Minute
 	// liveness bounds one step: ten times what it takes on a machine of two cores that does something else, too.
-	liveness = 3 * time.Minute
+	liveness = 5 * time.Minute
 
 	nodes     = 2
 	release   = "stoker-system" // the namespace of the release
@@ -57,8 +60,11 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	ctx, cancel := context.WithTimeout(context.Background(), atMost) // cleanups use it, too
-	t.Cleanup(cancel)
+	// Cleanups use it, too. The first interrupt ends the tests and cleans up, and a second one ends the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	t.Cleanup(func() { cancel(); stop() })
 	w := &world{ctx: ctx, began: time.Now(), password: secretValue(), gatewayToken: "e2e:" + secretValue()}
 	w.say("a cluster with %d nodes", nodes)
 	w.Cluster = kubetest.Full(t, nodes)
@@ -165,7 +171,10 @@ func (w *world) eventually(t *testing.T, what string, missing func() string) {
 			w.say("%s: %s (%s)", short(t), what, time.Since(began).Round(100*time.Millisecond))
 			return
 		}
-		if time.Now().After(deadline) || w.ctx.Err() != nil {
+		if w.ctx.Err() != nil {
+			t.Fatalf("%s: not waited for any longer: %v", what, context.Cause(w.ctx))
+		}
+		if time.Now().After(deadline) {
 			t.Fatalf("%s: not after %s: %s", what, time.Since(began).Round(time.Second), last)
 		}
 	}
@@ -179,6 +188,9 @@ func short(t *testing.T) string {
 // dump tells what is known of a namespace, for who has to find out why a test failed.
 func (w *world) dump(t *testing.T, namespace string) {
 	t.Helper()
+	if errors.Is(w.ctx.Err(), context.Canceled) {
+		return // somebody ended it
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
 	defer cancel()
 	cmd := func(args ...string) {
