@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gitserver"
 )
 
 func TestMain(m *testing.M) {
@@ -33,10 +35,12 @@ func TestMain(m *testing.M) {
 //	apply FILE           applies objects
 //	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
 //	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
+//	agent POD FILE COMMIT  is what the agent of a pod answers at /state, in the context proxied
 //	sleep-a-moment       lets a command in the background begin
 //	exits CODE COMMAND…  runs a command that ends with this exit code
 func TestCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
+	behind := newProxied(t, cluster)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -46,9 +50,16 @@ func TestCommands(t *testing.T) {
 				return errors.New("this is no test")
 			}
 			namespace := cluster.Namespace(outer)
+			env.Vars = append(env.Vars, gitserver.Env()...)
+			env.Setenv("GIT_AUTHOR_DATE", "1735689600 +0000")
+			env.Setenv("GIT_COMMITTER_DATE", "1735689600 +0000")
 			env.Setenv("NS", namespace)
 			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "kubeconfig"))
-			return writeKubeconfig(cluster.Kubeconfig(), filepath.Join(env.WorkDir, "kubeconfig"), namespace, cluster.As(outer, namespace, "default", "").BearerToken)
+			file := filepath.Join(env.WorkDir, "kubeconfig")
+			if err := writeKubeconfig(cluster.Kubeconfig(), file, namespace, cluster.As(outer, namespace, "default", "").BearerToken); err != nil {
+				return err
+			}
+			return behind.kubeconfig(file, namespace)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -59,6 +70,10 @@ func TestCommands(t *testing.T) {
 			},
 			"report": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(report(t.Context(), cluster, ts.Getenv("NS"), args[0]))
+			},
+			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
+				commit := strings.TrimSpace(ts.ReadFile(args[2]))
+				behind.agent(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
 			},
 			"sleep-a-moment": func(*testscript.TestScript, bool, []string) { time.Sleep(time.Second) },
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/offline"
+)
+
+func (c *cli) diff() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "diff NAME",
+		Short: "Show what a commit would change on the gateways that run now",
+		Long: `Show what a commit would change on the gateways that run now.
+
+Each agent is asked what lies on its gateway, through the API server. What the commit would change there is planned here, by
+the agent's own code, from a directory of git that has both commits. Files that were changed on the gateway itself are named
+beside it. It needs the right to read pods and pods/proxy.`,
+		Example: `  # before a push: what would HEAD of this clone change?
+  stoker diff plant
+
+  # before a promotion, on one gateway
+  stoker diff plant --repo ../plant --ref v2.4.0 --gateway line-1`,
+		Args: cobra.ExactArgs(1),
+	}
+	var d drawing
+	d.source(command)
+	gateway := command.Flags().String("gateway", "", "name of one gateway; left out: all of them")
+	var form *string
+	command.RunE = func(command *cobra.Command, args []string) error {
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		defer cancel()
+		return told(c.compare(ctx, p, args[0], *gateway, &d, *form))
+	}
+	form = outputs(command)
+	return command
+}
+
+// difference is what a commit would change on one gateway.
+type difference struct {
+	Gateway string   `json:"gateway"`
+	Pod     string   `json:"pod"`
+	From    string   `json:"from,omitempty"`
+	To      string   `json:"to"`
+	Summary string   `json:"summary"`
+	Held    string   `json:"held,omitempty"`
+	Changes []change `json:"changes"`
+	Drift   []string `json:"drift,omitempty"`
+	text    string
+}
+
+type change struct {
+	Op   string `json:"op"`
+	Path string `json:"path"`
+}
+
+func (c *cli) compare(ctx context.Context, p place, name, only string, d *drawing, form string) (err error) {
+	sign, err := d.form()
+	if err != nil {
+		return err
+	}
+	gs, err := p.load(ctx, name)
+	if err != nil {
+		return err
+	}
+	from, err := offline.Open(d.repo)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := from.Resolve(ctx, d.ref)
+	if err != nil {
+		return err
+	}
+	list := []difference{}
+	var failed []error
+	for _, g := range gs.Status.DiscoveredGateways {
+		if only != "" && g.Name != only {
+			continue
+		}
+		one, err := p.compare(ctx, gs, g, from, to, d.seenAs(gs), sign)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
+			continue
+		}
+		list = append(list, one)
+	}
+	if len(list)+len(failed) == 0 {
+		if only != "" {
+			return outcome(exitFailed, "GatewaySync %s has no gateway %s: 'status %s' lists them", name, only, name)
+		}
+		return outcome(exitFailed, "GatewaySync %s has no gateways yet%s", name, help(v1alpha1.ReasonNoGateways))
+	}
+	r := result{data: list, table: func(w io.Writer) {
+		for i, one := range list {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			fmt.Fprint(w, clean(one.text))
+		}
+	}}
+	for _, one := range list {
+		for _, ch := range one.Changes {
+			r.names = append(r.names, one.Gateway+"/"+ch.Path)
+		}
+	}
+	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
+}
+
+// compare plans one gateway.
+func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
+	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, row.PodName, metav1.GetOptions{})
+	if err != nil {
+		return difference{}, fmt.Errorf("its pod: %w", err)
+	}
+	live, err := p.state(ctx, pod)
+	if err != nil {
+		return difference{}, err
+	}
+	profile, err := gs.Effective(row.Profile, pod.Annotations)
+	if err != nil {
+		return difference{}, err
+	}
+	ordinal, _ := v1alpha1.PodOrdinal(pod.Name, pod.Labels)
+	g := offline.Gateway{Profile: profile, Form: sign, Facts: plan.Facts{
+		GatewayName: row.Name, PodName: pod.Name, PodOrdinal: ordinal, Namespace: pod.Namespace, CRName: gs.Name, Labels: pod.Labels,
+	}}
+	wanted, err := from.Tree(ctx, g, to, ref)
+	if err != nil {
+		return difference{}, err
+	}
+	before := &offline.Tree{}
+	if !live.Commit.IsZero() {
+		if before, err = from.Tree(ctx, g, repo.Resolution{Commit: live.Commit}, live.Ref); err != nil {
+			return difference{}, fmt.Errorf("commit %s, which lies on it: %w; fetch it into the directory of git", live.Commit.Short(), err)
+		}
+	}
+	changes, err := wanted.From(before)
+	if err != nil {
+		return difference{}, err
+	}
+	if _, err := wanted.Check(changes); err != nil {
+		return difference{}, err
+	}
+	return differ(row, live, changes), nil
+}
+
+// differ tells a plan.
+func differ(row v1alpha1.DiscoveredGateway, live state, changes *plan.Changes) difference {
+	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
+	if !live.Commit.IsZero() {
+		d.From = live.Commit.String()
+	}
+	if changes.Held != nil {
+		d.Held = string(changes.Held.Reason) + ": " + changes.Held.Message
+	}
+	for _, ch := range changes.List {
+		if op := word(ch.Op); op != "" {
+			d.Changes = append(d.Changes, change{op, ch.Path})
+		}
+	}
+	d.text = "# " + row.Name + ": " + changes.String()
+	if live.Drift != nil && live.Drift.Files > 0 {
+		d.text += fmt.Sprintf("changed on the gateway itself: %d\n", live.Drift.Files)
+		for _, f := range live.Drift.Paths {
+			d.Drift = append(d.Drift, f.Path)
+			d.text += "! " + oneLine(f.Path) + " (" + oneLine(f.What) + ")\n"
+		}
+	}
+	return d
+}
+
+func word(op plan.Op) string {
+	switch op {
+	case plan.Create:
+		return "create"
+	case plan.Update:
+		return "update"
+	case plan.Delete:
+		return "delete"
+	case plan.Release:
+		return "release"
+	case plan.Keep:
+		return "keep"
+	}
+	return ""
+}
+
+// state is what diff reads of an agent's /state.
+type state struct {
+	Ref    string  `json:"ref"`
+	Commit plan.ID `json:"commit"`
+	Drift  *struct {
+		Files int `json:"files"`
+		Paths []struct {
+			Path string `json:"path"`
+			What string `json:"what"`
+		} `json:"paths"`
+	} `json:"drift"`
+}
+
+const (
+	agentContainer = "stoker-agent"
+	healthPort     = "8082"
+	maxState       = 8 << 20 // bytes of an agent's answer
+)
+
+// state asks an agent what lies on its gateway.
+func (p place) state(ctx context.Context, pod *corev1.Pod) (state, error) {
+	if !slices.ContainsFunc(append(pod.Spec.InitContainers, pod.Spec.Containers...), func(c corev1.Container) bool { return c.Name == agentContainer }) {
+		return state{}, fmt.Errorf("pod %s has no agent%s", pod.Name, help(v1alpha1.ReasonMissingSidecar))
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	body, err := p.Core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, healthPort, "state", nil).Stream(ctx)
+	if err != nil {
+		return state{}, fmt.Errorf("ask the agent of pod %s: %w", pod.Name, err)
+	}
+	defer body.Close()
+	raw, err := io.ReadAll(io.LimitReader(body, maxState+1))
+	if err != nil {
+		return state{}, fmt.Errorf("ask the agent of pod %s: %w", pod.Name, err)
+	}
+	var s state
+	if len(raw) > maxState {
+		return state{}, fmt.Errorf("the agent of pod %s answers with more than %d bytes", pod.Name, maxState)
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return state{}, fmt.Errorf("the agent of pod %s answers what is no state: %s: %w", pod.Name, strings.TrimSpace(string(raw[:min(len(raw), 80)])), err)
+	}
+	return s, nil
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/verb"
+)
+
+const (
+	// maxManifest bounds a GatewaySync's file; an object in Kubernetes is at most 1.5 MiB.
+	maxManifest = 1536 << 10
+	// maxOffline bounds the work on a directory of git.
+	maxOffline = 10 * time.Minute
+)
+
+// drawing is what render is asked.
+type drawing struct {
+	file, repo, ref, profile, gateway, ignition string
+	into, show                                  string
+	labels, annotations                         map[string]string
+}
+
+func (c *cli) render() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "render -f FILE",
+		Short: "Show what a gateway would get from a directory of git",
+		Long: `Show what a gateway would get from a directory of git, without a cluster.
+
+The GatewaySync is read from a file, and the commit from a clone: what is not committed is not seen. Mappings, templates,
+patches, excludes and all checks are those of the agent, so that what fails here would fail there, with the same reason.`,
+		Example: `  # what does this clone give the gateway line-1?
+  stoker render -f gatewaysync.yaml --gateway line-1
+
+  # one rendered file; all of them, to look at
+  stoker render -f gatewaysync.yaml --profile area --show config/resources/core/ignition/system-properties/config.json
+  stoker render -f gatewaysync.yaml --ref v2.4.0 --into out`,
+		Args: cobra.NoArgs,
+	}
+	var d drawing
+	f := command.Flags()
+	f.StringVarP(&d.file, "filename", "f", "", "the file with the GatewaySync")
+	d.source(command)
+	f.StringVar(&d.profile, "profile", "", "profile of the gateway; left out: that of the annotations, or default")
+	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway, which also stands for its pod's")
+	f.StringToStringVar(&d.labels, "label", nil, "label of the pod, key=value")
+	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, key=value")
+	f.StringVar(&d.show, "show", "", "print this file, a path on the gateway, in place of the list")
+	f.StringVar(&d.into, "into", "", "write all files below this directory, which must be new or empty")
+	var form *string
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		if d.file == "" {
+			return outcome(exitUsage, "name the file with the GatewaySync: -f FILE")
+		}
+		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		defer cancel()
+		return told(c.draw(ctx, &d, *form))
+	}
+	form = outputs(command)
+	return command
+}
+
+// source adds the flags that say what commit is looked at.
+func (d *drawing) source(command *cobra.Command) {
+	f := command.Flags()
+	f.StringVar(&d.repo, "repo", ".", "directory of git")
+	f.StringVar(&d.ref, "ref", "HEAD", "branch, tag or commit in it")
+	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, whose form signatures of resources have")
+}
+
+// told adds to a failure what it is called, and where to read on.
+func told(err error) error {
+	if reason := failure.Reason(err, ""); reason != "" {
+		return fmt.Errorf("%s: %w%s", reason, err, help(reason))
+	}
+	return err
+}
+
+// form is the form of signatures.
+func (d *drawing) form() (resource.Form, error) {
+	var major, minor int
+	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
+		return 0, errors.Join(outcome(exitUsage, "--ignition %.20q: write a version such as 8.3", d.ignition), err)
+	}
+	return resource.FormOf(major, minor), nil
+}
+
+// seenAs is the ref that templates see: the asked-for one, and for what happens to be checked out that of the spec.
+func (d *drawing) seenAs(gs *v1alpha1.GatewaySync) string {
+	if d.ref == "HEAD" {
+		return gs.Spec.Git.Ref
+	}
+	return d.ref
+}
+
+func (c *cli) draw(ctx context.Context, d *drawing, form string) (err error) {
+	gs, err := c.read(d.file)
+	if err != nil {
+		return err
+	}
+	g, err := d.target(gs)
+	if err != nil {
+		return err
+	}
+	from, err := offline.Open(d.repo)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	at, err := from.Resolve(ctx, d.ref)
+	if err != nil {
+		return err
+	}
+	tree, err := from.Tree(ctx, g, at, d.seenAs(gs))
+	if err != nil {
+		return err
+	}
+	if d.show != "" {
+		there, err := tree.Write(c.out, d.show)
+		if err == nil && !there {
+			err = fmt.Errorf("%s is not among the files; list them without --show", d.show)
+		}
+		return err
+	}
+	changes, err := tree.From(&offline.Tree{})
+	if err != nil {
+		return err
+	}
+	sizes, err := tree.Check(changes)
+	if err != nil {
+		return err
+	}
+	for _, w := range changes.Warnings {
+		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
+	}
+	fmt.Fprintf(c.talk, "%d files for %s, profile %s, at %s\n", len(changes.List), g.Facts.GatewayName, named(g.Profile.Profile), at.Commit.Short())
+	if d.into != "" {
+		return write(d.into, tree, changes)
+	}
+	return c.print(form, files(changes, sizes))
+}
+
+func named(profile string) string {
+	if profile == "" {
+		return "none (service path)"
+	}
+	return profile
+}
+
+// read reads a GatewaySync from a file.
+func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
+	raw, err := file.Read(name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	gs, warnings, err := v1alpha1.Decode(raw)
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
+	}
+	if gs.Name == "" {
+		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	}
+	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
+	}
+	for _, w := range append(warnings, v1alpha1.Warnings(gs)...) {
+		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
+	}
+	return gs, nil
+}
+
+// target is the gateway that the flags describe.
+func (d *drawing) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
+	form, err := d.form()
+	if err != nil {
+		return offline.Gateway{}, err
+	}
+	profile, err := gs.Effective(d.profile, d.annotations)
+	if err != nil {
+		return offline.Gateway{}, err
+	}
+	namespace := gs.Namespace
+	if namespace == "" {
+		namespace = "default"
+	}
+	ordinal, _ := v1alpha1.PodOrdinal(d.gateway, d.labels)
+	return offline.Gateway{Profile: profile, Form: form, Facts: plan.Facts{
+		GatewayName: d.gateway, PodName: d.gateway, PodOrdinal: ordinal, Namespace: namespace, CRName: gs.Name, Labels: d.labels,
+	}}, nil
+}
+
+// drawn is a file as JSON has it.
+type drawn struct {
+	Path       string `json:"path"`
+	Source     string `json:"source"`
+	Blob       string `json:"blob"`
+	Size       int64  `json:"size"`
+	Executable bool   `json:"executable,omitempty"`
+}
+
+func files(changes *plan.Changes, sizes map[string]int64) result {
+	list := []drawn{}
+	r := result{}
+	var lines [][]string
+	for _, f := range changes.List {
+		var source string
+		if int(f.Origin) < len(changes.Mappings) {
+			source = changes.Mappings[f.Origin].Source
+		}
+		list = append(list, drawn{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
+		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), verb.Short(f.ID.String()), source})
+		r.names = append(r.names, f.Path)
+	}
+	r.data = list
+	r.table = func(w io.Writer) { rows(w, []string{"PATH", "BYTES", "BLOB", "SOURCE"}, lines) }
+	return r
+}
+
+// write writes all files below a directory that nothing lies in.
+func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing is written through it any more
+	there, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(there) > 0 {
+		return fmt.Errorf("%s is not empty: name a new directory", dir)
+	}
+	for _, f := range changes.List {
+		if err := writeFile(root, tree, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeFile(root *os.Root, tree *offline.Tree, f plan.Change) error {
+	if err := root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if f.Exec {
+		mode = 0o755
+	}
+	out, err := root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := tree.Write(out, f.Path); err != nil {
+		return errors.Join(err, out.Close())
+	}
+	return out.Close()
+}
