@@ -159,7 +159,7 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 	if err != nil {
 		return nil, nil, err
 	}
-	o := repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}}
+	o := storeOptions(s, log)
 	store, err = repo.Open(dir, o)
 	if err == nil {
 		return store, func() { _ = store.Close() }, nil // a cache: nothing in it is lost
@@ -181,6 +181,10 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 		_ = store.Close()
 		_ = os.RemoveAll(tmp) // in the system's folder for such things
 	}, nil
+}
+
+func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
+	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}}
 }
 
 // heldBy says who has the data directory, where somebody has: that explains best why the cache is in use.
@@ -208,14 +212,22 @@ func listen(ctx context.Context, s settings, health http.Handler, reg *prometheu
 		if e.addr == "" {
 			continue
 		}
-		srv, err := serve.Listen(ctx, e.addr, e.handler)
+		srv, err := listenFor(ctx, e.name, e.addr, e.handler, log)
 		if err != nil {
-			return nil, fmt.Errorf("--%s-addr: %w", e.name, err) // the process ends, and with it what listens already
+			return nil, err // the process ends, and with it what listens already
 		}
-		log.Info("listening", "for", e.name, "address", srv.Addr())
 		servers = append(servers, srv)
 	}
 	return servers, nil
+}
+
+func listenFor(ctx context.Context, name, addr string, h http.Handler, log *slog.Logger) (*serve.Server, error) {
+	srv, err := serve.Listen(ctx, addr, h)
+	if err != nil {
+		return nil, fmt.Errorf("--%s-addr: %w", name, err)
+	}
+	log.Info("listening", "for", name, "address", srv.Addr())
+	return srv, nil
 }
 
 // serveAndRun runs loops beside the HTTP servers. The loops end first: the last sync is finished or rolled back while its

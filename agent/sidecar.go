@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/agent/drive"
@@ -42,24 +45,19 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	boot, booted := newBoot(ctx, bootWithin)
 	defer booted()
 
-	var store *repo.Store
-	closeStore := func() {}
 	var clients kube.Clients
-	err := boot.step("open the cache of git objects", func() (err error) {
-		store, closeStore, err = openStore(s, log)
-		return err
-	})
-	if err != nil {
-		return exitFailed, err
-	}
-	defer func() { closeStore() }()
-	err = boot.step("find the API server", func() (err error) {
+	err := boot.step("find the API server", func() (err error) {
 		clients, err = kube.Connect(s.Kubeconfig, "stoker-agent/"+version)
 		return err
 	})
 	if err != nil {
 		return exitFailed, err
 	}
+	store, err := cache(s, log)
+	if err != nil {
+		return exitFailed, err
+	}
+	defer func() { _ = store.Close() }() // a cache: nothing in it is lost
 	engine, closeEngine := newEngine(s, store, screen)
 	defer closeEngine()
 
@@ -90,16 +88,63 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	loops := []func(context.Context) error{follower.Run, leading.Run}
 	var servers []*serve.Server
-	err = boot.step("listen", func() (err error) {
-		servers, err = listen(ctx, s, drive.Handler(follower.Routes()), reg, log)
-		return err
+	err = boot.step("listen", func() error {
+		if s.HealthAddr != "" {
+			srv, err := listenFor(ctx, "health", s.HealthAddr, drive.Handler(follower.Routes()), log)
+			if err != nil {
+				return err // nobody could ask whether the gateway may start
+			}
+			servers = append(servers, srv)
+		}
+		if s.MetricsAddr == "" {
+			return nil
+		}
+		srv, missed := listenFor(ctx, "metrics", s.MetricsAddr, metricsHandler(reg), log)
+		if missed == nil {
+			servers = append(servers, srv)
+		} else {
+			loops = append(loops, func(ctx context.Context) error { return measureLater(ctx, s.MetricsAddr, reg, log, missed) })
+		}
+		return nil
 	})
 	if err != nil {
 		return exitFailed, err
 	}
 	booted()
-	return exitDone, serveAndRun(ctx, servers, follower.Run, leading.Run)
+	return exitDone, serveAndRun(ctx, servers, loops...)
+}
+
+// cache is where git objects are kept. It is opened by the first sync that needs it: a gateway whose volume is complete
+// starts without git, and so without a place for what came from git.
+func cache(s settings, log *slog.Logger) (*repo.Store, error) {
+	dir, err := s.repoDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.Env.RepoPath, 0o700); err != nil {
+		log.Warn("there is no place for git objects; what lies on the volume is not touched by that", "path", s.Env.RepoPath, "error", err)
+	}
+	return repo.New(dir, storeOptions(s, log)), nil
+}
+
+// measureEvery is how often a port for metrics is tried that somebody else has.
+const measureEvery = 15 * time.Second
+
+// measureLater serves metrics as soon as their port is free: nothing of a gateway depends on them.
+func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger, why error) error {
+	log.Error("metrics are not served; it is tried again", "error", why)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(measureEvery):
+		}
+		if srv, err := listenFor(ctx, "metrics", addr, metricsHandler(reg), log); err == nil {
+			return srv.Run(ctx)
+		}
+	}
 }
 
 // fleetMetrics is what a lead measures.

@@ -58,13 +58,13 @@ type process struct {
 	health string
 }
 
-func (p *pod) run(kubeconfig string) *process {
+func (p *pod) run(kubeconfig string, args ...string) *process {
 	p.w.t.Helper()
 	t := p.w.t
 	file, err := binary()
 	require.NoError(t, err)
 	a := &process{p: p, log: &lines{}, done: make(chan struct{})}
-	a.cmd = exec.Command(file, "--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
+	a.cmd = exec.Command(file, append([]string{"--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0"}, args...)...)
 	a.cmd.Env = []string{"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.w.ns, "POD_UID=" + p.uid, "CR_NAME=" + crName, "GATEWAY_NAME=" + p.name,
 		"DATA_PATH=" + p.data, "REPO_PATH=" + filepath.Join(p.dir, "repo"), "SECRETS_DIR=" + filepath.Join(p.dir, "secrets"),
 		"PODINFO_DIR=" + filepath.Join(p.dir, "podinfo")}

@@ -65,6 +65,9 @@ func (s *Store) begin(r *Remote, commit plan.ID, ref string) (*fetch, error) {
 	if s.isClosed() {
 		return nil, errors.New("the repository's store is closed")
 	}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
 	root, err := s.openRoot()
 	if err != nil {
 		return nil, err

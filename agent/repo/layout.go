@@ -131,17 +131,42 @@ func (s *Store) load() error {
 	if err != nil {
 		return err
 	}
+	var packs []*pack
+	damaged := false
 	for _, name := range names {
 		p, err := openPack(root, name)
 		if err != nil {
 			s.log.Warn("a pack of the repository's store cannot be used; the store is fetched again", "pack", name, "error", err)
-			s.damaged = true
+			damaged = true
 			continue
 		}
-		p.seq = int64(len(s.packs))
-		s.packs = append(s.packs, p)
+		p.seq = int64(len(packs))
+		packs = append(packs, p)
 	}
-	s.tip = readTip(root)
+	tip := readTip(root)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.packs, s.tip, s.damaged = packs, tip, damaged
+	return nil
+}
+
+// asideDir is a repository that could not be read. There is one at most.
+const asideDir = bareDir + ".unreadable"
+
+// setAside makes room for a new repository: it is a cache, and what is in it comes again.
+func (s *Store) setAside() error {
+	outer, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return onDisk(err)
+	}
+	defer func() { _ = outer.Close() }()
+	if err := remove(outer, asideDir); err != nil {
+		return err
+	}
+	if err := outer.Rename(bareDir, asideDir); err != nil {
+		return onDisk(err)
+	}
+	_ = outer.RemoveAll(asideDir) // it may be unreadable for that, too
 	return nil
 }
 

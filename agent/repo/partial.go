@@ -29,6 +29,7 @@ type promise struct {
 
 // Partial reports whether the store holds trees whose blobs are not all there.
 func (s *Store) Partial() bool {
+	_ = s.open()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.ContainsFunc(s.packs, func(p *pack) bool { return p.partial })

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -30,10 +31,13 @@ type Store struct {
 	limits   Limits
 	maxPacks int
 	scratch  scratchSizes
-	lock     *os.File
 	readers  sync.Pool // *reader
 
 	fetching sync.Mutex // one Fetch at a time
+
+	opening sync.Mutex // guards lock
+	lock    *os.File
+	opened  atomic.Bool // it has its lock, and knows its packs
 
 	mu      sync.RWMutex // guards what follows
 	packs   []*pack      // never changed in place; oldest first
@@ -49,9 +53,9 @@ var errNotFound = errors.New("object is not in the store")
 // IsNotFound reports whether an error says that an object is not in the store.
 func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
-// Open opens the store in a directory of its own, and makes it where there is none. What a crash left is cleared away.
-// Packs that cannot be used are put aside; the next Fetch replaces them. Only one process may have a store open.
-func Open(dir string, o StoreOptions) (*Store, error) {
+// New makes a store in a directory of its own that is opened when it is needed first. While that fails nothing is in it;
+// a Fetch says why, and tries again. So what needs no git goes on without a place for a cache.
+func New(dir string, o StoreOptions) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -60,22 +64,68 @@ func Open(dir string, o StoreOptions) (*Store, error) {
 	}
 	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
 	s.readers.New = func() any { return s.newReader() }
-	lock, err := lockStore(dir)
-	if err != nil {
-		return nil, err
-	}
-	s.lock = lock
-	if err := s.load(); err != nil {
-		_ = lock.Close()
+	return s
+}
+
+// Open opens the store in a directory of its own, and makes it where there is none. What a crash left is cleared away.
+// Packs that cannot be used are put aside; the next Fetch replaces them. Only one process may have a store open.
+func Open(dir string, o StoreOptions) (*Store, error) {
+	s := New(dir, o)
+	if err := s.open(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// open does what is left to do before the store can be used.
+func (s *Store) open() error {
+	if s.opened.Load() {
+		return nil
+	}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if s.opened.Load() {
+		return nil
+	}
+	if s.isClosed() {
+		return errors.New("the repository's store is closed")
+	}
+	lock, err := lockStore(s.dir)
+	if err != nil {
+		return unusable(err)
+	}
+	err = s.load()
+	if _, bad := errors.AsType[*storeError](err); bad {
+		s.log.Warn("the repository's store cannot be read; it is set aside, and fetched again", "dir", s.dir, "error", err)
+		if aside := s.setAside(); aside != nil {
+			err = errors.Join(err, aside)
+		} else {
+			err = s.load()
+		}
+	}
+	if err != nil {
+		_ = lock.Close()
+		return unusable(err)
+	}
+	s.lock = lock
+	s.opened.Store(true)
+	return nil
+}
+
+// unusable gives a store that cannot be opened its reason.
+func unusable(err error) error {
+	if failure.Is(err, v1alpha1.ReasonNoSpace) {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonWriteFailed, "the cache of git objects cannot be opened: %w", err)
 }
 
 // Close gives files and memory back. Reads that are under way end first.
 func (s *Store) Close() error {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -86,6 +136,9 @@ func (s *Store) Close() error {
 		p.release()
 	}
 	s.packs = nil
+	if s.lock == nil {
+		return nil
+	}
 	return errors.Join(unlockFile(s.lock), s.lock.Close())
 }
 
@@ -175,6 +228,7 @@ func (s *Store) suspect(err error) bool {
 
 // acquire returns the packs as they are now. They stay open until releaseAll.
 func (s *Store) acquire() []*pack {
+	_ = s.open() // what cannot be opened has nothing; the next Fetch says why
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, p := range s.packs {

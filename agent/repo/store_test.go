@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -350,6 +352,64 @@ func TestOpen(t *testing.T) {
 		_, err := Open(path, StoreOptions{})
 		require.Error(t, err)
 		assert.FileExists(t, path)
+	})
+	t.Run("one that cannot be opened has nothing, says why, and is tried again", func(t *testing.T) {
+		g := newSite(t)
+		commit := g.commit("first", views(1))
+		path := filepath.Join(t.TempDir(), "repo")
+		touch(t, path)
+		s := New(path, StoreOptions{})
+		t.Cleanup(func() { assert.NoError(t, s.Close()) })
+		assert.False(t, s.Has(commit))
+		_, err := s.Fetch(t.Context(), g.remote(), commit, "main")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonWriteFailed), "%v", err)
+		assert.ErrorContains(t, err, path)
+		require.NoError(t, os.Remove(path))
+		pull(t, s, g.remote(), "main")
+		assert.True(t, s.Has(commit))
+	})
+	t.Run("what was fetched before is there at the first question", func(t *testing.T) {
+		g := newSite(t)
+		commit := g.commit("first", views(1))
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		pull(t, s, g.remote(), "main")
+		require.NoError(t, s.Close())
+		s = New(dir, StoreOptions{})
+		assert.True(t, s.Has(commit))
+		require.NoError(t, s.Close())
+		s = New(dir, StoreOptions{})
+		require.NoError(t, s.Close())
+		assert.False(t, s.Has(commit), "a closed one is not opened again")
+		openStore(t, dir)
+	})
+	t.Run("what is set aside makes room for a new one", func(t *testing.T) {
+		g := newSite(t)
+		g.commit("first", views(1))
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		pull(t, s, g.remote(), "main")
+		require.NoError(t, s.Close())
+		touch(t, filepath.Join(dir, asideDir, "earlier"))
+		require.NoError(t, s.setAside())
+		assert.NoDirExists(t, filepath.Join(dir, asideDir))
+		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
+		assert.Equal(t, FetchFirst, stats.Kind)
+	})
+	t.Run("one that cannot be read is set aside", func(t *testing.T) {
+		if os.Geteuid() == 0 {
+			t.Skip("root reads everything")
+		}
+		g := newSite(t)
+		g.commit("first", views(1))
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		pull(t, s, g.remote(), "main")
+		require.NoError(t, s.Close())
+		require.NoError(t, os.Chmod(s.Dir(), 0))
+		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
+		assert.Equal(t, FetchFirst, stats.Kind)
+		require.NoError(t, os.Chmod(filepath.Join(dir, asideDir), 0o700))
 	})
 	t.Run("a closed store fetches no more", func(t *testing.T) {
 		g := newSite(t)

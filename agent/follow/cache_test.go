@@ -1,0 +1,72 @@
+package follow
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// A gateway whose volume is complete starts from it, whatever is wrong with the agent's own cache or its port for metrics.
+func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
+	a := p.run(w.cluster.Kubeconfig())
+	p.synced(first, "one")
+	assert.Less(t, a.stop(), grace)
+
+	// The next pod's volume for the cache cannot be used, and somebody has the port.
+	p.recreate()
+	place := filepath.Join(p.dir, "repo")
+	require.NoError(t, os.RemoveAll(place))
+	require.NoError(t, os.WriteFile(place, nil, 0o600))
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, taken.Close()) }()
+	second := w.commit("two")
+	a = p.run(w.cluster.Kubeconfig(), "--metrics-addr", taken.Addr().String())
+	assert.Contains(t, a.opens(), "holds "+first[:7])
+	code, _ := a.get("/healthz")
+	assert.Equal(t, http.StatusOK, code)
+
+	s := p.await("what is wrong is reported", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Target == second && s.Reason == v1alpha1.ReasonWriteFailed
+	})
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Equal(t, first, s.Commit)
+	assert.Contains(t, s.Message, "cache of git objects")
+	assert.Equal(t, "one", p.title())
+	code, body := a.get("/state")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, body, first)
+
+	require.NoError(t, os.Remove(place)) // somebody makes room: it is tried again
+	p.synced(second, "two")
+	assert.Less(t, a.stop(), grace)
+}
+
+// Without a commit on the volume the gateway waits for the first sync, which is what cannot be done, up to the deadline.
+func TestAnEmptyVolumeWaitsForAPlaceForTheCache(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	place := filepath.Join(p.dir, "repo")
+	require.NoError(t, os.RemoveAll(place))
+	require.NoError(t, os.WriteFile(place, nil, 0o600))
+	w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
+	a := p.run(w.cluster.Kubeconfig())
+	p.await("what is wrong is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWriteFailed })
+	code, why := a.get("/startupz")
+	assert.Equal(t, http.StatusServiceUnavailable, code, why)
+	require.NoError(t, os.Remove(place))
+	assert.Contains(t, a.opens(), "Applied")
+	assert.Equal(t, "one", p.title())
+}
