@@ -109,6 +109,9 @@ func (w *watcher) judge(gs *v1alpha1.GatewaySync) {
 	if gs.Status.Target == nil || gs.Status.Target.Commit == "" {
 		return // no gateway and no commit: paused, or nobody asked yet
 	}
+	if n := len(gs.Status.DiscoveredGateways); n > 0 && gs.Status.GatewaysReady != fmt.Sprintf("%d/%d", n, n) {
+		w.blame(gs, "Ready, with %s gateways of %d", gs.Status.GatewaysReady, n)
+	}
 	for _, g := range gs.Status.DiscoveredGateways {
 		if g.SyncedCommit != gs.Status.Target.Commit || !slices.Contains([]v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby}, g.SyncStatus) {
 			w.blame(gs, "Ready, and %s is %s at %.7s", g.Name, g.SyncStatus, g.SyncedCommit)
@@ -156,7 +159,7 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 		w.asked++
 		w.mu.Unlock()
 		if has := p.running(digest); has < p.order(said) {
-			w.blame(gs, "%s has commit %d of %d, and the status speaks of %d", pod.Name, has, len(p.commits)-1, p.order(said))
+			w.blame(gs, "%s has commit %d, counted from 0, and the status speaks of %d", pod.Name, has, p.order(said))
 		}
 	}
 }
