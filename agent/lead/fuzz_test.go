@@ -63,7 +63,9 @@ func (f *fleetLife) step(b [4]byte) {
 		}
 	case 8:
 		if len(f.Pods) > 0 {
-			f.Pods[pick(len(f.Pods))].Ended = b[2]&1 == 1
+			p := &f.Pods[pick(len(f.Pods))]
+			p.Ended = b[2]&1 == 1
+			p.Ending = p.Ended && b[2]&2 == 2
 		}
 	case 9: // an agent reports anything
 		r := &v1alpha1.SyncReport{}

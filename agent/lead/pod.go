@@ -16,14 +16,17 @@ type Pod struct {
 	UID                 types.UID
 	Labels, Annotations map[string]string
 	ServiceAccount      string
-	// Ended: it terminates, or has ended.
-	Ended bool
+	// Ended: it terminates, or has ended. Ending: it terminates, and is still there.
+	Ended, Ending bool
 	// Agent: it has an agent's container.
 	Agent bool
 }
 
 // agentContainer is the name of the container that the injector adds.
 const agentContainer = "stoker-agent"
+
+// labelInjection on a pod may rule its injection out.
+const labelInjection = "stoker.io/injection"
 
 // of reports whether a pod is a gateway of the GatewaySync that is called name: the injector has labelled it, it reports,
 // or it asks for an agent.
@@ -36,6 +39,9 @@ func (p Pod) of(name string, reports, sole bool) bool {
 	}
 	if inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
 		return false
+	}
+	if p.Labels[labelInjection] == "disabled" && !p.Agent {
+		return false // it is to have none
 	}
 	asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 	return asked == name || asked == "" && sole
@@ -54,7 +60,7 @@ func stripped(obj any) (any, error) {
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
-		Labels: only(p.Labels, v1alpha1.LabelCRName, "app.kubernetes.io/name", "app.kubernetes.io/instance",
+		Labels: only(p.Labels, v1alpha1.LabelCRName, labelInjection, "app.kubernetes.io/name", "app.kubernetes.io/instance",
 			"apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"),
 		Annotations: only(p.Annotations, "stoker.io/", "ignition-sync.io/"),
 	}}
@@ -90,9 +96,10 @@ func only(from map[string]string, prefixes ...string) map[string]string {
 }
 
 func podOf(p *corev1.Pod) Pod {
+	over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	return Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Annotations: p.Annotations,
 		ServiceAccount: p.Spec.ServiceAccountName, Agent: len(p.Spec.Containers) > 0,
-		Ended: p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Ended: p.DeletionTimestamp != nil || over, Ending: p.DeletionTimestamp != nil && !over,
 	}
 }

@@ -25,6 +25,8 @@ func (w *writer) verdict() verdict {
 		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error()}
 	case w.Ref.Err != nil && (!w.resolved || ref.Class() == v1alpha1.ClassStalled):
 		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
+	case w.away != nil:
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone()}
 	case n == 0:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with " +
 			v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + gs.Name}
@@ -106,6 +108,8 @@ func (w *writer) behind() verdict {
 // allSynced speaks of the gateways alone: a git server that is away does not change what they run.
 func (w *writer) allSynced(v verdict) {
 	switch n := len(w.rows); {
+	case w.away != nil:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone())
 	case n == 0:
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no gateway was discovered")
 	case w.resolved && w.synced == n:
@@ -125,7 +129,7 @@ func (w *writer) ready(v verdict) time.Time {
 	class := v.reason.Class()
 	// Somebody who is paused, or has no gateways, waits for nothing.
 	stalled := v.status != metav1.ConditionTrue && class == v1alpha1.ClassStalled
-	working := v.status == metav1.ConditionFalse && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
+	working := v.status != metav1.ConditionTrue && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
 	again := time.Time{}
 	if working {
 		since, over := w.since()
@@ -133,9 +137,16 @@ func (w *writer) ready(v verdict) time.Time {
 		if err != nil {
 			limit = v1alpha1.DefaultProgressDeadline
 		}
+		away := v.status == metav1.ConditionUnknown
+		if away {
+			since, over = w.away.Since, w.away.Over
+		}
 		end := since.Add(limit)
 		if over || !w.Now.Before(end) {
 			stalled, working = true, false
+			if away && w.Ref.Desired.RequestedAt != "" {
+				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // nobody will: who waits is told of the deadline
+			}
 			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s, work goes on: %s: %s", limit, v.reason, v.message)}
 		} else {
 			again = end
@@ -165,7 +176,9 @@ func (w *writer) since() (began time.Time, over bool) {
 		return c.LastTransitionTime.Time, false
 	}
 	c := w.before(v1alpha1.ConditionStalled)
-	over = same && a.RequestedAt == b.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+	ready := w.before(v1alpha1.ConditionReady)
+	over = same && a.RequestedAt == b.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
+		ready != nil && ready.Status == metav1.ConditionFalse // else the agents were away, and are back
 	return w.now.Time, over
 }
 

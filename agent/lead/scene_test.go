@@ -108,6 +108,9 @@ func stored(t testing.TB, st v1alpha1.GatewaySyncStatus) v1alpha1.GatewaySyncSta
 	return out
 }
 
+// ends makes a pod terminate, or be started again.
+func (s *scene) ends(i int, ends bool) { s.Pods[i].Ended, s.Pods[i].Ending = ends, ends }
+
 func (s *scene) after(d time.Duration) *scene { s.Now = s.Now.Add(d); return s }
 
 // told lists the events of the last summary, as "Reason" or "pod: Reason".
@@ -185,6 +188,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 		require.True(t, i == 0 || st.DiscoveredGateways[i-1].Name < g.Name, "rows are sorted and each name is there once: %q", g.Name)
 	}
 	require.LessOrEqual(t, size(st.DiscoveredGateways), 2*rowBytes)
+	checkWhoIsAway(t, seen, st)
 	require.LessOrEqual(t, len(sum.Events), maxEvents)
 	for _, e := range sum.Events {
 		require.LessOrEqual(t, len(e.Note), maxMessage)
@@ -200,6 +204,34 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	require.Nil(t, change, "what is seen again changes nothing")
 }
 
+// checkWhoIsAway is a second opinion on a fleet that does not live: gateways that were there are not forgotten before the
+// deadline, and no request is handled unless a gateway that lives has dealt with it, there never was one, or it is given up.
+func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
+	t.Helper()
+	was := &seen.GatewaySync.Status
+	ready := condition(st, v1alpha1.ConditionReady)
+	ended := ready == "Unknown/NoGateways" || ready == "Unknown/ProgressDeadlineExceeded"
+	if len(was.DiscoveredGateways) > 0 && !ended {
+		require.NotEmpty(t, st.DiscoveredGateways, "rows are kept")
+	}
+	if ended && len(was.DiscoveredGateways) > 0 {
+		c := meta.FindStatusCondition(was.Conditions, v1alpha1.ConditionReconciling)
+		require.True(t, condition(was, v1alpha1.ConditionReady) == ready ||
+			c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) && !seen.Now.Before(c.LastTransitionTime.Add(v1alpha1.DefaultProgressDeadline)),
+			"%s only after the deadline", ready)
+	}
+	if st.LastHandledRequest == was.LastHandledRequest || ended {
+		return
+	}
+	dealt := len(was.DiscoveredGateways) == 0 && len(st.DiscoveredGateways) == 0
+	for _, p := range seen.Pods {
+		for _, r := range seen.Reports {
+			dealt = dealt || !p.Ended && r.Name == p.Name && r.Status.HandledRequest == st.LastHandledRequest
+		}
+	}
+	require.True(t, dealt, "%s is handled by nobody", st.LastHandledRequest)
+}
+
 // checkEveryGatewayIsThere is a second opinion on Ready: every live pod of the fleet has a report of its own that says that
 // it runs the target.
 func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
@@ -210,6 +242,9 @@ func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
 		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
 		asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 		label := p.Labels[v1alpha1.LabelCRName]
+		if p.Labels[labelInjection] == "disabled" && !p.Agent && label == "" {
+			continue
+		}
 		if p.Ended || label != gs.Name && (label != "" || inject != "true" || asked != gs.Name) {
 			continue
 		}

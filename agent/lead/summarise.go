@@ -63,6 +63,7 @@ type Summary struct {
 func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
 	w := &writer{Seen: s, was: &gs.Status, now: metav1.NewTime(s.Now.Truncate(time.Second)), rows: gateways(&s)}
+	w.absent()
 	w.st = *gs.Status.DeepCopy()
 	st := &w.st
 	st.ObservedGeneration = gs.Generation
@@ -77,6 +78,7 @@ func Summarise(s Seen) Summary {
 	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref
 	st.GatewaysReady = fmt.Sprintf("%d/%d", w.synced, len(w.rows))
 	w.target()
+	w.remember()
 	w.inherit()
 	w.refResolved()
 	w.hostKey()
@@ -102,6 +104,9 @@ type writer struct {
 	synced   int
 	resolved bool // the target is what is wanted now
 	carried  bool // Ref.Err is what an earlier lead found
+	// away is not nil while there are, or were, gateways, and none of them lives; leaving are their pods that are still there.
+	away    *v1alpha1.Absence
+	leaving []string
 }
 
 // verdict is the fleet in one word and a sentence.

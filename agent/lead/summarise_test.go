@@ -84,8 +84,21 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 	}{
 		{name: "no pod asks for it", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
-		{name: "pods that terminate do not count", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
+		{name: "all pods terminate", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
+			ready: "Unknown/AgentsAway", says: "their pods end: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
+		{name: "of several pods one terminates", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 runs"},
+		{name: "all pods have ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
 			ready: "Unknown/NoGateways"},
+		{name: "a pod is to have no agent", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels, p.Agent = map[string]string{labelInjection: "disabled"}, false
+			p.Annotations[v1alpha1.AnnotationCRName] = "site"
+		}, ready: "True/Synced"},
+		{name: "a pod is to have no agent, and has one", given: func(s *scene) {
+			p := s.pod("gw-2")
+			p.Labels = map[string]string{labelInjection: "disabled"}
+			p.Annotations[v1alpha1.AnnotationCRName] = "site"
+		}, ready: "False/Progressing"},
 		{name: "git was not looked at yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
 			ready: "False/Progressing", says: "git is asked for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
 		{name: "the target is of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },

@@ -34,10 +34,7 @@ func (w *writer) transitions() []Event {
 	}
 	w.ofRef(tell)
 	told, out := out, nil
-	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.was.DiscoveredGateways))
-	for i := range w.was.DiscoveredGateways {
-		known[w.was.DiscoveredGateways[i].Name] = &w.was.DiscoveredGateways[i]
-	}
+	known := w.known()
 	ofGateways := 0
 	for i := range w.rows {
 		g := &w.rows[i]
@@ -94,7 +91,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	switch {
 	case g.synced && (changed && !done(was) || was.SyncedCommit != g.SyncedCommit):
 		tell(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
-	case !changed:
+	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it tried again
 	case g.SyncStatus == v1alpha1.GatewayError:
 		tell(true, v1alpha1.EventSyncFailed, why)
 	case g.SyncStatus == v1alpha1.GatewayHeld:

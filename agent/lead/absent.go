@@ -1,0 +1,96 @@
+package lead
+
+import (
+	"cmp"
+	"slices"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// absent keeps the gateways that were there while none of them lives: they are started again, or gone for good. Who waits for
+// them is not told that there is nothing to wait for.
+func (w *writer) absent() {
+	if len(w.rows) > 0 {
+		return
+	}
+	ends := w.Seen
+	ends.Pods = nil
+	for _, p := range w.Pods {
+		if p.Ending {
+			p.Ended = false
+			ends.Pods = append(ends.Pods, p)
+		}
+	}
+	rows := gateways(&ends)
+	a := v1alpha1.Absent(w.GatewaySync, w.Ref.Desired.RequestedAt, w.Now)
+	if a.Gone(len(w.was.DiscoveredGateways), len(rows)) {
+		return
+	}
+	w.away = &a
+	there := make(map[string]bool, len(rows))
+	for i := range rows {
+		g := &rows[i]
+		g.synced, g.delivered, g.handled = false, false, false
+		g.Message, there[g.Name] = "its pod ends", true
+		w.leaving = append(w.leaving, g.PodName)
+	}
+	for i := range w.was.DiscoveredGateways {
+		if g := *w.was.DiscoveredGateways[i].DeepCopy(); !there[g.Name] {
+			there[g.Name] = true
+			g.Message = "its pod is gone"
+			rows = append(rows, gateway{DiscoveredGateway: g})
+		}
+	}
+	for i := range rows {
+		rows[i].SyncStatus, rows[i].Reason = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway
+	}
+	slices.SortFunc(rows, func(a, b gateway) int { return cmp.Compare(a.Name, b.Name) })
+	w.rows = rows
+}
+
+// gone says what became of the gateways.
+func (w *writer) gone() string {
+	if len(w.leaving) == 0 {
+		return "no gateway runs; the pods that were there are gone"
+	}
+	return "no gateway runs; their pods end: " + list(w.leaving, 5)
+}
+
+// remember keeps, while a gateway tries again, what it failed for: what comes of it is news only where it is something else.
+func (w *writer) remember() {
+	a, b := w.was.Target, w.st.Target
+	if a == nil || b == nil || a.Ref != b.Ref || a.Commit != b.Commit || w.was.ObservedGeneration != w.GatewaySync.Generation {
+		return // it is not the same that it tries
+	}
+	known := w.known()
+	for i := range w.rows {
+		g := &w.rows[i]
+		was := known[g.Name]
+		if was == nil || g.SyncStatus != v1alpha1.GatewaySyncing || g.Reason != v1alpha1.ReasonProgressing || !failed(was) {
+			continue
+		}
+		g.Reason = was.Reason
+		if g.Message == "" {
+			g.Message = "trying again"
+		}
+	}
+}
+
+// failed reports whether a gateway failed or waits, or tries again after it did.
+func failed(g *v1alpha1.DiscoveredGateway) bool {
+	switch g.SyncStatus {
+	case v1alpha1.GatewayError, v1alpha1.GatewayHeld, v1alpha1.GatewaySyncing:
+		class := g.Reason.Class()
+		return g.Reason != "" && class != v1alpha1.ClassDone && class != v1alpha1.ClassWorking
+	}
+	return false
+}
+
+// known are the rows of the status that was written last.
+func (w *writer) known() map[string]*v1alpha1.DiscoveredGateway {
+	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.was.DiscoveredGateways))
+	for i := range w.was.DiscoveredGateways {
+		known[w.was.DiscoveredGateways[i].Name] = &w.was.DiscoveredGateways[i]
+	}
+	return known
+}

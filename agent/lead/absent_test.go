@@ -1,0 +1,181 @@
+package lead
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// asks makes somebody ask for a fresh look, which finds a commit.
+func (s *scene) asks(at, commit string) {
+	s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt = at, at, at
+	s.moves(commit)
+}
+
+// A rollout of one pod, with a request meanwhile: a wave must not pass before the gateway is back.
+func TestARequestIsNotHandledWhileTheGatewayIsStartedAgain(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.ends(0, true)
+	s.asks("t1", commitB)
+	st := s.after(time.Minute).write()
+	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "True/AgentsAway", condition(st, v1alpha1.ConditionReconciling))
+	assert.Empty(t, st.LastHandledRequest)
+	assert.Equal(t, "0/1", st.GatewaysReady)
+	require.Len(t, st.DiscoveredGateways, 1)
+	row := st.DiscoveredGateways[0]
+	assert.Equal(t, "Pending/AgentsAway its pod ends", string(row.SyncStatus)+"/"+string(row.Reason)+" "+row.Message)
+	assert.Equal(t, commitA, row.SyncedCommit, "what lies there is still known")
+	assert.Equal(t, commitA, st.LastGood.Commit)
+	assert.Empty(t, s.told()[1:], "but for the commit that moved")
+	began := s.Now
+	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+
+	// The pod is gone, its successor is not there yet.
+	pod := s.Pods[0]
+	s.Pods = nil
+	st = s.after(time.Minute).write()
+	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "its pod is gone", st.DiscoveredGateways[0].Message)
+	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+
+	pod.UID, pod.Ended, pod.Ending = "next", false, false
+	s.Pods = append(s.Pods, pod)
+	st = s.after(time.Minute).write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, st.LastHandledRequest)
+	s.Reports[0].OwnerReferences[0].UID = "next"
+	s.takes(0)
+	st = s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "t1", st.LastHandledRequest)
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
+}
+
+func TestGatewaysThatDoNotComeBack(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		given  func(*scene)
+		ready  string
+		rows   int
+		stalls string
+	}{
+		{name: "their workload is gone", given: func(s *scene) { s.Pods = nil }, ready: "Unknown/NoGateways"},
+		{name: "pods that have ended are left of them", given: func(s *scene) { s.Pods[0].Ending, s.Pods[1].Ending = false, false }, ready: "Unknown/NoGateways"},
+		{name: "their node is lost, and a pod ends for ever", given: func(s *scene) { s.Pods = s.Pods[:1] },
+			ready: "Unknown/ProgressDeadlineExceeded", rows: 2, stalls: "True/ProgressDeadlineExceeded"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			s.write()
+			s.ends(0, true)
+			s.ends(1, true)
+			s.asks("t1", commitA)
+			s.write()
+			c.given(s)
+			st := s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+			assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+			assert.Empty(t, st.LastHandledRequest)
+			assert.Len(t, st.DiscoveredGateways, 2)
+
+			st = s.after(time.Second).write()
+			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
+			assert.Equal(t, c.stalls, condition(st, v1alpha1.ConditionStalled))
+			assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
+			assert.Len(t, st.DiscoveredGateways, c.rows)
+			assert.Equal(t, "t1", st.LastHandledRequest, "nobody waits for ever")
+			before := *st
+			assert.Equal(t, before, *s.after(time.Hour).write())
+		})
+	}
+}
+
+func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.ends(0, true)
+	s.write()
+	st := s.after(time.Hour).write()
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	s.ends(0, false)
+	s.Pods[0].UID = "next"
+	st = s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+}
+
+func (s *scene) tries(i int) {
+	s.fails(i, v1alpha1.ReasonProgressing, "")
+	s.report(i).Phase = v1alpha1.GatewaySyncing
+}
+
+// Each attempt takes more than a second, so that each is reported.
+func TestAFailureIsToldOnceHoweverOftenItIsTried(t *testing.T) {
+	for _, c := range []struct {
+		reason, another v1alpha1.Reason
+		event           string
+	}{
+		{v1alpha1.ReasonScanFailed, v1alpha1.ReasonVerificationFailed, "SyncFailed"},
+		{v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonTemplateFailed, "SyncFailed"},
+		{v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonScanFailed, "DesignerSessionActive"},
+		{v1alpha1.ReasonMassDeletion, v1alpha1.ReasonScanFailed, "SyncHeld"},
+	} {
+		t.Run(string(c.reason), func(t *testing.T) {
+			s := newScene(t, 1)
+			s.write()
+			s.moves(commitB)
+			s.write()
+			var told []string
+			for range 5 {
+				s.tries(0)
+				s.after(time.Second).write()
+				told = append(told, s.told()...)
+				s.after(time.Second).fails(0, c.reason, "as before")
+				s.write()
+				told = append(told, s.told()...)
+			}
+			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, told)
+
+			s.tries(0)
+			st := s.write()
+			row := st.DiscoveredGateways[0]
+			assert.Equal(t, v1alpha1.GatewaySyncing, row.SyncStatus)
+			assert.Equal(t, c.reason, row.Reason)
+			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "an attempt is no success yet")
+
+			// The status is all that another lead knows.
+			s.fails(0, c.another, "something else")
+			s.write()
+			assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told())
+			s.tries(0)
+			s.write()
+			s.takes(0)
+			s.write()
+			assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
+			s.fails(0, c.reason, "once more")
+			s.write()
+			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, s.told(), "after a success it is news")
+		})
+	}
+}
+
+func TestAnAttemptAtSomethingElseStartsClean(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
+	s.write()
+	s.moves(commitB)
+	s.tries(0)
+	st := s.write()
+	assert.Equal(t, v1alpha1.ReasonProgressing, st.DiscoveredGateways[0].Reason)
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
+	s.write()
+	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told(), "another commit fails for itself")
+}
