@@ -127,7 +127,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6
 	root.AddGroup(&cobra.Group{ID: "ask", Title: "Ask for something:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait()},
-		"look": {c.get(), c.status(), c.history(), c.diff(), c.render()},
+		"look": {c.check(), c.get(), c.status(), c.history(), c.diff(), c.render()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

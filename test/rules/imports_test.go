@@ -26,7 +26,7 @@ var floors = [][]string{
 	{"injector/inject", "injector/lookup"},
 	{"injector/admission", "injector/certificate", "injector/check", "injector/upkeep"},
 	{"injector"},
-	{"hooks/offline"},
+	{"hooks/offline", "hooks/check"},
 	{"hooks"},
 }
 

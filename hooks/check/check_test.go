@@ -1,0 +1,230 @@
+package check
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { kubetest.Main(m) }
+
+func TestEveryTopicIsAHeadingOfTheTroubleshooting(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	for _, topic := range Topics {
+		assert.Contains(t, string(doc), "\n### check "+string(topic)+"\n")
+	}
+}
+
+func looker(t *testing.T, config *rest.Config, namespace string) Looker {
+	t.Helper()
+	clients, err := kube.ConnectTo(config, "test")
+	require.NoError(t, err)
+	return Looker{Clients: clients, Namespace: namespace, Now: time.Now}
+}
+
+// look returns the findings by topic, each as "state: message", and holds their anchors to the documentation.
+func look(t *testing.T, l Looker) map[Topic]string {
+	t.Helper()
+	list, err := l.Look(t.Context())
+	require.NoError(t, err)
+	doc, err := os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	headings := strings.ReplaceAll(strings.ToLower(string(doc)), "### check ", "### check-")
+	found := map[Topic]string{}
+	for _, f := range list {
+		anchor, ok := strings.CutPrefix(f.ReadOn, page)
+		assert.True(t, ok, f.ReadOn)
+		assert.Contains(t, headings, "\n### "+anchor+"\n")
+		assert.Contains(t, Topics, f.Check)
+		found[f.Check] += string(f.State) + ": " + f.Message + "\n"
+	}
+	return found
+}
+
+func TestAClusterWithoutAnythingIsToldWhatToInstall(t *testing.T) {
+	cluster := kubetest.Control(t, kubetest.WithoutKinds())
+	found := look(t, looker(t, cluster.RESTConfig(), "default"))
+	for _, topic := range []Topic{kinds, roles, webhook, injector} {
+		assert.True(t, strings.HasPrefix(found[topic], "failed: "), "%s: %s", topic, found[topic])
+		assert.Contains(t, found[topic], "install")
+	}
+	assert.True(t, strings.HasPrefix(found[policies], "warning: "), found[policies])
+	assert.NotContains(t, found, syncs, "there is nothing to ask for")
+}
+
+func TestAnAPIServerThatDoesNotAnswerIsSaid(t *testing.T) {
+	_, err := looker(t, &rest.Config{Host: "http://127.0.0.1:1"}, "default").Look(t.Context())
+	assert.ErrorIs(t, err, ErrUnreachable)
+}
+
+// certificate is one that is valid for a day from the given time.
+func certificate(t *testing.T, from time.Time) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: from.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+const installed = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: stoker-agent}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: stoker-setter}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: stoker-injector, labels: {app.kubernetes.io/name: stoker, app.kubernetes.io/component: injector}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {a: b}}
+  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: injector, image: injector}]}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: stoker-injector}
+webhooks:
+  - name: pods.stoker.io
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Ignore
+    clientConfig: {caBundle: "CA", service: {name: stoker-injector, namespace: default, path: /mutate}}
+    objectSelector: {matchLabels: {no: pod}}
+    rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+`
+
+func TestAnInstallationIsLookedAtPartByPart(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
+	l := looker(t, cluster.RESTConfig(), namespace)
+	found := look(t, l)
+	assert.Equal(t, "ok: GatewaySync, SyncTarget and SyncReport are served\n", found[kinds])
+	assert.True(t, strings.HasPrefix(found[roles], "ok: "))
+	assert.Contains(t, found[webhook], "failed: pods.stoker.io: caBundle holds no certificate that is valid today")
+	assert.Contains(t, found[injector], "failed: Deployment "+namespace+"/stoker-injector has no ready pod")
+	assert.Contains(t, found[syncs], "warning: there is no GatewaySync in namespace "+namespace)
+	assert.Contains(t, found[pods], "warning: no pod of namespace")
+
+	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-time.Hour))))
+	ready(t, l, namespace, 1)
+	found = look(t, l)
+	assert.True(t, strings.HasPrefix(found[webhook], "ok: "), found[webhook])
+	assert.Contains(t, found[injector], "warning: Deployment "+namespace+"/stoker-injector: 1 of 2 pods are ready")
+	ready(t, l, namespace, 2)
+	assert.True(t, strings.HasPrefix(look(t, l)[injector], "ok: "))
+}
+
+func ready(t *testing.T, l Looker, namespace string, n int32) {
+	t.Helper()
+	d, err := l.Core.AppsV1().Deployments(namespace).Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	require.NoError(t, err)
+	d.Status = appsv1.DeploymentStatus{Replicas: n, ReadyReplicas: n}
+	_, err = l.Core.AppsV1().Deployments(namespace).UpdateStatus(t.Context(), d, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+const gateways = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: good, annotations: {stoker.io/inject: "true"}}
+spec: {serviceAccountName: default, containers: [{name: gateway, image: gateway}], initContainers: [{name: stoker-agent, image: agent}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: unrelated}
+spec: {containers: [{name: other, image: other}]}
+`
+
+const bad = `
+apiVersion: v1
+kind: Pod
+metadata: {name: naked, annotations: {ignition-sync.io/inject: "true", stoker.io/cr-name: plant}}
+spec: {containers: [{name: gateway, image: gateway}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: lost, annotations: {stoker.io/inject: "true", stoker.io/cr-name: elsewhere}}
+spec: {containers: [{name: gateway, image: gateway}]}
+`
+
+func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, gateways)
+	l := looker(t, cluster.RESTConfig(), namespace)
+	found := look(t, l)
+	assert.Contains(t, found[syncs], "warning: plant: nobody has looked at it yet")
+	assert.Contains(t, found[pods], "ok: all 1 pods")
+	assert.Contains(t, found[bindings], "failed: no RoleBinding gives ClusterRole stoker-agent to ServiceAccount default")
+	assert.Contains(t, found[rights], "ok: you may ask for refs")
+	assert.NotContains(t, found, lead)
+
+	cluster.ApplyYAML(t, namespace, bad+`---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: stoker-agent}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-agent}
+subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
+---
+apiVersion: stoker.io/v1alpha1
+kind: SyncTarget
+metadata: {name: plant}
+spec: {format: 1, minFormat: 1, lead: {holder: good-abc, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
+`)
+	status(t, l, "plant", `{"status":{"observedGeneration":1,"discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
+		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+	found = look(t, l)
+	assert.Contains(t, found[syncs], "failed: plant: good: a.json")
+	assert.Contains(t, found[pods], "failed: naked asks for an agent and has none")
+	assert.Contains(t, found[pods], "failed: lost asks for GatewaySync elsewhere")
+	assert.Contains(t, found[bindings], "ok: ")
+	assert.Contains(t, found[lead], "ok: plant: good-abc leads")
+	l.Now = func() time.Time { return time.Now().Add(time.Hour) }
+	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc was the lead and has been silent")
+}
+
+func status(t *testing.T, l Looker, name, patch string) {
+	t.Helper()
+	_, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func TestWhatOneMayNotSeeIsUnknownAndNoFailure(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))
+	for _, topic := range []Topic{roles, policies, webhook, injector, syncs} {
+		assert.True(t, strings.HasPrefix(found[topic], "unknown: "), "%s: %s", topic, found[topic])
+	}
+}

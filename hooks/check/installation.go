@@ -1,0 +1,162 @@
+package check
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"strings"
+
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// The names of the chart.
+const (
+	injectorName = "stoker-injector"
+	agentRole    = "stoker-agent"
+	setterRole   = "stoker-setter"
+)
+
+func lower(s string) string { return strings.ToLower(s) }
+
+// kinds asks whether the API server serves our kinds.
+func (l Looker) kinds() Finding {
+	served, err := l.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
+	if apierrors.IsNotFound(err) {
+		return kinds.on(Failed, "this cluster does not know the kinds of stoker.io: install the chart, or the files of charts/stoker/files/crds")
+	}
+	if err != nil {
+		return kinds.unseen("what the API server serves", err)
+	}
+	have := map[string]bool{}
+	for _, r := range served.APIResources {
+		have[r.Name] = true
+	}
+	var missing []string
+	for _, k := range []kube.Kind{kube.GatewaySync, kube.SyncTarget, kube.SyncReport} {
+		if !have[k.Plural] {
+			missing = append(missing, k.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return kinds.on(Failed, "not served: "+strings.Join(missing, ", ")+"; apply the files of charts/stoker/files/crds")
+	}
+	return kinds.on(OK, "GatewaySync, SyncTarget and SyncReport are served")
+}
+
+// roles looks for what agents, injector and setters are bound to.
+func (l Looker) roles(ctx context.Context) []Finding {
+	var list []Finding
+	for _, role := range []struct{ name, without string }{
+		{agentRole, "agents can neither report nor lead"}, {setterRole, "nobody can be given the right to ask for refs alone"},
+	} {
+		name := role.name
+		_, err := l.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			list = append(list, roles.on(Failed, "there is no ClusterRole "+name+": "+role.without+"; install the chart again"))
+		case err != nil:
+			list = append(list, roles.unseen("ClusterRole "+name, err))
+		}
+	}
+	if len(list) == 0 {
+		return []Finding{roles.on(OK, "ClusterRoles "+agentRole+" and "+setterRole+" are there")}
+	}
+	return list
+}
+
+// policies looks for what narrows those roles.
+func (l Looker) policies(ctx context.Context) []Finding {
+	var list []Finding
+	api := l.Core.AdmissionregistrationV1()
+	for _, name := range []string{"stoker-gatewaysyncs", "stoker-syncreports"} {
+		_, err := api.ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			_, err = api.ValidatingAdmissionPolicyBindings().Get(ctx, name, metav1.GetOptions{})
+		}
+		switch {
+		case apierrors.IsNotFound(err):
+			list = append(list, policies.on(Warning, "ValidatingAdmissionPolicy "+name+" or its binding is not there: rights are wider than they need be; set admissionPolicies.enabled"))
+		case err != nil:
+			list = append(list, policies.unseen("ValidatingAdmissionPolicy "+name, err))
+		}
+	}
+	if len(list) == 0 {
+		return []Finding{policies.on(OK, "the admission policies are there and bound")}
+	}
+	return list
+}
+
+// webhook looks at how the API server finds the injector.
+func (l Looker) webhook(ctx context.Context) []Finding {
+	found, err := l.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return []Finding{webhook.on(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; install the chart again")}
+	}
+	if err != nil {
+		return []Finding{webhook.unseen("MutatingWebhookConfiguration "+injectorName, err)}
+	}
+	if len(found.Webhooks) == 0 {
+		return []Finding{webhook.on(Failed, "MutatingWebhookConfiguration "+injectorName+" has no entry; install the chart again")}
+	}
+	var list []Finding
+	for i := range found.Webhooks {
+		if problem := l.entry(&found.Webhooks[i]); problem != "" {
+			list = append(list, webhook.on(Failed, found.Webhooks[i].Name+": "+problem))
+		}
+	}
+	if len(list) == 0 {
+		return []Finding{webhook.on(OK, fmt.Sprintf("%d entries of the webhook trust a certificate that is valid", len(found.Webhooks)))}
+	}
+	return list
+}
+
+// entry says what is wrong with one entry of the configuration.
+func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
+	if w.ClientConfig.Service == nil {
+		return "it names no Service"
+	}
+	valid := 0
+	for rest := w.ClientConfig.CABundle; len(rest) > 0; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && l.Now().Before(c.NotAfter) && l.Now().After(c.NotBefore) {
+			valid++
+		}
+	}
+	if valid == 0 {
+		return "caBundle holds no certificate that is valid today: the injector writes it, or cert-manager; look at the log of whoever does"
+	}
+	return ""
+}
+
+// injector looks at the Deployment that the webhook leads to.
+func (l Looker) injector(ctx context.Context) Finding {
+	list, err := l.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector", Limit: maxList,
+	})
+	if err != nil {
+		return injector.unseen("the injector's Deployment", err)
+	}
+	if len(list.Items) == 0 {
+		return injector.on(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
+	}
+	for i := range list.Items {
+		d := &list.Items[i]
+		if d.Status.ReadyReplicas == 0 {
+			return injector.on(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: pods start without agents; look at its pods and their log", d.Namespace, d.Name))
+		}
+		if want := d.Spec.Replicas; want != nil && d.Status.ReadyReplicas < *want {
+			return injector.on(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))
+		}
+	}
+	d := &list.Items[0]
+	return injector.on(OK, fmt.Sprintf("Deployment %s/%s: %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas))
+}

@@ -1,0 +1,179 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+)
+
+// namespace looks at the gateways of a namespace.
+func (l Looker) namespace(ctx context.Context) []Finding {
+	found, bad, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	if err != nil {
+		return []Finding{syncs.unseen("GatewaySyncs of namespace "+l.Namespace, err)}
+	}
+	var list []Finding
+	for _, u := range bad {
+		list = append(list, syncs.on(Failed, u.Error()))
+	}
+	for _, gs := range found {
+		list = append(list, sync(gs))
+	}
+	if len(list) == 0 {
+		list = append(list, syncs.on(Warning, "there is no GatewaySync in namespace "+l.Namespace+"; choose another with --namespace"))
+	}
+	list = append(list, l.pods(ctx, found)...)
+	for _, gs := range found {
+		list = append(list, l.lead(ctx, gs)...)
+	}
+	return append(list, l.rights(ctx)...)
+}
+
+// sync tells one GatewaySync.
+func sync(gs *v1alpha1.GatewaySync) Finding {
+	ready := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil {
+		return syncs.on(Warning, gs.Name+": nobody has looked at it yet: neither an agent nor the injector")
+	}
+	v := verb.Judge(gs, "", nil)
+	switch v.Phase {
+	case verb.Succeeded:
+		return syncs.because(OK, v.Reason, gs.Name+": "+v.Message)
+	case verb.Failed:
+		return syncs.because(Failed, v.Reason, gs.Name+": "+v.Message)
+	}
+	return syncs.because(Warning, v.Reason, gs.Name+": "+v.Message)
+}
+
+const agentContainer = "stoker-agent"
+
+// pods looks for pods that ask for an agent: has it one, and may it speak?
+func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
+	all, err := l.Core.CoreV1().Pods(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	if err != nil {
+		return []Finding{pods.unseen("pods of namespace "+l.Namespace, err)}
+	}
+	var list []Finding
+	var accounts []string
+	asked := 0
+	for i := range all.Items {
+		p := &all.Items[i]
+		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
+		if inject != "true" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		asked++
+		if f, bad := pod(p, found); bad {
+			list = append(list, f)
+			continue
+		}
+		accounts = append(accounts, p.Spec.ServiceAccountName)
+	}
+	switch {
+	case asked == 0:
+		list = append(list, pods.because(Warning, v1alpha1.ReasonNoGateways, "no pod of namespace "+l.Namespace+" asks for an agent: annotate gateways with "+v1alpha1.AnnotationInject+`: "true"`))
+	case len(list) == 0:
+		list = append(list, pods.on(OK, fmt.Sprintf("all %d pods that ask for an agent have one", asked)))
+	}
+	slices.Sort(accounts)
+	return append(list, l.bindings(ctx, slices.Compact(accounts))...)
+}
+
+// pod says what is wrong with a pod that asks for an agent.
+func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
+	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
+	agent := slices.ContainsFunc(append(slices.Clone(p.Spec.InitContainers), p.Spec.Containers...), func(c corev1.Container) bool { return c.Name == agentContainer })
+	switch {
+	case name != "" && !known:
+		return pods.because(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s asks for GatewaySync %s, which is not in this namespace", p.Name, name)), true
+	case name == "" && len(found) > 1:
+		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not say which of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
+	case !agent:
+		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" asks for an agent and has none: its Events say why"), true
+	}
+	return Finding{}, false
+}
+
+// bindings asks whether the agents' ServiceAccounts may report.
+func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
+	if len(accounts) == 0 {
+		return nil
+	}
+	found, err := l.Core.RbacV1().RoleBindings(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	if err != nil {
+		return []Finding{bindings.unseen("RoleBindings of namespace "+l.Namespace, err)}
+	}
+	bound := map[string]bool{}
+	for i := range found.Items {
+		b := &found.Items[i]
+		if b.RoleRef.Kind != "ClusterRole" || b.RoleRef.Name != agentRole {
+			continue
+		}
+		for _, s := range b.Subjects {
+			if s.Kind == rbacv1.ServiceAccountKind && s.Namespace == l.Namespace {
+				bound[s.Name] = true
+			}
+		}
+	}
+	var missing []string
+	for _, a := range accounts {
+		if !bound[a] {
+			missing = append(missing, a)
+		}
+	}
+	if len(missing) > 0 {
+		return []Finding{bindings.on(Failed, "no RoleBinding gives ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
+	}
+	return []Finding{bindings.on(OK, "the agents' ServiceAccounts may report")}
+}
+
+// grace is how long after its time a lock is still taken for held: a clock here may differ from one there.
+const grace = time.Minute
+
+// lead asks whether somebody leads.
+func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
+	if len(gs.Status.DiscoveredGateways) == 0 {
+		return nil
+	}
+	target, err := kube.SyncTargets(l.Dynamic, l.Namespace).Get(ctx, gs.Name)
+	if err != nil {
+		return []Finding{lead.unseen("SyncTarget "+gs.Name, err)}
+	}
+	r := target.Spec.Lead
+	switch {
+	case r.Holder == "" || r.Renewed == nil:
+		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
+	case l.Now().After(r.Renewed.Add(time.Duration(r.DurationSeconds)*time.Second + grace)):
+		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, r.Holder, r.Renewed.UTC().Format(time.RFC3339)))}
+	}
+	return []Finding{lead.on(OK, gs.Name+": "+r.Holder+" leads")}
+}
+
+// rights asks what whoever looks may do here.
+func (l Looker) rights(ctx context.Context) []Finding {
+	review, err := l.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: l.Namespace, Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: kube.GatewaySync.Plural,
+		}},
+	}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return []Finding{rights.unseen("your rights", err)}
+	case !review.Status.Allowed:
+		return []Finding{rights.on(Warning, "you may not ask for refs in namespace "+l.Namespace+": bind the ClusterRole "+setterRole+" to do so")}
+	}
+	return []Finding{rights.on(OK, "you may ask for refs in namespace "+l.Namespace)}
+}
