@@ -54,7 +54,7 @@ func outcome(s *v1alpha1.GatewaySyncStatus) map[string]string {
 }
 
 func TestAGatewaySyncThatNeverHadGatewaysWaitsForNothing(t *testing.T) {
-	s := leaderless(syncOf(), nil, noon)
+	s := leaderless(syncOf(), podsThere{}, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(s))
 	assert.EqualValues(t, 3, s.ObservedGeneration)
 	assert.Equal(t, "2026-11-20T11:00:00Z", s.LastHandledRequest)
@@ -65,7 +65,7 @@ func TestAGatewaySyncThatNeverHadGatewaysWaitsForNothing(t *testing.T) {
 }
 
 func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
-	pods := []*corev1.Pod{podNamed("gw-0", true)}
+	pods := podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}}
 	gs := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "10m" })
 	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "Ready", Status: "True", Reason: "Synced", LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour))})
 	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "RefResolved", Status: "True", Reason: "RefResolved"})
@@ -75,6 +75,7 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, away, outcome(&gs.Status))
 	assert.Len(t, gs.Status.DiscoveredGateways, 1, "what the last lead wrote stays")
+	assert.Empty(t, gs.Status.LastHandledRequest, "no gateway has dealt with it")
 
 	before := gs.Status
 	gs.Status = *leaderless(gs, pods, noon.Add(5*time.Minute))
@@ -84,29 +85,58 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/ProgressDeadlineExceeded", "Stalled": "True/ProgressDeadlineExceeded",
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, over, outcome(&gs.Status))
+	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "it is given up, and whoever waits is told")
 	gs.Status = *leaderless(gs, pods, noon.Add(12*time.Minute))
 	assert.Equal(t, over, outcome(&gs.Status))
 
-	// Somebody asks again: it is waited for again, and the request is not forgotten.
+	// Somebody asks again: it is waited for again.
 	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "2026-11-20T12:30:00Z"
 	gs.Status = *leaderless(gs, pods, noon.Add(30*time.Minute))
 	assert.Equal(t, away, outcome(&gs.Status))
-	assert.Equal(t, "2026-11-20T12:30:00Z", gs.Status.LastHandledRequest)
+	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest)
+	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "2026-11-20T12:35:00Z"
+	gs.Status = *leaderless(gs, pods, noon.Add(40*time.Minute))
+	assert.Equal(t, over, outcome(&gs.Status), "who asks again and again does not keep the deadline away")
+	assert.Equal(t, "2026-11-20T12:35:00Z", gs.Status.LastHandledRequest)
 }
 
 func TestGatewaysThatAreGoneForGoodAreNoGateways(t *testing.T) {
 	gs := syncOf(gateways("gw"))
-	gs.Status = *leaderless(gs, nil, noon)
+	gs.Status = *leaderless(gs, podsThere{}, noon)
 	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
-	gs.Status = *leaderless(gs, nil, noon.Add(time.Hour))
+	gs.Status = *leaderless(gs, podsThere{}, noon.Add(time.Hour))
 	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(&gs.Status))
 	assert.Empty(t, gs.Status.DiscoveredGateways)
-	gs.Status = *leaderless(gs, nil, noon.Add(2*time.Hour))
+	gs.Status = *leaderless(gs, podsThere{}, noon.Add(2*time.Hour))
+	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
+}
+
+// A node that is lost leaves pods that never end: they are no reason to call the fleet empty, which counts as healthy.
+func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
+	there := podsThere{ending: []*corev1.Pod{podNamed("gw-0", true)}}
+	for name, gs := range map[string]*v1alpha1.GatewaySync{"known": syncOf(gateways("gw")), "not known": syncOf()} {
+		gs.Status = *leaderless(gs, there, noon)
+		assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"], name)
+		assert.Contains(t, meta.FindStatusCondition(gs.Status.Conditions, "Ready").Message, "pods that end: gw-0")
+		assert.Empty(t, gs.Status.LastHandledRequest, name)
+		gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
+		assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"], name)
+	}
+}
+
+// The lead says so while its own pod ends, and is gone then: the deadline is one.
+func TestTheDeadlineOfTheLeadGoesOn(t *testing.T) {
+	gs := syncOf(gateways("gw"))
+	gs.Status.ObservedGeneration = gs.Generation
+	gs.Status.Conditions = []metav1.Condition{{Type: "Reconciling", Status: "True", Reason: string(v1alpha1.ReasonAgentsAway), LastTransitionTime: metav1.NewTime(noon.Add(-9 * time.Minute))}}
+	gs.Status = *leaderless(gs, podsThere{}, noon)
+	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
+	gs.Status = *leaderless(gs, podsThere{}, noon.Add(time.Minute))
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }
 
 func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
-	s := leaderless(syncOf(), []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}, noon)
+	s := leaderless(syncOf(), podsThere{live: []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}}, noon)
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSidecarInjected)
 	assert.Equal(t, metav1.ConditionFalse, c.Status)
 	assert.Equal(t, string(v1alpha1.ReasonMissingSidecar), c.Reason)
@@ -117,7 +147,7 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 
 func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 	gs := syncOf(gateways("gw"))
-	raw, err := statusPatch(gs, leaderless(gs, []*corev1.Pod{podNamed("gw", true)}, noon))
+	raw, err := statusPatch(gs, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
 	require.NoError(t, err)
 	var patch struct {
 		Metadata map[string]any

@@ -26,7 +26,7 @@ const maxNamed = 5
 
 // summarise writes the status of a GatewaySync that no live agent leads. The status has one writer at a time: the lead, and
 // only without one, we. The version of the object keeps a lead that comes at this very moment from being overwritten.
-func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) error {
+func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync, there podsThere, now time.Time) error {
 	l := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = l }()
 	if gs.DeletionTimestamp != nil || now.Before(l.next) {
@@ -44,13 +44,7 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	if !l.free(target, now) {
 		return nil
 	}
-	var mine []*corev1.Pod
-	for _, p := range pods {
-		if belongs(p, gs, all) {
-			mine = append(mine, p)
-		}
-	}
-	status := leaderless(gs, mine, now)
+	status := leaderless(gs, there.of(gs, all), now)
 	if equality.Semantic.DeepEqual(status, &gs.Status) {
 		return nil
 	}
@@ -87,69 +81,67 @@ func statusPatch(gs *v1alpha1.GatewaySync, s *v1alpha1.GatewaySyncStatus) ([]byt
 }
 
 // leaderless says where a GatewaySync stands whose agents are not there: without gateways it waits for nothing; with some it
-// waits for their agents, and not for longer than spec.progressDeadline.
-func leaderless(gs *v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) *v1alpha1.GatewaySyncStatus {
+// waits for their agents, and not for longer than spec.progressDeadline. A request counts as handled only where nobody waits
+// for it any longer.
+func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alpha1.GatewaySyncStatus {
 	s := gs.Status.DeepCopy()
-	deadline, err := gs.Spec.Deadline()
-	if err != nil {
-		deadline = v1alpha1.DefaultProgressDeadline
-	}
-	began, over := since(gs, now)
-	over = over || now.Sub(began) >= deadline
-	asked := gs.Annotations[v1alpha1.AnnotationRequestedAt]
+	asked := gs.AskedAt()
+	absence := v1alpha1.Absent(gs, asked, now)
 	s.ObservedGeneration, s.ProfileCount = gs.Generation, int32(len(gs.Spec.Sync.Profiles))
-	if asked != "" && len(asked) <= 64 {
+	gone := absence.Gone(len(s.DiscoveredGateways), len(there.live)+len(there.ending))
+	if asked != "" && (gone || absence.Over) {
 		s.LastHandledRequest = asked
 	}
 	w := writer{gs, s, now}
-	w.sidecars(pods)
+	w.sidecars(there.live)
 	switch {
-	case len(pods) == 0 && (len(s.DiscoveredGateways) == 0 || over):
+	case gone:
 		s.DiscoveredGateways, s.GatewaysReady = nil, "0/0"
 		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 		w.unknown(v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with "+
 			v1alpha1.AnnotationInject+`: "true" and `+v1alpha1.AnnotationCRName+": "+gs.Name)
-	case over:
+	case absence.Over:
 		w.unset(v1alpha1.ConditionReconciling)
-		message := fmt.Sprintf("no agent has led for %s; %s", deadline, away(pods))
+		message := fmt.Sprintf("no agent has led for %s; %s", absence.Until.Sub(absence.Since), there)
 		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonProgressDeadlineExceeded, message)
 		w.unknown(v1alpha1.ReasonProgressDeadlineExceeded, message)
 	default:
 		w.unset(v1alpha1.ConditionStalled)
-		message := "no agent leads; " + away(pods)
+		message := "no agent leads; " + there.String()
 		w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonAgentsAway, message)
-		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(began)
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(absence.Since)
 		w.unknown(v1alpha1.ReasonAgentsAway, message)
 	}
 	return s
 }
 
-// since is when the agents went away, and whether the deadline was over before. It is kept in the conditions, because
-// another replica has nothing else. A new spec or request begins anew.
-func since(gs *v1alpha1.GatewaySync, now time.Time) (began time.Time, over bool) {
-	s := &gs.Status
-	same := s.ObservedGeneration == gs.Generation && (gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" ||
-		gs.Annotations[v1alpha1.AnnotationRequestedAt] == s.LastHandledRequest)
-	if !same {
-		return truncated(now), false
-	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) &&
-		!c.LastTransitionTime.After(now) {
-		return c.LastTransitionTime.Time, false
-	}
-	ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
-	over = ready != nil && ready.Status == metav1.ConditionUnknown && ready.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
-	return truncated(now), over
-}
-
 // truncated is a time as the API server keeps it.
 func truncated(t time.Time) time.Time { return t.Truncate(time.Second) }
 
-func away(pods []*corev1.Pod) string {
-	if len(pods) == 0 {
-		return "the gateways that were there are gone"
+// podsThere are pods that ask for an agent or have one: those that live, and those that end.
+type podsThere struct{ live, ending []*corev1.Pod }
+
+// of returns those that are gateways of gs.
+func (t podsThere) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podsThere {
+	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
+		for _, p := range pods {
+			if belongs(p, gs, all) {
+				out = append(out, p)
+			}
+		}
+		return out
 	}
-	return fmt.Sprintf("pods: %s", list(pods))
+	return podsThere{mine(t.live), mine(t.ending)}
+}
+
+func (t podsThere) String() string {
+	switch {
+	case len(t.live) > 0:
+		return "pods: " + list(t.live)
+	case len(t.ending) > 0:
+		return "pods that end: " + list(t.ending)
+	}
+	return "the gateways that were there are gone"
 }
 
 func list(pods []*corev1.Pod) string {

@@ -192,7 +192,8 @@ func (u *Upkeep) next(ctx context.Context) bool {
 
 // look does all that is due in a namespace. It returns when to look again, 0 for only when something changes.
 func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
-	all, pods := u.Find.In(name), u.podsOf(name)
+	all, there := u.Find.In(name), u.podsOf(name)
+	pods := there.live
 	n := u.namespace(name)
 	if len(all) == 0 && len(pods) == 0 && !n.bound {
 		u.forget(name)
@@ -203,7 +204,7 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 	soon, err := u.missing(ctx, n, all, pods, now)
 	errs = append(errs, err)
 	for _, gs := range all {
-		errs = append(errs, u.summarise(ctx, n, gs, all, pods, now))
+		errs = append(errs, u.summarise(ctx, n, gs, all, there, now))
 	}
 	n.tidy(all, pods, now)
 	u.count()
@@ -220,16 +221,20 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 }
 
 // podsOf returns the pods of a namespace that ask for an agent or have one.
-func (u *Upkeep) podsOf(namespace string) []*corev1.Pod {
-	var out []*corev1.Pod
+func (u *Upkeep) podsOf(namespace string) podsThere {
+	var out podsThere
 	for _, informer := range u.pods {
 		list, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 		if err != nil {
 			continue // the index is one that every such informer has
 		}
 		for _, obj := range list {
-			if p, ok := obj.(*corev1.Pod); ok && concerns(p) && p.DeletionTimestamp == nil {
-				out = append(out, p)
+			switch p, ok := obj.(*corev1.Pod); {
+			case !ok || !concerns(p):
+			case p.DeletionTimestamp != nil:
+				out.ending = append(out.ending, p)
+			default:
+				out.live = append(out.live, p)
 			}
 		}
 	}
