@@ -104,6 +104,13 @@ func (j *judge) handled() bool {
 	return j.want.RequestedAt == "" || j.Status.LastHandledRequest == j.want.RequestedAt
 }
 
+// lost reports whether all agents were away for longer than anybody waits: the rows say what was, and a request counts as
+// handled only because it is given up.
+func (j *judge) lost() bool {
+	c := j.condition(v1alpha1.ConditionReady)
+	return c != nil && c.Status == metav1.ConditionUnknown && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+}
+
 // handledBy reports whether one gateway has.
 func (j *judge) handledBy(g *v1alpha1.DiscoveredGateway) bool {
 	if j.handled() {
@@ -165,7 +172,7 @@ func (j *judge) judge() Verdict {
 		return j.say(Failed, v1alpha1.Reason(profiles.Reason), profiles.Message)
 	case j.looked() && resolved != nil && resolved.Status == metav1.ConditionFalse && v1alpha1.Reason(resolved.Reason).Class() == v1alpha1.ClassStalled:
 		return j.say(Failed, v1alpha1.Reason(resolved.Reason), resolved.Message)
-	case n > 0 && c.Synced == n && j.handled():
+	case n > 0 && c.Synced == n && j.handled() && !j.lost():
 		return j.say(Succeeded, v1alpha1.ReasonSynced, j.progress())
 	case j.broken != nil:
 		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)

@@ -164,3 +164,16 @@ func TestARequestThatIsNoRefFails(t *testing.T) {
 	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "a b"
 	assert.Equal(t, Failed, Judge(gs, "", nil).Phase)
 }
+
+// What upkeep writes in the end: the rows are those of the last lead.
+func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
+	gs := done()
+	gs.Annotations[v1alpha1.AnnotationRequestedAt], gs.Status.LastHandledRequest = "t2", "t2"
+	gs.Status.Target.RequestedAt = "t2"
+	assert.Equal(t, Succeeded, Judge(gs, "main", nil).Phase)
+	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonProgressDeadlineExceeded)
+	set(gs, v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded)
+	v := Judge(gs, "main", nil)
+	assert.Equal(t, Failed, v.Phase)
+	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
+}
