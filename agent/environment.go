@@ -21,6 +21,7 @@ type environment struct {
 	TLS                           bool
 	Period                        time.Duration
 	SecretsDir, PodInfoDir        string
+	Secrets                       map[string]bool
 	Files                         map[peers.Field]string
 }
 
@@ -96,9 +97,22 @@ func (e *environment) variables() []variable {
 			return nil
 		}},
 		{"SECRETS_DIR", false, text(&e.SecretsDir)},
+		{"SECRETS", false, func(v string) error {
+			e.Secrets = map[string]bool{}
+			for id := range strings.SplitSeq(v, ",") {
+				if !secretKey.MatchString(id) {
+					return errors.New("is not a list of NAME/KEY, with commas between them")
+				}
+				e.Secrets[id] = true
+			}
+			return nil
+		}},
 		{"PODINFO_DIR", false, text(&e.PodInfoDir)},
 	}
 }
+
+// secretKey is a key of a Secret, as NAME/KEY.
+var secretKey = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
 
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 

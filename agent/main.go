@@ -12,7 +12,7 @@
 //	GATEWAY_NAME, PROFILE                    the gateway, and its profile where the pod has no annotation for it
 //	DATA_PATH, REPO_PATH                     Ignition's data directory; where git objects are cached
 //	GATEWAY_PORT, GATEWAY_TLS, SYNC_PERIOD   count where the GatewaySync does not say
-//	SECRETS_DIR                              the Secrets of the pod, a directory each
+//	SECRETS_DIR, SECRETS                     the Secrets of the pod, a directory each; their keys, as NAME/KEY,NAME/KEY
 //	API_KEY_FILE, GIT_SSH_KEY_FILE,
 //	GIT_KNOWN_HOSTS_FILE, GIT_TOKEN_FILE,
 //	GIT_CA_FILE                              files in the place of SECRETS_DIR, for a pod that was written by hand

@@ -62,15 +62,15 @@ func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
 
 func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	var out bytes.Buffer
-	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1"}, &out)
+	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x"}, &out)
 	require.ErrorIs(t, err, errUsage)
-	for _, want := range []string{"POD_NAMESPACE is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD"} {
+	for _, want := range []string{"POD_NAMESPACE is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS"} {
 		assert.Contains(t, out.String(), want)
 	}
 	assert.NotContains(t, out.String(), "--file", "in a pod nobody asks for a file")
 
 	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
-		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE="}
+		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x"}
 	s, err := parse([]string{"--log-level", "debug"}, env, &out)
 	require.NoError(t, err)
 	assert.True(t, s.Sidecar)
@@ -80,6 +80,7 @@ func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	assert.Equal(t, "/repo/objects", s.RepoDir)
 	assert.EqualValues(t, 8043, s.Env.Port)
 	assert.Equal(t, map[peers.Field]string{peers.GitToken: "/s/token"}, s.Env.Files)
+	assert.Equal(t, map[string]bool{"git/token": true, "gateway.api/API_key-1.x": true}, s.Env.Secrets)
 
 	s, err = parse([]string{"--health-addr", "127.0.0.1:1"}, env, &out)
 	require.NoError(t, err)

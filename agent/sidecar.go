@@ -63,7 +63,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 
 	reg := registry()
 	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
-	secrets := peers.Mounted{Dir: env.SecretsDir, Files: env.Files}
+	secrets := peers.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
 		Metrics: fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,53 @@ func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
 	for name := range rows {
 		assert.True(t, written[name], "the injector never sets %s", name)
 	}
+}
+
+// What SECRETS lists is what is mounted, key for key: the agent takes whatever is not in it for out of reach.
+func TestTheListOfSecretsIsWhatThePodMounts(t *testing.T) {
+	files, err := filepath.Glob("inject/testdata/golden/*/patch.json")
+	require.NoError(t, err)
+	several := false
+	for _, file := range files {
+		var ops []inject.Op
+		require.NoError(t, json.Unmarshal([]byte(readFile(t, file)), &ops))
+		if len(ops) == 0 {
+			continue
+		}
+		var volumes []string
+		for _, op := range ops {
+			raw, err := json.Marshal(op.Value)
+			require.NoError(t, err)
+			var list []corev1.Volume
+			if json.Unmarshal(raw, &list) != nil {
+				var one corev1.Volume
+				if json.Unmarshal(raw, &one) != nil {
+					continue
+				}
+				list = append(list, one)
+			}
+			for _, v := range list {
+				if strings.HasPrefix(op.Path, "/spec/volumes") && v.Secret != nil && strings.HasPrefix(v.Name, "stoker-") {
+					for _, item := range v.Secret.Items {
+						assert.Equal(t, item.Key, item.Path)
+						volumes = append(volumes, v.Secret.SecretName+"/"+item.Key)
+					}
+				}
+			}
+		}
+		env := map[string]string{}
+		agent := container(t, ops)
+		for _, v := range agent.Env {
+			env[v.Name] = v.Value
+		}
+		assert.Equal(t, strings.Join(volumes, ","), env["SECRETS"], file)
+		several = several || len(volumes) > 2
+		for _, id := range volumes {
+			name, _, _ := strings.Cut(id, "/")
+			assert.True(t, slices.ContainsFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == env["SECRETS_DIR"]+"/"+name }), "%s: %s", file, id)
+		}
+	}
+	assert.True(t, several, "some pod mounts several")
 }
 
 // container returns the agent's container of a patch.

@@ -67,7 +67,7 @@ func (p *pod) run(kubeconfig string, args ...string) *process {
 	a.cmd = exec.Command(file, append([]string{"--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0"}, args...)...)
 	a.cmd.Env = []string{"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.w.ns, "POD_UID=" + p.uid, "CR_NAME=" + crName, "GATEWAY_NAME=" + p.name,
 		"DATA_PATH=" + p.data, "REPO_PATH=" + filepath.Join(p.dir, "repo"), "SECRETS_DIR=" + filepath.Join(p.dir, "secrets"),
-		"PODINFO_DIR=" + filepath.Join(p.dir, "podinfo")}
+		"PODINFO_DIR=" + filepath.Join(p.dir, "podinfo"), "SECRETS=" + p.mounts()}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
 	require.NoError(t, a.cmd.Start())
 	go func() { a.err = a.cmd.Wait(); close(a.done) }()
@@ -94,6 +94,17 @@ func (p *pod) run(kubeconfig string, args ...string) *process {
 		return a.health != ""
 	})
 	return a
+}
+
+// mounts lists the secrets that the pod has now, as the injector does when it is made.
+func (p *pod) mounts() string {
+	files, err := filepath.Glob(filepath.Join(p.dir, "secrets", "*", "*"))
+	require.NoError(p.w.t, err)
+	for i, file := range files {
+		files[i], err = filepath.Rel(filepath.Join(p.dir, "secrets"), file)
+		require.NoError(p.w.t, err)
+	}
+	return strings.Join(files, ",")
 }
 
 func (a *process) get(path string) (int, string) {

@@ -68,6 +68,8 @@ func (b Beside) Reachable(Field, v1alpha1.SecretKeyRef) error { return nil }
 type Mounted struct {
 	// Dir holds a directory for each Secret that the pod mounts, with a file for each key. "": Files counts.
 	Dir string
+	// Keys are what the pod mounts, as NAME/KEY; nil where nobody says, and every key of the Secrets in Dir may come.
+	Keys map[string]bool
 	// Files are the files of a pod that was written by hand.
 	Files map[Field]string
 }
@@ -89,7 +91,7 @@ func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, er
 	}
 	v, err := read(name)
 	if os.IsNotExist(err) {
-		return v, fmt.Errorf("%s: the pod has no key %s of Secret %s: create it; where the Secret has it, restart the pod, which was started before that key was named", field, ref.Key, ref.Name)
+		return v, fmt.Errorf("%s: the pod has no key %s of Secret %s: %s", field, ref.Key, ref.Name, m.missing())
 	}
 	if err != nil {
 		return v, fmt.Errorf("%s: Secret %s, key %s: %w", field, ref.Name, ref.Key, err)
@@ -97,7 +99,15 @@ func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, er
 	return v, nil
 }
 
-// Reachable implements Secrets: a Secret that the pod does not mount comes only with another pod.
+// missing says what to do about a key that is not there.
+func (m Mounted) missing() string {
+	if m.Dir == "" || m.Keys != nil {
+		return "create it"
+	}
+	return "create it; where the Secret has it, restart the pod, which was started before that key was named"
+}
+
+// Reachable implements Secrets: a Secret or key that the pod does not mount comes only with another pod.
 func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
@@ -110,6 +120,9 @@ func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
 	}
 	if fi, err := os.Stat(filepath.Join(m.Dir, ref.Name)); err != nil || !fi.IsDir() {
 		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names Secret %s, which this pod does not mount because it was started before: restart the pod", field, ref.Name)
+	}
+	if m.Keys != nil && !m.Keys[ref.Name+"/"+ref.Key] {
+		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names key %s of Secret %s, which this pod does not mount because it was started before: restart the pod", field, ref.Key, ref.Name)
 	}
 	return nil
 }

@@ -70,6 +70,34 @@ func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t 
 	}
 }
 
+// What a pod mounts of a Secret are the keys that were named when it was made: another one never comes.
+func TestAnotherKeyOfAMountedSecretNeedsAnotherPod(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1")
+	write(t, filepath.Join(dir, "git", "beside"), "S3CR3T-2")
+	m := Mounted{Dir: dir, Keys: map[string]bool{"git/token": true, "git/later": true}}
+	_, err := m.Read(GitToken, ref("git", "token"))
+	require.NoError(t, err)
+
+	for _, key := range []string{"password", "beside"} {
+		_, err = m.Read(GitToken, ref("git", key))
+		require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+		require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
+		spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
+		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "whoever lacks it does not lead")
+	}
+
+	_, err = m.Read(GitToken, ref("git", "later"))
+	require.ErrorContains(t, err, "no key later of Secret git: create it")
+	assert.False(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded))
+	assert.NotContains(t, err.Error(), "restart")
+	require.NoError(t, m.Reachable(GitToken, ref("git", "later")))
+	write(t, filepath.Join(dir, "git", "later"), "S3CR3T-3")
+	v, err := m.Read(GitToken, ref("git", "later"))
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-3", v.Reveal())
+}
+
 func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
 	m := Mounted{Files: map[Field]string{GitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
 	v, err := m.Read(GitToken, ref("whatever", "name"))

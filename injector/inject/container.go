@@ -107,6 +107,7 @@ func (s *sidecar) identity() []corev1.EnvVar {
 		value("GATEWAY_TLS", strconv.FormatBool(s.gs.Spec.Gateway.TLS)),
 		value("SYNC_PERIOD", strconv.Itoa(int(s.effective.SyncPeriod.Seconds()))),
 		value("SECRETS_DIR", secretsDir),
+		value("SECRETS", keysOf(s.secrets)),
 		value("PODINFO_DIR", podinfoDir),
 	}
 	key, hosts, token := gitCredentials(s.gs)

@@ -86,4 +86,16 @@ func (v secretVolume) volume(i int) corev1.Volume {
 	}}}
 }
 
+// keysOf lists the keys that a pod mounts. A file that is not there may be one that nobody has created yet: only the list
+// tells that from one that no Secret can bring into this pod any more.
+func keysOf(list []secretVolume) string {
+	var ids []string
+	for _, v := range list {
+		for _, key := range v.keys {
+			ids = append(ids, v.name+"/"+key)
+		}
+	}
+	return strings.Join(ids, ",")
+}
+
 func secretFile(ref *v1alpha1.SecretKeyRef) string { return path.Join(secretsDir, ref.Name, ref.Key) }

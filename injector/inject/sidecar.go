@@ -49,13 +49,13 @@ func (s *sidecar) find() Decision {
 		s.warn("GatewaySync %s: %v", s.gs.Name, err)
 		s.effective.SyncPeriod = v1alpha1.DefaultSyncPeriod
 	}
+	s.secrets = secrets(s.gs)
 	if d := s.findVolumes(); d.Reason != "" {
 		return d
 	}
 	if user := s.user(); user != nil && *user == 0 {
 		return skip(v1alpha1.ReasonGatewayRunsAsRoot, "container %.63q runs as user 0: set runAsUser to that of the image (2003 for the official one)", s.data.container.Name)
 	}
-	s.secrets = secrets(s.gs)
 	for _, v := range s.volumes() {
 		if findVolume(s.pod, v.Name) != nil {
 			return skip(v1alpha1.ReasonUnsupportedPod, "the pod has a volume %s without a container %s: names that start with stoker- are the injector's, remove it", v.Name, Container)
