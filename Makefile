@@ -34,6 +34,7 @@ test: ## unit, integration and scenario tests
 	cd test/charts && go test -count=1 -timeout 20m ./...
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
+	go test -tags e2e -count=1 -p 1 -timeout 20m ./test/cluster/keeper ./test/cluster/kubetest
 	STOKER_E2E=1 go test -count=1 -parallel 5 -timeout 25m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
