@@ -264,4 +264,7 @@ func TestANamespaceThatIsRuledOutByItsLabelIsNamedAndNotRepaired(t *testing.T) {
 	w.eventually("and counted", func() bool {
 		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="NamespaceExcluded"} 1`)
 	})
+	bindings, err := w.client.RbacV1().RoleBindings(plant).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, bindings.Items, "who gets no agent gets no rights for one")
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
 )
 
 const (
@@ -32,14 +33,22 @@ const (
 )
 
 // bind gives the agents of a namespace their rights: the ServiceAccounts of pods that ask for an agent, or have one, in a
-// namespace that has a GatewaySync.
+// namespace that has a GatewaySync. Where the namespace rules injection out only those that have one count: whoever asks for
+// an agent there gets none, and so nothing for it.
 func (u *Upkeep) bind(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) error {
 	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
 		n.bound = false
 		return nil
 	}
+	var unknown error
 	if len(all) > 0 {
 		for _, p := range pods {
+			if !inject.Has(p) {
+				if out, err := u.ruledOut(ctx, n, now); err != nil || out != "" {
+					unknown = err
+					continue
+				}
+			}
 			n.accounts[account(p)] = now
 		}
 	}
@@ -54,12 +63,12 @@ func (u *Upkeep) bind(ctx context.Context, n *namespace, all []*v1alpha1.Gateway
 	slices.Sort(names)
 	names = names[:min(len(names), maxSubjects)]
 	if slices.Equal(names, n.wrote) && now.Sub(n.checked) < compareEvery {
-		return nil
+		return unknown
 	}
 	if err := u.compare(ctx, n, names, now); err != nil {
 		return fmt.Errorf("RoleBinding %s/%s: %w", n.name, agentRole, err)
 	}
-	return nil
+	return unknown
 }
 
 // leftovers looks at the namespaces that have a RoleBinding of ours: all else there may be gone.

@@ -82,6 +82,40 @@ func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
 	})
 }
 
+func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *testing.T) {
+	asks := func() *corev1.Pod {
+		p := podNamed("gw-asks", false)
+		p.Spec.ServiceAccountName = "asks"
+		return p
+	}
+	for name, c := range map[string]struct {
+		labels   map[string]string
+		required bool
+		want     []string
+	}{
+		"no label":                      {nil, false, []string{"asks", "has"}},
+		"disabled":                      {map[string]string{labelInjection: "disabled"}, false, []string{"has"}},
+		"a label is asked for":          {nil, true, []string{"has"}},
+		"a label is asked for, and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
+	} {
+		client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
+		u := &Upkeep{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+		all := []*v1alpha1.GatewaySync{syncOf()}
+		require.NoError(t, u.bind(t.Context(), u.namespace("plant"), all, []*corev1.Pod{asks(), of("has")}, time.Now()))
+		b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
+		require.NoError(t, err, name)
+		assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects, name)
+	}
+	// What cannot be read is no consent, and keeps nothing from the others.
+	client := fake.NewClientset()
+	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+	err := u.bind(t.Context(), u.namespace("plant"), []*v1alpha1.GatewaySync{syncOf()}, []*corev1.Pod{asks(), of("has")}, time.Now())
+	require.ErrorContains(t, err, "labels of namespace plant")
+	b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, binding("plant", []string{"has"}).Subjects, b.Subjects)
+}
+
 func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
 	client := fake.NewClientset()
 	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
