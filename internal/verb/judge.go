@@ -147,7 +147,7 @@ func (j *judge) count() {
 			continue
 		case there:
 			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "has not dealt with the request yet"
-		case looked && g.Reason.Class() == v1alpha1.ClassStalled && j.handledBy(g):
+		case looked && g.Reason.Class() == v1alpha1.ClassStalled && (j.handledBy(g) || g.Reason == v1alpha1.ReasonPodRestartNeeded):
 			j.v.Gateways.Failed++
 			if j.broken == nil {
 				j.broken = &b

@@ -108,6 +108,14 @@ func TestAFailureCountsOnceItIsAboutThisRequest(t *testing.T) {
 	assert.Equal(t, Failed, Judge(gs, "main", reports).Phase, "it has dealt with the request, whatever the others do")
 }
 
+// Nothing that is asked for mends it: an agent that lacks a credential does not even begin.
+func TestAPodThatHasToBeStartedAgainIsAFailureAtOnce(t *testing.T) {
+	gs := done()
+	gs.Status.LastHandledRequest = "t0"
+	gs.Status.DiscoveredGateways[1].SyncStatus, gs.Status.DiscoveredGateways[1].Reason = v1alpha1.GatewayError, v1alpha1.ReasonPodRestartNeeded
+	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase)
+}
+
 func TestWhatIsTriedAgainIsNoFailure(t *testing.T) {
 	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonGatewayUnreachable, v1alpha1.ReasonMissingSidecar, "SomethingNew"} {
 		gs := done()
