@@ -58,7 +58,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens")
 	f.DurationVar(&s.within, "within", 5*time.Minute, "give up on a sync after this time")
 	f.StringVar(&s.work, "work", os.TempDir(), "where gateways and repositories lie")
-	f.DurationVar(&s.timeout, "timeout", 30*time.Minute, "give up after this time")
+	f.DurationVar(&s.timeout, "timeout", 45*time.Minute, "give up after this time")
 	f.BoolVar(&s.verbose, "v", false, "show the agents' logs")
 	if err := f.Parse(args); err != nil {
 		return s, err

@@ -14,13 +14,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-func TestMain(m *testing.M) { kubetest.Main(m) }
+func TestMain(m *testing.M) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go knows no other way
+	kubetest.Main(m)
+}
 
 // The periods are shorter than anybody would make them, and the git server is asked all the time: agents that wrote
 // because time passes, or asked because somebody looked, would be seen.

@@ -67,7 +67,7 @@ const (
 	stopWithin = time.Minute
 	repository = "site.git"
 	// files is how many a gateway gets from git.
-	files = 12
+	files = 11
 )
 
 // atOnce is how many pods are made at the same time.
