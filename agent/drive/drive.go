@@ -49,7 +49,8 @@ type Order struct {
 	BeforeStart bool
 	// Until ends a sync that has not moved files by then; zero for never.
 	Until time.Time
-	// Generation, RequestedAt and Term are of the one who gave the order, who wants to hear them again.
+	// Revision, Generation, RequestedAt and Term are of the one who gave the order, who wants to hear them again.
+	Revision    int64
 	Generation  int64
 	RequestedAt string
 	Term        int32

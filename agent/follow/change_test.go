@@ -41,6 +41,38 @@ func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T)
 	assert.Equal(t, gs.Generation, s.Generation)
 }
 
+// A commit that comes back is another thing to be told of: nobody else can know that its files were looked at since.
+func TestEveryRevisionOfTheTargetIsAnsweredAlsoWhereNothingHasToBeDone(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	p.start()
+	w.lead(at(first))
+	s := p.synced(first, "one")
+	assert.EqualValues(t, 1, s.Revision)
+	answered := func(revision int64) v1alpha1.SyncReportStatus {
+		t.Helper()
+		return p.await(fmt.Sprintf("revision %d", revision), func(s v1alpha1.SyncReportStatus) bool {
+			return s.Revision == revision && s.Phase == v1alpha1.GatewaySynced
+		})
+	}
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Revision += 40 })
+	before := p.agent.traffic.writes()
+	s = answered(42)
+	assert.Equal(t, first, s.Commit)
+	assert.LessOrEqual(t, p.agent.traffic.writes()-before, 1, "in one write")
+	assert.Equal(t, v1alpha1.FileCounts{Added: 1}, s.Files, "of the sync that did something")
+
+	second := w.commit("two")
+	w.lead(at(second))
+	answered(43)
+	w.lead(at(first))
+	s = answered(44)
+	assert.Equal(t, "one", p.title())
+	assert.Equal(t, first, s.Commit)
+}
+
 func TestNobodyReadsTheSpecBeforeItsLeadHasResolvedTheRef(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

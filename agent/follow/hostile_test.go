@@ -92,6 +92,8 @@ func FuzzSyncTarget(f *testing.F) {
 	for _, s := range []string{
 		`{"spec":{"format":1,"minFormat":1,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"` + commit + `","requestedAt":"2026-01-01T00:00:00Z"}}`,
 		`{"metadata":{"ownerReferences":[{"kind":"GatewaySync","uid":"u"}]},"spec":{"commit":"` + strings.ToUpper(commit) + `","lead":{"transitions":-1}}}`,
+		`{"spec":{"generation":1,"revision":-7,"problem":{"generation":1,"reason":"AuthFailed","message":"` + strings.Repeat("é", 999) + `"}}}`,
+		`{"spec":{"generation":1,"revision":9223372036854775807,"problem":{"reason":"Nonsense"}}}`,
 		`{"spec":{"ref":"--upload-pack=sh","minFormat":-2147483648,"generation":-1,"forceSync":"\u0000"}}`,
 	} {
 		f.Add([]byte(s))
@@ -118,6 +120,12 @@ func FuzzSyncTarget(f *testing.F) {
 		s := fol.compose(drive.State{Phase: v1alpha1.GatewayError, Problems: []drive.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
 		require.LessOrEqual(t, size(&s), maxStatus)
 		require.Equal(t, in.generation, s.Generation)
+		require.Equal(t, in.revision, s.Revision)
+		require.GreaterOrEqual(t, s.Revision, int64(0), "the API takes no other")
+		require.LessOrEqual(t, len(in.problem.Message), maxMessage)
+		if p, ok := in.unresolved(in.problem.generation); ok {
+			require.Contains(t, []v1alpha1.Class{v1alpha1.ClassStalled, v1alpha1.ClassHeld}, p.Reason.Class())
+		}
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -16,12 +17,26 @@ import (
 type instruction struct {
 	ref, name   string
 	commit      plan.ID // zero: none is resolved
+	revision    int64
 	generation  int64
 	requestedAt string
 	force       string
 	paused      bool
 	term        int32
 	owner       types.UID // of the GatewaySync that the target belongs to; "" where it does not say
+	problem     problem
+}
+
+// problem is why the lead has no commit for a generation of the spec, where that waits for a person. The zero value: it
+// did not say.
+type problem struct {
+	generation int64
+	drive.Problem
+}
+
+// unresolved is why there is no commit to follow for a generation of the spec.
+func (in *instruction) unresolved(generation int64) (drive.Problem, bool) {
+	return in.problem.Problem, in.problem.Reason != "" && in.problem.generation == generation
 }
 
 // read checks a SyncTarget. The API server has checked it too, unless somebody took its rules away.
@@ -34,7 +49,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 		return instruction{}, failure.New(v1alpha1.ReasonPodRestartNeeded,
 			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.MinFormat, v1alpha1.TargetFormat)
 	}
-	in := instruction{ref: s.Ref, name: s.RefName, generation: s.Generation, requestedAt: s.RequestedAt, force: s.ForceSync,
+	in := instruction{ref: s.Ref, name: s.RefName, revision: max(s.Revision, 0), generation: s.Generation, requestedAt: s.RequestedAt, force: s.ForceSync,
 		paused: s.Paused, term: s.Lead.Transitions}
 	bad := func(field string, err error) (instruction, error) {
 		return instruction{}, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
@@ -60,6 +75,11 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}} {
 		if len(text.value) > text.most {
 			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
+		}
+	}
+	if p := s.Problem; p != nil { // any other reason is nobody's to wait for: it passes by itself
+		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {
+			in.problem = problem{p.Generation, drive.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
 		}
 	}
 	for _, o := range t.OwnerReferences {

@@ -99,14 +99,28 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		return stay(drive.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.policy(m.profile.Startup, gs)
-	if in.commit.IsZero() && f.order != nil {
-		return stay(waiting("no commit is known for %s yet", in.ref))
+	if !in.commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
+		f.take(gs, m)
 	}
-	f.take(gs, m)
 	if in.commit.IsZero() {
-		return stay(waiting("no commit is known for %s yet", in.ref))
+		if m.profile.Paused {
+			f.startup.pass("it waits for a person: syncing is paused")
+		}
+		if p, ok := in.unresolved(gs.Generation); ok {
+			return stay(p)
+		}
+		return stay(waiting("no commit is known yet for the ref %q", in.ref))
 	}
 	return drive.Wish{Order: f.order}
+}
+
+// effective is what the spec says for this gateway.
+func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, error) {
+	profile := f.Profile
+	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
+		profile = live
+	}
+	return gs.Effective(profile, f.pod.annotations)
 }
 
 // prepare works out what counts for this gateway.
@@ -114,11 +128,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if err := peers.Reachable(&gs.Spec, f.Secrets); err != nil {
 		return materials{}, err
 	}
-	profile := f.Profile
-	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
-		profile = live
-	}
-	eff, err := gs.Effective(profile, f.pod.annotations)
+	eff, err := f.effective(gs)
 	if err != nil {
 		return materials{}, err
 	}
@@ -136,7 +146,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 // take makes m what is in force. The same again, under another lead, is nothing new.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
-	same.in.term = f.made.in.term
+	same.in.term, same.in.problem = f.made.in.term, f.made.in.problem
 	if f.order != nil && f.order.Peers == f.spec.peers && reflect.DeepEqual(same, f.made) {
 		return
 	}
@@ -149,7 +159,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 		GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Peers: f.spec.peers,
 		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, ForceID: m.in.force,
 		BeforeStart: m.beforeStart, Until: f.startup.until(m.beforeStart),
-		Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
+		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
 	}
 }
 

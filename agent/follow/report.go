@@ -46,19 +46,22 @@ func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
 		r.Commit = s.Commit.String()
 	}
 	if o := f.order; o != nil {
-		r.Profile, r.Ref, r.Generation, r.Term, r.Paused = o.Profile.Profile, o.Ref, o.Generation, o.Term, o.Profile.Paused
+		r.Profile, r.Ref, r.Revision, r.Generation, r.Term, r.Paused = o.Profile.Profile, o.Ref, o.Revision, o.Generation, o.Term, o.Profile.Paused
 		if !o.Commit.IsZero() {
 			r.Target = o.Commit.String()
 		}
 	}
 	if in := f.judged; in != nil { // what was asked for cannot be done, and that is the answer
-		r.Ref, r.Generation, r.Term, r.Paused, r.HandledRequest = in.ref, in.generation, in.term, in.paused, in.requestedAt
+		r.Ref, r.Revision, r.Generation, r.Term, r.Paused, r.HandledRequest = in.ref, in.revision, in.generation, in.term, in.paused, in.requestedAt
 		r.Target = ""
 		if !in.commit.IsZero() {
 			r.Target = in.commit.String()
 		}
 	}
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
+		if s.Of != f.order && len(s.Problems) == 0 {
+			r.Revision = s.Of.Revision // what is wanted now was not tried yet, and nothing is known of it
+		}
 		outcome(&r, was, s)
 	}
 	if s.Drift != nil {

@@ -26,8 +26,17 @@ type spec struct {
 	of       *v1alpha1.GatewaySync // that peers were made for
 	peers    sync.Peers
 	failures int
-	retry    time.Time
+	asked    asked     // what the last try that failed was for
+	err      error     // why it did
+	retry    time.Time // when it is worth another; zero where only another target is
 	due      time.Time // when the next try is; zero where none is needed
+}
+
+// asked is all of an instruction that an answer depends on.
+type asked struct {
+	generation int64
+	owner      types.UID
+	problem    problem
 }
 
 var errGone = errors.New("the GatewaySync is gone")
@@ -48,10 +57,12 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	if !poked && f.Now().Before(s.retry) {
+	this := asked{in.generation, in.owner, in.problem}
+	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
-		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "waiting for generation %d of GatewaySync %s", in.generation, f.GatewaySync)
+		return nil, s.err
 	}
+	ahead := false // the target has to follow, and it is watched
 	get, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	gs, err := kube.GatewaySyncs(f.API, f.Namespace).Get(get, f.GatewaySync)
@@ -65,15 +76,25 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	case in.owner != "" && gs.UID != in.owner:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", f.GatewaySync)
 	case gs.Generation != in.generation:
+		ahead = gs.Generation > in.generation
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", f.GatewaySync, gs.Generation, in.generation)
+		if p, ok := in.unresolved(gs.Generation); ok {
+			err = failure.New(p.Reason, "%s", p.Message)
+		}
+		if eff, bad := f.effective(gs); bad == nil {
+			f.startup.policy(eff.Startup, gs)
+		}
 	}
-	if err != nil {
+	s.asked, s.err, s.retry = this, err, time.Time{}
+	if err != nil && !ahead {
 		s.failures++
 		s.retry = f.Now().Add(pace.Retry(s.failures, maxGet))
 		s.due = s.retry
+	}
+	if err != nil {
 		return nil, err
 	}
-	s.failures, s.retry = 0, time.Time{}
+	s.failures = 0
 	// What annotations ask for comes by the target: this copy gets old.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	s.gs, s.owner = gs, in.owner

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -216,4 +217,85 @@ func TestAFollowerThatEndsLeavesNothingBehind(t *testing.T) {
 		a.end()
 	}
 	goleak.VerifyNone(t, before)
+}
+
+func problemOf(generation int64, reason v1alpha1.Reason, message string) func(*v1alpha1.SyncTargetSpec) {
+	return func(s *v1alpha1.SyncTargetSpec) {
+		s.Problem = &v1alpha1.TargetProblem{Generation: generation, Reason: reason, Message: message}
+	}
+}
+
+// A first start with a wrong Secret: nobody knows a commit, and a person has to do something about it.
+func TestARefThatWaitsForAPersonLetsTheGatewayStartAndIsSaidOnce(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	gs := w.gatewaySync(p)
+	w.lead(problemOf(gs.Generation, v1alpha1.ReasonAuthFailed, "git refused the token"))
+	a := p.start()
+	assert.Equal(t, "it waits for a person: git refused the token", strings.TrimSpace(a.opens()))
+	s := p.await("AuthFailed", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Equal(t, gs.Generation, s.Generation, "it is this spec that cannot be followed")
+	assert.EqualValues(t, 1, s.Revision)
+	assert.Empty(t, s.Target)
+
+	writes, gets := a.traffic.writes(), a.traffic.count("GET gatewaysyncs")
+	turns := gathered(t, a, "stoker_reconcile_total")
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })
+	eventually(t, "looks more", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
+	assert.Equal(t, writes, a.traffic.writes(), "it is said once")
+	assert.Equal(t, gets, a.traffic.count("GET gatewaysyncs"))
+	assert.Equal(t, 1, strings.Count(a.log.String(), "reason=AuthFailed"))
+
+	first := w.commit("one")
+	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	s = p.synced(first, "one")
+	assert.EqualValues(t, 2, s.Revision)
+}
+
+func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	w.gatewaySync(p, deadline("6s"))
+	w.lead() // git is away: the lead tells the spec, and no commit
+	a := p.start()
+	why := a.staysClosed("it says what it waits for", func() bool { return strings.Contains(a.follower.State().Message, "no commit is known") })
+	assert.Contains(t, why, "main")
+	assert.Contains(t, a.opens(), "waited for 6s")
+
+	q := w.stopped("line-1")
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	assert.Contains(t, q.start().opens(), "paused", "that is a person's to end")
+}
+
+// The gateways run a commit, the spec names a ref that there is not, and a pod starts on a new volume.
+func TestANewPodStartsThoughTheSpecIsAheadOfItsTarget(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	old := w.gatewaySync(p, deadline("6s"))
+	w.lead(at(first))
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "release" })
+	a := p.start()
+	a.staysClosed("it waits", func() bool { return strings.Contains(a.follower.State().Message, "waiting until they agree") })
+	assert.Contains(t, a.opens(), "waited for 6s", "the deadline of the spec counts")
+	a.end()
+
+	q := w.stopped("line-1")
+	w.edit(deadline("1h"))
+	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefNotFound, "of a spec before"))
+	b := q.start()
+	b.staysClosed("it is not of this spec", func() bool { return strings.Contains(b.follower.State().Message, "waiting until they agree") })
+	w.lead(problemOf(gs.Generation+1, v1alpha1.ReasonRefNotFound, "there is no ref release"))
+	assert.Contains(t, b.opens(), "there is no ref release")
+	q.await("RefNotFound", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonRefNotFound && s.Message == "there is no ref release"
+	})
+	gets := b.traffic.count("GET gatewaysyncs")
+	turns := gathered(t, b, "stoker_reconcile_total")
+	eventually(t, "looks more", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+2 })
+	assert.Equal(t, gets, b.traffic.count("GET gatewaysyncs"), "the target says when there is more to read")
+	assert.Empty(t, q.title())
+	assert.Greater(t, gs.Generation, old.Generation)
 }

@@ -142,8 +142,17 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 	} else {
 		require.NoError(w.t, err)
 	}
+	told := func() v1alpha1.SyncTargetSpec {
+		s := *t.Spec.DeepCopy()
+		s.Lead, s.Problem = v1alpha1.LeadRecord{}, nil
+		return s
+	}
+	before := told()
 	for _, c := range change {
 		c(&t.Spec)
+	}
+	if after := told(); create || !equal(&before, &after) {
+		t.Spec.Revision++
 	}
 	if create {
 		t, err = all.Create(ctx, t, metav1.CreateOptions{})

@@ -355,6 +355,7 @@ func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
 	s.takes("gw-0")
 	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) {
 		r.Phase, r.Reason, r.Message, r.Target, r.Generation = v1alpha1.GatewayApplied, v1alpha1.ReasonGatewayUnreachable, "refused", target.Commit, target.Generation
+		r.Revision = target.Revision
 	})
 	gs := s.untilReady("False/ProgressDeadlineExceeded")
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))

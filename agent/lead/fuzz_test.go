@@ -18,6 +18,39 @@ import (
 // fleetLife is a fleet to which anything may happen, one byte at a time.
 type fleetLife struct {
 	*scene
+	disks map[string]string               // what lies there, by pod
+	late  map[string]*v1alpha1.SyncReport // what an agent has said and the lead has not seen; only the newest is ever sent
+	lies  map[string]bool                 // pods for which somebody reported what is not so
+}
+
+func newLife(t testing.TB) *fleetLife {
+	s := newScene(t, 1)
+	return &fleetLife{scene: s, disks: map[string]string{s.Pods[0].Name: commitA}, late: map[string]*v1alpha1.SyncReport{}, lies: map[string]bool{}}
+}
+
+// write is that of the scene, and looks at the disks: no gateway is said to run what another report said of it before.
+func (f *fleetLife) write() *v1alpha1.GatewaySyncStatus {
+	f.t.Helper()
+	st := f.scene.write()
+	if strings.HasPrefix(condition(st, v1alpha1.ConditionReady), "True/") {
+		for _, g := range gateways(&f.Seen) {
+			for _, p := range g.pods {
+				require.True(f.t, f.lies[p.Name] || f.disks[p.Name] == f.Target.Commit, "Ready, and %s has %s instead of %s", p.Name, f.disks[p.Name], f.Target.Commit)
+			}
+		}
+	}
+	return st
+}
+
+// done is what the agent of a pod says when it has dealt with the target.
+func (f *fleetLife) done(p Pod) *v1alpha1.SyncReport {
+	f.disks[p.Name] = f.Target.Commit
+	delete(f.late, p.Name)
+	r := &v1alpha1.SyncReport{}
+	r.Name, r.OwnerReferences = p.Name, []metav1.OwnerReference{{Kind: "Pod", UID: p.UID}}
+	r.Status = v1alpha1.SyncReportStatus{Gateway: p.Name, Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Commit: f.Target.Commit,
+		Target: f.Target.Commit, Revision: f.Target.Revision, Generation: f.Target.Generation, Ref: f.Target.Ref, HandledRequest: f.Target.RequestedAt}
+	return r
 }
 
 var (
@@ -37,10 +70,9 @@ func (f *fleetLife) step(b [4]byte) {
 	case 1: // another spec
 		gs.Generation++
 	case 2: // the lead has taken it up
-		f.Target.Generation = gs.Generation
-		f.Target.Ref = f.Ref.Desired.Ref
+		f.tells(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Ref = gs.Generation, f.Ref.Desired.Ref })
 	case 3:
-		f.Target.Commit = lifeCommits[pick(3)]
+		f.moves(lifeCommits[pick(3)])
 		f.Ref.Looked, f.Ref.Err = true, nil
 	case 4:
 		f.Ref.Desired.Ref = lifeRefs[pick(3)]
@@ -77,19 +109,30 @@ func (f *fleetLife) step(b [4]byte) {
 		}
 		reason := v1alpha1.Reasons[int(b[3])%len(v1alpha1.Reasons)].Reason
 		r.Status = v1alpha1.SyncReportStatus{Gateway: r.Name, Phase: lifePhases[int(b[2])%len(lifePhases)], Reason: reason, Message: strings.Repeat("m", int(b[2])),
-			Commit: lifeCommits[int(b[3])%3], Target: f.Target.Commit, Generation: gs.Generation - int64(b[2]%2), Ref: f.Target.Ref,
+			Commit: lifeCommits[int(b[3])%3], Target: f.Target.Commit, Revision: f.Target.Revision - int64(b[1]%2), Generation: gs.Generation - int64(b[2]%2), Ref: f.Target.Ref,
 			HandledRequest: f.Target.RequestedAt, Drift: v1alpha1.DriftFiles{Files: int32(b[3]) - 100}}
 		at := metav1.NewTime(f.Now.Truncate(time.Second))
 		r.Status.Started = &at
+		f.lies[r.Name] = true
 		f.replace(r)
-	case 10, 11, 12: // an agent is done
+	case 10: // an agent is done
 		if len(f.Pods) > 0 {
 			p := f.Pods[pick(len(f.Pods))]
-			r := &v1alpha1.SyncReport{}
-			r.Name, r.OwnerReferences = p.Name, []metav1.OwnerReference{{Kind: "Pod", UID: p.UID}}
-			r.Status = v1alpha1.SyncReportStatus{Gateway: p.Name, Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Commit: f.Target.Commit,
-				Target: f.Target.Commit, Generation: f.Target.Generation, Ref: f.Target.Ref, HandledRequest: f.Target.RequestedAt}
-			f.replace(r)
+			f.lies[p.Name] = false
+			f.replace(f.done(p))
+		}
+	case 11: // so is another, and what it says comes late
+		if len(f.Pods) > 0 {
+			p := f.Pods[pick(len(f.Pods))]
+			f.late[p.Name] = f.done(p)
+		}
+	case 12: // what was late comes
+		if len(f.Pods) > 0 {
+			if r := f.late[f.Pods[pick(len(f.Pods))].Name]; r != nil {
+				delete(f.late, r.Name)
+				f.lies[r.Name] = false
+				f.replace(r)
+			}
 		}
 	case 13:
 		f.GatewaySync.Spec.Paused = b[1]&1 == 1
@@ -97,7 +140,7 @@ func (f *fleetLife) step(b [4]byte) {
 		at := "at-" + string(rune('a'+b[1]%4))
 		f.Ref.Desired.RequestedAt, f.Ref.Answered = at, at
 		if b[2]&1 == 1 {
-			f.Target.RequestedAt = at
+			f.tells(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = at })
 		}
 	case 15:
 		f.Invalid = nil
@@ -125,8 +168,9 @@ func FuzzStatusSummarise(f *testing.F) {
 	f.Add([]byte{7, 0, 0, 0, 7, 0, 1, 0, 10, 0, 0, 0, 10, 1, 0, 0, 0, 90, 0, 0})
 	f.Add([]byte{7, 1, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 10, 0, 0, 0, 5, 0, 30, 1, 6, 1, 0, 0})
 	f.Add([]byte{15, 1, 1, 0, 9, 0, 6, 40, 13, 1, 0, 0, 14, 2, 1, 0})
+	f.Add([]byte{3, 1, 0, 0, 11, 0, 0, 0, 3, 0, 0, 0, 12, 0, 0, 0, 10, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		life := &fleetLife{scene: newScene(t, 1)}
+		life := newLife(t)
 		life.write()
 		for i := 0; i+4 <= len(data) && i < 400; i += 4 {
 			life.step([4]byte(data[i : i+4]))
@@ -139,7 +183,7 @@ func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
 	ready := 0
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		life := &fleetLife{scene: newScene(t, 1)}
+		life := newLife(t)
 		for range 60 {
 			life.step([4]byte{byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
 			if st := life.write(); strings.HasPrefix(condition(st, v1alpha1.ConditionReady), "True/") {

@@ -131,7 +131,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 	g.handled = s.Target.RequestedAt == "" || r.HandledRequest == s.Target.RequestedAt
 	of := s.GatewaySync.Generation
-	current := s.Target.Generation == of && r.Generation == of && (r.Target == s.Target.Commit || r.Target == "")
+	current := s.Target.Generation == of && r.Generation == of && r.Revision == s.Target.Revision && (r.Target == s.Target.Commit || r.Target == "")
 	g.synced = g.delivered && current && r.Commit != "" && r.Commit == s.Target.Commit
 	if g.synced || current && !g.delivered {
 		return

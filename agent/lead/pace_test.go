@@ -68,6 +68,11 @@ func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetS
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.held)
+	if len(p.targets) == 0 { // the agents report of this very target
+		for _, r := range p.Reports {
+			r.Status.Revision = p.held.Revision
+		}
+	}
 	p.targets = append(p.targets, time.Now())
 	return nil
 }

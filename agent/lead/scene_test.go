@@ -37,7 +37,7 @@ func newScene(t testing.TB, n int) *scene {
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := &scene{t: t, Seen: Seen{GatewaySync: gs, Now: noon}}
 	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
-	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
+	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
 	for i := range n {
 		s.gateway(fmt.Sprintf("gw-%d", i))
 	}
@@ -52,7 +52,7 @@ func (s *scene) gateway(name string) *v1alpha1.SyncReport {
 	r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: p.UID}}
 	started := metav1.NewTime(noon.Add(-time.Minute))
 	r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced,
-		Ref: "main", Commit: commitA, Target: commitA, Generation: 1, Started: &started, Duration: "1.2s", AgentVersion: "v1"}
+		Ref: "main", Commit: commitA, Target: commitA, Revision: s.Target.Revision, Generation: 1, Started: &started, Duration: "1.2s", AgentVersion: "v1"}
 	s.Reports = append(s.Reports, r)
 	return r
 }
@@ -72,18 +72,25 @@ func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
 	if reason.Class() == v1alpha1.ClassHeld {
 		r.Phase = v1alpha1.GatewayHeld
 	}
-	r.Target, r.Generation = s.Target.Commit, s.Target.Generation
+	r.Target, r.Revision, r.Generation = s.Target.Commit, s.Target.Revision, s.Target.Generation
 }
 
 // moves makes the ref move to a commit.
-func (s *scene) moves(commit string) { s.Target.Commit = commit }
+func (s *scene) moves(commit string) { s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Commit = commit }) }
+
+// tells changes the target as the lead does.
+func (s *scene) tells(change func(*v1alpha1.SyncTargetSpec)) {
+	want := *s.Target.DeepCopy()
+	change(&want)
+	told(&s.Target, want, 0)
+}
 
 // takes makes a gateway run the target.
 func (s *scene) takes(i int) {
 	r := s.report(i)
 	started := metav1.NewTime(s.Now)
 	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
-	r.Ref, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Generation, &started, s.Target.RequestedAt
+	r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
 }
 
 // write summarises, checks what holds for every status, and writes it as the API server would.
@@ -252,7 +259,7 @@ func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
 		for _, r := range seen.Reports {
 			s := r.Status
 			found = found || r.Name == p.Name && (s.Phase == v1alpha1.GatewaySynced || s.Phase == v1alpha1.GatewayStandby) &&
-				s.Commit == seen.Target.Commit && s.Commit != "" && s.Generation == gs.Generation
+				s.Commit == seen.Target.Commit && s.Commit != "" && s.Generation == gs.Generation && s.Revision == seen.Target.Revision
 		}
 		require.True(t, found, "Ready, but pod %s does not run %s", p.Name, seen.Target.Commit)
 	}

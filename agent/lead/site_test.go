@@ -135,7 +135,7 @@ func (s *site) takes(names ...string) {
 		s.report(name, func(r *v1alpha1.SyncReportStatus) {
 			at := metav1.Now().Rfc3339Copy()
 			r.Phase, r.Reason, r.Message, r.Started, r.Duration = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", &at, "1s"
-			r.Commit, r.Target, r.Ref, r.Generation, r.HandledRequest = t.Commit, t.Commit, t.Ref, t.Generation, t.RequestedAt
+			r.Commit, r.Target, r.Ref, r.Revision, r.Generation, r.HandledRequest = t.Commit, t.Commit, t.Ref, t.Revision, t.Generation, t.RequestedAt
 		})
 	}
 }

@@ -121,7 +121,7 @@ func (t *term) turn(ctx context.Context) (time.Duration, error) {
 		return 0, errUnfit
 	}
 	ref, q := t.resolve(ctx, gs, invalid)
-	if err := t.publish(ctx, gs, ref); err != nil {
+	if err := t.publish(ctx, gs, invalid, ref); err != nil {
 		return 0, err
 	}
 	if err := t.report(ctx, gs, invalid, ref); err != nil {
@@ -306,7 +306,7 @@ func (t *term) took(f found) {
 }
 
 // publish tells the agents what is wanted, where that changed.
-func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, ref Ref) error {
+func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
 	t.retry = time.Time{}
 	is := t.target()
 	want := is
@@ -317,20 +317,22 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, ref Ref) e
 		if len(r.name) > 255 {
 			want.RefName = ""
 		}
-		want.RequestedAt = r.requestedAt
+		want.RequestedAt, want.Problem = r.requestedAt, nil
 		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {
 			at := metav1.NewTime(t.now().Truncate(time.Second))
 			want.ResolvedAt = &at
 		}
+	} else {
+		unresolved(&want, gs, invalid, ref)
 	}
 	if equality.Semantic.DeepEqual(is, want) {
 		return nil
 	}
-	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {
-		lead := s.Lead
-		*s = want
-		s.Lead = lead
-	})
+	if is.Revision == 0 {
+		reports, _ := t.reports()
+		is.Revision = reported(reports)
+	}
+	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) { told(s, want, is.Revision) })
 	switch {
 	case err == nil:
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused)

@@ -63,6 +63,10 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Target string `json:"target,omitempty"`
+	// Revision of the target that this report is about.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Revision int64 `json:"revision,omitempty"`
 	// Generation of the GatewaySync's spec that was followed.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`

@@ -45,6 +45,12 @@ type SyncTargetSpec struct {
 	// Who leads.
 	// +optional
 	Lead LeadRecord `json:"lead,omitempty"`
+	// Revision counts what agents are told: it is one more after every change that can make one of them do something else. A
+	// report is about this target only where it has the same one, so that what was reported of a commit before is not taken
+	// for what lies there when the ref comes back to it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Revision int64 `json:"revision,omitempty"`
 	// Generation of the GatewaySync that this target follows from. An agent takes the spec from the GatewaySync itself, and
 	// only while its generation is this one: a target never leads to another repository or folder.
 	// +optional
@@ -76,6 +82,26 @@ type SyncTargetSpec struct {
 	// True: nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+	// Why there is no commit for the desired ref, where that waits for a person. A gateway that has nothing yet starts without
+	// it instead of waiting.
+	// +optional
+	Problem *TargetProblem `json:"problem,omitempty"`
+}
+
+// TargetProblem is why the desired ref is not resolved, and what has to change before it can be.
+type TargetProblem struct {
+	// Generation of the GatewaySync that could not be resolved.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// Why.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason Reason `json:"reason"`
+	// The same for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
 }
 
 // LeadRecord is the lock of the lead election.

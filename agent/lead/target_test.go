@@ -1,0 +1,111 @@
+package lead
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// The ref goes to B and back while the agent's report of B is late: the disk holds B.
+func TestAReportOfACommitBeforeIsNotTakenForOneOfItsReturn(t *testing.T) {
+	s := newScene(t, 1)
+	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
+	s.moves(commitB)
+	assert.Equal(t, "False/Progressing", condition(s.write(), v1alpha1.ConditionReady))
+	s.moves(commitA)
+	st := s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "0/1", st.GatewaysReady)
+	assert.Equal(t, v1alpha1.GatewayPending, st.DiscoveredGateways[0].SyncStatus)
+	s.takes(0)
+	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
+}
+
+func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
+	s := v1alpha1.SyncTargetSpec{Format: 1, Ref: "main", Commit: commitA, Lead: v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}}
+	tell := func(change func(*v1alpha1.SyncTargetSpec)) int64 {
+		want := *s.DeepCopy()
+		want.Lead = v1alpha1.LeadRecord{Holder: "as it was a while ago"}
+		change(&want)
+		told(&s, want, 0)
+		return s.Revision
+	}
+	for i, change := range []func(*v1alpha1.SyncTargetSpec){
+		func(s *v1alpha1.SyncTargetSpec) { s.Commit = commitB },
+		func(s *v1alpha1.SyncTargetSpec) { s.Commit = commitA },
+		func(s *v1alpha1.SyncTargetSpec) { s.Ref = "v2" },
+		func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/tags/v2" },
+		func(s *v1alpha1.SyncTargetSpec) { s.Generation++ },
+		func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" },
+		func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "now" },
+		func(s *v1alpha1.SyncTargetSpec) { s.Paused = true },
+	} {
+		assert.EqualValues(t, i+1, tell(change), "change %d", i)
+	}
+	assert.EqualValues(t, 8, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
+	assert.EqualValues(t, 8, tell(func(s *v1alpha1.SyncTargetSpec) {
+		s.Problem = &v1alpha1.TargetProblem{Reason: v1alpha1.ReasonAuthFailed}
+	}))
+	assert.NotNil(t, s.Problem)
+	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "the lock is not its to write")
+
+	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {
+		s.Revision = odd
+		assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the API would not take %d", odd+1)
+	}
+}
+
+func TestATargetThatIsMadeAnewCountsOnFromWhatWasReported(t *testing.T) {
+	s := newScene(t, 3)
+	s.report(0).Revision, s.report(1).Revision, s.report(2).Revision = 7, math.MaxInt64, -3
+	assert.EqualValues(t, 7, reported(s.Reports))
+	var made v1alpha1.SyncTargetSpec
+	told(&made, s.Target, reported(s.Reports))
+	assert.EqualValues(t, 8, made.Revision)
+	assert.Zero(t, reported(nil))
+}
+
+func TestWhatWaitsForAPersonIsToldAndWhatPassesIsNot(t *testing.T) {
+	desired := Ref{Desired: v1alpha1.Desired{Ref: "main"}}
+	given := func(err error) Ref { r := desired; r.Err = err; return r }
+	fail := func(reason v1alpha1.Reason) Ref {
+		return given(failure.New(reason, "why: %s", strings.Repeat("é", 999)))
+	}
+	gs := newScene(t, 0).GatewaySync
+	gs.Generation = 4
+	of := func(was v1alpha1.SyncTargetSpec, invalid error, ref Ref) v1alpha1.SyncTargetSpec {
+		unresolved(&was, gs, invalid, ref)
+		return was
+	}
+	var none v1alpha1.SyncTargetSpec
+	got := of(none, nil, fail(v1alpha1.ReasonAuthFailed))
+	require.NotNil(t, got.Problem)
+	assert.EqualValues(t, 4, got.Problem.Generation)
+	assert.Equal(t, v1alpha1.ReasonAuthFailed, got.Problem.Reason)
+	assert.True(t, strings.HasPrefix(got.Problem.Message, "why: ") && len(got.Problem.Message) <= 512)
+	assert.Equal(t, "main", got.Ref)
+	assert.EqualValues(t, 4, got.Generation)
+	assert.Empty(t, got.Commit)
+
+	assert.Equal(t, got, of(got, nil, desired), "what was said stays while git is being asked again")
+	away := of(got, nil, fail(v1alpha1.ReasonGitUnreachable))
+	assert.Nil(t, away.Problem)
+	assert.EqualValues(t, 4, away.Generation, "the deadline of the spec reaches the agents")
+	assert.Nil(t, of(none, nil, fail(v1alpha1.ReasonPodRestartNeeded)).Problem, "others may have what this one lacks")
+	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, Ref{Looked: true}).Problem.Reason)
+	odd := given(failure.New(v1alpha1.ReasonRefNotFound, "no ref"))
+	odd.Desired.Ref = "a..b"
+	assert.Empty(t, of(none, nil, odd).Ref, "agents refuse a target with such a ref as a whole")
+
+	running := newScene(t, 0).Target
+	got = of(running, nil, fail(v1alpha1.ReasonRefNotFound))
+	assert.EqualValues(t, 4, got.Problem.Generation)
+	got.Problem = nil
+	assert.Equal(t, running, got, "gateways that run a commit are told nothing else")
+}
