@@ -61,8 +61,7 @@ func (s *sight) state() lockState {
 		st.free = true
 		return st
 	}
-	// At least our own duration: a record that says 0 would let everybody in.
-	lasts := max(time.Duration(s.target.Spec.Lead.DurationSeconds)*time.Second, time.Second)
+	lasts := max(s.target.Spec.Lead.Lasts(), time.Second) // a record that says 0 would let everybody in
 	st.in = s.since.Add(lasts).Sub(s.now())
 	st.free = st.in <= 0
 	st.taken = !st.free && s.target.Spec.Lead.Holder != s.identity

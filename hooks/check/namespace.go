@@ -156,7 +156,7 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	switch {
 	case r.Holder == "" || r.Renewed == nil:
 		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
-	case l.Now().After(r.Renewed.Add(time.Duration(r.DurationSeconds)*time.Second + grace)):
+	case l.Now().After(r.Renewed.Add(r.Lasts() + grace)):
 		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, r.Holder, r.Renewed.UTC().Format(time.RFC3339)))}
 	}
 	return []Finding{lead.on(OK, gs.Name+": "+r.Holder+" leads")}

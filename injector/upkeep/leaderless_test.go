@@ -182,6 +182,11 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	assert.False(t, l.free(target("a", noon, 0), noon))
 	assert.False(t, l.free(target("a", noon, 0), noon.Add(10*time.Second)))
 	assert.True(t, l.free(target("a", noon, 0), noon.Add(16*time.Second)))
+
+	l = lock{}
+	assert.False(t, l.free(target("gone", noon, 3600), noon))
+	assert.False(t, l.free(target("gone", noon, 3600), noon.Add(time.Minute)))
+	assert.True(t, l.free(target("gone", noon, 3600), noon.Add(61*time.Second)), "a lock does not hold for as long as anybody writes into it")
 }
 
 func TestWhatWasSaidIsRememberedWithinABound(t *testing.T) {

@@ -32,8 +32,8 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if lead.Renewed != nil {
 		renewed = lead.Renewed.UTC().Format(time.RFC3339Nano)
 	}
-	holds := time.Duration(lead.DurationSeconds) * time.Second
-	if holds <= 0 {
+	holds := lead.Lasts()
+	if holds == 0 {
 		holds = lockFor
 	}
 	if l.holder != lead.Holder || l.renewed != renewed {

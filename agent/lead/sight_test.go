@@ -1,0 +1,29 @@
+package lead
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Whoever may write a SyncTarget can put a holder into it that is not there: that keeps nobody away for longer than a minute.
+func TestALockIsBelievedForAMinuteAtMost(t *testing.T) {
+	for _, c := range []struct {
+		says int32
+		free time.Duration
+	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, time.Second}, {-1, time.Second}} {
+		now := time.Unix(1, 0)
+		s := newSight("gw-0_1", func() time.Time { return now })
+		s.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gone", DurationSeconds: c.says}}}, nil)
+		st := s.state()
+		assert.True(t, st.taken, c.says)
+		assert.Equal(t, c.free, st.in, c.says)
+		now = now.Add(c.free - time.Millisecond)
+		assert.False(t, s.state().free, c.says)
+		now = now.Add(time.Millisecond)
+		assert.True(t, s.state().free, c.says)
+	}
+}
