@@ -227,9 +227,67 @@ func TestAWrongSecretIsShownAndARightOneHelps(t *testing.T) {
 			assert.NotContains(t, e.Note, "S3CR3T")
 		}
 	}
+	told := s.target()
+	require.NotNil(t, told.Problem, "the agents know that a person is waited for")
+	assert.Equal(t, v1alpha1.ReasonAuthFailed, told.Problem.Reason)
+	assert.EqualValues(t, 1, told.Problem.Generation)
+	assert.NotContains(t, told.Problem.Message, "S3CR3T")
+	assert.EqualValues(t, 1, told.Generation, "and which spec counts")
+	assert.Equal(t, "main", told.Ref)
+	assert.Empty(t, told.Commit)
+
 	token.Store(url, "S3CR3T-right")
 	s.annotate(v1alpha1.AnnotationRequestedAt, now())
+	after := s.untilTarget(s.first)
+	assert.Nil(t, after.Problem)
+	assert.Equal(t, told.Revision+1, after.Revision)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+}
+
+func TestASpecIsToldBeforeGitAnswersAndARefThatIsGoneIsToldToWhoStarts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.git.Inject(gitserver.Status(503))
+	s.candidate("gw-0")
+	s.untilReady("False/GitUnreachable")
+	told := s.untilTarget("")
+	assert.Equal(t, "main", told.Ref)
+	assert.EqualValues(t, 1, told.Generation)
+	assert.Nil(t, told.Problem, "it passes by itself")
+	s.git.Heal()
+	s.annotate(v1alpha1.AnnotationRequestedAt, now())
+	first := s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
+	s.untilReady("False/RefNotFound")
+	require.Eventually(t, func() bool { return s.target().Problem != nil }, tenfold, 20*time.Millisecond)
+	told = s.target()
+	assert.EqualValues(t, 2, told.Problem.Generation)
+	told.Problem, told.Lead, first.Lead = nil, v1alpha1.LeadRecord{}, v1alpha1.LeadRecord{}
+	assert.Equal(t, first, told, "gateways that run a commit have nothing to do for it")
+}
+
+func TestATargetThatWasRemovedCountsOnFromTheReports(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
+	second := s.Commit("second")
+	s.annotate(v1alpha1.AnnotationRequestedAt, now())
+	s.untilTarget(second)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	before := s.target().Revision
+	c.stop()
+	s.deleteTarget()
+	s.candidate("gw-0")
+	assert.Greater(t, s.untilTarget(second).Revision, before)
+	s.untilReady("False/Progressing")
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
 }
 
 func TestABurstOfReportsIsOneStatusASecond(t *testing.T) {
