@@ -62,11 +62,14 @@ func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
 	p.eventually("the one that runs has the commit", func() bool { return next.title() == "second" })
 	target := p.target()
 	assert.Equal(t, second, target.Commit)
+	// What is watched begins with what is there: the last word of the one that was stopped has to be replaced first.
+	p.eventually("the status is the other one's", func() bool { st := p.status(); return st.Target != nil && st.Target.Commit == second })
 
 	seen := p.watch()
 	require.NoError(t, old.cmd.Process.Signal(syscall.SIGCONT))
 	p.converges("second", second)
 	time.Sleep(8 * time.Second) // more than one renewal
+	require.NotEmpty(t, seen())
 	for _, st := range seen() {
 		assert.Equal(t, second, st.Target.Commit, "no status of the one that was stopped")
 		assert.Len(t, st.DiscoveredGateways, 2)
