@@ -46,9 +46,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if base := filepath.Base(args[0]); strings.HasPrefix(base, "kubectl-stoker") {
 		name = "kubectl stoker"
 	}
-	c := newCLI(stdout, stderr)
+	return newCLI(stdout, stderr).run(ctx, name, args[1:])
+}
+
+func (c *cli) run(ctx context.Context, name string, args []string) int {
 	root := c.root(name)
-	root.SetArgs(args[1:])
+	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
@@ -60,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	} else {
 		code = codeOf(ctx, err)
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", name, clean(err.Error()))
+	fmt.Fprintf(c.talk, "%s: %s\n", name, clean(err.Error()))
 	return code
 }
 

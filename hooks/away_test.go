@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// said collects what a command says while it runs.
+type said struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+const behind = `{observedGeneration: 1, gatewaysReady: 0/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
+discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Pending, reason: WaitingForGateway, message: "it does\nnot run"}]}`
+
+const there = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
+
+// A wait outlives an API server that goes away, tells a person on a terminal what is missing, each time it is news, and
+// ends when it is done.
+func TestAWaitOutlivesTheAPIServerAndTellsOnATerminalHowFarItIs(t *testing.T) {
+	cluster := kubetest.Control(t, kubetest.Private())
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
+`)
+	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", behind))
+	var out, talk said
+	c := newCLI(&out, &talk)
+	c.live = true
+	code := make(chan int, 1)
+	go func() {
+		code <- c.run(t.Context(), "stoker", []string{"wait", "plant", "--kubeconfig", cluster.Kubeconfig(), "-n", namespace, "--timeout", "5m"})
+	}()
+	says := func(what string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(talk.String(), what) }, time.Minute, 10*time.Millisecond, what)
+	}
+	says("0 of 1 gateways run main at aaaaaaa; line-1 Pending/WaitingForGateway: it does not run\n")
+	cluster.Kill(t, kubetest.APIServer)
+	says("the API server does not answer, trying again")
+	cluster.Start(t, kubetest.APIServer)
+	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "it is news again")
+	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", there))
+	select {
+	case got := <-code:
+		assert.Equal(t, exitDone, got, talk.String())
+	case <-time.After(time.Minute):
+		require.Fail(t, "it does not end", talk.String())
+	}
+	assert.Equal(t, "1 of 1 gateways run main at aaaaaaa\n", out.String())
+}
+
+// maxBinary is a ceiling, not a goal: Jobs pull the command each time a node runs one first. Some 21 MiB of it are methods
+// of client-go's types that nobody calls: text/template, which renders as the agent does, keeps the linker from leaving
+// them out.
+const maxBinary = 56 << 20
+
+func TestTheReleaseBinaryStaysSmall(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stoker")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	fi, err := os.Stat(file)
+	require.NoError(t, err)
+	t.Logf("%.1f MiB", float64(fi.Size())/(1<<20))
+	assert.LessOrEqual(t, fi.Size(), int64(maxBinary), "see which dependency came in: go version -m, go tool nm -size")
+}

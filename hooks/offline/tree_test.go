@@ -1,0 +1,142 @@
+package offline
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func gateway() Gateway {
+	return Gateway{
+		Profile: v1alpha1.Effective{Profile: "default", Mappings: []v1alpha1.Mapping{
+			{Source: "projects", Destination: "projects"}, {Source: "names", Destination: "config/names", Template: true},
+		}},
+		Facts: plan.Facts{GatewayName: "line-1", PodName: "line-1", Namespace: "plant", CRName: "plant"}, Form: resource.Form83,
+	}
+}
+
+func content(t *testing.T, tree *Tree) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, path := range tree.paths {
+		b, err := tree.Read(path, 1<<20)
+		require.NoError(t, err)
+		files[path] = string(b)
+	}
+	return files
+}
+
+func open(t *testing.T, dir string) *Checkout {
+	t.Helper()
+	c, err := Open(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	return c
+}
+
+func (c *Checkout) at(t *testing.T, ref string) *Tree {
+	t.Helper()
+	at, err := c.Resolve(t.Context(), ref)
+	require.NoError(t, err)
+	tree, err := c.Tree(t.Context(), gateway(), at, "main")
+	require.NoError(t, err)
+	return tree
+}
+
+// What a plan between two commits says is what turns the files of the one into those of the other, whatever is in them.
+func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	random := rand.New(rand.NewPCG(1, 2))
+	var commits []string
+	for range 8 {
+		files := map[string]string{"README": fmt.Sprint(len(commits)), "names/n.txt": fmt.Sprintf("{{.GatewayName}} %d", random.IntN(2))}
+		for i := range 12 {
+			// The same path is a file in one commit and a directory in another.
+			path := fmt.Sprintf("projects/p%d/x%d", i%3, i)
+			if random.IntN(2) == 0 {
+				path += "/inner"
+			}
+			if random.IntN(4) > 0 {
+				files[path] = fmt.Sprint(random.IntN(3))
+			}
+		}
+		commits = append(commits, r.Commit(fmt.Sprint(len(commits)), gitserver.Delete("projects"), gitserver.Files(files)))
+	}
+	c := open(t, r.Dir)
+	for _, from := range commits {
+		before := c.at(t, from)
+		for _, to := range commits {
+			after := c.at(t, to)
+			changes, err := after.From(before)
+			require.NoError(t, err)
+			sizes, err := after.Check(changes)
+			require.NoError(t, err)
+			files := content(t, before)
+			for _, ch := range changes.List {
+				switch ch.Op {
+				case plan.Create, plan.Update:
+					var b bytes.Buffer
+					there, err := after.Write(&b, ch.Path)
+					require.NoError(t, err)
+					require.True(t, there, ch.Path)
+					require.EqualValues(t, b.Len(), sizes[ch.Path])
+					require.NotEqual(t, files[ch.Path], b.String(), "%s is written for a reason", ch.Path)
+					files[ch.Path] = b.String()
+				case plan.Delete:
+					delete(files, ch.Path)
+				}
+				require.False(t, ch.Conflict, "nobody else wrote %s", ch.Path)
+			}
+			assert.Equal(t, content(t, after), files, "%s to %s", from, to)
+			if from == to {
+				assert.Empty(t, changes.List)
+			}
+		}
+	}
+}
+
+func TestAGatewayThatWasNeverSyncedGetsEverything(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	r.Commit("first", gitserver.Files(map[string]string{"projects/a/x.json": "{}", "names/n.txt": "{{.GatewayName}} runs {{.Ref}}"}))
+	tree := open(t, r.Dir).at(t, "HEAD")
+	assert.Equal(t, map[string]string{"projects/a/x.json": "{}", "config/names/n.txt": "line-1 runs main"}, content(t, tree))
+	changes, err := tree.From(&Tree{})
+	require.NoError(t, err)
+	assert.True(t, maps.Equal(map[string]int{"Added": 2}, map[string]int{"Added": changes.Counts().Added}))
+	_, err = tree.Read("projects/a/x.json", 1)
+	assert.ErrorContains(t, err, "larger")
+	_, err = tree.Read("nothing", 1)
+	assert.ErrorContains(t, err, "not there")
+}
+
+func TestWhatAGatewayMustNeverBeGivenIsAnError(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	r.Commit("first", gitserver.Write("projects/a/x.json", "{"))
+	tree := open(t, r.Dir).at(t, "main")
+	changes, err := tree.From(&Tree{})
+	require.NoError(t, err)
+	_, err = tree.Check(changes)
+	assert.ErrorContains(t, err, "projects/a/x.json:1:")
+}
+
+func TestACommitThatTheDirectoryHasNotGotIsSaid(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	r.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
+	c := open(t, r.Dir)
+	_, err := c.Tree(t.Context(), gateway(), repo.Resolution{Commit: plan.ID{1}}, "main")
+	assert.Error(t, err)
+	_, err = Open(filepath.Join(r.Dir, "nowhere"))
+	assert.ErrorContains(t, err, "directory of git")
+}
