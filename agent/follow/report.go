@@ -59,10 +59,11 @@ func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
 		}
 	}
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
-		if s.Of != f.order && len(s.Problems) == 0 {
-			r.Revision = s.Of.Revision // what is wanted now was not tried yet, and nothing is known of it
-		}
 		outcome(&r, was, s)
+		if f.order != nil && s.Of != f.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
+			// The agent was asked to stop before it began. What came of an earlier order says nothing of this one.
+			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "what is wanted now was not begun with"
+		}
 	}
 	if s.Drift != nil {
 		r.Drift.Files = count(s.Drift.Files)

@@ -33,6 +33,35 @@ func TestTheLargestReportIsAdmittedByTheAPIAndSmall(t *testing.T) {
 	assert.LessOrEqual(t, len(raw), 4<<10)
 }
 
+func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
+	id, err := plan.ParseID(commit)
+	require.NoError(t, err)
+	old := &drive.Order{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}
+	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, order: old}
+	s := drive.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
+		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
+	r := f.compose(s)
+	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
+	assert.EqualValues(t, 1, r.Revision)
+
+	again := *old
+	again.Revision, again.Generation, again.RequestedAt = 2, 2, "t2"
+	f.order = &again // the same commit for another spec, and the agent is asked to stop before it has looked
+	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
+		s.Phase = phase
+		r = f.compose(s)
+		assert.Equal(t, v1alpha1.GatewayPending, r.Phase, phase)
+		assert.Equal(t, v1alpha1.ReasonProgressing, r.Reason)
+		assert.Equal(t, "t1", r.HandledRequest)
+		assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
+	}
+	s.Phase, s.Of = sync.Synced, f.order
+	r = f.compose(s)
+	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
+	assert.EqualValues(t, 2, r.Revision)
+	assert.Equal(t, "t2", r.HandledRequest)
+}
+
 // C3: two reports that differ in time only are one.
 func TestWhatIsWrittenWhen(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
