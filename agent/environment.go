@@ -57,7 +57,7 @@ func (e *environment) variables() []variable {
 	return []variable{
 		{"POD_NAME", true, named(&e.PodName, 253)},
 		{"POD_NAMESPACE", true, named(&e.PodNamespace, 63)},
-		{"POD_UID", false, text(&e.PodUID)},
+		{"POD_UID", true, text(&e.PodUID)},
 		{"CR_NAME", true, named(&e.GatewaySync, 48)},
 		{"GATEWAY_NAME", true, func(v string) error {
 			if len(v) > 253 {

@@ -64,7 +64,7 @@ func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x"}, &out)
 	require.ErrorIs(t, err, errUsage)
-	for _, want := range []string{"POD_NAMESPACE is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS"} {
+	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS"} {
 		assert.Contains(t, out.String(), want)
 	}
 	assert.NotContains(t, out.String(), "--file", "in a pod nobody asks for a file")

@@ -59,14 +59,10 @@ func gateways(s *Seen) []gateway {
 	return out
 }
 
-// owns reports whether a report is of this very pod: an earlier pod of the same name may have left one.
+// owns reports whether a report is of this very pod: an earlier pod of the same name may have left one, whose volume says
+// nothing about this one's. A report without an owner tells no pod, and counts for none.
 func owns(p Pod, r *v1alpha1.SyncReport) bool {
-	for _, o := range r.OwnerReferences {
-		if o.Kind == "Pod" && o.UID != p.UID {
-			return false
-		}
-	}
-	return true
+	return p.UID != "" && slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID == p.UID })
 }
 
 // gateway makes the row of a pod.
