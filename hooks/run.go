@@ -78,7 +78,7 @@ func codeOf(ctx context.Context, err error) int {
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return exitForbidden
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded), errors.Is(err, verb.ErrTooEarly):
 		return exitTimeout
 	}
 	return exitFailed

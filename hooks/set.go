@@ -176,6 +176,13 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	if answer.Outcome == verb.Superseded {
 		return outcome(exitSuperseded, "%s", answer.Message)
 	}
+	d, err := v1alpha1.DesiredRef(answer.GatewaySync, "")
+	if err != nil && answer.Ref != "" {
+		return err
+	}
+	if answer.Ref != "" && d.Ref != answer.Ref {
+		return outcome(exitSuperseded, "superseded: %s; by now it is to run %s", answer.Message, d.Ref)
+	}
 	full := resourceName(answer.GatewaySync)
 	if err := a.print(*a.output, result{
 		table: func(w io.Writer) {
@@ -192,11 +199,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	}); err != nil || !a.wait {
 		return err
 	}
-	d, err := v1alpha1.DesiredRef(answer.GatewaySync, "")
-	if err != nil {
-		return err
-	}
-	_, err = a.await(ctx, p, name, d.Ref, a.limits)
+	_, err = a.await(ctx, p, name, answer.Ref, a.limits)
 	return err
 }
 

@@ -47,6 +47,9 @@ const (
 // Answer is what a setter learns.
 type Answer struct {
 	Outcome Outcome
+	// Ref is what was asked for; where that was no ref, what was to run at the time. Where the object wants another one, the
+	// request was taken once and somebody has asked for something else since.
+	Ref string
 	// At is the value of stoker.io/requested-at that stands on the object now: what a gateway must have dealt with.
 	At string
 	// Message is a sentence for people.
@@ -92,7 +95,7 @@ func isCommit(s string) bool {
 // to write. It is pure.
 func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*string, Answer, error) {
 	have := gs.Annotations
-	answer := Answer{Outcome: Unchanged, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
+	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if last := ids[r.By]; r.ID != "" && last != "" {
 		if last == r.ID {
@@ -137,12 +140,14 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	}
 	after := gs.DeepCopy()
 	after.Annotations = annotated(have, write)
-	if d, err := v1alpha1.DesiredRef(after, ""); err != nil {
+	d, err := v1alpha1.DesiredRef(after, "")
+	if err != nil {
 		return nil, Answer{}, &InvalidError{err}
-	} else if r.Ref != "" && d.Ref != r.Ref {
+	}
+	if r.Ref != "" && d.Ref != r.Ref {
 		return nil, Answer{}, fmt.Errorf("the request for %s would not be in force", r.Ref)
 	}
-	answer.Outcome, answer.At = Set, at
+	answer.Outcome, answer.Ref, answer.At = Set, d.Ref, at
 	return write, answer, nil
 }
 

@@ -77,8 +77,11 @@ func TestARepeatAfterSomebodyElseAskedIsNotCarriedOutAgain(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"})
 	ask(t, gs, Request{Ref: "v3", By: "cli"})
-	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"}).Outcome)
+	answer := ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"})
+	require.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, "v3", desired(t, gs).Ref)
+	assert.Equal(t, "v2", answer.Ref, "who asks can see that it was overtaken")
+	assert.Equal(t, "v3", ask(t, gs, Request{By: "github"}).Ref)
 }
 
 func TestARequestThatLapsedCountsWhenItIsMadeAnew(t *testing.T) {

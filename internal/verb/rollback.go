@@ -53,7 +53,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	case !sound: // the request names no ref, and is replaced
 		return r, Answer{}, nil
 	case d.Ref == commit:
-		done.Message = "it is to run " + commit[:minPrefix] + " already"
+		done.Ref, done.Message = d.Ref, "it is to run "+commit[:minPrefix]+" already"
 		return Request{}, done, nil
 	case d.Override:
 		// Not the spec led to what is rolled back. Where that is a rollback itself, its condition goes on.
@@ -70,7 +70,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs))
 	}
 	if t.Commit == commit {
-		done.Message = fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", t.Ref, commit[:minPrefix])
+		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", t.Ref, commit[:minPrefix])
 		return Request{}, done, nil
 	}
 	r.Unless = t.Commit
