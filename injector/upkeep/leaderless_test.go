@@ -168,8 +168,13 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	}
 	var l lock
 	assert.True(t, l.free(nil, noon))
-	assert.True(t, l.free(target("", noon, 15), noon))
+	assert.False(t, l.free(target("", noon, 15), noon), "it may just have been let go")
+	assert.Equal(t, noon.Add(16*time.Second), l.next)
+	assert.False(t, l.free(target("", noon, 15), noon.Add(15*time.Second)))
+	assert.True(t, l.free(target("", noon, 15), noon.Add(16*time.Second)))
+	assert.True(t, l.free(target("", noon, 15), noon.Add(17*time.Second)))
 
+	l = lock{}
 	long := noon.Add(-24 * time.Hour) // as if its clock were a day behind
 	assert.False(t, l.free(target("a", long, 15), noon), "it may just have been renewed")
 	assert.Equal(t, noon.Add(20*time.Second), l.next)
@@ -177,6 +182,13 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	assert.Equal(t, noon.Add(80*time.Second), l.next)
 	assert.True(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(80*time.Second)))
 	assert.False(t, l.free(target("b", noon, 15), noon.Add(81*time.Second)), "another one took it")
+
+	// A hand-over: nobody holds it for a second.
+	assert.False(t, l.free(target("", noon, 15), noon.Add(82*time.Second)))
+	assert.False(t, l.free(target("c", noon, 15), noon.Add(83*time.Second)))
+	assert.False(t, l.free(target("", noon, 15), noon.Add(90*time.Second)))
+	assert.False(t, l.free(target("", noon, 15), noon.Add(105*time.Second)))
+	assert.True(t, l.free(target("", noon, 15), noon.Add(106*time.Second)))
 
 	l = lock{}
 	assert.False(t, l.free(target("a", noon, 0), noon))
