@@ -6,6 +6,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -107,6 +111,62 @@ func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
 	st = s.write()
 	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+}
+
+// The injector gives a request up where no agent is there. The next lead has not looked at it, nor has any gateway.
+func TestARequestThatWasGivenUpIsNotHandledOnceAgentsAreBack(t *testing.T) {
+	for name, ready := range map[string]v1alpha1.Reason{"there was none": v1alpha1.ReasonNoGateways, "they were away": v1alpha1.ReasonProgressDeadlineExceeded,
+		"another one said so": v1alpha1.ReasonAgentsAway} {
+		s := newScene(t, 2)
+		s.write()
+		st := &s.GatewaySync.Status
+		st.LastHandledRequest = "t1"
+		c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+		c.Status, c.Reason = metav1.ConditionUnknown, string(ready)
+		s.Ref.Desired.RequestedAt = "t1"
+		st = s.write()
+		assert.Empty(t, st.LastHandledRequest, "%s: git was not asked", name)
+		s.asks("t1", commitA)
+		assert.Empty(t, s.write().LastHandledRequest, name)
+		s.report(0).HandledRequest = "t1"
+		assert.Empty(t, s.write().LastHandledRequest, name)
+		s.report(1).HandledRequest = "t1"
+		assert.Equal(t, "t1", s.write().LastHandledRequest, name)
+		s.report(1).HandledRequest = ""
+		assert.Equal(t, "t1", s.write().LastHandledRequest, "%s: a gateway that is started again takes nothing back", name)
+	}
+}
+
+// The pods are real, and one ends for as long as something holds it.
+func TestASoleGatewayThatIsStartedAgainIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 0, slow)
+	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	pods := s.admin.Core.CoreV1().Pods(s.ns)
+	require.NoError(t, pods.Delete(t.Context(), "gw-0", metav1.DeleteOptions{}))
+	gs := s.untilReady("Unknown/AgentsAway")
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedAt, at)
+	require.Eventually(t, func() bool { return s.target().RequestedAt == at }, tenfold, 20*time.Millisecond)
+	_, err := pods.Patch(t.Context(), "gw-0", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	was := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling)
+	gs = s.until("the pod is gone", func(gs *v1alpha1.GatewaySync) bool {
+		return len(gs.Status.DiscoveredGateways) == 1 && gs.Status.DiscoveredGateways[0].Message == "its pod is gone"
+	})
+	assert.Equal(t, "Unknown/AgentsAway", condition(&gs.Status, v1alpha1.ConditionReady))
+	assert.Equal(t, was.LastTransitionTime, meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime)
+	assert.Empty(t, gs.Status.LastHandledRequest)
+	assert.Equal(t, "0/1", gs.Status.GatewaysReady)
+	require.NoError(t, s.reports().Delete(t.Context(), "gw-0", metav1.DeleteOptions{})) // its owner is gone
+	s.gateway("gw-0")
+	s.takes("gw-0")
+	gs = s.untilReady("True/Synced")
+	assert.Equal(t, at, gs.Status.LastHandledRequest)
 }
 
 func (s *scene) tries(i int) {

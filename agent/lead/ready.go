@@ -199,6 +199,7 @@ func (w *writer) records() {
 		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
 		st.LastHandledRequest = at
 	}
+	w.unhandle()
 	if !w.resolved || w.synced != len(w.rows) || w.synced == 0 {
 		return
 	}
@@ -206,5 +207,17 @@ func (w *writer) records() {
 		good := v1alpha1.CommitRecord{Ref: w.Target.Ref, Commit: w.Target.Commit, At: w.now}
 		st.LastGood = &good
 		st.History = append([]v1alpha1.CommitRecord{good}, st.History[:min(len(st.History), maxHistory-1)]...)
+	}
+}
+
+// unhandle takes back that a request is handled where it was only given up, because nobody was there, and somebody is now.
+func (w *writer) unhandle() {
+	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
+	if at == "" || w.st.LastHandledRequest != at || w.away != nil || len(w.rows) == 0 {
+		return
+	}
+	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown && slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled })
+	if givenUp || w.Target.RequestedAt != at {
+		w.st.LastHandledRequest = ""
 	}
 }

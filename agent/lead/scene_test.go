@@ -227,7 +227,7 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 			c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) && !seen.Now.Before(c.LastTransitionTime.Add(v1alpha1.DefaultProgressDeadline)),
 			"%s only after the deadline", ready)
 	}
-	if st.LastHandledRequest == was.LastHandledRequest || ended {
+	if st.LastHandledRequest == was.LastHandledRequest || st.LastHandledRequest == "" || ended {
 		return
 	}
 	dealt := len(was.DiscoveredGateways) == 0 && len(st.DiscoveredGateways) == 0
