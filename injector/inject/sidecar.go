@@ -49,6 +49,7 @@ func (s *sidecar) find() Decision {
 		s.warn("GatewaySync %s: %v", s.gs.Name, err)
 		s.effective.SyncPeriod = v1alpha1.DefaultSyncPeriod
 	}
+	s.warnUnknown()
 	s.secrets = secrets(s.gs)
 	if d := s.findVolumes(); d.Reason != "" {
 		return d
