@@ -14,8 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/kube"
 )
@@ -142,6 +144,30 @@ func TestAPodThatRequiresItsAgentIsRefusedWithTheReason(t *testing.T) {
 
 	delete(required.Annotations, v1alpha1.AnnotationRequire)
 	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation it starts without an agent")
+}
+
+// A label that rules injection out wins over the annotation: docs/pods.md says so, and the Event does.
+func TestRequireIsVoidWhereALabelRulesInjectionOutAndAnEventTells(t *testing.T) {
+	w := newWorld(t)
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	required := gatewayPod("gw")
+	required.Annotations[v1alpha1.AnnotationRequire] = "true"
+	required.Labels = map[string]string{admission.LabelInjection: admission.InjectionDisabled}
+	assert.False(t, inject.Has(w.pod(plant, required)), "the pod's own label")
+
+	_, err := w.client.CoreV1().Namespaces().Patch(t.Context(), plant, types.MergePatchType, []byte(`{"metadata":{"labels":{"stoker.io/injection":"disabled"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	required.Name, required.Labels = "gw-of-the-namespace", nil
+	w.eventually("the API server knows the label", func() bool {
+		made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		return !inject.Has(made)
+	})
+	assert.False(t, inject.Has(w.pod(plant, required)))
+	w.eventually("it is told", func() bool { return w.events(plant)["NotInjected Pod/gw-of-the-namespace"] == 1 })
+	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "whose label says that it wants none")
 }
 
 // I3
