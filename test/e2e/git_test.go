@@ -79,6 +79,7 @@ func aWrongSecretIsTold(t *testing.T, w *world) {
 		said := p.kubectl(t, "describe", "gs", "line", "--namespace", p.namespace)
 		return missingFrom(said, "Reason:                AuthFailed", "RefResolutionFailed", "Warning", p.repoName)
 	})
+	p.ready(1) // a person is waited for, and the gateway does not wait with them
 	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
 }
