@@ -14,9 +14,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
@@ -34,6 +37,8 @@ func TestMain(m *testing.M) {
 //
 //	apply FILE           applies objects
 //	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
+//	delete NAME          deletes a GatewaySync
+//	powers VERB          waits until the one without rights may do this with GatewaySyncs
 //	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
 //	agent POD FILE COMMIT  is what the agent of a pod answers at /state, in the context proxied
 //	sleep-a-moment       lets a command in the background begin
@@ -63,10 +68,18 @@ func TestCommands(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
-				cluster.ApplyYAML(t, ts.Getenv("NS"), ts.ReadFile(args[0]))
+				cluster.ApplyYAML(t, ts.Getenv("NS"), strings.ReplaceAll(ts.ReadFile(args[0]), "namespace: NS}", "namespace: "+ts.Getenv("NS")+"}"))
 			},
 			"lead": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(lead(t.Context(), cluster, ts.Getenv("NS"), args[0], ts.ReadFile(args[1])))
+			},
+			"delete": func(ts *testscript.TestScript, _ bool, args []string) {
+				client, err := dynamic.NewForConfig(cluster.RESTConfig())
+				ts.Check(err)
+				ts.Check(kube.GatewaySyncs(client, ts.Getenv("NS")).Delete(t.Context(), args[0], metav1.DeleteOptions{}))
+			},
+			"powers": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(powers(t.Context(), cluster.Client(t), ts.Getenv("NS"), args[0]))
 			},
 			"report": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(report(t.Context(), cluster, ts.Getenv("NS"), args[0]))
@@ -110,6 +123,21 @@ func writeKubeconfig(from, to, namespace, token string) error {
 		config.Contexts[name] = &api.Context{Cluster: server, AuthInfo: name, Namespace: namespace}
 	}
 	return clientcmd.WriteToFile(*config, to)
+}
+
+// powers waits until the API server has heard of a right.
+func powers(ctx context.Context, client kubernetes.Interface, namespace, verb string) error {
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:" + namespace + ":default",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: namespace, Verb: verb, Group: "stoker.io", Resource: "gatewaysyncs", Name: "plant",
+				},
+			},
+		}, metav1.CreateOptions{})
+		return err == nil && review.Status.Allowed, err
+	})
 }
 
 // report writes what a gateway has dealt with.

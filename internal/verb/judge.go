@@ -189,7 +189,7 @@ func (j *judge) judge() Verdict {
 	}
 	j.v.Waits = len(j.v.Behind) > 0
 	for _, b := range j.v.Behind {
-		j.v.Waits = j.v.Waits && b.Reason.Class() == v1alpha1.ClassHeld
+		j.v.Waits = j.v.Waits && (b.Reason.Class() == v1alpha1.ClassHeld || b.Reason == v1alpha1.ReasonPaused) // a profile may be paused alone
 	}
 	reason := v1alpha1.ReasonProgressing
 	if len(j.v.Behind) > 0 && j.v.Behind[0].Reason != "" {

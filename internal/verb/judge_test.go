@@ -1,10 +1,12 @@
 package verb
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -157,7 +159,7 @@ func TestPausedIsHeldUnlessItIsThereAlready(t *testing.T) {
 
 func TestItWaitsForPeopleWhereNothingElseIsMissing(t *testing.T) {
 	gs := done()
-	for i, reason := range []v1alpha1.Reason{v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonMassDeletion} {
+	for i, reason := range []v1alpha1.Reason{v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonPaused} {
 		gs.Status.DiscoveredGateways[i].SyncStatus, gs.Status.DiscoveredGateways[i].Reason = v1alpha1.GatewayHeld, reason
 	}
 	v := Judge(gs, "main", nil)
@@ -184,4 +186,33 @@ func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	v := Judge(gs, "main", nil)
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
+}
+
+// Whatever stands in the object: a verdict is total, and success always means every gateway.
+func FuzzJudge(f *testing.F) {
+	for _, gs := range []*v1alpha1.GatewaySync{done(), plant("main"), rolled()} {
+		raw, err := json.Marshal(gs)
+		require.NoError(f, err)
+		f.Add(raw, "main", "")
+		f.Add(raw, "", "a b")
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, ref, requested string) {
+		gs := &v1alpha1.GatewaySync{}
+		if json.Unmarshal(raw, gs) != nil {
+			return
+		}
+		if requested != "" {
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: requested}
+		}
+		v := Judge(gs, ref, nil)
+		require.Contains(t, []Phase{Progressing, Succeeded, Failed, Held, Overtaken}, v.Phase)
+		require.Equal(t, v, Judge(gs, ref, nil))
+		if v.Phase == Succeeded {
+			require.Positive(t, v.Gateways.Total)
+			require.Equal(t, v.Gateways.Total, v.Gateways.Synced)
+			require.Empty(t, v.Behind)
+			require.Equal(t, gs.Generation, gs.Status.ObservedGeneration)
+		}
+		_, _, _ = rollback(gs, ref) // it must not panic
+	})
 }
