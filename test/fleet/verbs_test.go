@@ -137,7 +137,7 @@ func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	who.types(0, "set-ref", "site", "v1", "--by", "kargo")
 	require.Equal(t, 4, codeOf(t, waiting.Wait()), "%s", said)
 	assert.Contains(t, said.String(), "asked for by kargo")
-	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), "not done")
+	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "5s"), "not done")
 }
 
 // version is that of the object's annotations and spec: what the lead writes beside them does not count.
