@@ -90,7 +90,7 @@ func (t *term) lead(ctx context.Context, clients kube.Clients) {
 	u, err := upkeep.New(upkeep.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
 		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: upkeep.Repair(t.settings.Repair),
-		Answering: t.ready, Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
+		Answering: steady(t.ready, routed, time.Now), Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
 	})
 	if err == nil {
 		t.current.Store(u)

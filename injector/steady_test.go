@@ -1,0 +1,24 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestAReplicaCountsAsReachedAWhileAfterItBecameReady(t *testing.T) {
+	now, ready := time.Unix(0, 0), false
+	is := steady(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
+	assert.False(t, is())
+	ready = true
+	assert.False(t, is(), "Services do not lead to it yet")
+	now = now.Add(9 * time.Second)
+	assert.False(t, is())
+	now = now.Add(time.Second)
+	assert.True(t, is())
+	ready = false
+	assert.False(t, is())
+	ready = true
+	assert.False(t, is(), "from the beginning")
+}
