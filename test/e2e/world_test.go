@@ -133,7 +133,8 @@ func (w *world) checkSaid(t *testing.T, said string) {
 		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:")} {
 			assert.NotContains(t, line, secret, "a secret is told")
 		}
-		assert.False(t, strings.Contains(line, "is forbidden:") || strings.Contains(line, "cannot get resource"), "beyond the rights: %s", line)
+		// Whoever runs in a pod is a ServiceAccount; a kubelet that is refused for a moment is Kubernetes' own affair.
+		assert.False(t, strings.Contains(line, "system:serviceaccount:") && strings.Contains(line, " cannot "), "beyond the rights: %s", line)
 	}
 }
 
