@@ -174,7 +174,7 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(3 * time.Second)
+	time.Sleep(routed + 3*time.Second) // as long as an eviction would take if it were ready
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	w.install(in)
