@@ -396,6 +396,19 @@ func TestOpen(t *testing.T) {
 		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
 		assert.Equal(t, FetchFirst, stats.Kind)
 	})
+	t.Run("one that is no directory any more is set aside", func(t *testing.T) {
+		g := newSite(t)
+		g.commit("first", views(1))
+		dir := t.TempDir()
+		s := openStore(t, dir)
+		pull(t, s, g.remote(), "main")
+		require.NoError(t, s.Close())
+		require.NoError(t, os.RemoveAll(s.Dir()))
+		touch(t, s.Dir())
+		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
+		assert.Equal(t, FetchFirst, stats.Kind)
+		assert.NoFileExists(t, filepath.Join(dir, asideDir))
+	})
 	t.Run("one that cannot be read is set aside", func(t *testing.T) {
 		if os.Geteuid() == 0 {
 			t.Skip("root reads everything")
