@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"io"
 	"os"
 	"regexp"
@@ -15,57 +14,21 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/reference"
 )
 
 func document(t *testing.T, name string) string {
 	t.Helper()
-	b, err := os.ReadFile("../docs/" + name)
-	require.NoError(t, err)
-	return string(b)
-}
-
-// cells returns the first n cells of every table row whose first cell is code.
-func cells(doc string, n int) map[string][]string {
-	rows := map[string][]string{}
-	for line := range strings.Lines(doc) {
-		c := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		if len(c) >= n && strings.HasPrefix(strings.TrimSpace(c[0]), "`") {
-			key := strings.Trim(strings.TrimSpace(c[0]), "`")
-			for _, v := range c[1:n] {
-				rows[key] = append(rows[key], strings.Trim(strings.TrimSpace(v), "`"))
-			}
-		}
-	}
-	return rows
+	return reference.Page(t, "../docs/"+name)
 }
 
 func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
-	rows := cells(document(t, "agent.md"), 2)
 	var s settings
-	var names []string
-	s.flags(io.Discard).VisitAll(func(f *flag.Flag) {
-		names = append(names, "--"+f.Name)
-		row, ok := rows["--"+f.Name]
-		if !assert.True(t, ok, "docs/agent.md does not list --%s", f.Name) {
-			return
-		}
-		want := f.DefValue
-		if want == "720h0m0s" {
-			want = "720h"
-		}
-		if want != "" && want != "false" {
-			assert.Equal(t, want, row[0], "--%s", f.Name)
-		}
-	})
-	for name := range rows {
-		if strings.HasPrefix(name, "--") {
-			assert.Contains(t, names, name, "docs/agent.md lists a flag that is not there")
-		}
-	}
+	reference.Flags(t, "../docs/agent.md", s.flags(io.Discard))
 }
 
 func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
-	rows := cells(document(t, "agent.md"), 3)
+	rows := reference.Rows(document(t, "agent.md"), 3)
 	comment, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	var e environment
@@ -87,31 +50,10 @@ func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
 }
 
 func TestTheReferenceListsEveryMetric(t *testing.T) {
-	rows := cells(document(t, "agent.md"), 2)
 	reg := prometheus.NewRegistry()
 	metrics.NewAgent(reg, "v", "n", "s", "g")
 	metrics.NewFleet(reg, "n", "s")
-	descs := make(chan *prometheus.Desc, 100)
-	reg.Describe(descs)
-	close(descs)
-	name := regexp.MustCompile(`fqName: "([^"]+)"`)
-	labels := regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
-	var names []string
-	for d := range descs {
-		m := name.FindStringSubmatch(d.String())[1]
-		names = append(names, m)
-		row, ok := rows[m]
-		if !assert.True(t, ok, "docs/agent.md does not list %s", m) {
-			continue
-		}
-		documented := strings.ReplaceAll(strings.ReplaceAll(row[0], "`", ""), " ", "")
-		assert.Equal(t, strings.ReplaceAll(labels.FindStringSubmatch(d.String())[1], " ", ""), documented, m)
-	}
-	for m := range rows {
-		if strings.HasPrefix(m, "stoker_") {
-			assert.Contains(t, names, m, "docs/agent.md lists a metric that is not there")
-		}
-	}
+	reference.Metrics(t, "../docs/agent.md", reg)
 }
 
 func TestTroubleshootingHasASectionForEveryReasonUnderItsClass(t *testing.T) {

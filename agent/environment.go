@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -21,6 +22,7 @@ type environment struct {
 	TLS                           bool
 	Period                        time.Duration
 	SecretsDir, PodInfoDir        string
+	Mounts                        []string
 	Secrets                       map[string]bool
 	Files                         map[peers.Field]string
 }
@@ -108,6 +110,12 @@ func (e *environment) variables() []variable {
 			return nil
 		}},
 		{"PODINFO_DIR", false, text(&e.PodInfoDir)},
+		{"GATEWAY_MOUNTS", false, func(v string) error {
+			if json.Unmarshal([]byte(v), &e.Mounts) != nil {
+				return errors.New("is not a list of paths in JSON")
+			}
+			return nil
+		}},
 	}
 }
 

@@ -17,6 +17,7 @@
 //	GIT_KNOWN_HOSTS_FILE, GIT_TOKEN_FILE,
 //	GIT_CA_FILE                              files in the place of SECRETS_DIR, for a pod that was written by hand
 //	PODINFO_DIR                              labels and annotations of the pod, as the downward API writes them
+//	GATEWAY_MOUNTS                           what is not the agent's to write below the data directory, as ["PATH","PATH"]
 //
 // docs/agent.md is the reference of its flags, its environment, its HTTP routes and its exit codes.
 package main

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,11 +12,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"stoker.io/stoker/agent/disk"
@@ -27,15 +23,16 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/standalone"
 	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/serve"
 )
 
 // Exit codes, the same as those of the stoker command.
 const (
-	exitDone    = 0
-	exitFailed  = 1
-	exitUsage   = 2
+	exitDone    = daemon.ExitDone
+	exitFailed  = daemon.ExitFailed
+	exitUsage   = daemon.ExitUsage
 	exitTimeout = 3
 	exitHeld    = 6
 )
@@ -47,10 +44,8 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	}
 	s, err := parse(args, env, stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitDone
 	case err != nil:
-		return exitUsage
+		return daemon.Exit(err, "agent", stderr)
 	case s.Version:
 		fmt.Fprintln(stdout, version)
 		return exitDone
@@ -75,7 +70,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	log := screen.log
 	name, namespace := identify(s)
-	reg := registry()
+	reg := daemon.Registry()
 	if err := present(s); err != nil {
 		return exitUsage, err
 	}
@@ -112,12 +107,6 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	return exitDone, serveAndRun(ctx, servers, loop.Run)
 }
 
-func registry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return reg
-}
-
 func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
 	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)}
 }
@@ -125,7 +114,7 @@ func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
 // newEngine makes the engine for the data directory. Call what it returns when nothing uses it any more.
 func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, func()) {
 	engine := sync.New(sync.Config{
-		DataDir: s.DataDir, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
+		DataDir: s.DataDir, Mounts: s.Env.Mounts, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
 		Disk:    disk.Options{Log: screen.log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
 		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth, Rendered: int64(s.MaxRendered)},
 		MaxBlob: int64(s.MaxBlob),
@@ -207,7 +196,7 @@ func listen(ctx context.Context, s settings, health http.Handler, reg *prometheu
 		handler    http.Handler
 	}{
 		{"health", s.HealthAddr, health},
-		{"metrics", s.MetricsAddr, metricsHandler(reg)},
+		{"metrics", s.MetricsAddr, daemon.Metrics(reg)},
 	} {
 		if e.addr == "" {
 			continue
@@ -249,12 +238,6 @@ func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(con
 	err := running.Wait()
 	stop()
 	return errors.Join(err, group.Wait())
-}
-
-func metricsHandler(reg *prometheus.Registry) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
-	return mux
 }
 
 // identify names the GatewaySync for metrics. A file that cannot be read yet is no reason not to start.

@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/internal/daemon"
 )
 
 // screen is where the agent talks to people: on a terminal readable plans and progress, else logs as JSON. With --once
@@ -34,19 +35,14 @@ type screen struct {
 func newScreen(stdout, stderr io.Writer, s settings, isTerminal func(io.Writer) bool) *screen {
 	onTerminal := isTerminal(stdout) && isTerminal(stderr)
 	c := &screen{out: stdout, talk: stderr, plans: onTerminal || s.Once, live: isTerminal(stderr)}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
-		level = slog.LevelInfo // parse has checked it
-	}
-	o := &slog.HandlerOptions{Level: level}
-	if s.LogFormat == "text" || s.LogFormat == "auto" && c.live {
-		if s.LogFormat == "auto" && c.plans && level == slog.LevelInfo {
-			o.Level = slog.LevelWarn // the plans say the rest
+	format, level := s.LogFormat, s.LogLevel
+	if format == "auto" && c.live {
+		format = "text"
+		if c.plans && level == "info" {
+			level = "warn" // the plans say the rest
 		}
-		c.log = slog.New(slog.NewTextHandler(c, o))
-	} else {
-		c.log = slog.New(slog.NewJSONHandler(c, o))
 	}
+	c.log = daemon.Log(c, format, level)
 	return c
 }
 

@@ -10,11 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/tuning"
 )
 
 // settings is everything that the agent is told from outside; docs/agent.md lists the same, and a test compares them.
@@ -41,25 +43,22 @@ type settings struct {
 
 	HealthAddr  string
 	MetricsAddr string
-	LogFormat   string
-	LogLevel    string
 
-	MaxFiles      int
-	MaxBlob       bytesize
-	MaxRendered   bytesize
-	MaxRepository bytesize
-	MaxLostFound  bytesize
-	LostFoundAge  time.Duration
-	MaxPath       int
-	MaxDepth      int
+	tuning.Settings
 }
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
-	f := flag.NewFlagSet("agent", flag.ContinueOnError)
-	f.SetOutput(out)
+	f := daemon.Flags("agent", out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
+		"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
+		"  agent                                      in a gateway's pod, told by its environment: docs/agent.md\n"+
+		"  agent lost-and-found list|show|restore     what syncs replaced and git does not have",
+		"Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.")
 	l := plan.DefaultLimits
-	s.MaxBlob, s.MaxRepository, s.MaxLostFound = 512<<20, 8<<30, 256<<20
-	s.MaxRendered = bytesize(l.Rendered)
+	s.Settings = tuning.Settings{
+		LogFormat: "auto", LogLevel: "info",
+		MaxFiles: l.Files, MaxPath: l.PathBytes, MaxDepth: l.Depth, MaxRendered: tuning.Size(l.Rendered),
+		MaxBlob: 512 << 20, MaxRepository: 8 << 30, MaxLostFound: 256 << 20, LostFoundAge: 30 * 24 * time.Hour,
+	}
 
 	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; it is watched, and a change is taken up")
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "in a pod: how to reach the API server, a `file`; else the pod's own service account")
@@ -79,81 +78,32 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 
 	f.StringVar(&s.HealthAddr, "health-addr", "127.0.0.1:8082", "`address` of /healthz, /readyz and /state; \"\" for none")
 	f.StringVar(&s.MetricsAddr, "metrics-addr", "127.0.0.1:8083", "`address` of /metrics; \"\" for none")
-	f.StringVar(&s.LogFormat, "log-format", "auto", "json, text, or auto: text on a terminal")
-	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
-
-	f.IntVar(&s.MaxFiles, "max-files", l.Files, "how many files a gateway may have from git")
-	f.IntVar(&s.MaxPath, "max-path", l.PathBytes, "`bytes` of the longest path")
-	f.IntVar(&s.MaxDepth, "max-depth", l.Depth, "directories of the deepest path")
-	f.Var(&s.MaxBlob, "max-blob", "the largest file (`size`)")
-	f.Var(&s.MaxRendered, "max-rendered", "the largest file that is a template or patched, before and after (`size`)")
-	f.Var(&s.MaxRepository, "max-repository", "the most that the cache of git objects may take (`size`)")
-	f.Var(&s.MaxLostFound, "max-lost-found", "the most that lost+found may take; the oldest goes first (`size`)")
-	f.DurationVar(&s.LostFoundAge, "lost-found-age", 30*24*time.Hour, "how long lost+found keeps a file")
-	f.Usage = func() {
-		fmt.Fprint(out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
-			"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
-			"  agent                                      in a gateway's pod, told by its environment: docs/agent.md\n"+
-			"  agent lost-and-found list|show|restore     what syncs replaced and git does not have\n\nFlags:\n")
-		f.PrintDefaults()
-		fmt.Fprint(out, "\nExit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.\n")
-	}
+	s.Register(f)
 	return f
 }
 
-// errUsage marks a command line that cannot be run; it was explained already.
-var errUsage = errors.New("usage")
-
-// parse reads the command line. The error of a bad one wraps errUsage, that of --help is flag.ErrHelp.
+// parse reads the command line and the environment; its errors are those of daemon.Parse and daemon.Explain.
 func parse(args, env []string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return s, err
-		}
-		return s, fmt.Errorf("%w: %w", errUsage, err)
+	if err := daemon.Parse(f, args); err != nil || s.Version {
+		return s, err
 	}
-	if s.Version {
-		return s, nil
-	}
-	errs := s.validate(f)
+	errs := append(s.Problems(f), s.validate()...)
 	if s.Sidecar = s.File == "" && inPod(env); s.Sidecar {
 		errs = append(errs, s.inPod(f, env)...)
 	} else {
 		errs = append(errs, s.standalone()...)
 	}
-	if err := errors.Join(errs...); err != nil {
-		fmt.Fprintf(out, "%s\nSee agent --help.\n", err)
-		return s, fmt.Errorf("%w: %w", errUsage, err)
-	}
-	return s, nil
+	err := daemon.Explain(f, errs...)
+	return s, err
 }
 
-func (s *settings) validate(f *flag.FlagSet) []error {
+func (s *settings) validate() []error {
 	var errs []error
-	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if f.NArg() > 0 {
-		bad("unexpected argument %q", f.Arg(0))
-	}
-	if !slices.Contains([]string{"auto", "json", "text"}, s.LogFormat) {
-		bad("--log-format: %q is none of auto, json, text", s.LogFormat)
-	}
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, s.LogLevel) {
-		bad("--log-level: %q is none of debug, info, warn, error", s.LogLevel)
-	}
 	for _, k := range slices.Sorted(maps.Keys(s.Secrets)) {
 		if name, key, ok := strings.Cut(k, "/"); !ok || name == "" || key == "" || strings.Contains(key, "/") {
-			bad("--secret: %q is not NAME/KEY=FILE", k)
-		}
-	}
-	for _, l := range []struct {
-		name  string
-		value int64
-	}{{"max-files", int64(s.MaxFiles)}, {"max-path", int64(s.MaxPath)}, {"max-depth", int64(s.MaxDepth)}, {"max-blob", int64(s.MaxBlob)}, {"max-rendered", int64(s.MaxRendered)},
-		{"max-repository", int64(s.MaxRepository)}, {"max-lost-found", int64(s.MaxLostFound)}, {"lost-found-age", int64(s.LostFoundAge)}} {
-		if l.value <= 0 {
-			bad("--%s must be more than 0", l.name)
+			errs = append(errs, fmt.Errorf("--secret: %q is not NAME/KEY=FILE", k))
 		}
 	}
 	return errs
@@ -165,6 +115,11 @@ func (s *settings) standalone() []error {
 	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
 		if r.value == "" {
 			errs = append(errs, fmt.Errorf("--%s is required", r.name))
+		}
+	}
+	if s.GatewayURL != "" {
+		if _, err := ignition.New(ignition.Config{URL: s.GatewayURL}); err != nil {
+			errs = append(errs, fmt.Errorf("--gateway-url: %w", err))
 		}
 	}
 	if s.Kubeconfig != "" {
@@ -227,37 +182,4 @@ func (p *pairs) Set(v string) error {
 	}
 	(*p)[key] = value
 	return nil
-}
-
-// bytesize is a flag that takes bytes, or KiB, MiB and GiB.
-type bytesize int64
-
-var units = []struct {
-	suffix string
-	factor int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
-
-func (b *bytesize) String() string {
-	for _, u := range units {
-		if int64(*b)%u.factor == 0 && *b != 0 {
-			return fmt.Sprintf("%d%s", int64(*b)/u.factor, u.suffix)
-		}
-	}
-	return "0"
-}
-
-func (b *bytesize) Set(v string) error {
-	for _, u := range units {
-		num, ok := strings.CutSuffix(v, u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(num, 10, 64)
-		if err != nil || n < 0 || n > (1<<62)/u.factor {
-			return fmt.Errorf("%q is not a size such as 512MiB", v)
-		}
-		*b = bytesize(n * u.factor)
-		return nil
-	}
-	return fmt.Errorf("%q is not a size such as 512MiB", v)
 }

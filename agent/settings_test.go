@@ -13,15 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/internal/daemon"
 )
 
 func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
 	var out bytes.Buffer
-	_, err := parse([]string{"--secret", "token=x", "--max-files", "0", "--log-level", "loud", "extra"}, nil, &out)
-	require.ErrorIs(t, err, errUsage)
-	for _, want := range []string{"--file is required", "--data-dir is required", "--gateway-name is required", "NAME/KEY=FILE", "--max-files", "loud", `"extra"`} {
+	_, err := parse([]string{"--secret", "token=x", "--max-files", "0", "--log-level", "loud", "--gateway-url", "ftp://x:S3CR3T@h", "extra"}, nil, &out)
+	require.ErrorIs(t, err, daemon.ErrUsage)
+	for _, want := range []string{"--file is required", "--data-dir is required", "--gateway-name is required", "NAME/KEY=FILE", "--max-files", "loud", "--gateway-url: the gateway's URL", `"extra"`} {
 		assert.Contains(t, out.String(), want)
 	}
+	assert.NotContains(t, out.String(), "S3CR3T")
 }
 
 func TestHelpIsNoError(t *testing.T) {
@@ -31,19 +33,6 @@ func TestHelpIsNoError(t *testing.T) {
 	_, err := parse([]string{"-h"}, nil, io.Discard)
 	assert.ErrorIs(t, err, flag.ErrHelp)
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, nil, io.Discard, &out))
-}
-
-func TestSizesAreReadAndPrintedInTheirUnits(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "17": 17, "1KiB": 1 << 10, "512MiB": 512 << 20, "8GiB": 8 << 30} {
-		var b bytesize
-		require.NoError(t, b.Set(text))
-		assert.EqualValues(t, want, b)
-		assert.Equal(t, text, b.String())
-	}
-	for _, text := range []string{"", "-1", "1.5GiB", "GiB", "9999999999GiB", "5MB", "0x10"} {
-		var b bytesize
-		assert.Error(t, b.Set(text), text)
-	}
 }
 
 func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
@@ -62,15 +51,15 @@ func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
 
 func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	var out bytes.Buffer
-	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x"}, &out)
-	require.ErrorIs(t, err, errUsage)
-	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS"} {
+	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x", "GATEWAY_MOUNTS=config"}, &out)
+	require.ErrorIs(t, err, daemon.ErrUsage)
+	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS", `GATEWAY_MOUNTS: "config" is not a list`} {
 		assert.Contains(t, out.String(), want)
 	}
 	assert.NotContains(t, out.String(), "--file", "in a pod nobody asks for a file")
 
 	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
-		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x"}
+		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
 	s, err := parse([]string{"--log-level", "debug"}, env, &out)
 	require.NoError(t, err)
 	assert.True(t, s.Sidecar)
@@ -80,6 +69,9 @@ func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	assert.Equal(t, "/repo/objects", s.RepoDir)
 	assert.EqualValues(t, 8043, s.Env.Port)
 	assert.Equal(t, map[peers.Field]string{peers.GitToken: "/s/token"}, s.Env.Files)
+	engine, closeEngine := newEngine(s, nil, newScreen(&out, &out, s, terminal))
+	closeEngine()
+	assert.Equal(t, []string{"config/a, b", "modules"}, engine.Mounts)
 	assert.Equal(t, map[string]bool{"git/token": true, "gateway.api/API_key-1.x": true}, s.Env.Secrets)
 
 	s, err = parse([]string{"--health-addr", "127.0.0.1:1"}, env, &out)
@@ -87,7 +79,7 @@ func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
 	assert.Equal(t, "127.0.0.1:1", s.HealthAddr)
 	out.Reset()
 	_, err = parse([]string{"--data-dir", "/x", "--once"}, env, &out)
-	require.ErrorIs(t, err, errUsage)
+	require.ErrorIs(t, err, daemon.ErrUsage)
 	assert.Contains(t, out.String(), "--data-dir: in a pod")
 	assert.Contains(t, out.String(), "--once: in a pod")
 

@@ -16,8 +16,10 @@ import (
 	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/serve"
 )
 
@@ -61,12 +63,13 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	engine, closeEngine := newEngine(s, store, screen)
 	defer closeEngine()
 
-	reg := registry()
+	reg := daemon.Registry()
 	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
 	secrets := peers.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
-		Metrics: fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
+		SecretFiles: secrets.Changing(),
+		Metrics:     fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
 		Connect: func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 			return peers.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
 		},
@@ -82,7 +85,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		},
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
-		API:         clients.Dynamic, Secrets: secrets, Remote: remoteOptions(s, log), Engine: engine,
+		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.Changing(), Remote: remoteOptions(s, log), Engine: engine,
 		Log: log, Metrics: measured, Seen: leading.Saw, Tell: screen.state,
 	})
 	if err != nil {
@@ -101,7 +104,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		if s.MetricsAddr == "" {
 			return nil
 		}
-		srv, missed := listenFor(ctx, "metrics", s.MetricsAddr, metricsHandler(reg), log)
+		srv, missed := listenFor(ctx, "metrics", s.MetricsAddr, daemon.Metrics(reg), log)
 		if missed == nil {
 			servers = append(servers, srv)
 		} else {
@@ -135,16 +138,12 @@ const measureEvery = 15 * time.Second
 // measureLater serves metrics as soon as their port is free: nothing of a gateway depends on them.
 func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger, why error) error {
 	log.Error("metrics are not served; it is tried again", "error", why)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(measureEvery):
-		}
-		if srv, err := listenFor(ctx, "metrics", addr, metricsHandler(reg), log); err == nil {
+	for pace.Wait(ctx, measureEvery) {
+		if srv, err := listenFor(ctx, "metrics", addr, daemon.Metrics(reg), log); err == nil {
 			return srv.Run(ctx)
 		}
 	}
+	return nil
 }
 
 // fleetMetrics is what a lead measures.

@@ -1,12 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,25 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/program"
 )
-
-// said collects what a command says while it runs.
-type said struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
 
 const behind = `{observedGeneration: 1, gatewaysReady: 0/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Pending, reason: WaitingForGateway, message: "it does\nnot run"}]}`
@@ -42,6 +20,7 @@ const there = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName:
 // A wait outlives an API server that goes away, tells a person on a terminal what is missing, each time it is news, and
 // ends when it is done.
 func TestAWaitOutlivesTheAPIServerAndTellsOnATerminalHowFarItIs(t *testing.T) {
+	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.Private())
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, `
@@ -51,7 +30,7 @@ metadata: {name: plant}
 spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 `)
 	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", behind))
-	var out, talk said
+	var out, talk program.Log
 	c := newCLI(&out, &talk)
 	c.live = true
 	code := make(chan int, 1)
@@ -83,13 +62,6 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 const maxBinary = 56 << 20
 
 func TestTheReleaseBinaryStaysSmall(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "stoker")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	fi, err := os.Stat(file)
-	require.NoError(t, err)
-	t.Logf("%.1f MiB", float64(fi.Size())/(1<<20))
-	assert.LessOrEqual(t, fi.Size(), int64(maxBinary), "see which dependency came in: go version -m, go tool nm -size")
+	t.Parallel()
+	program.Small(t, "hooks", maxBinary)
 }

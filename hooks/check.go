@@ -17,8 +17,9 @@ func (c *cli) check() *cobra.Command {
 		Short: "Say what is wrong with an installation, and how to mend it",
 		Long: `Say what is wrong with an installation, and how to mend it.
 
-It looks at the parts that the chart installs, and at the GatewaySyncs, pods and rights of one namespace. It only reads. Each
-line names a place in the documentation. What you may not read is unknown; a check that failed ends it with 1.`,
+It looks at the parts that the chart installs, and at the GatewaySyncs, pods and rights of one namespace, and at the Secrets
+that let callers of the receiver in. It only reads, and prints no secret. What is not ok names its place in the documentation.
+What you may not read is unknown; a check that failed ends it with 1.`,
 		Example: `  stoker check
   stoker check -n plant -o json`,
 		Args: cobra.NoArgs,
@@ -38,14 +39,20 @@ line names a place in the documentation. What you may not read is unknown; a che
 		r := result{data: list}
 		var lines [][]string
 		failed := 0
-		for _, f := range list {
-			lines = append(lines, []string{string(f.State), string(f.Check), f.ReadOn, f.Message})
+		for i := range list {
+			f := &list[i]
+			f.ReadOn = manual(f.ReadOn)
+			message := f.Message
+			if f.State != check.OK {
+				message += "; read on: " + f.ReadOn
+			}
+			lines = append(lines, []string{string(f.State), string(f.Check), message})
 			if f.State == check.Failed {
 				failed++
 				r.names = append(r.names, string(f.Check))
 			}
 		}
-		r.table = func(w io.Writer) { rows(w, []string{"STATE", "CHECK", "READ ON", "MESSAGE"}, lines) }
+		r.table = func(w io.Writer) { rows(w, []string{"STATE", "CHECK", "MESSAGE"}, lines) }
 		if err := c.print(*form, r); err != nil {
 			return err
 		}

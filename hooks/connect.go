@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -20,6 +22,7 @@ const within = 30 * time.Second
 type place struct {
 	kube.Clients
 	namespace string
+	patient   bool // nobody watches: an API server that does not answer is asked again
 }
 
 // connect finds the cluster and the namespace as kubectl does.
@@ -37,10 +40,39 @@ func (c *cli) connect() (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	return place{clients, namespace}, nil
+	return place{clients, namespace, !c.live}, nil
 }
 
 func (p place) setter() *verb.Setter { return verb.NewSetter(p.Dynamic, nil) }
+
+// persist asks the API server again where it did not answer, for as long as a command may take. A Job's first second may have no
+// network yet, and an API server that is started again refuses connections for some. A person sees it and knows better.
+func (p place) persist(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for n := 0; ; n++ {
+		err := ask(ctx)
+		if err == nil || !p.patient || !unanswered(err) || !pace.Wait(ctx, interval(n)) {
+			return err
+		}
+	}
+}
+
+// unanswered reports whether the API server did not answer, or could not: another try may do.
+func unanswered(err error) bool {
+	_, cut := errors.AsType[*url.Error](err)
+	status := apierrors.APIStatus(nil)
+	return cut || errors.As(err, &status) && kube.Passing(err)
+}
+
+// get reads one GatewaySync.
+func (p place) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, err error) {
+	err = p.persist(ctx, func(ctx context.Context) (err error) {
+		gs, err = kube.GatewaySyncs(p.Dynamic, p.namespace).Get(ctx, name)
+		return err
+	})
+	return gs, err
+}
 
 // explain says what to do about an error of the API server.
 func (p place) explain(name string, err error) error {
@@ -51,19 +83,32 @@ func (p place) explain(name string, err error) error {
 	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
 		return fmt.Errorf("this cluster does not know GatewaySyncs: install the chart, or its custom resource definitions alone: %w", err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no GatewaySync %s in namespace %s: look with 'get -A', choose with --namespace", name, p.namespace)
+		return fmt.Errorf("there is no GatewaySync %s in namespace %s: look with 'stoker get -A', choose with --namespace", name, p.namespace)
+	case apierrors.IsForbidden(err) && p.namespace == "":
+		return fmt.Errorf("%w\nThe ClusterRole stoker-view has what it needs: bind it for all namespaces, by a ClusterRoleBinding, or name one with --namespace", err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w\nThe ClusterRole stoker-setter has what these commands need: bind it in namespace %s", err, p.namespace)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server does not know who this is: %w", err)
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("interrupted: %w", err)
+	case unanswered(err):
+		return fmt.Errorf("the API server does not answer: is the kubeconfig's server right, and reached from here? Ask again: %w", err)
 	}
 	return err
 }
 
-// load reads one GatewaySync.
+// explainAsked is explain for who asked for a change.
+func (p place) explainAsked(name string, err error) error {
+	told := p.explain(name, err)
+	if unanswered(err) {
+		return fmt.Errorf("%w\nThe request may have come through all the same", told)
+	}
+	return told
+}
+
+// load is get for who has no answer of its own to what goes wrong.
 func (p place) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	gs, err := kube.GatewaySyncs(p.Dynamic, p.namespace).Get(ctx, name)
+	gs, err := p.get(ctx, name)
 	return gs, p.explain(name, err)
 }

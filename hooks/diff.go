@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,10 +31,10 @@ Each agent is asked what lies on its gateway, through the API server. What the c
 the agent's own code, from a directory of git that has both commits. Files that were changed on the gateway itself are named
 beside it. It needs the right to read pods and pods/proxy.`,
 		Example: `  # before a push: what would HEAD of this clone change?
-  stoker diff plant
+  stoker diff line
 
   # before a promotion, on one gateway
-  stoker diff plant --repo ../plant --ref v2.4.0 --gateway line-1`,
+  stoker diff line --repo ../plant --ref v2.4.0 --gateway line-1`,
 		Args: cobra.ExactArgs(1),
 	}
 	var d drawing
@@ -130,7 +131,7 @@ func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alph
 	if err != nil {
 		return difference{}, fmt.Errorf("its pod: %w", err)
 	}
-	live, err := p.state(ctx, pod)
+	live, err := p.state(ctx, pod, row.Name)
 	if err != nil {
 		return difference{}, err
 	}
@@ -205,6 +206,8 @@ func word(op plan.Op) string {
 
 // state is what diff reads of an agent's /state.
 type state struct {
+	Gateway string `json:"gateway"`
+
 	Ref    string  `json:"ref"`
 	Commit plan.ID `json:"commit"`
 	Drift  *struct {
@@ -217,19 +220,35 @@ type state struct {
 }
 
 const (
-	agentContainer = "stoker-agent"
-	healthPort     = "8082"
-	maxState       = 8 << 20 // bytes of an agent's answer
+	healthPort = "8082"  // of an agent that was written by hand and names no port
+	maxState   = 8 << 20 // bytes of an agent's answer
 )
 
-// state asks an agent what lies on its gateway.
-func (p place) state(ctx context.Context, pod *corev1.Pod) (state, error) {
-	if !slices.ContainsFunc(append(pod.Spec.InitContainers, pod.Spec.Containers...), func(c corev1.Container) bool { return c.Name == agentContainer }) {
+// healthPortOf is where the agent of a pod answers: the injector takes another port where a container names the usual one.
+func healthPortOf(pod *corev1.Pod) (port string, ok bool) {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name != v1alpha1.AgentContainer {
+			continue
+		}
+		for _, p := range c.Ports {
+			if p.Name == v1alpha1.AgentHealthPort {
+				return strconv.Itoa(int(p.ContainerPort)), true
+			}
+		}
+		return healthPort, true
+	}
+	return "", false
+}
+
+// state asks an agent what lies on its gateway. Another program may answer on that port, and is not believed.
+func (p place) state(ctx context.Context, pod *corev1.Pod, gateway string) (state, error) {
+	port, ok := healthPortOf(pod)
+	if !ok {
 		return state{}, fmt.Errorf("pod %s has no agent%s", pod.Name, help(v1alpha1.ReasonMissingSidecar))
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	body, err := p.Core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, healthPort, "state", nil).Stream(ctx)
+	body, err := p.Core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "state", nil).Stream(ctx)
 	if err != nil {
 		return state{}, fmt.Errorf("ask the agent of pod %s: %w", pod.Name, err)
 	}
@@ -244,6 +263,10 @@ func (p place) state(ctx context.Context, pod *corev1.Pod) (state, error) {
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return state{}, fmt.Errorf("the agent of pod %s answers what is no state: %s: %w", pod.Name, strings.TrimSpace(string(raw[:min(len(raw), 80)])), err)
+	}
+	if s.Gateway != gateway {
+		return state{}, fmt.Errorf("what answers on port %s of pod %s is not the agent of gateway %s: it names gateway %.100q; an agent that was written by hand names its port %s",
+			port, pod.Name, gateway, s.Gateway, v1alpha1.AgentHealthPort)
 	}
 	return s, nil
 }

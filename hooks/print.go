@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -139,4 +140,12 @@ func at(ref, commit string) string {
 		return verb.Short(commit)
 	}
 	return ref + " at " + verb.Short(commit)
+}
+
+// counted is a number of things, by the name of one.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
 }

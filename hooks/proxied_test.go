@@ -27,7 +27,7 @@ import (
 type proxied struct {
 	server *httptest.Server
 	mu     sync.Mutex
-	states map[string]string // namespace/pod → body
+	states map[string]string // namespace/pod:port → body
 }
 
 func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
@@ -45,11 +45,10 @@ func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
 			through.ServeHTTP(w, r)
 			return
 		}
-		pod, port, _ := strings.Cut(strings.TrimPrefix(parts[5], "http:"), ":")
 		p.mu.Lock()
-		body, ok := p.states[parts[3]+"/"+pod]
+		body, ok := p.states[parts[3]+"/"+strings.TrimPrefix(parts[5], "http:")]
 		p.mu.Unlock()
-		if !ok || port != "8082" {
+		if !ok {
 			http.Error(w, "no agent", http.StatusServiceUnavailable)
 			return
 		}
@@ -59,8 +58,11 @@ func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
 	return p
 }
 
-// agent says what the agent of a pod answers.
-func (p *proxied) agent(namespace, pod, body string) {
+// answer says what is answered on a port of a pod; 8082 where it names none.
+func (p *proxied) answer(namespace, pod, body string) {
+	if !strings.Contains(pod, ":") {
+		pod += ":" + healthPort
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.states[namespace+"/"+pod] = body
@@ -82,11 +84,12 @@ func TestTheStateOfAnAgentIsReadAsItIsWritten(t *testing.T) {
 	commit, err := plan.ParseID(strings.Repeat("ab", 20))
 	require.NoError(t, err)
 	raw, err := json.Marshal(drive.State{
-		Ref: "main", Commit: commit, Drift: &disk.Drift{Files: 1, Paths: []disk.Drifted{{Path: "projects/a/x.json", What: disk.Modified}}},
+		GatewayName: "line", Ref: "main", Commit: commit, Drift: &disk.Drift{Files: 1, Paths: []disk.Drifted{{Path: "projects/a/x.json", What: disk.Modified}}},
 	})
 	require.NoError(t, err)
 	var s state
 	require.NoError(t, json.Unmarshal(raw, &s))
+	assert.Equal(t, "line", s.Gateway)
 	assert.Equal(t, "main", s.Ref)
 	assert.Equal(t, commit, s.Commit)
 	require.NotNil(t, s.Drift)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,8 +35,10 @@ const head = `# The command line
 - Data goes to stdout; what is said about it goes to stderr. On a terminal ` + "`wait`" + ` tells what is missing, in a pipe it is quiet.
 - ` + "`-o`" + ` is ` + "`table`, `json`, `yaml` or `name`" + `.
 - A repeated command changes nothing that the first one did not. With ` + "`--id`" + ` a sender also says which request is the same one: a
-  Job that runs again, a promotion that is sent again. Promotions of Kargo are ordered by their names; an older one ends with 4.
-- The ClusterRole ` + "`stoker-setter`" + ` has the rights that all of it needs. No command writes a spec.
+  Job that runs again, a promotion that is sent again. The last eight of each sender are remembered, those of ` + "`--by`" + `. Promotions of
+  Kargo are ordered by their names; an older one ends with 4.
+- The ClusterRole ` + "`stoker-setter`" + ` has the rights to ask and to wait; other commands say which rights they need beside. No
+  command writes a spec.
 
 | exit code | |
 |---|---|
@@ -46,6 +49,7 @@ const head = `# The command line
 | 4 | superseded: another ref is wanted by now |
 | 5 | not allowed: by the API server, or by spec.git.allowedRefs |
 | 6 | held: paused, or all that is missing waits for a person or a Designer |
+| 7 | interrupted by a signal, or the API server did not answer (in a pipe: for half a minute): another try may do |
 
 ## Completion
 
@@ -161,6 +165,30 @@ func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
 	}
 }
 
+// Commands that stand in sentences are not typed by anybody; they and their flags are there.
+func TestCommandsInSentencesOfTheDocumentsAreThere(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	require.NoError(t, err)
+	more, err := filepath.Glob("../examples/*/README.md")
+	require.NoError(t, err)
+	span := regexp.MustCompile("`(?:stoker|kubectl stoker) ([a-z][^`]*)`")
+	seen := 0
+	for _, page := range append(append(pages, more...), "../README.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range span.FindAllStringSubmatch(string(text), -1) {
+			root := newCLI(io.Discard, io.Discard).root("stoker")
+			root.InitDefaultCompletionCmd("bash")
+			found, left, err := root.Find(strings.Fields(m[1]))
+			require.NoError(t, err, "%s: %s", page, m[0])
+			require.NotSame(t, root, found, "%s: %s", page, m[0])
+			assert.NoError(t, found.ParseFlags(left), "%s: %s", page, m[0])
+			seen++
+		}
+	}
+	assert.Greater(t, seen, 20)
+}
+
 // What a failed wait says leads somewhere.
 func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
 	doc, err := os.ReadFile("../docs/troubleshooting.md")
@@ -170,6 +198,47 @@ func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
 		assert.Contains(t, help(r.Reason), "#"+strings.ToLower(string(r.Reason)))
 	}
 	assert.Empty(t, help("Unheard"))
+}
+
+// Who reads a Job's log has no checkout beside it, and another version says other things.
+func TestErrorsLeadToTheDocumentsOfTheirVersion(t *testing.T) {
+	was := version
+	t.Cleanup(func() { version = was })
+	for v, want := range map[string]string{"1.2.3": "v1.2.3", "v1.2.3": "v1.2.3", "dev": "main", "v1.2.3-4-gabcdef0": "main", "v1.2.3-dirty": "main", "1234567": "main"} {
+		version = v
+		assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/troubleshooting.md#paused", help(v1alpha1.ReasonPaused), v)
+	}
+}
+
+func TestTheHelpOfACommandHasItsOwnFlagsAlone(t *testing.T) {
+	for _, line := range []string{"--help", "set-ref --help", "check --help"} {
+		var said strings.Builder
+		require.Equal(t, exitDone, run(t.Context(), append([]string{"kubectl-stoker"}, strings.Fields(line)...), &said, &said))
+		assert.NotContains(t, said.String(), "--kubeconfig", line)
+		assert.Equal(t, line != "--help", strings.Contains(said.String(), "\n  -o, --output string"), line)
+		assert.Equal(t, line != "--help", strings.Contains(said.String(), `Use "kubectl stoker options" for the flags of all commands.`), line)
+	}
+	var said strings.Builder
+	require.Equal(t, exitDone, run(t.Context(), []string{"stoker", "options"}, &said, &said))
+	assert.Contains(t, said.String(), "--kubeconfig string")
+}
+
+// Nobody is asked, and no kubeconfig is looked for.
+func TestWhatIsWrongOnTheCommandLineIsSaidInItsWords(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
+	for line, want := range map[string]string{
+		"set-ref":                  "set-ref NAME [REF]: the name of a GatewaySync is missing\nSee 'stoker set-ref --help'\n",
+		"set-ref line v1 v2":       "set-ref NAME [REF]: too many arguments\nSee 'stoker set-ref --help'\n",
+		"check line":               "check: too many arguments\nSee 'stoker check --help'\n",
+		"wait line --patience":     "unknown flag: --patience\nSee 'stoker wait --help'\n",
+		"ste-ref":                  "there is no command \"ste-ref\": is it set-ref?\nSee 'stoker --help'\n",
+		"rollback line --to v1":    "\"v1\" is not a commit: write its first 7 digits or more\n",
+		"rollback line --to abcde": "\"abcde\" is not a commit: write its first 7 digits or more\n",
+	} {
+		var said strings.Builder
+		assert.Equal(t, exitUsage, run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said), line)
+		assert.Equal(t, "stoker: "+want, said.String(), line)
+	}
 }
 
 func TestWhatComesFromTheClusterCannotDriveTheTerminal(t *testing.T) {

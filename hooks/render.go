@@ -54,7 +54,7 @@ patches, excludes and all checks are those of the agent, so that what fails here
 	}
 	var d drawing
 	f := command.Flags()
-	f.StringVarP(&d.file, "filename", "f", "", "the file with the GatewaySync")
+	f.StringVarP(&d.file, "filename", "f", "", "the file with the GatewaySync; - is stdin")
 	d.source(command)
 	f.StringVar(&d.profile, "profile", "", "profile of the gateway; left out: that of the annotations, or default")
 	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway, which also stands for its pod's")
@@ -148,7 +148,7 @@ func (c *cli) draw(ctx context.Context, d *drawing, form string) (err error) {
 	for _, w := range changes.Warnings {
 		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
 	}
-	fmt.Fprintf(c.talk, "%d files for %s, profile %s, at %s\n", len(changes.List), g.Facts.GatewayName, named(g.Profile.Profile), at.Commit.Short())
+	fmt.Fprintf(c.talk, "%s for %s, profile %s, at %s\n", counted(len(changes.List), "file"), g.Facts.GatewayName, named(g.Profile.Profile), at.Commit.Short())
 	if d.into != "" {
 		return write(d.into, tree, changes)
 	}
@@ -164,16 +164,9 @@ func named(profile string) string {
 
 // read reads a GatewaySync from a file.
 func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
-	raw, err := file.Read(name, maxManifest)
+	gs, warnings, err := c.decode(name)
 	if err != nil {
 		return nil, err
-	}
-	gs, warnings, err := v1alpha1.Decode(raw)
-	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
-	}
-	if gs.Name == "" {
-		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	}
 	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
@@ -182,6 +175,30 @@ func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
 		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
 	}
 	return gs, nil
+}
+
+// decode reads a GatewaySync from a file, or from stdin where that is "-", and validates nothing.
+func (c *cli) decode(name string) (*v1alpha1.GatewaySync, []string, error) {
+	var raw []byte
+	var err error
+	if name == "-" {
+		if raw, err = io.ReadAll(io.LimitReader(c.in, maxManifest+1)); err == nil && len(raw) > maxManifest {
+			err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
+		}
+	} else {
+		raw, err = file.Read(name, maxManifest)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	gs, warnings, err := v1alpha1.Decode(raw)
+	if err != nil {
+		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
+	}
+	if gs.Name == "" {
+		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	}
+	return gs, warnings, nil
 }
 
 // target is the gateway that the flags describe.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// Exit codes, the same as those of the agent.
+// Exit codes. Those that the agent has, too, mean the same there.
 const (
 	exitDone       = 0
 	exitFailed     = 1
@@ -24,6 +25,7 @@ const (
 	exitSuperseded = 4
 	exitForbidden  = 5
 	exitHeld       = 6
+	exitAgain      = 7
 )
 
 // outcomeError is an outcome with an exit code of its own.
@@ -52,14 +54,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func (c *cli) run(ctx context.Context, name string, args []string) int {
 	root := c.root(name)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
 	var code int
 	if !c.started { // what cobra says of arguments and flags before a command runs
 		code = exitUsage
-		err = fmt.Errorf("%w\nSee '%s --help'", err, name)
+		err = fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())
 	} else {
 		code = codeOf(ctx, err)
 	}
@@ -74,6 +76,8 @@ func codeOf(ctx context.Context, err error) int {
 	}
 	_, invalid := errors.AsType[*verb.InvalidError](err)
 	switch {
+	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err): // others wrote the object at each of many tries
+		return exitAgain
 	case invalid:
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -88,6 +92,8 @@ func codeOf(ctx context.Context, err error) int {
 type cli struct {
 	out, talk io.Writer
 	live      bool // somebody watches talk
+	in        io.Reader
+	env       func(string) string
 	flags     *genericclioptions.ConfigFlags
 	started   bool // the arguments are understood, and a command runs
 }
@@ -95,7 +101,7 @@ type cli struct {
 func newCLI(stdout, stderr io.Writer) *cli {
 	f := genericclioptions.NewConfigFlags(true)
 	f.CacheDir, f.DisableCompression, f.Username, f.Password = nil, nil, nil, nil
-	return &cli{out: stdout, talk: stderr, live: terminal(stderr), flags: f}
+	return &cli{out: stdout, talk: stderr, live: terminal(stderr), in: os.Stdin, env: os.Getenv, flags: f}
 }
 
 // root is the command with all others in it.
@@ -108,7 +114,8 @@ func (c *cli) root(name string) *cobra.Command {
 What gateways run is what their GatewaySync says. These commands ask for a ref, wait until the gateways run it, and tell
 where they stand. Data goes to stdout, all else to stderr.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6 held.`,
+Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6 held, 7 interrupted or no
+answer: try again.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Annotations:                map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		PersistentPreRunE:          func(*cobra.Command, []string) error { c.started = true; return nil },
@@ -129,15 +136,17 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6
 	c.flags.AddFlags(root.PersistentFlags())
 	root.AddGroup(&cobra.Group{ID: "ask", Title: "Ask for something:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait()},
+		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait(), c.preflight()},
 		"look": {c.check(), c.get(), c.status(), c.history(), c.diff(), c.render()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group
+			command.Args = counts(command.Args)
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(c.version())
+	root.AddCommand(c.version(), c.options())
+	root.SetUsageTemplate(brief.Replace(root.UsageTemplate()))
 	if err := c.completions(root); err != nil { // a flag that is not there: the completion test sees it
 		fmt.Fprintf(c.talk, "completion: %v\n", err)
 	}

@@ -33,6 +33,10 @@ func TestMain(m *testing.M) {
 	testscript.Main(kubetest.M{M: m}, map[string]func(){"stoker": main, "kubectl-stoker": main})
 }
 
+// atOnce is for commands that the race detector watches: a program would sleep for a second before it ends, and the scripts
+// run hundreds of them.
+const atOnce = "atexit_sleep_ms=0"
+
 // Each script runs in a namespace of its own, with a kubeconfig that names it. Beside what testscript knows there are
 //
 //	apply FILE           applies objects
@@ -40,11 +44,16 @@ func TestMain(m *testing.M) {
 //	delete NAME          deletes a GatewaySync
 //	powers VERB          waits until the one without rights may do this with GatewaySyncs
 //	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
-//	agent POD FILE COMMIT  is what the agent of a pod answers at /state, in the context proxied
+//	agent POD[:PORT] FILE COMMIT  is what is answered at /state on a port of a pod, in the context proxied; 8082 is the usual one
+//	asked NAME           waits until a GatewaySync is asked for something that its status has not seen
 //	sleep-a-moment       lets a command in the background begin
+//	fill FILE            puts environment variables into a file
+//	keep NAME FILE       takes what is in a file into an environment variable
 //	exits CODE COMMAND…  runs a command that ends with this exit code
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	cluster := kubetest.Control(t)
+	cluster.Apply(t, "testdata/applications.yaml")
 	behind := newProxied(t, cluster)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -56,6 +65,7 @@ func TestCommands(t *testing.T) {
 			}
 			namespace := cluster.Namespace(outer)
 			env.Vars = append(env.Vars, gitserver.Env()...)
+			env.Setenv("GORACE", atOnce)
 			env.Setenv("GIT_AUTHOR_DATE", "1735689600 +0000")
 			env.Setenv("GIT_COMMITTER_DATE", "1735689600 +0000")
 			env.Setenv("NS", namespace)
@@ -68,10 +78,10 @@ func TestCommands(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
-				cluster.ApplyYAML(t, ts.Getenv("NS"), strings.ReplaceAll(ts.ReadFile(args[0]), "namespace: NS}", "namespace: "+ts.Getenv("NS")+"}"))
+				cluster.ApplyYAML(t, ts.Getenv("NS"), strings.NewReplacer("namespace: NS}", "namespace: "+ts.Getenv("NS")+"}", "$NS", ts.Getenv("NS")).Replace(ts.ReadFile(args[0])))
 			},
 			"lead": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(lead(t.Context(), cluster, ts.Getenv("NS"), args[0], ts.ReadFile(args[1])))
+				ts.Check(lead(t.Context(), cluster, ts.Getenv("NS"), args[0], strings.NewReplacer("${TIP}", ts.Getenv("TIP"), "${GOOD}", ts.Getenv("GOOD")).Replace(ts.ReadFile(args[1]))))
 			},
 			"delete": func(ts *testscript.TestScript, _ bool, args []string) {
 				client, err := dynamic.NewForConfig(cluster.RESTConfig())
@@ -81,12 +91,22 @@ func TestCommands(t *testing.T) {
 			"powers": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(powers(t.Context(), cluster.Client(t), ts.Getenv("NS"), args[0]))
 			},
+			"asked": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(asked(t.Context(), cluster, ts.Getenv("NS"), args[0]))
+			},
 			"report": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(report(t.Context(), cluster, ts.Getenv("NS"), args[0]))
 			},
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				commit := strings.TrimSpace(ts.ReadFile(args[2]))
-				behind.agent(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
+				behind.answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
+			},
+			"fill": func(ts *testscript.TestScript, _ bool, args []string) {
+				text := strings.NewReplacer("$WORK", ts.Getenv("WORK"), "$NS", ts.Getenv("NS")).Replace(ts.ReadFile(args[0]))
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
+			},
+			"keep": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 			},
 			"sleep-a-moment": func(*testscript.TestScript, bool, []string) { time.Sleep(time.Second) },
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -140,6 +160,22 @@ func powers(ctx context.Context, client kubernetes.Interface, namespace, verb st
 	})
 }
 
+// asked waits for a request.
+func asked(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
+	client, err := dynamic.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		gs, err := kube.GatewaySyncs(client, namespace).Get(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		t := gs.Status.Target
+		return t != nil && gs.Annotations["stoker.io/requested-at"] != t.RequestedAt, nil
+	})
+}
+
 // report writes what a gateway has dealt with.
 func report(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
@@ -175,6 +211,8 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 			return strconv.Quote(gs.Annotations["stoker.io/requested-at"])
 		case "GENERATION":
 			return strconv.FormatInt(gs.Generation, 10)
+		case "OVER":
+			return gs.Annotations["stoker.io/requested-over"]
 		}
 		return "$" + name
 	})

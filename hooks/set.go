@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/application"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -42,31 +42,79 @@ func (a *asking) sends(command *cobra.Command) {
 
 func (c *cli) setRef() *cobra.Command {
 	command := &cobra.Command{
-		Use:   "set-ref NAME REF",
+		Use:   "set-ref NAME [REF]",
 		Short: "Ask for a ref: a branch, a tag or a commit",
 		Long: `Ask for a ref: a branch, a tag or a commit.
 
 The request stands in annotations of the GatewaySync and counts until spec.git.ref changes, or somebody asks for another
-ref. To ask for the ref that spec.git.ref says ends an earlier request. To ask twice for the same changes nothing.`,
-		Example: `  # run the tag v2.4.0 on all gateways of the GatewaySync plant, and wait for it
-  stoker set-ref plant v2.4.0 --wait
+ref. To ask for the ref that spec.git.ref says ends an earlier request. To ask for what is wanted already is
+to ask for a fresh look at git; with --id a repeat changes nothing.
+
+In a hook Job of Argo CD, --application stands for the ref: it is the commit that the sync brings, where that is one of
+spec.git.repo. The id of the request is then the Job's name, with the start of the sync where that is not part of it, so that
+a Job that is repeated asks once; one whose sync is over asks for nothing, and ends with 4.`,
+		Example: `  # run the tag v2.4.0 on all gateways of the GatewaySync line, and wait for it
+  stoker set-ref line v2.4.0 --wait
 
   # from a Job that may be repeated
-  stoker set-ref plant "$REVISION" --by argocd --id "$JOB_NAME"
+  stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"
+
+  # from a hook Job of Argo CD: the commit that is being synced
+  stoker set-ref line --application argocd/line
 
   # follow the branch of spec.git.ref again
-  stoker set-ref plant main`,
-		Args: cobra.ExactArgs(2),
+  stoker set-ref line main`,
+		Args: cobra.RangeArgs(1, 2),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		if args[1] == "" {
+	var from *syncing
+	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+		name, ref := args[0], ""
+		if len(args) == 2 {
+			ref = args[1]
+		}
+		switch {
+		case from.on() && len(args) == 2:
+			return outcome(exitUsage, "a ref and --application: name one of them")
+		case from.on():
+			var err error
+			if ref, err = got.syncing(ctx, command, name, from); err != nil {
+				return err
+			}
+		case ref == "":
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, args[0], "is to run "+args[1], func(ctx context.Context, p place) (verb.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, args[0], verb.Request{Ref: args[1], By: got.by, ID: got.id})
+		return got.ask(ctx, name, "is to run "+ref, func(ctx context.Context, p place) (verb.Answer, error) {
+			return p.setter().Ask(ctx, p.namespace, name, verb.Request{Ref: ref, By: got.by, ID: got.id})
 		})
-	}).sends(command)
+	})
+	a.sends(command)
+	from = c.syncs(command)
 	return command
+}
+
+// syncing takes the ref from a sync of Argo CD. Sender and id follow from it, too, where they are not given.
+func (a *asking) syncing(ctx context.Context, command *cobra.Command, name string, from *syncing) (string, error) {
+	p, err := a.connect()
+	if err != nil {
+		return "", err
+	}
+	gs, err := p.load(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	found, job, err := from.learn(ctx, p, gs)
+	if err != nil {
+		return "", err
+	}
+	if !command.Flags().Changed("by") {
+		a.by = "argocd"
+	}
+	if _, made := application.ParseMade(job.Name); a.id == "" && made {
+		a.id = job.Name // it holds the start of the sync
+	} else if a.id == "" {
+		a.id = fmt.Sprintf("%s/%d", job.Name, found.Started.Unix())
+	}
+	return found.Commit, nil
 }
 
 func (c *cli) sync() *cobra.Command {
@@ -78,48 +126,27 @@ func (c *cli) sync() *cobra.Command {
 With --force every managed file is compared by its content, drift is repaired, and gateways scan again. It is also the
 answer to a sync that is held as MassDeletion.`,
 		Example: `  # do not wait for spec.polling.interval
-  stoker sync plant --wait
+  stoker sync line --wait
 
   # verify all files, repair what was changed on the gateways
-  stoker sync plant --force`,
+  stoker sync line --force
+
+  # in the PostSync hook of Argo CD: a fresh look, and every gateway runs what it finds
+  stoker sync line --wait --no-rollback --by argocd --id "$JOB_UID"`,
 		Args: cobra.ExactArgs(1),
 	}
 	force := command.Flags().Bool("force", false, "verify every managed file by its content, and repair")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (verb.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force})
-		})
-	}).sends(command)
-	return command
-}
-
-func (c *cli) rollback() *cobra.Command {
-	command := &cobra.Command{
-		Use:   "rollback NAME",
-		Short: "Go back to the last good commit",
-		Long: `Go back to the last good commit: the last one that ran on every gateway, verified.
-
-Where a branch led to what is rolled back, the rollback counts until the branch moves on: its next commit is taken again.
-Where a request did, it counts until somebody asks for another ref.`,
-		Example: `  # back to the last commit that ran on all gateways
-  stoker rollback plant --wait
-
-  # to an earlier one
-  stoker history plant
-  stoker rollback plant --to 3f9c2d1`,
-		Args: cobra.ExactArgs(1),
-	}
-	to := command.Flags().String("to", "", "a commit of the history, seven digits or more; left out: the last good one")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "goes back", func(ctx context.Context, p place) (verb.Answer, error) {
-			for { // the lead may be about to say where the branch stands
-				answer, err := p.setter().Rollback(ctx, p.namespace, args[0], *to, got.by, got.id)
-				if !errors.Is(err, verb.ErrTooEarly) || !pause(ctx, time.Second) {
-					return answer, err
-				}
+			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force})
+			if err == nil && heldOff(answer.GatewaySync) != "" {
+				answer.Ref = "" // it is a rollback's, and may lapse with the look that is asked for
 			}
+			return answer, err
 		})
-	}).sends(command)
+	})
+	a.sends(command)
+	a.limits.holds(command)
 	return command
 }
 
@@ -130,8 +157,8 @@ func (c *cli) pause() *cobra.Command {
 		Long: `Sync nothing until resume. Gateways keep what they run and may restart; drift is still reported.
 
 It is an annotation, which Argo CD does not revert.`,
-		Example: `  stoker pause plant
-  stoker resume plant`,
+		Example: `  stoker pause line
+  stoker resume line`,
 		Args: cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
@@ -146,7 +173,7 @@ func (c *cli) resume() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "resume NAME",
 		Short:   "Sync again after pause",
-		Example: `  stoker resume plant`,
+		Example: `  stoker resume line`,
 		Args:    cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
@@ -167,11 +194,12 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	if err != nil {
 		return err
 	}
-	asking, cancel := context.WithTimeout(ctx, within)
-	answer, err := ask(asking, p)
-	cancel()
-	if err != nil {
-		return p.explain(name, err)
+	var answer verb.Answer
+	if err := p.persist(ctx, func(ctx context.Context) (err error) {
+		answer, err = ask(ctx, p)
+		return err
+	}); err != nil {
+		return p.explainAsked(name, err)
 	}
 	if answer.Outcome == verb.Superseded {
 		return outcome(exitSuperseded, "%s", answer.Message)
@@ -190,7 +218,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 			if answer.Message != "" {
 				line += " (" + answer.Message + ")"
 			} else if answer.Outcome == verb.Unchanged {
-				line += " (it was before)"
+				line += " (no change)"
 			}
 			fmt.Fprintln(w, clean(line))
 		},
@@ -199,18 +227,9 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	}); err != nil || !a.wait {
 		return err
 	}
-	_, err = a.await(ctx, p, name, answer.Ref, a.limits)
-	return err
-}
-
-// pause waits, and reports whether ctx let it.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
+	v, err := a.await(ctx, p, name, answer.Ref, a.limits)
+	if err == nil && *a.output == asTable { // else one object is all
+		fmt.Fprintln(a.out, clean(v.Message))
 	}
+	return err
 }

@@ -36,7 +36,7 @@ func (c *cli) get() *cobra.Command {
 		Short: "List GatewaySyncs: which ref they are to run, and how many gateways do",
 		Example: `  stoker get
   stoker get -A
-  stoker get plant -o yaml`,
+  stoker get line -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	all := command.Flags().BoolP("all-namespaces", "A", false, "list those of all namespaces")
@@ -132,8 +132,8 @@ func (c *cli) status() *cobra.Command {
 		Long: `Tell where each gateway stands, and why.
 
 As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, numbers of gateways, and who is behind.`,
-		Example: `  stoker status plant
-  stoker status plant -o json`,
+		Example: `  stoker status line
+  stoker status line -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	var form *string
@@ -146,7 +146,12 @@ As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, number
 		if err != nil {
 			return err
 		}
-		v := verb.Judge(gs, "", nil)
+		ctx, cancel := context.WithTimeout(command.Context(), maxLook)
+		defer cancel()
+		v, err := verb.Look(ctx, p.Dynamic, gs, "")
+		if err != nil {
+			fmt.Fprintln(c.talk, clean(err.Error()))
+		}
 		return c.print(*form, result{data: v, names: []string{resourceName(gs)}, table: func(w io.Writer) { describe(w, gs, v) }})
 	}
 	form = outputs(command)
@@ -209,7 +214,7 @@ func origin(gs *v1alpha1.GatewaySync) string {
 		by = "an annotation"
 	}
 	s := fmt.Sprintf(" (asked for by %s; spec.git.ref is %s", by, gs.Spec.Git.Ref)
-	if unless := gs.Annotations[v1alpha1.AnnotationRequestedUnless]; unless != "" {
+	if unless := gs.RequestedUnless(); unless != "" {
 		s += fmt.Sprintf(", until it moves on from %s", verb.Short(unless))
 	}
 	return s + ")"
@@ -219,8 +224,8 @@ func (c *cli) history() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history NAME",
 		Short: "List the last commits that ran on every gateway, newest first",
-		Example: `  stoker history plant
-  stoker rollback plant --to 3f9c2d1`,
+		Example: `  stoker history line
+  stoker rollback line --to 8a9ef4f`,
 		Args: cobra.ExactArgs(1),
 	}
 	var form *string
@@ -244,7 +249,11 @@ func (c *cli) history() *cobra.Command {
 		r := result{data: list}
 		var lines [][]string
 		for _, h := range list {
-			lines = append(lines, []string{h.At.UTC().Format(time.RFC3339), h.Ref, verb.Short(h.Commit), age(h.At.Time)})
+			ref := h.Ref
+			if ref == h.Commit { // of a rollback
+				ref = verb.Short(ref)
+			}
+			lines = append(lines, []string{h.At.UTC().Format(time.RFC3339), ref, verb.Short(h.Commit), age(h.At.Time)})
 			r.names = append(r.names, h.Commit)
 		}
 		r.table = func(w io.Writer) { rows(w, []string{"SINCE", "REF", "COMMIT", "AGE"}, lines) }

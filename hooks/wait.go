@@ -9,23 +9,30 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
 // limits are how long a wait may take.
-type limits struct{ timeout, empty time.Duration }
+type limits struct {
+	timeout, empty time.Duration
+	noRollback     bool // what a rollback went back to is not what is waited for
+}
 
 func waitFlags(command *cobra.Command) *limits {
 	l := &limits{}
 	command.Flags().DurationVar(&l.timeout, "timeout", 15*time.Minute, "how long to wait at most; longer than spec.progressDeadline, so that its verdict is heard")
-	command.Flags().DurationVar(&l.empty, "timeout-empty", time.Minute, "how long to wait for a first gateway")
+	command.Flags().DurationVar(&l.empty, "timeout-empty", time.Minute, "how long to wait for a first gateway, once somebody has looked and found none")
 	return l
+}
+
+// holds adds the flag by which what a rollback went back to is not what is waited for.
+func (l *limits) holds(command *cobra.Command) {
+	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "end with 1 while a rollback holds off spec.git.ref")
 }
 
 func (c *cli) wait() *cobra.Command {
@@ -36,22 +43,42 @@ func (c *cli) wait() *cobra.Command {
 
 Every gateway counts: it runs the commit of the desired ref, for today's spec, verified, and has dealt with the last request.
 The wait ends at once where a gateway cannot get there by trying again (1), where another ref is asked for meanwhile (4),
-and where syncing is paused (6). At the end of --timeout it is 6 where all that is missing waits for a person or a Designer,
-else 3. On a terminal it tells what is missing; in a pipe it says nothing until the end.`,
+and where syncing is paused (6); with --no-rollback also where the gateways run what a rollback went back to (1). At the end
+of --timeout it is 6 where all that is missing waits for a person or a Designer, else 3. On a terminal it tells what is
+missing; in a pipe it says nothing until the end. Where they stand is asked at least once, however short the time is.`,
 		Example: `  # until the gateways run what is wanted now
-  stoker wait plant
+  stoker wait line
 
   # until they run this ref; where another one is wanted by then, that is said at once
-  stoker wait plant --ref v2.4.0 --timeout 5m`,
+  stoker wait line --ref v2.4.0 --timeout 5m
+
+  # from a hook Job of Argo CD, where set-ref --application asked before
+  stoker wait line --application argocd/line`,
 		Args: cobra.ExactArgs(1),
 	}
 	ref := command.Flags().String("ref", "", "the ref that is waited for; left out: the one that is wanted when the wait begins")
 	l := waitFlags(command)
+	l.holds(command)
+	from := c.syncs(command)
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
 		p, err := c.connect()
 		if err != nil {
 			return err
+		}
+		if from.on() {
+			if *ref != "" {
+				return outcome(exitUsage, "--ref and --application: name one of them")
+			}
+			gs, err := p.load(command.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			found, _, err := from.learn(command.Context(), p, gs)
+			if err != nil {
+				return err
+			}
+			*ref = found.Commit
 		}
 		v, err := c.await(command.Context(), p, args[0], *ref, l)
 		if v.Phase == "" {
@@ -80,6 +107,18 @@ type watcher struct {
 	empty time.Time // since when there is no gateway
 	said  string
 	blind bool // reports cannot be read, and that was said
+
+	heldOff string // the spec's ref, while a rollback is in force
+	lapses  string // the spec's ref, where ref is what a rollback went back to
+}
+
+// heldOff is spec.git.ref where a rollback is in force, else "". The status has seen today's request by then, or says so.
+func heldOff(gs *v1alpha1.GatewaySync) string {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	if err != nil || !d.Override || !d.ResolveSpec {
+		return ""
+	}
+	return gs.Spec.Git.Ref
 }
 
 // await waits for gateways to run ref, or, where that is "", what is wanted at the beginning. The verdict is the last one;
@@ -91,9 +130,13 @@ func (c *cli) await(ctx context.Context, p place, name, ref string, l *limits) (
 	w := &watcher{cli: c, place: p, name: name, ref: ref}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	var last verb.Verdict
+	last := verb.Verdict{Message: "the API server has not said yet where GatewaySync " + name + " stands"}
 	for n := 0; ; n++ {
-		v, err := w.look(waiting)
+		looking := waiting
+		if n == 0 { // who waits for a moment only hears where it stands, too
+			looking = ctx
+		}
+		v, err := w.look(looking)
 		switch {
 		case err == nil:
 			last = v
@@ -101,12 +144,12 @@ func (c *cli) await(ctx context.Context, p place, name, ref string, l *limits) (
 			if ended, err := w.ended(v, l); ended {
 				return v, err
 			}
-		case waiting.Err() == nil && !passing(err):
+		case looking.Err() == nil && !kube.Passing(err):
 			return last, p.explain(name, err)
-		case waiting.Err() == nil:
+		case looking.Err() == nil:
 			w.tell("the API server does not answer, trying again: " + err.Error())
 		}
-		if !pause(waiting, interval(n)) {
+		if !pace.Wait(waiting, interval(n)) {
 			break
 		}
 	}
@@ -119,16 +162,6 @@ func (c *cli) await(ctx context.Context, p place, name, ref string, l *limits) (
 // interval is the pause after the look n: short at first, when most of it happens.
 func interval(n int) time.Duration {
 	return min(250*time.Millisecond+time.Duration(n)*50*time.Millisecond, 2*time.Second)
-}
-
-// passing reports whether an error may be gone by itself: the API server is away, or busy.
-func passing(err error) bool {
-	if _, answered := errors.AsType[*apierrors.StatusError](err); !answered {
-		_, undecodable := errors.AsType[*kube.UndecodableError](err)
-		return !undecodable
-	}
-	return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)
 }
 
 const maxLook = 10 * time.Second
@@ -145,33 +178,20 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 		return verb.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and made anew meanwhile", w.name)
 	}
 	w.uid = gs.UID
-	v := verb.Judge(gs, w.ref, nil)
-	if w.ref == "" {
-		w.ref = v.Ref
+	v, err := verb.Look(ctx, w.Dynamic, gs, w.ref)
+	if w.lapses != "" && v.Phase == verb.Overtaken && v.Ref == w.lapses { // git was seen to have moved on from what is held off
+		w.ref, w.lapses = v.Ref, ""
+		v, err = verb.Look(ctx, w.Dynamic, gs, w.ref)
 	}
-	for _, b := range v.Behind { // a failure counts for a request only once the gateway has dealt with it
-		if v.Phase == verb.Progressing && b.Reason.Class() == v1alpha1.ClassStalled {
-			return verb.Judge(gs, w.ref, w.reports(ctx)), nil
-		}
+	if err != nil && !w.blind && ctx.Err() == nil {
+		fmt.Fprintln(w.talk, clean(err.Error()))
+		w.blind = true
+	}
+	w.heldOff = heldOff(gs)
+	if w.ref == "" {
+		w.ref, w.lapses = v.Ref, w.heldOff
 	}
 	return v, nil
-}
-
-// reports are the SyncReports, by pod; none where they cannot be read.
-func (w *watcher) reports(ctx context.Context) map[string]*v1alpha1.SyncReport {
-	list, _, err := kube.SyncReports(w.Dynamic, w.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + w.name})
-	if err != nil {
-		if !w.blind && ctx.Err() == nil {
-			fmt.Fprintf(w.talk, "SyncReports cannot be read, so a failure is known only once all gateways have dealt with the request: %s\n", clean(err.Error()))
-			w.blind = true
-		}
-		return nil
-	}
-	reports := make(map[string]*v1alpha1.SyncReport, len(list))
-	for _, r := range list {
-		reports[r.Name] = r
-	}
-	return reports
 }
 
 // ended reports whether a verdict ends the wait, and as what.
@@ -183,6 +203,10 @@ func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 	}
 	switch v.Phase {
 	case verb.Succeeded:
+		if l.noRollback && w.heldOff != "" {
+			return true, outcome(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
+				v1alpha1.ReasonRolledBack, w.heldOff, verb.Short(v.Ref), w.name, w.heldOff, help(v1alpha1.ReasonRolledBack))
+		}
 		return true, nil
 	case verb.Overtaken:
 		return true, outcome(exitSuperseded, "superseded: %s", v.Message)
@@ -234,16 +258,6 @@ func others(v verb.Verdict) string {
 		b.WriteString("\n  " + cut(g.String()))
 	}
 	return b.String()
-}
-
-// help is where to read on about a reason.
-func help(reason v1alpha1.Reason) string {
-	for _, r := range v1alpha1.Reasons {
-		if r.Reason == reason {
-			return "\nWhat to do: docs/troubleshooting.md#" + strings.ToLower(string(reason))
-		}
-	}
-	return ""
 }
 
 // tell says on a terminal how far it is, when that is news.

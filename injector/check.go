@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/check"
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -20,27 +21,23 @@ const (
 )
 
 // checkWebhook is the command check: does the webhook answer as the API server would ask it?
-func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("injector "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
 	configuration := f.String("webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration")
-	if err := f.Parse(args); err != nil {
-		return exitUsage
+	if err := daemon.Parse(f, args); err != nil {
+		return err
 	}
 	if f.NArg() > 0 {
 		fmt.Fprintf(stderr, "injector %s: unexpected argument %q\n", commandCheck, f.Arg(0))
-		return exitUsage
+		return daemon.ErrUsage
 	}
 	clients, err := kube.Connect(*kubeconfig, "stoker-injector-check/"+version)
-	if err == nil {
-		err = check.Run(ctx, check.Config{
-			Client: clients.Core, Configuration: *configuration, Out: stdout, Within: checkWithin, Every: checkEvery,
-		})
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "injector %s: %v\n", commandCheck, err)
-		return exitFailed
+		return err
 	}
-	return exitDone
+	return check.Run(ctx, check.Config{
+		Client: clients.Core, Configuration: *configuration, Out: stdout, Within: checkWithin, Every: checkEvery,
+	})
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,13 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/program"
+	"stoker.io/stoker/test/reference"
 )
 
 // The injector writes what the agent reads, and all that it needs.
 func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
 	_, section, _ := strings.Cut(readFile(t, "../docs/agent.md"), "\n### Environment\n")
 	section, _, _ = strings.Cut(section, "\n### ")
-	rows := cells(section, 2)
+	rows := reference.Rows(section, 2)
 	require.NotEmpty(t, rows)
 	files, err := filepath.Glob("inject/testdata/golden/*/patch.json")
 	require.NoError(t, err)
@@ -119,13 +119,4 @@ func container(t *testing.T, ops []inject.Op) corev1.Container {
 // maxBinary is a ceiling, not a goal. Most of it is client-go.
 const maxBinary = 40 << 20
 
-func TestTheReleaseBinaryStaysSmall(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "injector")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	fi, err := os.Stat(file)
-	require.NoError(t, err)
-	assert.LessOrEqual(t, fi.Size(), int64(maxBinary), "see which dependency came in: go version -m, go tool nm -size")
-}
+func TestTheReleaseBinaryStaysSmall(t *testing.T) { program.Small(t, "injector", maxBinary) }

@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -76,7 +78,15 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 	w.eventually("they are told why", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 
 	w.gatewaySync(plant)
+	w.eventually("one has its agent", func() bool {
+		uids, injected := w.pods(plant)
+		return len(uids) == 3 && injected == 1
+	})
+	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	_, injected = w.pods(plant)
+	require.Equal(t, 1, injected, "the next is evicted only when an agent has started")
 	w.eventually("all have agents", func() bool {
+		w.startAgents(plant)
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 3
 	})
@@ -110,6 +120,7 @@ func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testin
 
 	w.gatewaySync(plant)
 	w.eventually("three pods with agents", func() bool {
+		w.startAgents(plant)
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 3
 	})
@@ -121,6 +132,77 @@ func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testin
 		}
 	}
 	assert.Equal(t, 2, evicted)
+}
+
+// startAgents does what kubelets would say of agents that have started.
+func (w *world) startAgents(namespace string) {
+	w.Helper()
+	list, err := w.client.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{})
+	require.NoError(w, err)
+	for i := range list.Items {
+		if p := &list.Items[i]; inject.Has(p) && len(p.Status.InitContainerStatuses) == 0 {
+			patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"initContainerStatuses":[{"name":%q,"image":"i","imageID":"i","ready":true,"restartCount":0,"started":true,"state":{"running":{}}}]}}`, p.UID, inject.Container)
+			_, err := w.client.CoreV1().Pods(namespace).Patch(w.Context(), p.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				require.NoError(w, err)
+			}
+		}
+	}
+}
+
+// A LimitRange that every namespace of a cluster may have refuses the agent: one gateway is lost for it, whichever replica runs
+// upkeep, nobody calls the fleet empty, and when the agent may come all go on.
+func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	runs, answers := w.start(), w.start()
+	upkeep := func(in *injector) bool { return strings.Contains(in.log.String(), "upkeep begins") }
+	w.eventually("one of them runs upkeep", func() bool { return upkeep(runs) || upkeep(answers) })
+	if upkeep(answers) {
+		runs, answers = answers, runs
+	}
+	w.install(answers)
+	plant := w.cluster.Namespace(t)
+	limits := w.client.CoreV1().LimitRanges(plant)
+	_, err := limits.Create(t.Context(), &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "least"}, Spec: corev1.LimitRangeSpec{
+		Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("128Mi")}}},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	// A redundant pair, and another gateway.
+	for _, name := range []string{"a", "b", "c"} {
+		set := statefulSet(name, 1)
+		set.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("4Gi")}
+		w.stateful(plant, set)
+	}
+	before, _ := w.pods(plant)
+	w.gatewaySync(plant)
+	left := func() int {
+		after, injected := w.pods(plant)
+		assert.Zero(t, injected)
+		for name, uid := range after {
+			assert.Equal(t, before[name], uid)
+		}
+		return len(after)
+	}
+	w.eventually("one is evicted", func() bool { return left() == 2 })
+	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	assert.Equal(t, 2, left())
+	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+
+	runs.stop()
+	w.eventually("the other runs upkeep", func() bool { return upkeep(answers) })
+	time.Sleep(settled + 3*time.Second)
+	assert.Equal(t, 2, left(), "what the one before evicted is known")
+
+	require.NoError(t, limits.Delete(t.Context(), "least", metav1.DeleteOptions{}))
+	w.eventually("all have agents", func() bool {
+		w.startAgents(plant)
+		_, injected := w.pods(plant)
+		return injected == 3
+	})
+	told := w.events(plant)
+	for name := range before {
+		assert.Equal(t, 1, told["PodEvictedForRepair Pod/"+name])
+	}
 }
 
 // An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
@@ -139,9 +221,13 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	})
 	uids, injected := w.pods(plant)
 	assert.Zero(t, injected)
-	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	in.stop()
+	next := w.start()
+	w.eventually("another replica runs upkeep, and its webhook is ready, as far as it can tell", func() bool { return strings.Contains(next.log.String(), "upkeep begins") && next.ready() })
+	time.Sleep(settled + 3*time.Second) // as long as an eviction after the other would take
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
+	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
 	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
 }
 
@@ -174,7 +260,7 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(routed + 3*time.Second) // as long as an eviction would take if it were ready
+	time.Sleep(settled + 3*time.Second) // as long as an eviction would take if it were ready
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	w.install(in)
@@ -230,6 +316,16 @@ func TestADisruptionBudgetIsRespected(t *testing.T) {
 	})
 	w.gatewaySync(plant)
 	w.eventually("an eviction was tried", func() bool { return strings.Contains(w.metrics(in), `stoker_repair_evictions_total{result="blocked"}`) })
+	w.eventually("and it is told why nothing comes of it", func() bool {
+		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="MissingSidecar"} 1`) && w.events(plant)["NotInjected Pod/site-0"] > 0
+	})
+	events, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var notes []string
+	for _, e := range events.Items {
+		notes = append(notes, e.Note)
+	}
+	assert.Contains(t, strings.Join(notes, "\n"), "PodDisruptionBudget")
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/injector/admission"
+	"stoker.io/stoker/internal/daemon"
 )
 
 func readFile(t testing.TB, path string) string {
@@ -50,8 +51,8 @@ func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 	ready := false
 	servers := map[string]http.Handler{
 		"webhook": admission.New(admission.Config{}).Routes(),
-		"health":  healthHandler(func() bool { return ready }),
-		"metrics": metricsHandler(prometheus.NewRegistry()),
+		"health":  daemon.Health(func() bool { return ready }, "waiting"),
+		"metrics": daemon.Metrics(prometheus.NewRegistry()),
 	}
 	want := map[string]int{
 		"webhook POST /mutate": http.StatusUnsupportedMediaType, "health GET /healthz": http.StatusOK, "health GET /readyz": http.StatusServiceUnavailable,

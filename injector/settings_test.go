@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +18,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/admission"
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/reference"
 )
 
 func noEnv(string) string { return "" }
@@ -28,20 +28,20 @@ func noEnv(string) string { return "" }
 func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"--repair=never", "--certificates=x", "--log-level=loud", "--watch-namespace=A", "--watch-label-selector=a=b=c",
-		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "extra"}, noEnv, &out)
-	require.ErrorIs(t, err, errUsage)
-	for _, want := range []string{"--repair", "--certificates", "loud", `"A"`, "--watch-label-selector", "--agent-resources", "Sometimes", `"extra"`, "--agent-image:", "POD_NAMESPACE"} {
+		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "--repair-delay=2h", "extra"}, noEnv, &out)
+	require.ErrorIs(t, err, daemon.ErrUsage)
+	for _, want := range []string{"--repair", "--certificates", "loud", `"A"`, "--watch-label-selector", "--agent-resources", "Sometimes", "--repair-delay", `"extra"`, "--agent-image:", "POD_NAMESPACE"} {
 		assert.Contains(t, out.String(), want)
 	}
 }
 
 func TestHelpAndVersionAreNoErrors(t *testing.T) {
 	var out bytes.Buffer
-	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
+	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
 	assert.Contains(t, out.String(), "--agent-image")
-	assert.Equal(t, exitDone, run(t.Context(), []string{"--version"}, noEnv, &out, io.Discard))
-	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, noEnv, io.Discard, io.Discard))
-	assert.Equal(t, exitFailed, run(t.Context(), []string{"--agent-image=a:1", "--namespace=x", "--kubeconfig=/nowhere"}, noEnv, io.Discard, io.Discard))
+	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--version"}, noEnv, &out, io.Discard))
+	assert.Equal(t, daemon.ExitUsage, run(t.Context(), []string{"--nonsense"}, noEnv, io.Discard, io.Discard))
+	assert.Equal(t, daemon.ExitFailed, run(t.Context(), []string{"--agent-image=a:1", "--namespace=x", "--kubeconfig=/nowhere"}, noEnv, io.Discard, io.Discard))
 }
 
 func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
@@ -57,7 +57,7 @@ func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:", "agent@sha256:12", "agent:1@"} {
+	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:", "agent@sha256:12", "agent:1@", "agent:a b", "a//b:1", "a//b@" + digest} {
 		_, err := parseImage(text)
 		assert.Error(t, err, text)
 	}
@@ -73,9 +73,15 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 		}
 		return ""
 	}
-	s, err := parse(c.Args, env, io.Discard)
+	image := deployment.Spec.Template.Annotations["stoker.io/image-of-agents"]
+	args := slices.Clone(c.Args)
+	for i := range args { // as the kubelet does
+		args[i] = strings.ReplaceAll(args[i], "$(AGENT_IMAGE)", image)
+	}
+	s, err := parse(args, env, io.Discard)
 	require.NoError(t, err)
 	assert.Equal(t, "x", s.Pod)
+	assert.Equal(t, image, s.image.Repository+":"+s.image.Tag)
 	for _, p := range c.Ports {
 		addr := map[string]string{"webhook": s.WebhookAddr, "health": s.HealthAddr, "metrics": s.MetricsAddr}[p.Name]
 		_, port, _ := strings.Cut(addr, ":")
@@ -90,67 +96,15 @@ func TestTheShippedWebhookConfigurationIsTheOneThatTheInjectorExpects(t *testing
 	assert.Equal(t, admission.Webhooks(admission.Installation{Namespace: system, TimeoutSeconds: 2}), got.Webhooks)
 }
 
-// cells returns the first n cells of every table row whose first cell is code.
-func cells(doc string, n int) map[string][]string {
-	rows := map[string][]string{}
-	for line := range strings.Lines(doc) {
-		c := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		if len(c) >= n && strings.HasPrefix(strings.TrimSpace(c[0]), "`") {
-			key := strings.Trim(strings.TrimSpace(c[0]), "`")
-			for _, v := range c[1:n] {
-				rows[key] = append(rows[key], strings.Trim(strings.TrimSpace(v), "`"))
-			}
-		}
-	}
-	return rows
-}
-
 func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
-	rows := cells(readFile(t, "../docs/injector.md"), 2)
 	var s settings
-	var names []string
-	s.flags(io.Discard).VisitAll(func(f *flag.Flag) {
-		names = append(names, "--"+f.Name)
-		row, ok := rows["--"+f.Name]
-		if !assert.True(t, ok, "docs/injector.md does not list --%s", f.Name) {
-			return
-		}
-		if f.DefValue != "" && f.DefValue != "false" {
-			assert.Equal(t, f.DefValue, row[0], "--%s", f.Name)
-		}
-	})
-	for name := range rows {
-		if strings.HasPrefix(name, "--") {
-			assert.Contains(t, names, name, "docs/injector.md lists a flag that is not there")
-		}
-	}
+	reference.Flags(t, "../docs/injector.md", s.flags(io.Discard))
 }
 
 func TestTheReferenceListsEveryMetric(t *testing.T) {
-	rows := cells(readFile(t, "../docs/injector.md"), 2)
 	reg := prometheus.NewRegistry()
 	metrics.NewInjector(reg, "v")
-	descs := make(chan *prometheus.Desc, 100)
-	reg.Describe(descs)
-	close(descs)
-	name := regexp.MustCompile(`fqName: "([^"]+)"`)
-	labels := regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
-	var names []string
-	for d := range descs {
-		m := name.FindStringSubmatch(d.String())[1]
-		names = append(names, m)
-		row, ok := rows[m]
-		if !assert.True(t, ok, "docs/injector.md does not list %s", m) {
-			continue
-		}
-		documented := strings.ReplaceAll(strings.ReplaceAll(row[0], "`", ""), " ", "")
-		assert.Equal(t, strings.ReplaceAll(labels.FindStringSubmatch(d.String())[1], " ", ""), documented, m)
-	}
-	for m := range rows {
-		if strings.HasPrefix(m, "stoker_") {
-			assert.Contains(t, names, m, "docs/injector.md lists a metric that is not there")
-		}
-	}
+	reference.Metrics(t, "../docs/injector.md", reg)
 }
 
 // The page about pods leads to every reason that a pod can be left out for, and says nothing that is not so.

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// routed is how long after this replica became ready Services lead to it, with room: the kubelet's probe, the
+// repairDelay is how long after this replica became ready Services lead to it, with room: the kubelet's probe, the
 // EndpointSlice and every node's proxy come in between. A pod that is evicted sooner gets a successor without an agent.
-const routed = 10 * time.Second
+const repairDelay = 10 * time.Second
 
 // steady returns whether ready has held for at least d. It has to be asked more often than ready changes.
 func steady(ready func() bool, d time.Duration, now func() time.Time) func() bool {

@@ -21,7 +21,8 @@ import (
 // lease is the lock by which one replica at a time runs upkeep.
 const lease = "stoker-injector-upkeep"
 
-// Times of the lock. Two replicas that work at once for a moment do no harm: each write is one that both would make.
+// Times of the lock. Two replicas that work at once for a moment do no harm: each write is one that both would make, but for
+// an eviction, which is written into the lock first, and there only by who holds it.
 const (
 	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
@@ -65,7 +66,7 @@ func (t *term) run(ctx context.Context) error {
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 			Lock: lock, LeaseDuration: leaseFor, RenewDeadline: renewWithin, RetryPeriod: retryEvery, ReleaseOnCancel: true, Name: lease,
 			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(ctx context.Context) { t.lead(ctx, clients) },
+				OnStartedLeading: func(ctx context.Context) { t.lead(ctx, clients, lock.Identity()) },
 				OnStoppedLeading: func() {},
 			},
 		})
@@ -84,13 +85,14 @@ func (t *term) ended() {
 	defer t.busy.Unlock()
 }
 
-func (t *term) lead(ctx context.Context, clients kube.Clients) {
+func (t *term) lead(ctx context.Context, clients kube.Clients, holder string) {
 	t.busy.Lock()
 	defer t.busy.Unlock()
 	u, err := upkeep.New(upkeep.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
 		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: upkeep.Repair(t.settings.Repair),
-		Answering: steady(t.ready, routed, time.Now), Instance: instance(t.settings), Metrics: t.metrics, Log: t.log,
+		Lock:      upkeep.Lock{Namespace: t.settings.Namespace, Name: lease, Holder: holder},
+		Answering: steady(t.ready, t.settings.RepairDelay, time.Now), Instance: instance(t.settings), Metrics: t.metrics, Log: t.log, Now: clients.Now,
 	})
 	if err == nil {
 		t.current.Store(u)

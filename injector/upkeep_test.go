@@ -85,7 +85,7 @@ func TestARoleBindingOfSomebodyElseIsLeftAsItIs(t *testing.T) {
 
 func (w *world) metrics(in *injector) string {
 	w.Helper()
-	return get(w.T, "http://"+in.log.address("metrics-addr")+"/metrics")
+	return get(w.T, "http://"+in.log.Address("metrics-addr")+"/metrics")
 }
 
 func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
@@ -147,12 +147,14 @@ func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
 	assert.Equal(t, before, versions())
 }
 
-// C6: in namespaces that are not watched nothing is read, written or injected, by rights as by will.
-func TestNamespacesThatAreNotWatchedStayUntouched(t *testing.T) {
+// C6: in namespaces that are not watched nothing is read, written or injected, by rights as by will. One that is watched, and
+// whose rights are gone with it since somebody made it anew, stops nothing in the others.
+func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
-	plant, other := w.cluster.Namespace(t), w.cluster.Namespace(t)
+	plant, other, anew := w.cluster.Namespace(t), w.cluster.Namespace(t), w.cluster.Namespace(t)
 	w.narrow(plant)
-	one, two := w.start("--watch-namespace="+plant), w.start("--watch-namespace="+plant)
+	one, two := w.start("--watch-namespace="+plant, "--watch-namespace="+anew), w.start("--watch-namespace="+plant, "--watch-namespace="+anew)
+	one.without, two.without = anew, anew
 	// As if the selector of the webhook configuration had been forgotten.
 	w.install(one, func(h *admissionregv1.MutatingWebhook) { h.NamespaceSelector = nil })
 	w.gatewaySync(plant)
@@ -164,6 +166,10 @@ func TestNamespacesThatAreNotWatchedStayUntouched(t *testing.T) {
 	w.eventually("the watched one is looked after", func() bool {
 		return w.status(plant)["Ready"] == "Unknown/AgentsAway" && slices.Equal(w.subjects(plant), []string{"default"})
 	})
+	for _, in := range []*injector{one, two} {
+		w.eventually("it is ready", in.ready)
+		assert.Regexp(t, "GatewaySyncs cannot be watched.*namespace .{0,3}"+anew, in.log.String(), "and says what it cannot serve")
+	}
 	time.Sleep(time.Second)
 	assert.Empty(t, w.status(other))
 	assert.Empty(t, w.subjects(other))
@@ -200,22 +206,18 @@ func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 	w.install(replicas[0])
 	served := map[string]bool{}
 	for _, in := range replicas {
-		w.eventually("it is ready", func() bool {
-			res, err := http.Get("http://" + in.health + "/readyz")
-			if err != nil {
-				return false
-			}
-			defer res.Body.Close()
-			return res.StatusCode == http.StatusOK
-		})
+		w.eventually("it is ready", in.ready)
 		served[serial(t, in.webhook)] = true
 	}
 	assert.Len(t, served, 1)
-	var leads int
-	for _, in := range replicas {
-		leads += strings.Count(in.log.String(), "upkeep begins")
+	begun := func() (n int) {
+		for _, in := range replicas {
+			n += strings.Count(in.log.String(), "upkeep begins")
+		}
+		return n
 	}
-	assert.Equal(t, 1, leads, "one of them runs upkeep")
+	w.eventually("one of them runs upkeep", func() bool { return begun() > 0 })
+	assert.Equal(t, 1, begun(), "and no other")
 
 	// The one that does goes: another takes over.
 	for _, in := range replicas {
@@ -223,13 +225,7 @@ func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 			in.stop()
 		}
 	}
-	w.eventually("another runs upkeep", func() bool {
-		n := 0
-		for _, in := range replicas {
-			n += strings.Count(in.log.String(), "upkeep begins")
-		}
-		return n == 2
-	})
+	w.eventually("another runs upkeep", func() bool { return begun() == 2 })
 }
 
 // C1: pods with every kind of annotation are each their own problem.
@@ -255,6 +251,15 @@ func TestOddAnnotationsStopNobodyElse(t *testing.T) {
 	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good"))))
 	assert.Less(t, time.Since(begun), 10*time.Second)
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+}
+
+func (in *injector) ready() bool {
+	res, err := http.Get("http://" + in.health + "/readyz")
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	return res.StatusCode == http.StatusOK
 }
 
 func serial(t *testing.T, address string) string {

@@ -31,10 +31,18 @@ func (d *Dir) identify() error {
 	return nil
 }
 
-// Current reports whether what is open still is what its path leads to: another directory may have been put there, or
-// .stoker removed and with it the lock. Then the error is ErrMoved, and so is that of what writes; Close and Open start
-// anew. It costs three stats.
+// Current reports whether what is open still is what its path leads to: another directory may have been put there,
+// .stoker removed and with it the lock, or a backup copied over the manifest, through the inode that is open. Then the
+// error is ErrMoved, and so is that of what writes; Close and Open start anew. It costs four stats.
 func (d *Dir) Current() error {
+	if err := d.there(); err != nil {
+		return err
+	}
+	return d.sameManifest()
+}
+
+// there is Current without the manifest.
+func (d *Dir) there() error {
 	fi, err := os.Stat(d.path)
 	if err := same(d.is.top, fi, err, "another directory is at %s", d.path); err != nil {
 		return err
@@ -48,6 +56,29 @@ func (d *Dir) Current() error {
 	if d.is.lock != nil {
 		fi, err := d.top.Lstat(ownDir + "/" + lockFile)
 		return same(d.is.lock, fi, err, "%s/%s was removed or replaced", ownDir, lockFile)
+	}
+	return nil
+}
+
+// sameManifest is ErrMoved where the manifest that is open is not what lies there now, or turned out damaged since: with
+// it nothing can be told any more. Who only looks has one of its own, whatever another agent writes.
+func (d *Dir) sameManifest() error {
+	if d.o.ReadOnly {
+		return nil
+	}
+	m := d.manifest()
+	if m.torn.Load() {
+		return fmt.Errorf("%w: %s/%s was damaged", ErrMoved, ownDir, manifestFile)
+	}
+	fi, err := d.top.Lstat(ownDir + "/" + manifestFile)
+	if m.is == nil && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := same(m.is, fi, err, "%s/%s was removed or replaced", ownDir, manifestFile); err != nil {
+		return err
+	}
+	if m.is.Size() != fi.Size() || !m.is.ModTime().Equal(fi.ModTime()) {
+		return fmt.Errorf("%w: %s/%s was written over", ErrMoved, ownDir, manifestFile)
 	}
 	return nil
 }

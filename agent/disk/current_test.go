@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
 )
 
 // F14: a directory that is no longer at its path is written no more, whatever was put in its place; opening it again
@@ -61,6 +63,88 @@ func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 			assertNoLeftovers(t, root)
 		})
 	}
+}
+
+// What is copied over the files of .stoker leaves every inode where it was: an older manifest, a torn one, or one where there
+// was none. None of them may be planned with, or be written over as if it were the one that was read.
+func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
+	one, two, three := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"}), text(map[string]string{"projects/a": "3"})
+	for name, c := range map[string]struct {
+		over func(t *testing.T, path string, older []byte)
+		late bool // it is seen only when it is read
+		want plan.ID
+	}{
+		"by an older one": {over: func(t *testing.T, path string, older []byte) {
+			require.NoError(t, os.WriteFile(path, older, 0o600))
+			require.NoError(t, os.Chtimes(path, testTime, testTime))
+		}, want: one.id()},
+		"by half of one": {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 40)) }},
+		"by nothing":     {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Remove(path)) }},
+		"by a bad block": {over: func(t *testing.T, path string, _ []byte) {
+			fi, err := os.Stat(path)
+			require.NoError(t, err)
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			b[20] ^= 1
+			require.NoError(t, os.WriteFile(path, b, 0o600))
+			require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
+		}, late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			path := filepath.Join(root, ownDir, manifestFile)
+			d := open(t, root, Options{})
+			require.NoError(t, d.Current(), "there is none, and none was read")
+			apply(t, d, one)
+			older, err := os.ReadFile(path)
+			require.NoError(t, err)
+			apply(t, d, two)
+			require.NoError(t, d.Current(), "it is our own that was written")
+			changes := planFor(t, d, three)
+			staged, err := d.Stage(t.Context(), changes, nil, three.source())
+			require.NoError(t, err)
+
+			c.over(t, path, older)
+			_, err = d.Drift(t.Context(), false)
+			if c.late {
+				require.ErrorIs(t, err, ErrDamaged)
+			}
+			require.ErrorIs(t, d.Current(), ErrMoved)
+			_, err = d.Drift(t.Context(), false)
+			require.ErrorIs(t, err, ErrMoved)
+			res, err := staged.Apply(t.Context(), head(three))
+			require.ErrorIs(t, err, ErrMoved)
+			assert.False(t, res.Applied)
+			_, err = d.Stage(t.Context(), changes, nil, three.source())
+			require.ErrorIs(t, err, ErrMoved)
+			assert.Equal(t, "2", contents(t, root)["projects/a"])
+
+			require.NoError(t, d.Close())
+			d = open(t, root, Options{})
+			require.NoError(t, d.Current())
+			assert.Equal(t, c.want, d.Manifest().Header().Commit)
+			apply(t, d, three)
+			assert.Equal(t, "3", contents(t, root)["projects/a"])
+		})
+	}
+}
+
+func TestManifestThatCameWhereThereWasNoneIsReadFirst(t *testing.T) {
+	from, root := seeded(t), seeded(t)
+	one := text(map[string]string{"projects/a": "1"})
+	apply(t, open(t, from, Options{}), one)
+	d := open(t, root, Options{})
+	b, err := os.ReadFile(filepath.Join(from, ownDir, manifestFile))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(root, ownDir, manifestFile), b, 0o600))
+	_, err = tryApply(t, d, one)
+	require.ErrorIs(t, err, ErrMoved)
+
+	looking, err := Open(root, Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(root, ownDir, manifestFile)))
+	assert.NoError(t, looking.Current(), "who only looks has what it opened")
+	require.NoError(t, looking.Close())
 }
 
 func TestDirectoryThatIsGoneIsMoved(t *testing.T) {

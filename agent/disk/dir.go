@@ -75,6 +75,7 @@ type Dir struct {
 	staged    *Staged    // the last one
 	pruned    time.Time  // when lost+found was last looked through
 	saved     string     // the run in lost+found that was written last
+	unadopted bool       // the last Drift could not write the manifest
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest
@@ -125,7 +126,7 @@ func (d *Dir) open() error {
 	if err := d.identify(); err != nil {
 		return err
 	}
-	if err := d.Current(); err != nil { // removed between opening and locking: another agent may have another lock
+	if err := d.there(); err != nil { // removed between opening and locking: another agent may have another lock
 		return err
 	}
 	if err := d.loadManifest(); err != nil {

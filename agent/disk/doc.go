@@ -60,5 +60,7 @@
 // Directories are opened name by name through os.Root, each looked at before and compared after it is opened, so that a
 // link is never followed, one inside the data directory no more than any other. On Linux names move by renameat2 between
 // open directories: an exchange for what is replaced, so that its name is never missing and its bytes, whatever they
-// are by then, are in our hands; no-replace for what is new.
+// are by then, are in our hands; no-replace for what is new. On a file system without these (NFS, some FUSE) what is
+// replaced is moved aside, and the new file gets its name by a hard link: for that moment the name is missing, but nothing
+// is overwritten. Where there are no hard links either, what the gateway puts there in that moment is.
 package disk

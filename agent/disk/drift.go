@@ -21,6 +21,7 @@ type Drift struct {
 	// Paths are ten of them, sorted.
 	Paths []Drifted `json:"paths,omitempty"`
 	// Adopted counts the files that the gateway only rewrote: the manifest has their new bytes now, and they are no drift.
+	// Where the manifest cannot be written they are none either, and are read again by the next look.
 	Adopted int `json:"adopted,omitempty"`
 	// Checked is the number of files that were looked at, Hashed of those that were read.
 	Checked int `json:"checked"`
@@ -74,20 +75,29 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	}
 	c.thumbnails()
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
-	if len(c.adopt) > 0 && !d.o.ReadOnly {
-		k := 0
-		_, err := d.rewrite(m.header, func() (edit, bool) {
-			if k == len(c.adopt) {
-				return edit{}, false
-			}
-			k++
-			return edit{editSet, record{Owned: c.adopt[k-1]}}, true
-		})
-		if err != nil {
-			return Drift{}, fmt.Errorf("adopt what the gateway rewrote: %w", err)
-		}
+	if !d.o.ReadOnly {
+		d.adopt(m.header, c.adopt)
 	}
 	return c.Drift, nil
+}
+
+// adopt puts records of what the gateway rewrote into the manifest. A volume that is full keeps nobody from seeing drift.
+func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
+	if len(list) == 0 {
+		return
+	}
+	k := 0
+	_, err := d.rewrite(h, func() (edit, bool) {
+		if k == len(list) {
+			return edit{}, false
+		}
+		k++
+		return edit{editSet, record{Owned: list[k-1]}}, true
+	})
+	if err != nil && !d.unadopted {
+		d.log.Warn("what the gateway rewrote cannot be noted in the manifest and is read again at each look for drift", "files", len(list), "error", err)
+	}
+	d.unadopted = err != nil
 }
 
 type driftCheck struct {

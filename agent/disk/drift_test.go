@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -90,6 +91,28 @@ func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
 	assert.Equal(t, blobID([]byte(signed)), rec.Want)
 	assert.Equal(t, blobID([]byte(resigned)), rec.Have)
 	assert.Equal(t, 12, d.Manifest().Header().Files)
+}
+
+// A volume that is full hides no drift: what the gateway rewrote cannot be adopted then, and is when there is room again.
+func TestDriftIsSeenOnAFullVolume(t *testing.T) {
+	root, d := driftWorld(t)
+	put(t, root, "projects/p/a/resource.json", resigned)
+	put(t, root, "projects/p/b/view.json", "edited")
+	full := true
+	d.o.around = func(e effect, do func() error) error {
+		if full && e.op == "fill" {
+			return syscall.ENOSPC
+		}
+		return do()
+	}
+	paths := []Drifted{{"projects/p/b/view.json", Modified}}
+	for range 2 {
+		assert.Equal(t, Drift{Files: 1, Paths: paths, Adopted: 1, Checked: 12, Hashed: 2}, drift(t, d, false))
+	}
+	full = false
+	assert.Equal(t, Drift{Files: 1, Paths: paths, Adopted: 1, Checked: 12, Hashed: 2}, drift(t, d, false))
+	assert.Equal(t, Drift{Files: 1, Paths: paths, Checked: 12, Hashed: 1}, drift(t, d, false))
+	assertNoLeftovers(t, root)
 }
 
 // An edit that leaves size and mtime as they were is found by the full check.

@@ -19,7 +19,7 @@ var ErrDamaged = errors.New("damaged")
 // ErrReadOnly says that the Dir was opened only to look.
 var ErrReadOnly = errors.New("the data directory was opened read-only")
 
-// ErrMoved says that the open directory, or what the agent has in it, is no longer at its path; see Dir.Current.
+// ErrMoved says that the open directory, or what the agent has in it, is no longer what its path leads to; see Dir.Current.
 var ErrMoved = errors.New("the data directory is not the one that was opened")
 
 // damaged makes an error that is ErrDamaged and says what is wrong.

@@ -136,7 +136,7 @@ func (d *Dir) SetNote(name string, b []byte) error {
 	case len(b) > maxNote:
 		return fmt.Errorf("the note %s has %d bytes, more than %d", name, len(b), maxNote)
 	}
-	if err := d.Current(); err != nil {
+	if err := d.there(); err != nil {
 		return err
 	}
 	if b == nil {

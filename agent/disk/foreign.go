@@ -9,7 +9,8 @@ import (
 )
 
 // ForeignError says that the gateway wrote between the plan and the moment in which its files were replaced, and that
-// the caller had asked for nothing of it to be replaced: see RefuseForeign. The next plan sees these files as conflicts.
+// the caller had asked for nothing of it to be replaced (see RefuseForeign), or that what it wrote belongs to more than
+// was replaced (see torn). The next plan sees these files as conflicts.
 type ForeignError struct {
 	Paths []string // sorted
 }
@@ -31,10 +32,10 @@ func (s *Staged) RefuseForeign() {
 	s.run.refuse = true
 }
 
-// checkForeign looks through what the run displaced, where that was asked for.
+// checkForeign looks through what the run displaced.
 func (r *run) checkForeign() error {
 	// After a crash the manifest may be in place already: it says that this was looked at.
-	if !r.refuse || r.redo && baseOf(r.d.manifest()) != r.base {
+	if r.redo && baseOf(r.d.manifest()) != r.base {
 		return nil
 	}
 	f := &ForeignError{}
@@ -49,7 +50,10 @@ func (r *run) checkForeign() error {
 		if name == "" {
 			continue
 		}
-		foreign, err := r.foreign(i, name)
+		foreign, err := r.torn(i, name)
+		if err == nil && !foreign && r.refuse {
+			foreign, err = r.foreign(i, name)
+		}
 		if err != nil {
 			return err
 		}
@@ -84,6 +88,51 @@ func (r *run) foreign(at int, name string) (bool, error) {
 		return why != "", err // an empty one has nothing of anybody's
 	}
 	return true, nil
+}
+
+// torn reports whether what was displaced is a part of a resource that was saved on the gateway since the plan, of which
+// the run leaves the resource.json there. A gateway that goes by that one would keep what it loaded then, and nothing
+// would tell: a resource.json that somebody signed anew counts as git's. The next plan replaces it with its resource.
+func (r *run) torn(at int, name string) (bool, error) {
+	c, stg := &r.changes[at], r.stagingOf(at)
+	fi, err := stg.root.Lstat(name)
+	if err != nil || kindOf(fi) != plan.File {
+		return false, err
+	}
+	if now := statOf(fi); now.Size == c.Found.Size && now.Mtime == c.Found.Mtime {
+		return false, nil
+	}
+	dir, _ := split(c.Path)
+	signed, err := r.savedSince(dir + "/" + resource.File)
+	if err != nil || !signed {
+		return false, err
+	}
+	id, err := stg.id(name, r.buf)
+	return id != c.FoundID && id != c.ID, err
+}
+
+// savedSince reports whether a file that is ours, and that the run does not move, has other bytes than the plan knows.
+func (r *run) savedSince(path string) (bool, error) {
+	var seen plan.Owned
+	if i := r.find(path); i >= 0 {
+		c := &r.changes[i]
+		if c.Op != plan.Adopt {
+			return false, nil
+		}
+		seen = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}
+	} else {
+		rec, ok, err := r.d.manifest().get(path)
+		if err != nil || !ok || rec.dir {
+			return false, err
+		}
+		seen = rec.Owned
+	}
+	st, err := r.d.Stat(path)
+	if err != nil || st.Kind != plan.File || st.Size == seen.Size && st.Mtime == seen.Mtime {
+		return false, err
+	}
+	id, err := r.d.BlobID(path)
+	return id != seen.Have, err
 }
 
 // noise reports whether a file is one that the gateway rewrote by itself, as Drift adopts it.

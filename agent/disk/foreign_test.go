@@ -149,3 +149,64 @@ func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 		})
 	}
 }
+
+// A resource that is saved on the gateway after a plan that leaves its resource.json there is not replaced in part, for
+// the next plan has all of it; also where the process dies in between. What is no part of a save is saved and replaced.
+func TestASavedResourceIsNotReplacedInPart(t *testing.T) {
+	const meta, view, other = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/v/other.json"
+	one := text(map[string]string{meta: `{"n":1}`, view: "1", other: "1"})
+	two := text(map[string]string{meta: `{"n":1}`, view: "2", other: "1"})
+	for name, c := range map[string]struct {
+		wrote   []string
+		dies    bool
+		applied bool
+	}{
+		"the resource":                    {wrote: []string{view, meta}},
+		"the resource, and a crash":       {wrote: []string{view, meta}, dies: true},
+		"a file without a new signature":  {wrote: []string{view}, applied: true},
+		"the file that is not replaced":   {wrote: []string{other, meta}, applied: true},
+		"one more look at the same bytes": {applied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seededIn(t, memory(t))
+			d := open(t, root, Options{around: quick})
+			apply(t, d, one)
+			s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
+			require.NoError(t, err)
+			for _, p := range c.wrote {
+				put(t, root, p, "the gateway's "+p)
+			}
+			require.NoError(t, os.Chtimes(filepath.Join(root, meta), testTime, testTime))
+			before := snapshot(t, root)
+			if c.dies {
+				d.o.around = func(e effect, do func() error) error {
+					if e.op == "exchange" {
+						err := do()
+						d.o.around = func(effect, func() error) error { return errCut }
+						return err
+					}
+					return do()
+				}
+			}
+			res, err := s.Apply(t.Context(), head(two))
+			if c.dies {
+				require.ErrorIs(t, err, errCut)
+				require.NoError(t, d.Close())
+				d = open(t, root, Options{around: quick})
+			} else if !c.applied {
+				var f *ForeignError
+				require.ErrorAs(t, err, &f)
+				assert.Equal(t, []string{view}, f.Paths)
+			}
+			if c.applied {
+				require.NoError(t, err)
+				assert.Equal(t, "2", contents(t, root)[view])
+				assert.Equal(t, len(c.wrote) == 1, res.Saved == 1)
+			} else {
+				assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+				assert.Equal(t, one.id(), d.Manifest().Header().Commit)
+			}
+			assertNoLeftovers(t, root)
+		})
+	}
+}

@@ -33,6 +33,21 @@ type Lost struct {
 	File string `json:"file"`
 }
 
+// exact gives an entry that was read from an index the names that JSON cannot hold: File is the folder of the run, the path,
+// and perhaps a number.
+func (l Lost) exact() Lost {
+	run, _, _ := strings.Cut(l.File, "/")
+	raw := string(l.RawPath)
+	number, ok := strings.CutPrefix(l.File, run+"/"+inJSON(raw))
+	if raw != "" && inJSON(raw) == l.Path && ok {
+		l.Path, l.File = raw, run+"/"+raw+number
+	}
+	return l
+}
+
+// inJSON is what is left of a name in JSON: each byte that is no UTF-8 is another character there.
+func inJSON(name string) string { return string([]rune(name)) }
+
 var runNames = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
 
 func validRunName(s string) bool { return runNames.MatchString(s) }
@@ -73,7 +88,7 @@ func (d *Dir) LostAndFound() ([]Lost, error) {
 			if err := json.Unmarshal([]byte(line), &l); err != nil {
 				return nil, damaged("the index %s%s of lost+found: %w", name, indexSuffix, err)
 			}
-			all = append(all, l)
+			all = append(all, l.exact())
 		}
 	}
 	return all, nil

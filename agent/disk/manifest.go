@@ -4,12 +4,14 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"iter"
 	"math"
 	"os"
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -46,9 +48,11 @@ type block struct {
 // gone on to another one.
 type manifest struct {
 	f      io.ReaderAt // nil where there is none
+	is     fs.FileInfo // of f when it was opened
 	close  func() error
 	header plan.Header
 	blocks []block
+	torn   atomic.Bool // a block could not be read since
 
 	mu      sync.Mutex
 	cached  int // index of the block in records, -1 for none
@@ -68,7 +72,7 @@ func openManifest(f *os.File) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.close = f.Close
+	m.is, m.close = fi, f.Close
 	return m, nil
 }
 
@@ -149,9 +153,11 @@ func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
 	}
 	b := (*buf)[:x.size]
 	if _, err := m.f.ReadAt(b, x.off); err != nil {
+		m.torn.Store(true)
 		return nil, damaged("read block %d of the manifest: %w", i, err)
 	}
 	if crc32.Checksum(b, castagnoli) != x.sum {
+		m.torn.Store(true)
 		return nil, damaged("block %d of the manifest has another checksum", i)
 	}
 	return b, nil
@@ -188,6 +194,9 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 	}
 	if d.err == nil && i+1 < len(m.blocks) && prev >= m.blocks[i+1].first {
 		d.fail("blocks %d and %d of the manifest overlap", i, i+1)
+	}
+	if d.err != nil {
+		m.torn.Store(true)
 	}
 	return list, d.err
 }

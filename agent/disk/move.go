@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -23,6 +24,9 @@ func (r *run) move() error {
 			err = r.makeDir(&r.dirs[t.at])
 		case taskRmdir:
 			err = r.removeDir(&r.dirs[t.at])
+		}
+		if errors.Is(err, syscall.EBUSY) { // the next plan sees a mount
+			err = fmt.Errorf("%w: something was mounted there meanwhile, or the server of the volume has it open", err)
 		}
 		if err != nil {
 			return writing(err, "step %d of %d", i+1, len(r.tasks))
@@ -104,19 +108,28 @@ func (r *run) replace(at int, n *node, name string) error {
 	if err := r.d.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
 		return err
 	}
-	if err := r.d.removeTree(stg, asideName(at)); err != nil {
+	return r.replaceInTwo(at, n, name)
+}
+
+// replaceInTwo does it on a file system that cannot exchange: what lies at the name is moved aside, whatever it is by
+// then, and the staged file comes where nothing is. For that moment nothing is at the name; a second name for the old
+// file and one rename over the first would leave no such moment, and lose what the gateway puts there between the two.
+func (r *run) replaceInTwo(at int, n *node, name string) error {
+	c, stg := &r.changes[at], r.stagingOf(at)
+	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
+	if _, err := stg.root.Lstat(asideName(at)); err == nil {
+		return cameBack
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.link(n, name, stg, asideName(at)); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		// A directory, or a file system without hard links: for a moment nothing is at the name.
-		if err := r.d.rename(n, name, stg, asideName(at)); err != nil {
-			return err
-		}
+	if err := r.d.rename(n, name, stg, asideName(at)); err != nil {
+		return err
 	}
-	return r.d.rename(stg, slotName(at), n, name)
+	err := r.d.renameNew(stg, slotName(at), n, name)
+	if errors.Is(err, fs.ErrExist) {
+		return cameBack
+	}
+	return err
 }
 
 // mayReplaceDir refuses to put a file where a directory still has files that the plan does not speak of.
@@ -226,7 +239,7 @@ func (r *run) removeDir(x *directory) error {
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case isNotEmpty(err):
+	case isNotEmpty(err), errors.Is(err, syscall.EBUSY): // or a mount
 		x.kept = true
 		return nil
 	}

@@ -10,10 +10,9 @@ import (
 	"syscall"
 )
 
-// Outside Linux the package keeps its promises against crashes, but less against a gateway that writes at the very
-// moment of a rename: there is no exchange, so a file is linked aside before another is renamed over it, and what is
-// written between the two is lost; and a rename names its directories by path, through os.Root, which follows a link
-// that stays inside the data directory. Owners are not carried over. It is meant for development.
+// Outside Linux the package keeps its promises against crashes, but a file that is replaced is not there for a moment,
+// as on a file system that cannot exchange; and a rename names its directories by path, through os.Root, which follows a
+// link that stays inside the data directory. Owners are not carried over. It is meant for development.
 
 var errNoFlag = errors.New("rename flag not supported")
 
@@ -47,6 +46,9 @@ func syncfs(*os.File) error { return errors.ErrUnsupported }
 type mount struct{}
 
 func mountOf(*node) (mount, error) { return mount{}, nil }
+
+// mountPoints knows of none.
+func mountPoints() ([]string, error) { return nil, nil }
 
 type attrs struct {
 	known    bool

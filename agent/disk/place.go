@@ -88,7 +88,7 @@ func (p *placing) parents(i int) error {
 		return fmt.Errorf("look at the parents of %s: %w", c.Path, err)
 	}
 	if b, ok := errors.AsType[*blockedError](err); ok && writes(c.Op) {
-		k := p.find(b.path)
+		k := r.find(b.path)
 		if k < 0 || r.changes[k].Op != plan.Delete {
 			return blocked(c.Path, b)
 		}
@@ -200,17 +200,31 @@ func (p *placing) target(i int) (place, error) {
 
 // below marks the removes below a directory that a file replaces.
 func (p *placing) below(dir string) {
-	l := p.r.changes
-	from := sort.Search(len(l), func(k int) bool { return l[k].Path > dir+"/" })
-	for k := from; k < len(l) && strings.HasPrefix(l[k].Path, dir+"/"); k++ {
-		if l[k].Op == plan.Delete {
+	from, to := p.under(dir)
+	for k := from; k < to; k++ {
+		if p.r.changes[k].Op == plan.Delete {
 			p.inWay[k] = true
 		}
 	}
 }
 
-func (p *placing) find(path string) int {
+// under returns where the changes below a directory begin and end.
+func (p *placing) under(dir string) (from, to int) {
 	l := p.r.changes
+	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
+	to = from + sort.Search(len(l)-from, func(k int) bool { return !strings.HasPrefix(l[from+k].Path, dir+"/") })
+	return from, to
+}
+
+// needed reports whether a file comes below a directory.
+func (p *placing) needed(dir string) bool {
+	from, to := p.under(dir)
+	return slices.ContainsFunc(p.r.changes[from:to], func(c plan.Change) bool { return writes(c.Op) })
+}
+
+// find returns where a path is among the changes, -1 where it is not.
+func (r *run) find(path string) int {
+	l := r.changes
 	k := sort.Search(len(l), func(k int) bool { return l[k].Path >= path })
 	if k == len(l) || l[k].Path != path {
 		return -1
@@ -274,7 +288,8 @@ func (p *placing) mkdirs(path string) {
 	p.r.tasks = append(p.r.tasks, steps...)
 }
 
-// rmdirs adds the steps that remove directories of ours, innermost first, that may be empty after the removes.
+// rmdirs adds the steps that remove directories of ours, innermost first, that may be empty after the removes. Before the
+// writes those stay below which a file comes: nobody would make them again.
 func (p *placing) rmdirs(inWay bool) {
 	r := p.r
 	seen := map[string]bool{}
@@ -285,6 +300,9 @@ func (p *placing) rmdirs(inWay bool) {
 		}
 		for dir, _ := split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = split(dir) {
 			seen[dir] = true
+			if inWay && p.needed(dir) {
+				break // and so are all above it
+			}
 			// What cannot be read of the manifest fails when it is written; then nothing has moved for good.
 			if rec, ok, err := r.d.man.get(dir); err == nil && ok && rec.dir {
 				dirs = append(dirs, dir)

@@ -51,12 +51,12 @@ func (d *Dir) replay(r *run, forward bool) error {
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
-	if _, ok := r.staging[""]; !ok && errors.Is(err, fs.ErrNotExist) {
+	if notThere(err) { // removed, or in a volume that was mounted then and is not now: what lay there no start brings back
 		name := undoFile
 		if forward {
 			name = journalFile
 		}
-		return d.salvage(name, damaged("the staging folder that belongs to the journal is gone"))
+		return d.salvage(name, damaged("a staging folder that belongs to the journal is gone: %w", err))
 	}
 	if err != nil {
 		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
@@ -91,14 +91,25 @@ func (d *Dir) replay(r *run, forward bool) error {
 	return nil
 }
 
-// salvage deals with a journal that cannot be read. Bytes of the gateway may lie in staging, and nobody knows any more
-// which: all of it goes to lost+found.
+// salvage deals with a journal that cannot be read, or followed. Bytes of the gateway may lie in staging, and nobody knows
+// any more which: all of it goes to lost+found.
 func (d *Dir) salvage(name string, cause error) error {
-	d.log.Error("the journal of an interrupted sync cannot be read; what was staged goes to lost+found and the next sync compares every file", "error", cause)
+	d.log.Error("an interrupted sync cannot be ended by its journal; what was staged goes to lost+found and the next sync compares every file", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
 		return err
 	}
+	if err := d.rescue(areas, "left by a sync that its journal could not end"); err != nil {
+		return err
+	}
+	if err := d.distrust(); err != nil {
+		return err
+	}
+	return d.drop(name)
+}
+
+// rescue brings all that lies in the staging folders of areas to lost+found.
+func (d *Dir) rescue(areas []string, why string) error {
 	now := d.o.Now().UTC()
 	r := &run{d: d, redo: true, areas: areas, name: now.Format(runTime) + "-0000000"}
 	r.init()
@@ -117,7 +128,7 @@ func (d *Dir) salvage(name string, cause error) error {
 			return err
 		}
 		for _, e := range list {
-			if err := r.saveTree(n, e.Name(), "staging/"+e.Name(), "left by a sync whose journal is damaged"); err != nil {
+			if err := r.saveTree(n, e.Name(), "staging/"+e.Name(), why); err != nil {
 				return err
 			}
 		}
@@ -125,13 +136,36 @@ func (d *Dir) salvage(name string, cause error) error {
 	if err := r.writeIndex(); err != nil {
 		return err
 	}
-	if err := r.syncSaved(); err != nil {
-		return err
+	return r.syncSaved()
+}
+
+// reclaim brings to lost+found what lies in the staging folders of areas before the first file is staged: an interrupted
+// sync was ended while a volume was away, and with the volume it comes back.
+func (d *Dir) reclaim(c *cursor, areas []string) error {
+	for _, a := range areas {
+		at, err := c.at(a + "/" + ownDir + "/" + stagingDir)
+		if notThere(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		list, err := at.entries()
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			continue
+		}
+		d.log.Warn("an interrupted sync left files in a volume that was away; they go to lost+found", "path", a, "files", len(list))
+		if err := d.rescue([]string{a}, "left by an interrupted sync in a volume that was away since"); err != nil {
+			return err
+		}
+		if err := d.cleanArea(c, a); err != nil {
+			return err
+		}
 	}
-	if err := d.distrust(); err != nil {
-		return err
-	}
-	return d.drop(name)
+	return nil
 }
 
 // distrust marks the manifest as one that must not be trusted for a short plan: files may be of another commit than it

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/agent/ignition/resource"
@@ -14,31 +15,39 @@ import (
 // OpenLost opens what lies at an entry of lost+found. Only files can be read: a symbolic link that was saved is shown by
 // its entry, and is not followed.
 func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
+	f, _, err := d.openLost(l)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d *Dir) openLost(l Lost) (*os.File, fs.FileInfo, error) {
 	if err := checkPath(l.File); err != nil {
-		return nil, damaged("an entry of lost+found: %w", err)
+		return nil, nil, damaged("an entry of lost+found: %w", err)
 	}
 	if d.own == nil {
-		return nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
+		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
 	}
 	at, err := d.own.open(lostDir)
 	if err != nil {
-		return nil, fmt.Errorf("open lost+found: %w", err)
+		return nil, nil, fmt.Errorf("open lost+found: %w", err)
 	}
 	defer func() { at.close() }()
 	dir, name := split(l.File)
 	for part := range strings.SplitSeq(dir, "/") {
 		next, err := at.open(part)
 		if err != nil {
-			return nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
+			return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 		}
 		at.close()
 		at = next
 	}
-	f, _, err := at.file(name, os.O_RDONLY)
+	f, fi, err := at.file(name, os.O_RDONLY)
 	if err != nil {
-		return nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
+		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}
-	return f, nil
+	return f, fi, nil
 }
 
 // ErrUnsaved means that what lies at the place of a restore would be lost: git does not have it.
@@ -58,29 +67,55 @@ func (d *Dir) Restore(l Lost) error {
 	if resource.NeverTouch(l.Path) {
 		return fmt.Errorf("restore %s: a path that is never touched", l.Path)
 	}
-	from, err := d.OpenLost(l)
+	from, saved, err := d.openLost(l)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
-	cur := cursor{top: d.top}
-	defer cur.reset()
+	r := &run{d: d, areas: []string{""}}
+	r.cur.top = d.top
+	defer r.cur.reset()
 	dir, name := split(l.Path)
-	n, err := d.makeParents(&cur, dir)
+	n, err := d.makeParents(&r.cur, dir)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	if err := d.remove(d.own, restoreName); err != nil {
+	own, done, err := r.onMount(n)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", l.Path, err)
+	}
+	defer done()
+	if err := d.remove(own, restoreName); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.remove(d.own, restoreName) }() // gone already where it went in place
-	if err := d.fillRestore(n, from); err != nil {
+	defer func() { _ = d.remove(own, restoreName) }() // gone already where it went in place
+	if err := d.fillRestore(own, n, from, saved.Mode()); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
-	if err := d.putBack(n, name, l.Path); err != nil {
+	if err := d.putBack(own, n, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	return d.syncDir(n)
+}
+
+// onMount opens our own folder on the mount of the directory that r.cur stands at, for a rename does not leave its mount.
+// done lets go of it, and removes one that was made for this.
+func (r *run) onMount(n *node) (own *node, done func(), err error) {
+	area, err := r.areaOf(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if area == 0 {
+		return r.d.own, func() {}, nil
+	}
+	top := r.cur.chain[slices.IndexFunc(r.cur.chain, func(n *node) bool { return n.path == r.areas[area] })]
+	if own, err = r.d.ownFolder(top); err != nil {
+		return nil, nil, err
+	}
+	return own, func() {
+		own.close()
+		_ = r.d.rmdir(top, ownDir) // one that is not empty is that of a sync
+	}, nil
 }
 
 // makeParents opens a directory and makes what is missing of it, with the owner of what is there.
@@ -94,6 +129,10 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 		path = strings.TrimPrefix(path+"/"+part, "/")
 		next, err := cur.at(path)
 		if errors.Is(err, fs.ErrNotExist) {
+			above, _ := split(path)
+			if n = cur.chain[len(cur.chain)-1]; n.path != above { // it was there a moment ago
+				return nil, err
+			}
 			like, serr := n.stat()
 			if serr != nil {
 				return nil, serr
@@ -115,23 +154,24 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 	return n, nil
 }
 
-// fillRestore writes the saved bytes beside, with the owner of the directory that they go to.
-func (d *Dir) fillRestore(n *node, from io.Reader) error {
+// fillRestore writes the saved bytes to our own folder, with the owner of the directory that they go to and the mode that
+// they had: what was nobody else's to read stays so.
+func (d *Dir) fillRestore(own, n *node, from io.Reader, mode fs.FileMode) error {
 	like, err := n.stat()
 	if err != nil {
 		return err
 	}
-	f, err := d.create(d.own, restoreName, 0o644)
+	f, err := d.create(own, restoreName, 0o600)
 	if err != nil {
 		return err
 	}
-	path := d.own.join(restoreName)
+	path := own.join(restoreName)
 	err = d.fill(path, func() error {
 		_, err := io.Copy(f, from)
 		return err
 	})
 	if err == nil {
-		_, err = d.give(f, path, attrsOf(like), 0o644)
+		_, err = d.give(f, path, attrsOf(like), mode)
 	}
 	if err == nil {
 		err = d.sync(f, path)
@@ -140,8 +180,8 @@ func (d *Dir) fillRestore(n *node, from io.Reader) error {
 }
 
 // putBack moves the restored file in place of nothing, or of what git has.
-func (d *Dir) putBack(n *node, name, path string) error {
-	err := d.renameNew(d.own, restoreName, n, name)
+func (d *Dir) putBack(own, n *node, name, path string) error {
+	err := d.renameNew(own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -162,14 +202,14 @@ func (d *Dir) putBack(n *node, name, path string) error {
 	if err := known(n, name); err != nil {
 		return err
 	}
-	if err := d.exchange(d.own, restoreName, n, name); err != nil {
+	if err := d.exchange(own, restoreName, n, name); err != nil {
 		if errors.Is(err, errNoFlag) {
-			return d.rename(d.own, restoreName, n, name)
+			return d.rename(own, restoreName, n, name)
 		}
 		return err
 	}
-	if err := known(d.own, restoreName); err != nil { // the gateway wrote in this instant
-		return errors.Join(err, d.exchange(d.own, restoreName, n, name))
+	if err := known(own, restoreName); err != nil { // the gateway wrote in this instant
+		return errors.Join(err, d.exchange(own, restoreName, n, name))
 	}
 	return nil
 }

@@ -237,6 +237,10 @@ func (r *run) copyFile(from *node, name string, to *node, as string, fi fs.FileI
 		return err
 	})
 	if err == nil {
+		// As a link has it, for a restore. There are file systems without modes: the bytes are what has to be saved.
+		_, _ = r.d.give(out, to.join(as), attrs{}, fi.Mode())
+	}
+	if err == nil {
 		err = r.d.sync(out, to.join(as))
 	}
 	return errors.Join(err, out.Close())

@@ -211,6 +211,44 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
+// A volume that is taken away after a crash takes its half of the sync along: the data directory is opened without it, and
+// when it comes back nothing of the gateway's is lost.
+func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
+	if !inside(t, true) {
+		return
+	}
+	root, volume := seeded(t), t.TempDir()
+	projects := filepath.Join(root, "projects")
+	mount := func() { require.NoError(t, unix.Mount(volume, projects, "", unix.MS_BIND, "")) }
+	unmount := func() { require.NoError(t, unix.Unmount(projects, unix.MNT_DETACH)) }
+	want := func(v string) tree {
+		return text(map[string]string{"projects/p/a": v, "projects/p/b": v, "config/resources/core/c": v})
+	}
+	mount()
+	d := open(t, root, Options{})
+	apply(t, d, want("1"))
+	require.NoError(t, d.Close())
+	put(t, root, "projects/p/a", "the gateway's")
+	interrupt(t, root, want("2"), func(e effect) bool { return e.op == "exchange" && e.dest == "projects/p/b" })
+	unmount()
+
+	d = open(t, root, Options{})
+	assert.Equal(t, want("1").id(), d.Manifest().Header().Commit)
+	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
+	apply(t, d, want("3"))
+	assertNoLeftovers(t, root)
+
+	mount()
+	apply(t, d, want("4"))
+	for p, f := range want("4") {
+		assert.Equal(t, f.content, contents(t, root)[p], p)
+	}
+	assert.True(t, everything(t, root)["the gateway's"], "saved")
+	assert.NoDirExists(t, filepath.Join(projects, ownDir))
+	assertNoLeftovers(t, root)
+	unmount()
+}
+
 // F13: RLIMIT_FSIZE cuts a write short.
 func TestFileSizeLimitKeepsTheLastGoodCommit(t *testing.T) {
 	if !inside(t, false) {

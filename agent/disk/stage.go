@@ -205,6 +205,9 @@ func (r *run) openAreas(create bool) error {
 		if err != nil {
 			return err
 		}
+		if err := r.d.reclaim(&r.cur, r.areas[1:]); err != nil {
+			return writing(err, "clear the staging folders of other volumes")
+		}
 	}
 	for _, a := range r.areas {
 		n, err := r.openArea(a, create)

@@ -98,6 +98,27 @@ func (d *Dir) Read(path string, limit int64) ([]byte, error) {
 	return n.readFile(name, limit)
 }
 
+// CopyTo writes a file's content to w.
+func (d *Dir) CopyTo(w io.Writer, path string) error {
+	if err := checkPath(path); err != nil {
+		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, name := split(path)
+	n, err := d.cur.at(dir)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	f, _, err := n.file(name, os.O_RDONLY)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{f}, d.buf)
+	return err
+}
+
 func (n *node) readFile(name string, limit int64) ([]byte, error) {
 	f, _, err := n.file(name, os.O_RDONLY)
 	if err != nil {

@@ -61,13 +61,13 @@ func (r *run) undo() error {
 // stay, and what was replaced is saved unless git has it.
 func (r *run) moveBack(at int) error {
 	in, err := r.staged(at)
+	if err == nil && in {
+		in, err = r.halfMoved(at)
+	}
 	if err != nil {
 		return err
 	}
 	if in {
-		if err := r.halfMoved(at); err != nil {
-			return err
-		}
 		if r.redo { // perhaps moved back before the crash, and not looked at
 			return r.saveForeign(at)
 		}
@@ -77,6 +77,11 @@ func (r *run) moveBack(at int) error {
 	old, err := r.displaced(at)
 	if err != nil {
 		return err
+	}
+	if old == asideName(at) { // the slot is another's, and may have what a crash left of taking it back
+		if err := r.saveForeign(at); err != nil {
+			return err
+		}
 	}
 	dir, name := split(c.Path)
 	n, err := r.cur.at(dir)
@@ -90,7 +95,7 @@ func (r *run) moveBack(at int) error {
 	id, err := n.id(name, r.buf)
 	switch _, irregular := errors.AsType[*irregularError](err); {
 	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted ours: the old one may come back
-		return r.d.renameNew(stg, old, n, name)
+		return r.comeBack(at, old, n, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case irregular, err == nil && id != c.ID:
@@ -98,7 +103,7 @@ func (r *run) moveBack(at int) error {
 	case err != nil:
 		return err
 	case old == asideName(at):
-		return r.putOver(stg, old, n, name)
+		return r.swapBack(at, n, name)
 	case old == "":
 		fi, lerr := n.root.Lstat(name)
 		if lerr != nil || statOf(fi).Exec != c.Exec { // the old one with the same bytes, which came back before a crash
@@ -115,7 +120,10 @@ func (r *run) moveBack(at int) error {
 		}
 		err = r.d.exchange(stg, old, n, name)
 		if errors.Is(err, errNoFlag) { // the directory was copied here from a file system that could
-			return r.putOver(stg, old, n, name)
+			if err := r.d.rename(stg, old, stg, asideName(at)); err != nil {
+				return err
+			}
+			return r.swapBack(at, n, name)
 		}
 	}
 	if err != nil {
@@ -124,58 +132,73 @@ func (r *run) moveBack(at int) error {
 	return r.saveForeign(at)
 }
 
-// halfMoved takes back a write that stopped between its two steps, on a file system that cannot exchange: the wanted
-// bytes have a second name at their place already, or what was there was moved aside and nothing followed.
-func (r *run) halfMoved(at int) error {
+// halfMoved takes back a write that stopped between its steps, on a file system that cannot exchange: what was there was
+// moved aside and nothing followed, or the wanted bytes have two names. It reports whether they are in staging alone.
+func (r *run) halfMoved(at int) (in bool, err error) {
 	if !r.redo && !r.d.plainRename.Load() {
-		return nil
+		return true, nil
 	}
 	stg := r.stagingOf(at)
 	slot, err := stg.root.Lstat(slotName(at))
 	if err != nil {
-		return err
+		return true, err
+	}
+	old := asideName(at)
+	if _, err := stg.root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
+		old = ""
+	} else if err != nil {
+		return true, err
 	}
 	dir, name := split(r.changes[at].Path)
 	n, err := r.cur.at(dir)
 	if notThere(err) {
-		return nil
+		return true, r.saveIfLost(at, old)
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	switch fi, err := n.root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		r.touch(n)
-		return r.d.remove(n, name)
-	case err == nil || !errors.Is(err, fs.ErrNotExist):
-		return err
+		return false, r.d.remove(stg, slotName(at))
+	case err == nil: // the gateway was quicker
+		return true, r.saveIfLost(at, old)
+	case !errors.Is(err, fs.ErrNotExist):
+		return true, err
+	case old == "":
+		return true, nil
 	}
 	r.touch(n)
-	err = r.d.renameNew(stg, asideName(at), n, name)
-	if errors.Is(err, fs.ErrNotExist) { // nothing was there
-		return nil
+	return true, r.comeBack(at, old, n, name)
+}
+
+// comeBack moves what was replaced to its place, where nothing is. Where something is by then, that stays.
+func (r *run) comeBack(at int, old string, n *node, name string) error {
+	err := r.d.renameNew(r.stagingOf(at), old, n, name)
+	if errors.Is(err, fs.ErrExist) {
+		return r.saveIfLost(at, old)
 	}
 	return err
 }
 
-// putOver moves what was replaced over the file of ours that replaced it; a directory cannot, and that file goes first.
-func (r *run) putOver(stg *node, old string, n *node, name string) error {
-	fi, err := stg.root.Lstat(old)
-	if err != nil {
+// swapBack is exchange, backwards, on a file system that cannot: of what was moved aside, and what lies at its place.
+func (r *run) swapBack(at int, n *node, name string) error {
+	err := r.d.rename(n, name, r.stagingOf(at), slotName(at))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if fi.IsDir() {
-		if err := r.d.remove(n, name); err != nil {
-			return err
-		}
+	if err := r.comeBack(at, asideName(at), n, name); err != nil {
+		return err
 	}
-	return r.d.rename(stg, old, n, name)
+	return r.saveForeign(at)
 }
 
 // saveForeign saves what came back from the place of a write if the gateway wrote into it at the last moment.
 func (r *run) saveForeign(at int) error {
 	stg := r.stagingOf(at)
 	id, err := stg.id(slotName(at), r.buf)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if _, irregular := errors.AsType[*irregularError](err); err != nil && !irregular {
 		return err
 	}

@@ -19,6 +19,9 @@ type attempt struct {
 	plan     []string // as people read it; nil where there was nothing to plan
 	due      time.Time
 	failures int
+	// repair is whether drift was to be repaired and was not: what is tried again then is that, or what was just said of it
+	// would be taken back.
+	repair bool
 	// working is whether the sync that runs found something to do, stopped the report of one that was asked to stop then.
 	working bool
 	stopped *sync.Report
@@ -37,6 +40,10 @@ func (l *Loop) deliver(ctx context.Context) {
 	if o == l.sync.of && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
 		return
 	}
+	if o == l.sync.of && l.sync.repair {
+		l.repair(ctx, o)
+		return
+	}
 	l.run(ctx, o, false)
 }
 
@@ -45,7 +52,9 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
 		return
 	}
-	r := l.Engine.Resume(ctx, o.Peers, sync.Target{Profile: o.Profile, Facts: o.Facts, Working: func() { l.working(o) }})
+	r := l.Engine.Resume(ctx, o.Peers, sync.Target{
+		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Working: func() { l.working(o) },
+	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
 		l.note(o, r)
 	}
@@ -62,7 +71,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	r := l.Engine.Sync(within, o.Peers, sync.Target{
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
-		ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Working: func() { l.working(o) },
+		ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if ctx.Err() != nil && r.Err != nil { // we are asked to stop: that is no outcome
 		if l.sync.working {
@@ -71,26 +80,30 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		return
 	}
 	l.note(o, r)
+	l.sync.repair = repair && r.Class() != v1alpha1.ClassDone
 }
 
 // note takes the outcome of a sync.
 func (l *Loop) note(o *Order, r *sync.Report) {
 	l.record(r)
-	previous := l.sync.report
-	if o != l.sync.of {
-		l.sync.failures = 0
+	l.taken = l.Engine.Taken()
+	previous, class := l.sync.report, r.Class()
+	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // and all is as it was
+	if o != l.sync.of || previous != nil && previous.Class() != class {
+		l.sync.failures = 0 // a gateway that starts is asked often, and that it then answers with an error once is the first failure
 	}
 	l.sync.of, l.sync.report = o, r
 	l.keepText(r)
-	class := r.Class()
 	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
 		l.sync.failures, l.sync.due = 0, time.Time{}
-		l.drift.due = l.Now().Add(l.period())
+		if !asked || l.drift.due.IsZero() {
+			l.drift.due = l.Now().Add(l.period())
+		}
 		if l.hints != nil && (r.Wrote() || len(l.hints.dirs) == 0) {
 			l.Engine.Owned(l.hints.follow)
 		}
-		if r.Phase == sync.Standby { // it may become the active node at any time
-			l.sync.due = l.drift.due
+		if r.Paired { // its place may change at any time
+			l.sync.due = l.Now().Add(l.period())
 		}
 	} else {
 		l.sync.failures++

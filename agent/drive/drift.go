@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pace"
 )
 
 // driftCheck is the agent's own look at the files that are ours.
@@ -17,7 +18,14 @@ type driftCheck struct {
 	ended   time.Time     // of the last look
 	took    time.Duration // by it
 	repairs int           // in a row: each doubles the pause, so that two writers never fight at full speed
+	// failed is why the last look failed, failures how many did in a row.
+	failed   error
+	failures int
 }
+
+// unseen is from how many failed looks on nobody may be told any more that the files are what was written. One alone can be
+// a directory that went away at that moment.
+const unseen = 2
 
 // maxRepairPause bounds how slow repairs become where somebody undoes them again and again.
 const maxRepairPause = 10 * time.Minute
@@ -27,13 +35,15 @@ func (l *Loop) checkDrift(ctx context.Context) {
 	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
 		return
 	}
-	l.drift.due = l.Now().Add(l.period())
 	began := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
 	l.drift.ended = l.Now()
 	l.drift.took = l.drift.ended.Sub(began)
+	if err != nil && ctx.Err() != nil { // we are asked to stop: that says nothing of the files
+		return
+	}
+	l.looked(err)
 	if err != nil {
-		l.Log.Warn("the files could not be compared with the manifest", "error", err)
 		return
 	}
 	l.Metrics.Drift(d.Files)
@@ -56,9 +66,30 @@ func (l *Loop) checkDrift(ctx context.Context) {
 	if o == nil || l.wish.Leave || o.Commit.IsZero() || o.Profile.DriftPolicy != v1alpha1.DriftRepair || o.Profile.Paused || o.Profile.DryRun {
 		return
 	}
-	l.drift.repairs++
+	if o != l.sync.of || !l.sync.repair { // else it is tried again in its turn
+		l.repair(ctx, o)
+	}
+}
+
+// repair writes again what was changed on the gateway. One that is held or fails is tried again as any sync is.
+func (l *Loop) repair(ctx context.Context, o *Order) {
 	l.run(ctx, o, true)
+	if l.sync.repair {
+		return
+	}
+	l.drift.repairs++
 	l.drift.due = l.Now().Add(min(l.period()<<min(l.drift.repairs-1, 10), max(maxRepairPause, l.period())))
+}
+
+// looked takes note of whether a look at the files came to its end. One that did not is tried again soon.
+func (l *Loop) looked(err error) {
+	if l.drift.failed = err; err == nil {
+		l.drift.failures, l.drift.due = 0, l.Now().Add(l.period())
+		return
+	}
+	l.drift.failures++
+	l.drift.due = l.Now().Add(min(pace.Retry(l.drift.failures, pace.MaxRetry), l.period()))
+	l.Log.Warn("the files could not be compared with the manifest", "error", err)
 }
 
 // driftText names the first files that drifted, in a few words.

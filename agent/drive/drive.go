@@ -47,6 +47,7 @@ type Order struct {
 	Commit      plan.ID // zero: not known yet
 	ForceID     string
 	BeforeStart bool
+	Start       string // as for sync.Target
 	// Until ends a sync that has not moved files by then; zero for never.
 	Until time.Time
 	// Revision, Generation, RequestedAt and Term are of the one who gave the order, who wants to hear them again.
@@ -81,9 +82,11 @@ type Loop struct {
 	wish  Wish
 	sync  attempt
 	drift driftCheck
-	// settled is whether the data directory was opened, and onDisk the commit that lay there then.
+	// settled is whether the data directory is open, onDisk the commit that lay there when it was opened, and taken which
+	// one of the Engine's directories sync and drift speak of.
 	settled bool
 	onDisk  plan.ID
+	taken   int
 	hints   *hints // nil outside of Run
 }
 
@@ -175,17 +178,28 @@ func (l *Loop) period() time.Duration {
 	return l.Period
 }
 
-// settle finishes or takes back what a crash left, whatever git or the source say: the gateway may be reading it.
+// settle opens the data directory and finishes or takes back what a crash left, whatever git or the source say: the gateway
+// may be reading it.
+//
+// A directory that is another than at the last turn (a backup was put back, .stoker was removed) is begun with anew: what
+// was found out of the one before says nothing of it.
 func (l *Loop) settle() {
-	if l.DryRun || l.settled {
+	if l.DryRun {
 		return
 	}
 	d, err := l.Engine.Open()
-	if err != nil {
-		return // it is said by the sync that meets it
+	l.settled = err == nil // why not is said by the sync that meets it
+	if l.taken == l.Engine.Taken() {
+		return
 	}
-	h := d.Manifest().Header()
-	l.settled, l.onDisk = true, h.Commit
+	l.taken, l.onDisk = l.Engine.Taken(), plan.ID{}
+	l.sync, l.drift = attempt{}, driftCheck{}
+	if l.hints != nil {
+		l.hints.forget()
+	}
+	if err == nil {
+		l.onDisk = d.Manifest().Header().Commit
+	}
 	if !l.onDisk.IsZero() {
 		l.drift.due = l.Now().Add(l.period())
 	}

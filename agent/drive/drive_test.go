@@ -53,3 +53,44 @@ func TestALoopThatMayNotTryDoesNotTurnInHaste(t *testing.T) {
 	src.wish = Wish{Due: now.Add(-time.Hour)}
 	assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), minPause)
 }
+
+// A gateway that takes minutes to start is asked many times; that one of its first answers is an error is the first failure,
+// and not a late one that is tried again in minutes.
+func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log := slog.New(slog.DiscardHandler)
+	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
+	o := &Order{Commit: plan.ID{1}}
+	pause := func(reason v1alpha1.Reason) time.Duration {
+		l.note(o, &sync.Report{Phase: sync.Error, Reason: reason})
+		return l.sync.due.Sub(now)
+	}
+	for range 20 {
+		assert.Less(t, pause(v1alpha1.ReasonWaitingForGateway), 20*time.Second)
+	}
+	assert.Less(t, pause(v1alpha1.ReasonGatewayUnreachable), 2*time.Second)
+	assert.Less(t, pause(v1alpha1.ReasonWaitingForGateway), 5*time.Second)
+	for range 20 {
+		pause(v1alpha1.ReasonGatewayUnreachable)
+	}
+	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same again and again is tried less and less")
+}
+
+// Both nodes of a pair are asked for their place once a period, and that keeps nobody from looking for drift.
+func TestANodeOfAPairIsAskedAgainAndLookedAtAllTheSame(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log := slog.New(slog.DiscardHandler)
+	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now }, Period: time.Minute,
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
+	o := &Order{Commit: plan.ID{1}}
+	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Standby} {
+		l.note(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
+		assert.Equal(t, now.Add(time.Minute), l.sync.due)
+		assert.Equal(t, time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC), l.drift.due)
+		now = now.Add(time.Minute)
+	}
+	l.note(&Order{Commit: plan.ID{2}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
+	assert.True(t, l.sync.due.IsZero(), "a gateway that is alone keeps its place")
+	assert.Equal(t, now.Add(time.Minute), l.drift.due)
+}

@@ -104,6 +104,14 @@ func (h *hints) follow(owned iter.Seq2[plan.Owned, error]) {
 	}
 }
 
+// forget lets go of all directories: others may lie at their paths now, of which nothing would be heard.
+func (h *hints) forget() {
+	for dir := range h.dirs {
+		_ = h.fs.Remove(filepath.Join(h.root, dir)) // gone already where the directory is
+	}
+	clear(h.dirs)
+}
+
 // limit says once that not everything is watched.
 func (h *hints) limit(why string) {
 	if !h.full {

@@ -138,6 +138,10 @@ func (l *Loop) compose(previous State) State {
 		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
 		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start goes on with it"
 	}
+	if l.drift.failures >= unseen && s.Reason.Class() == v1alpha1.ClassDone && (s.Phase == sync.Synced || s.Phase == sync.Standby) {
+		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.failed, v1alpha1.ReasonWriteFailed)
+		s.Message = "the files of " + s.Commit.Short() + " were written; whether they still are as they were cannot be told: " + l.drift.failed.Error()
+	}
 	s.Problems = l.wish.Problems
 	for _, p := range s.Problems {
 		// Never say Synced while it is not known whether that is still what is wanted.

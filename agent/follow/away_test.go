@@ -2,9 +2,11 @@ package follow
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +60,41 @@ func TestWithoutTheAPIServerTheGatewayIsLookedAfterAndNothingThatHappensIsLost(t
 	})
 	w.lead(at(third))
 	p.synced(third, "three")
+}
+
+// The target may be watched, and the GatewaySync not read: rights that were taken away, or that were written by hand.
+func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMore(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	var later atomic.Int64
+	a := p.start(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) } })
+	p.synced(first, "one")
+
+	a.traffic.deny("GET gatewaysyncs")
+	gs := w.edit(deadline("1h"))
+	second := w.commit("two")
+	w.lead(at(second), generation(gs.Generation))
+	const logged = "there is something to read in the GatewaySync"
+	eventually(t, "it is logged", func() bool { return strings.Contains(a.log.String(), logged) })
+	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "it may be but a moment")
+	later.Store(int64(moment))
+	a.follower.wake()
+	s := p.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is forbidden") })
+	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
+	assert.Equal(t, v1alpha1.ReasonProgressing, s.Reason)
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+	code, said := a.get("/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, code, said)
+
+	a.traffic.deny("")
+	later.Add(int64(2 * maxGet))
+	a.follower.wake()
+	p.synced(second, "two")
+	assert.Equal(t, 1, strings.Count(a.log.String(), logged))
 }
 
 const anything = `

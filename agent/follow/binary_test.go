@@ -2,7 +2,6 @@ package follow
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	gosync "sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,75 +20,30 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
-var binaryDir string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "stoker-follow")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		binaryDir = dir
-		return kubetest.M{M: m}.Run()
-	}())
-}
-
-// binary is the real agent.
-var binary = gosync.OnceValues(func() (string, error) {
-	file := filepath.Join(binaryDir, "agent")
-	if out, err := exec.Command("go", "build", "-o", file, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return file, nil
-})
+func TestMain(m *testing.M) { os.Exit(program.M{Tests: kubetest.M{M: m}}.Run()) }
 
 // process is the real agent in a pod. It may lead, too.
 type process struct {
+	*program.Process
 	p      *pod
-	cmd    *exec.Cmd
-	log    *lines
-	done   chan struct{}
-	err    error
 	health string
 }
 
 func (p *pod) run(kubeconfig string, args ...string) *process {
 	p.w.t.Helper()
 	t := p.w.t
-	file, err := binary()
-	require.NoError(t, err)
-	a := &process{p: p, log: &lines{}, done: make(chan struct{})}
-	a.cmd = exec.Command(file, append([]string{"--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0"}, args...)...)
-	a.cmd.Env = []string{"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.w.ns, "POD_UID=" + p.uid, "CR_NAME=" + crName, "GATEWAY_NAME=" + p.name,
+	cmd := exec.Command(program.Build(t, "agent"), append([]string{"--kubeconfig", kubeconfig, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0"}, args...)...)
+	cmd.Env = []string{"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.w.ns, "POD_UID=" + p.uid, "CR_NAME=" + crName, "GATEWAY_NAME=" + p.name,
 		"DATA_PATH=" + p.data, "REPO_PATH=" + filepath.Join(p.dir, "repo"), "SECRETS_DIR=" + filepath.Join(p.dir, "secrets"),
 		"PODINFO_DIR=" + filepath.Join(p.dir, "podinfo"), "SECRETS=" + p.mounts()}
-	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	require.NoError(t, a.cmd.Start())
-	go func() { a.err = a.cmd.Wait(); close(a.done) }()
-	t.Cleanup(func() {
-		_ = a.cmd.Process.Kill()
-		<-a.done
-		if t.Failed() {
-			t.Logf("the log of %s:\n%s", p.name, a.log)
-		}
-		assert.NotContains(t, a.log.String(), "S3CR3T", "C7")
-	})
+	a := &process{p: p, Process: program.Start(t, p.name, cmd)}
+	t.Cleanup(func() { assert.NotContains(t, a.Log.String(), "S3CR3T", "C7") })
 	eventually(t, "the agent listens", func() bool {
-		for line := range strings.Lines(a.log.String()) {
-			var l struct{ Msg, For, Address string }
-			if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "listening" && l.For == "health" {
-				a.health = l.Address
-			}
-		}
-		select {
-		case <-a.done:
-			t.Fatalf("the agent ended: %v\n%s", a.err, a.log)
-		default:
-		}
+		require.False(t, a.Ended(), "the agent ended:\n%s", a.Log)
+		a.health = a.Log.Address("health")
 		return a.health != ""
 	})
 	return a
@@ -133,23 +86,14 @@ func (a *process) opens() string {
 func (a *process) stop() time.Duration {
 	a.p.w.t.Helper()
 	began := time.Now()
-	require.NoError(a.p.w.t, a.cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case <-a.done:
-	case <-time.After(liveness):
-		a.p.w.t.Fatal("the agent does not end")
-	}
-	var exit *exec.ExitError
-	if errors.As(a.err, &exit) {
-		a.p.w.t.Fatalf("the agent ended with %v", exit)
-	}
+	require.NoError(a.p.w.t, a.End(a.p.w.t, syscall.SIGTERM))
 	return time.Since(began)
 }
 
 // anonymous is the memory in KiB that nothing on the disk backs: what counts against a container's limit for good.
 func (a *process) anonymous() int {
 	a.p.w.t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	require.NoError(a.p.w.t, err)
 	_, rest, ok := strings.Cut(string(raw), "RssAnon:")
 	require.True(a.p.w.t, ok)
@@ -197,7 +141,7 @@ func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
 	b := p.run(nowhere)
 	assert.Contains(t, b.opens(), "holds "+first[:7])
 	assert.Less(t, b.stop(), grace)
-	for line := range strings.Lines(b.log.String()) {
+	for line := range strings.Lines(b.Log.String()) {
 		assert.True(t, json.Valid([]byte(line)), "client-go logs through the agent's log: %s", line)
 	}
 }

@@ -133,12 +133,7 @@ func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *tes
 
 func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.T) {
 	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	p, first := w.synced("one")
 
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-01-01T00:00:00.000000001Z" })
 	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool {
@@ -201,12 +196,7 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 
 func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	p, first := w.synced("one")
 	w.git.Inject(gitserver.Slow(2000)) // the sync that is under way takes its time, and ends
 	age, titles := map[string]int{first: 0}, map[string]int{"one": 0}
 	var last string
@@ -226,12 +216,7 @@ func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 
 func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
 	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	p, first := w.synced("one")
 	second := w.commit("two")
 	require.NoError(t, kube.SyncTargets(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
 	s := p.await("it is said", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
@@ -250,12 +235,7 @@ func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
 
 func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
 	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	p, first := w.synced("one")
 	second := w.commit("two")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "renewed" })
 	w.lead(at(second), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
@@ -278,12 +258,7 @@ func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
 
 func TestATargetForNewerAgentsOnlyIsNotFollowed(t *testing.T) {
 	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	p, first := w.synced("one")
 	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) { s.Format, s.MinFormat = 2, 2 })
 	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Contains(t, s.Message, "format 2")

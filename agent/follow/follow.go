@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	gosync "sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 )
@@ -37,6 +39,9 @@ type Identity struct {
 	// Profile counts where the pod has no annotation stoker.io/profile.
 	Profile string
 }
+
+// start tells the pod from others of its name, and so the start of its gateway from others.
+func (i Identity) start() string { return i.PodUID + "/" + i.Pod }
 
 // Config is what a Follower works with.
 type Config struct {
@@ -53,6 +58,7 @@ type Config struct {
 	StartupFile string
 	API         dynamic.Interface
 	Secrets     peers.Secrets
+	SecretFiles []string // files that are replaced when a secret changes
 	Remote      repo.RemoteOptions
 	Engine      *sync.Engine
 	Log         *slog.Logger
@@ -73,6 +79,8 @@ type Follower struct {
 	targets *kube.Informer[v1alpha1.SyncTarget]
 	poke    chan struct{}
 	pod     podInfo
+	secrets *file.Watcher
+	rotated atomic.Int64 // changes of SecretFiles
 	spec    spec
 	startup *startup
 	report  *reporter
@@ -88,6 +96,9 @@ type Follower struct {
 	heard  *v1alpha1.SyncTargetSpec // what the loop was woken for last
 	lost   int                      // failures of the watch in a row
 	loss   error                    // the last of them
+	denied time.Time                // since when the API server says that we may not watch; zero where it does not
+	broken bool                     // the watch was interrupted since
+	epoch  int                      // how often something may have happened that no watch tells: see suspect
 }
 
 // New makes a Follower. Nothing is sent yet.
@@ -103,7 +114,7 @@ func New(c Config) (*Follower, error) {
 	}
 	f := &Follower{Config: c, poke: make(chan struct{}, 1)}
 	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
-	f.startup = newStartup(c.StartupFile, c.PodUID+"/"+c.Pod, c.Engine, c.Log, c.Now)
+	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
 	f.loop = drive.New(drive.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.working,
@@ -111,7 +122,7 @@ func New(c Config) (*Follower, error) {
 	var err error
 	f.targets, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.GatewaySync).String()
-	}, 0, func(_, name string) { f.saw(name) })
+	}, func(_, name string) { f.saw(name) })
 	if err != nil {
 		return nil, fmt.Errorf("watch the SyncTarget: %w", err)
 	}
@@ -130,6 +141,8 @@ const last = 3 * time.Second
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
 	defer f.pod.close()
+	f.secrets = file.Watch(f.Log, f.SecretFiles...)
+	defer f.secrets.Close()
 	f.startup.look()
 
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -164,13 +177,16 @@ func (f *Follower) await(ctx context.Context) {
 	f.wake()
 }
 
-// forward wakes the loop when the pod says something else of itself.
+// forward wakes the loop when the pod says something else of itself, or a secret is another.
 func (f *Follower) forward(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.pod.changed():
+			f.wake()
+		case <-f.secrets.Changed():
+			f.rotated.Add(1)
 			f.wake()
 		}
 	}
@@ -203,16 +219,31 @@ func (f *Follower) saw(name string) {
 	}
 	f.mu.Lock()
 	same := now != nil && f.heard != nil && equal(now, f.heard)
-	f.heard, f.lost, f.loss = now, 0, nil
+	if f.broken || now != nil && f.heard != nil && now.Revision < f.heard.Revision {
+		f.epoch++
+		f.report.doubted()
+	}
+	f.heard, f.lost, f.loss, f.broken, f.denied = now, 0, nil, false, time.Time{}
 	f.mu.Unlock()
 	if !same {
 		f.wake()
 	}
 }
 
+// suspect is another number when what was read in the API server may be of another history: while it was away its store may
+// have gone back to a backup, and then generations are counted a second time.
+func (f *Follower) suspect() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.epoch
+}
+
 // watchFailed is called by the informer, which tries again by itself. A watch that the API server ends in good order is
 // no failure.
 func (f *Follower) watchFailed(err error) {
+	f.mu.Lock()
+	f.broken = true
+	f.mu.Unlock()
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
@@ -220,6 +251,11 @@ func (f *Follower) watchFailed(err error) {
 	f.lost++
 	f.loss = err
 	n := f.lost
+	if !apierrors.IsForbidden(err) {
+		f.denied = time.Time{}
+	} else if f.denied.IsZero() {
+		f.denied = f.Now()
+	}
 	f.mu.Unlock()
 	if n == 1 {
 		f.wake() // it can say why now
@@ -229,14 +265,21 @@ func (f *Follower) watchFailed(err error) {
 	}
 }
 
-// unanswered says that the API server has not answered, and why, where that is known.
-func (f *Follower) unanswered() drive.Problem {
+// bindWithin is how long an agent without rights waits for them: the injector binds them when it sees the pod.
+const bindWithin = 2 * time.Minute
+
+// unanswered says that the API server has not answered, and why, where that is known; person, that this needs somebody.
+func (f *Follower) unanswered() (p drive.Problem, person bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.loss == nil {
-		return waiting("the API server has not answered yet; the gateway stays as it is")
+	switch {
+	case f.loss == nil:
+		return waiting("the API server has not answered yet; the gateway stays as it is"), false
+	case !f.denied.IsZero():
+		return waiting("the agent may not read its SyncTarget, the gateway stays as it is: bind the ClusterRole stoker-agent to the pod's ServiceAccount: %v", f.loss),
+			f.Now().Sub(f.denied) >= bindWithin
 	}
-	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss)
+	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss), false
 }
 
 // working is called when a sync has found something to do.

@@ -23,6 +23,7 @@ type materials struct {
 	profile     v1alpha1.Effective
 	facts       plan.Facts
 	beforeStart bool
+	rotated     int64 // what failed for want of a secret is tried again when there is another
 }
 
 // Look implements drive.Source.
@@ -30,6 +31,7 @@ func (f *Follower) Look(ctx context.Context, poked bool) drive.Wish {
 	f.pod.reload(f.Log)
 	f.startup.look()
 	w := f.wish(ctx, poked)
+	w.Order = f.started(w.Order)
 	w = f.startup.hold(ctx, w)
 	f.say(w.Problems)
 	w.Due = earliest(w.Due, f.spec.due, f.startup.due())
@@ -70,7 +72,11 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
 	switch {
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		return stay(f.unanswered())
+		p, person := f.unanswered()
+		if person {
+			f.startup.pass("it waits for a person: " + p.Message)
+		}
+		return stay(p)
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
 		return leave(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
 	case errors.Is(err, kube.ErrNotSeen):
@@ -88,7 +94,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	switch {
 	case errors.Is(err, errGone):
 		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking:
+	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
 		return drive.Wish{Order: f.order} // it is only a moment: what was said of the gateway is true as it was
 	case err != nil:
 		return stay(drive.NewProblem(err, v1alpha1.ReasonProgressing))
@@ -138,7 +144,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
 	return materials{
-		in: in, generation: gs.Generation, profile: eff, beforeStart: f.startup.beforeStart(ctx, f.spec.peers.Gateway),
+		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.peers.Gateway),
 		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
@@ -158,9 +164,20 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	f.order = &drive.Order{
 		GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Peers: f.spec.peers,
 		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, ForceID: m.in.force,
-		BeforeStart: m.beforeStart, Until: f.startup.until(m.beforeStart),
+		BeforeStart: m.beforeStart, Start: f.start(), Until: f.startup.until(m.beforeStart),
 		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
 	}
+}
+
+// started gives an order of before the start as what it is once the gateway was let start: one beside a gateway that may run.
+func (f *Follower) started(o *drive.Order) *drive.Order {
+	if o == nil || !o.BeforeStart || !f.startup.passed() {
+		return o
+	}
+	after := *o
+	after.BeforeStart, after.Until = false, time.Time{}
+	f.order, f.made.beforeStart = &after, false
+	return f.order
 }
 
 func waiting(format string, a ...any) drive.Problem {

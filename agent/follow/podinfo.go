@@ -24,7 +24,7 @@ const maxPodInfo = 2 << 20
 
 func (p *podInfo) watch(dir string, log *slog.Logger) {
 	if p.dir = dir; dir != "" {
-		p.watcher = file.Watch(filepath.Join(dir, "annotations"), log)
+		p.watcher = file.Watch(log, filepath.Join(dir, "annotations"))
 	}
 }
 

@@ -78,7 +78,8 @@ func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
 // outcome takes what a sync did and what it dealt with.
 func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s drive.State) {
 	rep := s.Report
-	if rep.Wrote() || rep.Err != nil || len(rep.Scans) > 0 {
+	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // to wait for a gateway that starts is to do nothing
+	if rep.Wrote() || failed || len(rep.Scans) > 0 {
 		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
 		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()
 		r.Files = v1alpha1.FileCounts{Added: count(rep.Files.Added), Modified: count(rep.Files.Modified),
@@ -87,7 +88,7 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s driv
 		if len(rep.Projects) > 0 {
 			r.Projects = rep.Projects
 		}
-	} else if r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
+	} else if rep.Err == nil && r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
 		r.Message = was.Message // that there was nothing to do this time is no news
 	}
 	if len(s.Problems) > 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	gosync "sync"
 	"time"
 
@@ -30,6 +31,7 @@ type reporter struct {
 	mu    gosync.Mutex
 	want  *v1alpha1.SyncReportStatus
 	since time.Time // when want began to differ in what counts
+	doubt time.Time // when to look what is there, as it may be another than was written; zero for no doubt
 
 	// Of run alone.
 	there    *v1alpha1.SyncReport // as the API server has it; nil where that is not known, or none is there
@@ -52,8 +54,9 @@ const (
 	// maxReport bounds the pause between two tries.
 	maxReport = 30 * time.Second
 	// again is how often it is checked that the report is there: the one of an earlier pod with this name may be collected
-	// after it was taken over. soon is the first time.
-	again = 10 * time.Minute
+	// after it was taken over, and somebody may remove one. It is sooner than the lead gives up waiting for a report. soon is
+	// the first time.
+	again = 8 * time.Minute
 	soon  = 30 * time.Second
 )
 
@@ -68,6 +71,19 @@ func (r *reporter) set(status v1alpha1.SyncReportStatus) {
 		r.since = r.now()
 	}
 	r.want = &status
+	r.mu.Unlock()
+	select {
+	case r.woken <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// doubted says that the API server may have gone back to a backup, and with it the report. Not all agents look at once.
+func (r *reporter) doubted() {
+	r.mu.Lock()
+	if r.doubt.IsZero() {
+		r.doubt = r.now().Add(rand.N(small))
+	}
 	r.mu.Unlock()
 	select {
 	case r.woken <- struct{}{}:
@@ -127,7 +143,7 @@ func (r *reporter) run(ctx context.Context) {
 // next is when something is to be done: a write, a try after a failure, or a look whether the report is still there.
 func (r *reporter) next() time.Time {
 	r.mu.Lock()
-	want, since := r.want, r.since
+	want, since, look := r.want, r.since, earliest(r.check, r.doubt)
 	r.mu.Unlock()
 	if want == nil {
 		return r.now().Add(again)
@@ -145,7 +161,7 @@ func (r *reporter) next() time.Time {
 	due := r.wrote.Add(calm)
 	switch {
 	case d == nothing:
-		return r.check
+		return look
 	case d == words:
 		due = r.wrote.Add(small)
 	case want.Phase == v1alpha1.GatewaySyncing && since.Add(brief).After(due):
@@ -178,7 +194,10 @@ func (r *reporter) turn(ctx context.Context) {
 
 // step reads the report where it is not known or has to be looked after, and else writes it.
 func (r *reporter) step(ctx context.Context) error {
-	if !r.known || !r.now().Before(r.check) {
+	r.mu.Lock()
+	look := earliest(r.check, r.doubt)
+	r.mu.Unlock()
+	if !r.known || !r.now().Before(look) {
 		return r.read(ctx)
 	}
 	return r.write(ctx)
@@ -196,6 +215,9 @@ func (r *reporter) read(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
+	r.mu.Lock()
+	r.doubt = time.Time{}
+	r.mu.Unlock()
 	first := !r.known
 	r.there, r.known, r.mangled = there, true, mangled
 	r.check = r.now().Add(pace.Jitter(again))
@@ -301,10 +323,7 @@ func (r *reporter) flush(ctx context.Context) {
 		r.check = r.now().Add(again)
 		if err := r.step(ctx); err != nil {
 			r.log.Warn("the last report is not written", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(pace.Jitter(200 * time.Millisecond)):
-			}
+			pace.Wait(ctx, pace.Jitter(200*time.Millisecond))
 		}
 	}
 }

@@ -1,14 +1,17 @@
 package follow
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // The kubelet brings no key into a pod that the pod was not made with: its agent says so, and another one leads.
@@ -38,4 +41,40 @@ func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *t
 	young.await("it goes on with the key", func(s v1alpha1.SyncReportStatus) bool { return s.Target == second && s.Generation == gs.Generation })
 	assert.Equal(t, "one", old.title(), "a gateway whose agent lacks the key stays as it is")
 	assert.Less(t, a.stop(), grace)
+}
+
+// A refused credential is tried again once a minute; where the kubelet brings another one, lead and agent try it at once.
+func TestACredentialThatIsMendedCountsWhenTheKubeletBringsIt(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.git.SetAuth(gitserver.Basic("git", "S3CR3T-git"))
+	p.mount("git", "token", "S3CR3T-wrong")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" })
+	p.run(w.cluster.Kubeconfig())
+	refused := func(gs *v1alpha1.GatewaySync) bool {
+		c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved)
+		return c != nil && c.Reason == string(v1alpha1.ReasonAuthFailed)
+	}
+	eventually(t, "it is said", func() bool {
+		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
+		return err == nil && refused(gs)
+	}, func() string { return "" })
+	p.mount("git", "token", "S3CR3T-git")
+	p.synced(first, "one")
+}
+
+func TestAnAgentTriesAnotherCredentialAtOnce(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.git.SetAuth(gitserver.Basic("git", "S3CR3T-git"))
+	p.mount("git", "token", "S3CR3T-wrong")
+	hour := int32(3600)
+	gs := w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.SyncPeriod = &hour })
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Commit = gs.Generation, first })
+	p.start(func(c *Config) { c.SecretFiles = []string{filepath.Join(p.dir, "secrets", "git", "..data")} })
+	p.await("the git server refuses it", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
+	p.mount("git", "token", "S3CR3T-git")
+	p.synced(first, "one")
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,10 +19,12 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// spec is the GatewaySync as it was read last. It is read once for each generation.
+// spec is the GatewaySync as it was read last. It is read once for each generation, and again where that may be another of the
+// same number.
 type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
+	epoch int       // as suspect was then
 
 	of       *v1alpha1.GatewaySync // that peers were made for
 	peers    sync.Peers
@@ -30,6 +33,7 @@ type spec struct {
 	err      error     // why it did
 	retry    time.Time // when it is worth another; zero where only another target is
 	due      time.Time // when the next try is; zero where none is needed
+	unread   time.Time // since when it cannot be read; zero where it can
 }
 
 // asked is all of an instruction that an answer depends on.
@@ -45,13 +49,16 @@ const (
 	getTimeout = 10 * time.Second
 	// maxGet bounds the pause between two tries to read the GatewaySync.
 	maxGet = time.Minute
+	// moment is for how long nothing is said of a GatewaySync that cannot be read, where what it said before is followed.
+	moment = 30 * time.Second
 )
 
 // fetch returns the GatewaySync at the generation that the target follows from, or why there is none now: errGone, a
 // failure of class working where it will come by itself, or one of class stalled where it cannot be read.
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
-	s := &f.spec
-	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner {
+	s, epoch := &f.spec, f.suspect()
+	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch {
+		s.unread = time.Time{}
 		return s.gs, nil
 	}
 	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
@@ -62,6 +69,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		s.due = s.retry
 		return nil, s.err
 	}
+	unread := false
 	ahead := false // the target has to follow, and it is watched
 	get, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
@@ -72,6 +80,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	case errors.As(err, &undecodable):
 		err = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", err)
 	case err != nil:
+		unread = true
 		err = failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", f.GatewaySync, err)
 	case in.owner != "" && gs.UID != in.owner:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", f.GatewaySync)
@@ -86,6 +95,13 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		}
 	}
 	s.asked, s.err, s.retry = this, err, time.Time{}
+	switch {
+	case !unread:
+		s.unread = time.Time{}
+	case s.unread.IsZero():
+		s.unread = f.Now()
+		f.Log.Warn("there is something to read in the GatewaySync, and it cannot be read", "error", err, "generation", in.generation)
+	}
 	if err != nil && !ahead {
 		s.failures++
 		s.retry = f.Now().Add(pace.Retry(s.failures, maxGet))
@@ -97,9 +113,15 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	s.failures = 0
 	// What annotations ask for comes by the target: this copy gets old.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
-	s.gs, s.owner = gs, in.owner
+	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
+		gs = was // it is the same one, with its connections
+	}
+	s.gs, s.owner, s.epoch = gs, in.owner, epoch
 	return gs, nil
 }
+
+// lasts reports whether the GatewaySync could not be read for so long that it is no moment any more.
+func (s *spec) lasts(now time.Time) bool { return !s.unread.IsZero() && now.Sub(s.unread) >= moment }
 
 // connect makes the two ends of a sync anew where the GatewaySync is another.
 func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {

@@ -239,7 +239,7 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 	s.ping = s.now().Add(pace.Jitter(firstRun))
 	w.Leave = true
 	w.Problems = append([]drive.Problem{{
-		Reason: v1alpha1.ReasonWaitingForGateway, Message: "the gateway starts with an empty volume; it is synced when it runs",
+		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; it is synced when it runs, and it does not answer yet: %v", err),
 	}}, w.Problems...)
 	return w
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,42 @@ func TestAVolumeWithAWholeCommitLetsTheGatewayStartAtOnceWithoutTheAPIServer(t *
 	assert.Equal(t, "one", p.title())
 }
 
+func TestAPodWhoseGatewayHasNotStartedDoesNotSaySynced(t *testing.T) {
+	w := shared(t)
+	p, first := w.synced("one")
+	p.agent.end()
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	p.recreate()
+	waits := func() {
+		t.Helper()
+		a := p.start()
+		assert.Contains(t, a.opens(), "the ", "its volume holds the commit, or it was let start before")
+		eventually(t, "it has looked for its gateway", func() bool { return a.follower.State().Of != nil })
+		turns := gathered(t, a, "stoker_reconcile_total")
+		eventually(t, "two looks more", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
+		s := a.follower.State()
+		assert.Equal(t, v1alpha1.GatewayApplied, s.Phase, s.Line())
+		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
+		r := p.await("the report is the new pod's", func(s v1alpha1.SyncReportStatus) bool {
+			return s.Phase == v1alpha1.GatewayApplied && string(p.report().OwnerReferences[0].UID) == p.uid
+		})
+		assert.Equal(t, first, r.Commit)
+	}
+	waits()
+	p.agent.end() // its container alone starts again
+	waits()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.synced(first, "one")
+
+	// Beside a gateway that ran an agent that starts again says so at once, whatever became of it since.
+	p.agent.end()
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	p.gw.ResetRequests()
+	a := p.start()
+	eventually(t, "it is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
+	assert.Empty(t, p.gw.Requests())
+}
+
 func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0", func(o *simulator.Options) { o.Down = true })
@@ -111,7 +148,8 @@ func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
 	w.lead(at(first))
 	a := p.start()
 	assert.Contains(t, a.opens(), "seed")
-	p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	assert.Contains(t, s.Message, "spec.gateway.port right?", "it may run, and listen elsewhere")
 	there, err := os.ReadDir(p.data)
 	require.NoError(t, err)
 	assert.Empty(t, there, "Ignition seeds an empty directory only")
@@ -180,6 +218,24 @@ func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUnti
 	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
 }
 
+func TestAnAgentWithoutRightsLetsTheGatewayStartWhereNobodyBindsThem(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	config := w.cluster.RESTConfig()
+	config.Impersonate.UserName = "system:serviceaccount:" + w.ns + ":nobody"
+	clients, err := kube.ConnectTo(config, "stoker-agent/test")
+	require.NoError(t, err)
+	var later atomic.Int64
+	a := p.start(func(c *Config) {
+		c.API, c.Now = clients.Dynamic, func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	})
+	why := a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
+	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
+	later.Store(int64(bindWithin))
+	a.follower.wake()
+	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
+}
+
 func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
@@ -194,6 +250,36 @@ func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	s := p.synced(first, "one")
 	assert.NotEmpty(t, s.Scan)
+}
+
+// What was to be written for a gateway that stands still is written beside one that runs like anything else: scanned.
+func TestAnOrderOfBeforeTheStartIsOneBesideARunningGatewayOnceThatWasLetStart(t *testing.T) {
+	w := shared(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, deadline("1h"))
+	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	w.lead(at(first))
+	a := p.start()
+	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
+	rename := func(from, to string) {
+		gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+			gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{to: gs.Spec.Sync.Profiles[from]}
+		})
+		w.lead(generation(gs.Generation))
+	}
+	rename("default", "renamed")
+	assert.Contains(t, a.opens(), "waits for a person")
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.gw.ResetRequests()
+	w.git.Heal()
+	eventually(t, "the order that was in force is carried out, and the gateway told", func() bool {
+		return p.title() == "one" && p.gw.Count("POST /data/api/v1/scan/projects") == 1
+	})
+	rename("renamed", "default")
+	s := p.synced(first, "one")
+	assert.NotEmpty(t, s.Scan)
+	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestAnAgentBesideAGatewayThatRunsDoesNotCountOnItsStart(t *testing.T) {

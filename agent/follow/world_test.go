@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,6 +37,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 // liveness bounds every wait: ten times what a loaded machine needs.
@@ -183,6 +185,18 @@ type pod struct {
 	agent *agent
 }
 
+// synced is a pod whose gateway runs its first commit, of this title.
+func (w *world) synced(title string) (*pod, string) {
+	w.t.Helper()
+	p := w.pod("line-0")
+	first := w.commit(title)
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, title)
+	return p, first
+}
+
 func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	w.t.Helper()
 	p := &pod{w: w, name: name, dir: filepath.Join(w.dir, name)}
@@ -233,6 +247,18 @@ func (p *pod) secret(name, key, value string) {
 	p.write("secrets/"+name+"/"+key, value)
 }
 
+// mount writes a Secret of one key as the kubelet does: a new directory, and a link that is replaced at once.
+func (p *pod) mount(name, key, value string) {
+	p.w.t.Helper()
+	dir := filepath.Join(p.dir, "secrets", name)
+	version := "..version_" + rand.Text()
+	p.write(filepath.Join("secrets", name, version, key), value)
+	require.NoError(p.w.t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+	require.NoError(p.w.t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	require.NoError(p.w.t, os.RemoveAll(filepath.Join(dir, key)))
+	require.NoError(p.w.t, os.Symlink(filepath.Join("..data", key), filepath.Join(dir, key)))
+}
+
 // says changes labels and annotations as the kubelet writes them.
 func (p *pod) says(labels, annotations map[string]string) {
 	p.w.t.Helper()
@@ -262,7 +288,7 @@ type agent struct {
 	follower *Follower
 	http     *httptest.Server
 	reg      *prometheus.Registry
-	log      *lines
+	log      *program.Log
 	traffic  *traffic
 	end      func()
 }
@@ -271,7 +297,14 @@ type agent struct {
 type traffic struct {
 	mu     gosync.Mutex
 	counts map[string]int // "PUT syncreports"
+	denied string         // one of them, that is forbidden now
 	next   http.RoundTripper
+}
+
+func (c *traffic) deny(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.denied = what
 }
 
 func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -283,7 +316,15 @@ func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	c.mu.Lock()
 	c.counts[r.Method+" "+kind]++
+	denied := c.denied == r.Method+" "+kind
 	c.mu.Unlock()
+	if denied {
+		rec := httptest.NewRecorder()
+		rec.Header().Set("Content-Type", "application/json")
+		rec.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(rec, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"%s is forbidden","code":403}`, kind)
+		return rec.Result(), nil
+	}
 	return c.next.RoundTrip(r)
 }
 
@@ -305,29 +346,11 @@ func (c *traffic) writes() int {
 	return n
 }
 
-// lines collects a log.
-type lines struct {
-	mu gosync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // start runs a follower for the pod, in this process.
 func (p *pod) start(change ...func(*Config)) *agent {
 	p.w.t.Helper()
 	t := p.w.t
-	a := &agent{p: p, log: &lines{}, reg: prometheus.NewRegistry(), traffic: &traffic{counts: map[string]int{}}}
+	a := &agent{p: p, log: &program.Log{}, reg: prometheus.NewRegistry(), traffic: &traffic{counts: map[string]int{}}}
 	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pod", p.name)
 	config := p.w.cluster.RESTConfig()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { a.traffic.next = next; return a.traffic })

@@ -162,8 +162,8 @@ func isDial(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// isTrust reports whether the gateway was reached and its certificate not believed.
-func isTrust(err error) bool { return tlsAdvice(err, "") != "" }
+// Untrusted reports whether the gateway was reached and its certificate not believed, which does not pass by itself.
+func Untrusted(err error) bool { return tlsAdvice(err, "") != "" }
 
 // tlsAdvice says what to set for a certificate that is not believed, and "" for every other error.
 func tlsAdvice(err error, host string) string {

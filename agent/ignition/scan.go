@@ -169,7 +169,7 @@ func retryable(err error) bool {
 	if s, ok := errors.AsType[*StatusError](err); ok {
 		return s.Status >= 500
 	}
-	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !isTrust(err)
+	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !Untrusted(err)
 }
 
 // scanFailure keeps the reasons that tell more than that the scan failed.
@@ -177,7 +177,7 @@ func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:
 		return failure.New(reason, "the %s scan was not done: %w", kind, err)
-	case isDial(err) || isTrust(err):
+	case isDial(err) || Untrusted(err):
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "the %s scan was not done: %w", kind, err)
 	}
 	return failure.New(v1alpha1.ReasonScanFailed,

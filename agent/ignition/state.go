@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pace"
 )
 
 // States that a gateway gives on its status page [LIVE 8.3.6]. Others may exist; they count as not running.
@@ -112,17 +112,12 @@ func (c *Client) backoff(n int) time.Duration {
 	for range min(n, 6) {
 		d += d / 2
 	}
-	d = min(d, 8*c.cfg.PollInterval)
-	return d - d/10 + rand.N(d/5+1)
+	return pace.Jitter(min(d, 8*c.cfg.PollInterval))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !pace.Wait(ctx, d) {
 		return fmt.Errorf("given up: %w", context.Cause(ctx))
 	}
+	return nil
 }

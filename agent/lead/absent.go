@@ -53,7 +53,7 @@ func (w *writer) gone() string {
 	if len(w.leaving) == 0 {
 		return "no gateway runs; the pods that were there are gone"
 	}
-	return "no gateway runs; their pods end: " + list(w.leaving, 5)
+	return "no gateway runs; their pods end: " + list(w.leaving)
 }
 
 // remember keeps, while a gateway tries again, what it failed for: what comes of it is news only where it is something else.

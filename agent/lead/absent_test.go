@@ -20,6 +20,26 @@ func (s *scene) asks(at, commit string) {
 	s.moves(commit)
 }
 
+// Agents that are back at the commit that ran before have synced nothing: no Event tells of it.
+func TestAgentsThatAreBackAreNoNews(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	pods := s.Pods
+	s.ends(0, true)
+	s.ends(1, true)
+	st := s.after(time.Minute).write()
+	require.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	s.Pods = nil
+	for i, p := range pods {
+		p.UID, p.Ended, p.Ending = types.UID("next-"+p.Name), false, false
+		s.Pods = append(s.Pods, p)
+		s.Reports[i].OwnerReferences[0].UID = p.UID
+	}
+	st = s.after(time.Minute).write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, s.told())
+}
+
 // A rollout of one pod, with a request meanwhile: a wave must not pass before the gateway is back.
 func TestARequestIsNotHandledWhileTheGatewayIsStartedAgain(t *testing.T) {
 	s := newScene(t, 1)

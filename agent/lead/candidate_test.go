@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -32,8 +33,14 @@ type candidate struct {
 // candidates names agents that act for pods of the site. Each acts with the rights of its pod.
 func (s *site) candidate(pod string, change ...func(*Config)) *candidate {
 	s.t.Helper()
+	return s.candidateBy(&wire{counts: map[string]int{}, ahead: s.ahead}, pod, change...)
+}
+
+// candidateBy is candidate by a wire with something wrong.
+func (s *site) candidateBy(w *wire, pod string, change ...func(*Config)) *candidate {
+	s.t.Helper()
 	config := s.cluster.As(s.t, s.ns, "default", pod)
-	c := &candidate{wire: &wire{counts: map[string]int{}}, reg: prometheus.NewRegistry()}
+	c := &candidate{wire: w, reg: prometheus.NewRegistry()}
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { c.wire.next = rt; return c.wire })
 	clients, err := kube.ConnectTo(config, "stoker-agent/test")
 	require.NoError(s.t, err)
@@ -102,11 +109,13 @@ func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 type wire struct {
 	next http.RoundTripper
 
-	mu     sync.Mutex
-	counts map[string]int
-	times  map[string][]time.Time
-	cut    bool
-	frozen chan struct{}
+	mu      sync.Mutex
+	counts  map[string]int
+	times   map[string][]time.Time
+	cut     bool
+	frozen  chan struct{}
+	failing map[string]int // what is answered with 500, and how often yet
+	ahead   time.Duration  // the clock of the API server
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -124,7 +133,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.times = map[string][]time.Time{}
 	}
 	w.times[what] = append(w.times[what], time.Now())
-	cut, frozen := w.cut, w.frozen
+	cut, frozen, fails := w.cut, w.frozen, w.failing[what] > 0
+	if fails {
+		w.failing[what]--
+	}
 	w.mu.Unlock()
 	if frozen != nil {
 		<-frozen
@@ -132,7 +144,18 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if cut {
 		return nil, errors.New("the wire is cut")
 	}
-	return w.next.RoundTrip(r)
+	if fails {
+		answer := httptest.NewRecorder()
+		answer.Header().Set("Content-Type", "application/json")
+		answer.WriteHeader(http.StatusInternalServerError)
+		_, _ = answer.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: leader changed","reason":"InternalError","code":500}`)
+		return answer.Result(), nil
+	}
+	answer, err := w.next.RoundTrip(r)
+	if err == nil {
+		answer.Header.Set("Date", time.Now().Add(w.ahead).UTC().Format(http.TimeFormat))
+	}
+	return answer, err
 }
 
 func (w *wire) cutIt() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }

@@ -2,6 +2,7 @@ package lead
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/program"
 )
 
 func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
@@ -143,10 +145,12 @@ func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
 func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
+	var said program.Log
 	without := s.candidate("gw-0", func(c *Config) {
 		c.Eligible = func(*v1alpha1.GatewaySync) error { return assert.AnError }
+		c.Log = slog.New(slog.NewTextHandler(&said, nil))
 	})
-	time.Sleep(2 * time.Second)
+	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent cannot lead") }, tenfold, 10*time.Millisecond)
 	_, err := s.targets().Get(t.Context(), "site")
 	require.Error(t, err, "nobody leads")
 	requests := without.wire.total()
@@ -184,10 +188,27 @@ func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
-	s.candidate("gw-0")
-	time.Sleep(2 * time.Second)
+	var said program.Log
+	older := s.candidate("gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent does not campaign") }, tenfold, 10*time.Millisecond)
+	looked := older.wire.count("GET syncreports")
+	s.annotate("example.com/look", "again")
+	require.Eventually(t, func() bool { return older.wire.count("GET syncreports") > looked }, tenfold, 10*time.Millisecond)
 	_, err := s.targets().Get(t.Context(), "site")
 	require.Error(t, err)
+}
+
+// All candidates ask in the second in which the lock becomes free, which is mostly the one in which the API server had trouble.
+func TestACandidateThatTheAPIServerDidNotAnswerAsksAgainSoon(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	var said program.Log
+	troubled := &wire{counts: map[string]int{}, failing: map[string]int{"GET syncreports": 2}}
+	c := s.candidateBy(troubled, "gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+	assert.Equal(t, c.Identity(), s.leads())
+	assert.Contains(t, said.String(), "etcdserver: leader changed")
+	assert.NotContains(t, said.String(), "does not campaign", "that is for one that is too old")
+	s.untilTarget(s.first)
 }
 
 func TestTheLeadEndsWithItsGatewaySyncAndMakesNothingAnew(t *testing.T) {

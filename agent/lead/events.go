@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pace"
 )
 
 // reportingController is who sends the Events.
@@ -66,7 +67,7 @@ func (e *events) start(ctx context.Context) {
 // flush gives what is under way a moment.
 func (e *events) flush(ctx context.Context) {
 	for range 10 {
-		if !pause(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
+		if !pace.Wait(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
 			return
 		}
 	}

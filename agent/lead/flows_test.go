@@ -68,7 +68,7 @@ func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
 	assert.Equal(t, at, target.RequestedAt)
 	s.takes("gw-0")
 	gs := s.until("the request is handled", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.LastHandledRequest == at })
-	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", Commit: v2, RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", Commit: v2, CommitShort: v2[:7], RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
 
 	// The spec says something else: the request is dead, and stays so when the spec is back.
 	s.Branch("release", s.first)
@@ -196,6 +196,7 @@ func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
 	s.untilReady("True/Synced")
 	time.Sleep(minLook)
 	s.git.Forget()
+	began := time.Now()
 	var last string
 	for range 100 {
 		last = now()
@@ -206,7 +207,7 @@ func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
 	s.annotate(v1alpha1.AnnotationRequestedAt, last)
 	s.untilTarget(second)
 	require.Eventually(t, func() bool { return s.target().RequestedAt == last }, tenfold, 20*time.Millisecond)
-	assert.LessOrEqual(t, s.git.Stats().Advertisements, 6)
+	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minLook), "however long the burst took")
 	assert.Zero(t, s.git.Stats().UploadPacks)
 }
 

@@ -87,11 +87,18 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 			g.Message = cut(err.Error(), maxMessage)
 		}
 		return g
-	case p.Labels[v1alpha1.LabelCRName] == "" && r.Status.Gateway != "":
-		g.Name = cut(r.Status.Gateway, 253) // an agent that somebody put there by hand, and named
+	case r.Status.Gateway != "":
+		g.Name = cut(r.Status.Gateway, 253) // it has what is meant for this one, whatever its pod is called since
 	}
 	g.keep(known[g.Name])
 	g.report(s, &r.Status)
+	if g.Name != name && p.Labels[v1alpha1.LabelCRName] != "" { // else somebody put the agent there by hand, and named it
+		says := fmt.Sprintf("its pod is to be %s, and is so once it is made anew", name)
+		if g.Message != "" {
+			says += "; " + g.Message
+		}
+		g.Message = cut(says, maxMessage)
+	}
 	return g
 }
 
@@ -129,18 +136,29 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	of := s.GatewaySync.Generation
 	current := s.Target.Generation == of && r.Generation == of && r.Revision == s.Target.Revision && (r.Target == s.Target.Commit || r.Target == "")
 	g.synced = g.delivered && current && r.Commit != "" && r.Commit == s.Target.Commit
-	if g.synced || current && !g.delivered {
-		return
-	}
-	before := string(g.Reason)
+	paused := s.GatewaySync.Paused() || r.Paused
+	says := string(g.Reason)
 	if g.Message != "" && !g.delivered {
-		before += ": " + g.Message
+		says += ": " + g.Message
 	}
-	g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-	g.Message = cut("has not begun with what is wanted now; before: "+before, maxMessage)
-	if s.GatewaySync.Paused() || r.Paused {
+	switch {
+	case g.synced:
+	case current && !g.delivered:
+		if paused && goesOn(g.Reason) { // nobody waits for what is paused: neither a deadline nor a request
+			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, cut("paused; "+says, maxMessage)
+			g.handled = true
+		}
+	case paused:
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
+	default:
+		g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
+		g.Message = cut("has not begun with what is wanted now; before: "+says, maxMessage)
 	}
+}
+
+// goesOn reports whether an agent tries again by itself.
+func goesOn(r v1alpha1.Reason) bool {
+	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry
 }
 
 // states are what an agent may report.
@@ -162,7 +180,7 @@ func (g *gateway) join(other gateway) {
 	g.PodName = cut(strings.Join(names, ", "), 1024)
 	g.synced, g.delivered, g.handled = false, false, false
 	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
-	g.Message = cut("live pods "+list(names, 5)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
+	g.Message = cut("live pods "+list(names)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
 }
 
 const (

@@ -23,7 +23,9 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
 )
 
 // Metrics is what a lead measures.
@@ -47,6 +49,8 @@ type Config struct {
 	Connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
 	// Eligible returns why this agent cannot lead a GatewaySync: it lacks a credential that the spec names. nil for none.
 	Eligible func(*v1alpha1.GatewaySync) error
+	// SecretFiles are files that are replaced when a secret changes.
+	SecretFiles []string
 	// Store is where it is looked through which commits belong to a ref; nil where requests may only name refs.
 	Store   *repo.Store
 	Metrics Metrics
@@ -65,7 +69,8 @@ type Lead struct {
 	events   *events
 	reported string // why this agent does not campaign, as it was logged
 
-	unreadable atomic.Bool // it was logged that the SyncTarget is
+	rotated    atomic.Int64 // changes of SecretFiles that were seen while campaigning or leading
+	unreadable atomic.Bool  // it was logged that the SyncTarget is
 }
 
 // New makes a Lead. Nothing is sent yet.
@@ -111,7 +116,7 @@ func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
 // Watch watches the SyncTarget and calls Saw, until ctx ends: for who has no watch of his own.
 func (l *Lead) Watch(ctx context.Context) error {
 	var in *kube.Informer[v1alpha1.SyncTarget]
-	in, err := l.lock.targets.Informer(named(l.GatewaySync), 0, func(namespace, name string) {
+	in, err := l.lock.targets.Informer(named(l.GatewaySync), func(namespace, name string) {
 		t, err := in.Get(namespace, name)
 		if errors.Is(err, kube.ErrNotSeen) {
 			t, err = nil, nil
@@ -173,7 +178,7 @@ func (l *Lead) Run(ctx context.Context) error {
 			l.wait(ctx, st.in+time.Millisecond)
 			continue
 		}
-		if pause(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
+		if pace.Wait(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
 			l.campaign(ctx)
 		}
 	}
@@ -192,27 +197,16 @@ func (l *Lead) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // campaign runs while the lock looks free: it waits for the GatewaySync and for being able to lead it, takes the lock, and
 // leads. The GatewaySync is watched only here and while leading.
 func (l *Lead) campaign(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(l.Log.Handler())))
 	defer cancel()
 	changed := make(chan struct{}, 1)
-	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), 0, func(string, string) { poke(changed) })
+	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), func(string, string) { poke(changed) })
 	if err != nil {
 		l.Log.Error("the GatewaySync cannot be watched", "error", err)
-		pause(ctx, reconsider)
+		pace.Wait(ctx, reconsider)
 		return
 	}
 	go syncs.Run(ctx)
@@ -221,14 +215,23 @@ func (l *Lead) campaign(ctx context.Context) {
 			poke(changed)
 		}
 	}()
-	began := l.Now()
+	secrets := file.Watch(l.Log, l.SecretFiles...)
+	defer secrets.Close()
+	go l.rotate(ctx, secrets, changed)
+	began, failed := l.Now(), 0
 	for ctx.Err() == nil && l.sight.state().free {
-		if gs := l.candidate(ctx, syncs, l.Now().Sub(began) >= l.patience); gs != nil {
+		gs, err := l.candidate(ctx, syncs, l.Now().Sub(began) >= l.patience)
+		if gs != nil {
 			l.elect(ctx, gs, syncs, changed)
-			pause(ctx, mathrand.N(settling))
+			pace.Wait(ctx, mathrand.N(settling))
 			return
 		}
-		again := time.NewTimer(jitter(l.patience) + l.patience/5)
+		pause := pace.Jitter(l.patience) + l.patience/5
+		if err != nil { // the others asked in the same second: all of them would stand aside together
+			failed++
+			pause = pace.Retry(failed, lockDuration) + turnIn(mathrand.Float64())
+		}
+		again := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-changed:
@@ -239,6 +242,19 @@ func (l *Lead) campaign(ctx context.Context) {
 	}
 }
 
+// rotate counts changes of secrets, and tells of them.
+func (l *Lead) rotate(ctx context.Context, secrets *file.Watcher, changed chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-secrets.Changed():
+			l.rotated.Add(1)
+			poke(changed)
+		}
+	}
+}
+
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -246,28 +262,33 @@ func poke(c chan struct{}) {
 	}
 }
 
-// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential.
-func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], resort bool) *v1alpha1.GatewaySync {
+// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential. An error
+// means that the API server did not say whether it can.
+func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], resort bool) (*v1alpha1.GatewaySync, error) {
 	if !syncs.HasSynced() {
-		return nil
+		return nil, nil
 	}
 	gs, err := syncs.Get(l.Namespace, l.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return bare(bad.Object) // somebody has to say so
+		return bare(bad.Object), nil // somebody has to say so
 	}
-	if err != nil || gs.DeletionTimestamp != nil {
-		return nil
+	if gs == nil || gs.DeletionTimestamp != nil {
+		return nil, nil
 	}
 	if err := l.Eligible(gs); err != nil && !resort {
 		l.refuse("this agent cannot lead", err)
-		return nil
+		return nil, nil
 	}
-	if err := l.newer(ctx); err != nil {
+	switch err := l.newer(ctx); {
+	case errors.Is(err, errNewer):
 		l.refuse("this agent does not campaign", err)
-		return nil
+		return nil, nil
+	case err != nil:
+		l.refuse("it cannot be told yet whether this agent may lead; it is asked again", err)
+		return nil, err
 	}
 	l.reported = ""
-	return gs
+	return gs, nil
 }
 
 func (l *Lead) refuse(what string, err error) {
@@ -277,10 +298,13 @@ func (l *Lead) refuse(what string, err error) {
 	l.reported = err.Error()
 }
 
-// newer returns an error where somebody knows a newer format than this agent.
+// errNewer means that agents of a later version are there: this one is not to write what they read.
+var errNewer = errors.New("this agent is too old")
+
+// newer returns errNewer where somebody knows a newer format than this agent, or why that cannot be told.
 func (l *Lead) newer(ctx context.Context) error {
 	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
-		return fmt.Errorf("the SyncTarget has format %d, this agent knows %d", t.Spec.Format, v1alpha1.TargetFormat)
+		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
@@ -290,7 +314,7 @@ func (l *Lead) newer(ctx context.Context) error {
 	}
 	for _, r := range reports {
 		if r.Status.Format > v1alpha1.ReportFormat {
-			return fmt.Errorf("the agent of %s reports in format %d, this one knows %d", r.Status.Gateway, r.Status.Format, v1alpha1.ReportFormat)
+			return fmt.Errorf("%w: the agent of %s reports in format %d, this one knows %d", errNewer, r.Status.Gateway, r.Status.Format, v1alpha1.ReportFormat)
 		}
 	}
 	return nil

@@ -3,10 +3,7 @@ package lead
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"time"
-
-	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -124,63 +121,20 @@ func gitOf(gs *v1alpha1.GatewaySync) string {
 	return string(b)
 }
 
-// allowed holds a request to spec.git.allowedRefs: a ref by its full name, a commit by the refs that it is behind.
+// allowed holds a request to spec.git.allowedRefs. That a commit is behind one of them is found out once.
 func (l *looker) allowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
-	patterns := gs.Spec.Git.RequestableRefs()
-	if at.Ref != "" {
-		if admits(patterns, at.Ref) {
-			return nil
-		}
-		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: spec.git.allowedRefs admits %s", at.Ref, cut(list(patterns, 8), 300))
-	}
 	commit := at.Commit.String()
-	if l.proven[commit] {
+	if at.Ref == "" && l.proven[commit] {
 		return nil
 	}
-	var names []string
-	for name, id := range all.All() {
-		if admits(patterns, name) {
-			if id == at.Commit {
-				return nil
-			}
-			names = append(names, name)
-		}
-	}
-	refused := failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of a ref that a request may name: spec.git.allowedRefs admits %s",
-		commit, cut(list(patterns, 8), 300))
-	if l.store == nil || len(names) == 0 {
-		return refused
-	}
-	ok, err := l.store.Reaches(ctx, l.remote, all, names, at.Commit)
-	if err != nil {
+	if err := all.Allowed(ctx, l.store, l.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
 		return err
 	}
-	if !ok {
-		return refused
+	if at.Ref == "" {
+		if len(l.proven) > 1000 {
+			clear(l.proven)
+		}
+		l.proven[commit] = true
 	}
-	if len(l.proven) > 1000 {
-		clear(l.proven)
-	}
-	l.proven[commit] = true
 	return nil
-}
-
-// admits matches a full name by patterns: one that starts with refs/ speaks of full names, others of branches and tags.
-func admits(patterns []string, full string) bool {
-	short, ok := strings.CutPrefix(full, "refs/heads/")
-	if !ok {
-		if short, ok = strings.CutPrefix(full, "refs/tags/"); !ok {
-			short = ""
-		}
-	}
-	for _, p := range patterns {
-		name := short
-		if strings.HasPrefix(p, "refs/") {
-			name = full
-		}
-		if match, err := doublestar.Match(p, name); err == nil && match && name != "" {
-			return true
-		}
-	}
-	return false
 }

@@ -90,7 +90,9 @@ func TestMalformedObjectsStopNobodyElse(t *testing.T) {
 	second := s.Commit("second")
 	s.untilTarget(second)
 	s.takes("gw-0", "gw-1")
-	gs := s.until("the others are seen", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.GatewaysReady == "2/3" })
+	gs := s.until("the others are seen at the second commit, and what was written before", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.Target != nil && gs.Status.Target.Commit == second && gs.Status.GatewaysReady == "2/3"
+	})
 	row := gs.Status.DiscoveredGateways[2]
 	assert.Equal(t, "gw-2", row.Name)
 	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus)

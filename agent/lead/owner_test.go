@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -31,4 +32,31 @@ func TestAReportCountsForThePodThatOwnsItOnly(t *testing.T) {
 			assert.Empty(t, st.DiscoveredGateways[0].SyncedCommit, name)
 		}
 	}
+}
+
+// The name is in the agent's environment, and in the files that it has delivered.
+func TestAPodThatIsGivenAnotherNameWhileItRunsIsTheGatewayThatItsAgentServes(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.Pods[0].Annotations[v1alpha1.AnnotationGatewayName] = "gw-1"
+	st := s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	require.Len(t, st.DiscoveredGateways, 2)
+	assert.Equal(t, "gw-0", st.DiscoveredGateways[0].Name)
+	assert.Equal(t, "gw-0-0", st.DiscoveredGateways[0].PodName)
+	assert.Equal(t, "its pod is to be gw-1, and is so once it is made anew", st.DiscoveredGateways[0].Message)
+	assert.Empty(t, st.DiscoveredGateways[1].Message)
+	assert.Empty(t, s.told())
+
+	s.report(0).Gateway = "gw-1" // the pod was made anew
+	assert.Equal(t, "False/DuplicateGateway", condition(s.write(), v1alpha1.ConditionReady))
+}
+
+func TestAnAgentThatSomebodyPutThereByHandIsTheGatewayThatItSays(t *testing.T) {
+	s := newScene(t, 1)
+	s.Pods[0].Labels, s.report(0).Gateway = nil, "press"
+	st := s.write()
+	require.Len(t, st.DiscoveredGateways, 1)
+	assert.Equal(t, "press", st.DiscoveredGateways[0].Name)
+	assert.Empty(t, st.DiscoveredGateways[0].Message)
 }

@@ -2,15 +2,14 @@ package lead
 
 import (
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pace"
 )
 
 const (
 	firstRetry = time.Second
-	maxRetry   = 5 * time.Minute
 	// minLook is the least time between the starts of two looks at git, however many ask for one.
 	minLook = 2 * time.Second
 	// maxAsked bounds how long a git server can keep us away.
@@ -20,11 +19,6 @@ const (
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
 )
-
-// jitter spreads d by a tenth to either side, so that many leads do not ask at once.
-func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
-}
 
 const (
 	// spread is how far apart candidates begin when the lock becomes free, and crowd the number of them it is made for.
@@ -47,12 +41,12 @@ func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool)
 	switch {
 	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed:
 		// Git answers well: a branch that comes back is found as soon as one that moves.
-		return jitter(interval), polled
+		return pace.Jitter(interval), polled
 	case reason.Class() == v1alpha1.ClassStalled:
 		// Another spec wakes the lead; a secret is a file that may change.
-		return jitter(max(interval, time.Minute)), true
+		return pace.Jitter(max(interval, time.Minute)), true
 	default:
-		return jitter(min(firstRetry<<min(max(n, 1)-1, 20), maxRetry)), true
+		return pace.Retry(n, pace.MaxRetry), true
 	}
 }
 
@@ -61,6 +55,7 @@ type question struct {
 	git         string // spec.git as a whole
 	request     string // the annotations that a request is made of
 	requestedAt string
+	rotated     int64 // changes of secrets
 }
 
 // same is whether the answer to one is that to the other, but for its age.
@@ -113,7 +108,7 @@ func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
 	case !polled:
 		t.due = time.Time{}
 	case t.due.IsZero(), t.due.After(latest):
-		t.due = now.Add(jitter(interval))
+		t.due = now.Add(pace.Jitter(interval))
 	}
 }
 
@@ -131,7 +126,7 @@ func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled
 	if reason == v1alpha1.ReasonRefResolved {
 		t.failed = 0
 		if polled {
-			t.due = now.Add(jitter(interval))
+			t.due = now.Add(pace.Jitter(interval))
 		}
 		return
 	}

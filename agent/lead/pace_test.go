@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
 )
 
 // paper is a fleet without an API server: it keeps what is written, as one would, and counts.
@@ -35,7 +37,9 @@ type paper struct {
 	targets  []time.Time
 	statuses []time.Time
 	sent     []Event
-	refuse   error // of every write of the status
+	refuse   error                 // of every write of the status
+	stuck    *v1alpha1.GatewaySync // what the watch shows for ever
+	secrets  atomic.Int64
 }
 
 func newPaper(t *testing.T, n int) *paper {
@@ -48,6 +52,9 @@ func newPaper(t *testing.T, n int) *paper {
 func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.stuck != nil {
+		return p.stuck.DeepCopy(), nil
+	}
 	return p.GatewaySync.DeepCopy(), nil
 }
 func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
@@ -167,7 +174,9 @@ func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, quest
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- newTerm(p, look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
+		term := newTerm(p, look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now)
+		term.rotated = p.secrets.Load
+		done <- term.run(ctx)
 	}()
 	f()
 	cancel()
@@ -226,7 +235,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 			time.Sleep(40 * time.Minute)
 			want := minLook // the first pauses are shorter than two looks may follow each other
 			for i, gap := range gaps(p.times(&p.looks)) {
-				nominal := max(min(firstRetry<<i, maxRetry), want)
+				nominal := max(min(firstRetry<<i, pace.MaxRetry), want)
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
 			assert.InDelta(t, 14, len(p.times(&p.looks)), 3)
@@ -238,6 +247,24 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 				}
 			}
 			assert.Equal(t, 1, told)
+		})
+	})
+}
+
+func TestAnotherSecretIsTriedAtOnceAndOnlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.answer = func(int) found {
+			return found{desired: "main", err: failure.New(v1alpha1.ReasonAuthFailed, "refused")}
+		}
+		p.lead(func() {
+			time.Sleep(10 * time.Second)
+			require.Len(t, p.times(&p.looks), 1, "only somebody can help, and it is asked again in a minute")
+			p.secrets.Add(1)
+			poke(p.wake)
+			time.Sleep(10 * time.Second)
+			require.Len(t, p.times(&p.looks), 2)
+			assert.Less(t, gaps(p.times(&p.looks))[0], 11*time.Second)
 		})
 	})
 }
@@ -311,6 +338,52 @@ func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
 			assert.Empty(t, p.heard(), "and no Event goes out for what was not written")
 		})
 	})
+}
+
+func TestAWatchThatBringsNothingIsNotAskedOverAndOver(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		wait time.Duration
+		ends error
+		most int
+	}{
+		{"it is late", 20 * time.Second, nil, mostRefused + 1},
+		{"it never comes", time.Hour, errDeaf, mostRefused + 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPaper(t, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					done <- newTerm(p, p.look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
+				}()
+				time.Sleep(10 * time.Second)
+				before := len(p.times(&p.statuses))
+				p.mu.Lock()
+				p.stuck = p.GatewaySync.DeepCopy()
+				p.Reports = []*v1alpha1.SyncReport{}
+				p.mu.Unlock()
+				p.change(func(gs *v1alpha1.GatewaySync) { gs.Labels = map[string]string{"by": "somebody"} })
+				time.Sleep(c.wait)
+				p.mu.Lock()
+				p.stuck = nil
+				p.mu.Unlock()
+				poke(p.wake)
+				time.Sleep(time.Second)
+				writes := len(p.times(&p.statuses)) - before
+				assert.LessOrEqual(t, writes, c.most)
+				assert.Greater(t, writes, 1)
+				if c.ends == nil {
+					gs, _ := p.sync()
+					assert.Equal(t, "False/Progressing", condition(&gs.Status, v1alpha1.ConditionReady), "it is written at once when it comes")
+					cancel()
+				}
+				assert.ErrorIs(t, <-done, c.ends)
+				cancel()
+			})
+		})
+	}
 }
 
 func TestADeadlineIsNoticedThoughNothingHappens(t *testing.T) {
@@ -392,7 +465,7 @@ func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 			pause, ok := retryIn(reason, n, time.Second, true)
 			assert.True(t, ok)
 			assert.GreaterOrEqual(t, pause, 900*time.Millisecond)
-			assert.LessOrEqual(t, pause, maxRetry+maxRetry/10)
+			assert.LessOrEqual(t, pause, pace.MaxRetry+pace.MaxRetry/10)
 		}
 	}
 	_, ok := retryIn(v1alpha1.ReasonRefNotFound, 1, time.Minute, false)

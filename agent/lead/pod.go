@@ -22,9 +22,6 @@ type Pod struct {
 	Agent bool
 }
 
-// agentContainer is the name of the container that the injector adds.
-const agentContainer = "stoker-agent"
-
 // labelInjection on a pod may rule its injection out.
 const labelInjection = "stoker.io/injection"
 
@@ -71,8 +68,8 @@ func stripped(obj any) (any, error) {
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
-			if containers[i].Name == agentContainer {
-				s.Spec.Containers = []corev1.Container{{Name: agentContainer}}
+			if containers[i].Name == v1alpha1.AgentContainer {
+				s.Spec.Containers = []corev1.Container{{Name: v1alpha1.AgentContainer}}
 			}
 		}
 	}

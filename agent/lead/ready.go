@@ -34,12 +34,22 @@ func (w *writer) verdict() verdict {
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "git is asked for " + w.Ref.Desired.Ref}
 	case w.synced == n && gs.Paused():
 		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, w.allRun() + "; paused"}
+	case w.synced == n && w.unanswered():
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
 	case w.synced == n:
 		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.allRun()}
 	case gs.Paused():
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted())}
 	}
 	return w.behind()
+}
+
+// unanswered reports whether somebody asked for a look at git, and git was asked and could not say. That is work under way: who
+// waits for it is told at its deadline. A request that comes meanwhile changes nothing before git has answered one.
+func (w *writer) unanswered() bool {
+	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
+	asked := w.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
+	return w.Ref.Err != nil && at != "" && asked && w.Target.RequestedAt != at
 }
 
 func (w *writer) wanted() string {
@@ -187,14 +197,7 @@ const maxHistory = 10
 // records writes what is remembered: the last sync, the last good commit, the history, and the request that was handled.
 func (w *writer) records() {
 	st := &w.st
-	for i := range w.rows {
-		g := &w.rows[i]
-		if !g.delivered || g.LastSyncTime == nil || st.LastSyncTime != nil && !st.LastSyncTime.Before(g.LastSyncTime) {
-			continue
-		}
-		st.LastSyncTime = g.LastSyncTime.DeepCopy()
-		st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = g.SyncedRef, g.SyncedCommit, short(g.SyncedCommit)
-	}
+	w.lastSync()
 	if at := w.Target.RequestedAt; at != "" && at == w.Ref.Desired.RequestedAt && w.resolved &&
 		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
 		st.LastHandledRequest = at
@@ -208,6 +211,36 @@ func (w *writer) records() {
 		st.LastGood = &good
 		st.History = append([]v1alpha1.CommitRecord{good}, st.History[:min(len(st.History), maxHistory-1)]...)
 	}
+}
+
+// early is by how much the clock of a gateway's node may be ahead.
+const early = time.Minute
+
+// lastSync writes what was delivered last. The times are those of the gateways' nodes: one that lies in the future counts less
+// than any other, and does not stay once there is another, or a clock that was wrong for a moment would be the last for years.
+func (w *writer) lastSync() {
+	future := func(at *metav1.Time) bool { return at.After(w.Now.Add(early)) }
+	later := func(a, b *metav1.Time) bool {
+		if future(a) != future(b) {
+			return future(b)
+		}
+		return b.Before(a)
+	}
+	var last *gateway
+	for i := range w.rows {
+		if g := &w.rows[i]; g.delivered && g.LastSyncTime != nil && (last == nil || later(g.LastSyncTime, last.LastSyncTime)) {
+			last = g
+		}
+	}
+	st := &w.st
+	switch was := st.LastSyncTime; {
+	case last == nil, was != nil && was.Equal(last.LastSyncTime):
+		return
+	case was != nil && !future(was) && !was.Before(last.LastSyncTime):
+		return
+	}
+	st.LastSyncTime = last.LastSyncTime.DeepCopy()
+	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
 }
 
 // unhandle takes back that a request is handled where it was only given up, because nobody was there, and somebody is now.

@@ -93,6 +93,35 @@ func (s *scene) takes(i int) {
 	r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
 }
 
+// pauses is a person who pauses the fleet, or resumes it, and what its agents say.
+func (s *scene) pauses(on bool) {
+	s.annotates(on)
+	for i := range s.Reports {
+		s.hears(i)
+	}
+}
+
+// annotates is the same before any agent has heard of it.
+func (s *scene) annotates(paused bool) {
+	s.GatewaySync = s.GatewaySync.DeepCopy()
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationPaused: fmt.Sprint(paused)}
+	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Paused = paused })
+}
+
+// hears makes a gateway say where it stands, having nothing to do or being paused.
+func (s *scene) hears(i int) {
+	r := s.report(i)
+	switch there := r.Commit == s.Target.Commit; {
+	case s.Target.Paused && there:
+		r.Phase, r.Reason, r.Message = v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; it is there already"
+	case s.Target.Paused:
+		r.Phase, r.Reason, r.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays"
+	case there:
+		r.Phase, r.Reason, r.Message = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, ""
+	}
+	r.Target, r.Ref, r.Paused, r.Revision, r.Generation = s.Target.Commit, s.Target.Ref, s.Target.Paused, s.Target.Revision, s.Target.Generation
+}
+
 // write summarises, checks what holds for every status, and writes it as the API server would.
 func (s *scene) write() *v1alpha1.GatewaySyncStatus {
 	s.t.Helper()
@@ -233,7 +262,8 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 	dealt := len(was.DiscoveredGateways) == 0 && len(st.DiscoveredGateways) == 0
 	for _, p := range seen.Pods {
 		for _, r := range seen.Reports {
-			dealt = dealt || !p.Ended && r.Name == p.Name && r.Status.HandledRequest == st.LastHandledRequest
+			paused := seen.GatewaySync.Paused() || r.Status.Paused
+			dealt = dealt || !p.Ended && r.Name == p.Name && (paused || r.Status.HandledRequest == st.LastHandledRequest)
 		}
 	}
 	require.True(t, dealt, "%s is handled by nobody", st.LastHandledRequest)

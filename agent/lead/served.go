@@ -8,10 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -23,11 +22,14 @@ import (
 func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := l.current(ctx, syncs); err != nil {
+		return err
+	}
 	s := &served{Lead: l, uid: gs.UID, syncs: syncs, wake: changed}
 	var err error
 	s.reported, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.LabelSelector = labelled(l.GatewaySync)
-	}, 0, func(string, string) { poke(changed) })
+	}, func(string, string) { poke(changed) })
 	if err != nil {
 		return err
 	}
@@ -45,8 +47,46 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	look := &looker{connect: l.Connect, store: l.Store}
 	defer look.close()
 	t := newTerm(s, look.look, l.Metrics, log, l.Now)
-	t.eligible = l.Eligible
+	t.eligible, t.rotated, t.stamp = l.Eligible, l.rotated.Load, l.Clients.Now
 	return t.run(ctx)
+}
+
+// maxLate is how often a lead asks for the GatewaySync, once a second, while the watch does not show what it is.
+const maxLate = 10
+
+// current waits until the watch shows the GatewaySync that the API server holds. What an informer lists first may come from the
+// memory of an API server that is behind others: a request that the lead before this one has passed on would be taken back.
+func (l *Lead) current(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) error {
+	for range maxLate {
+		asking, cancel := context.WithTimeout(ctx, requestTimeout)
+		is, err := versionOf(l.lock.syncs.Get(asking, l.GatewaySync))
+		cancel()
+		if apierrors.IsNotFound(err) {
+			return errGone
+		} else if err != nil {
+			return err
+		}
+		waiting, over := context.WithTimeout(ctx, time.Second)
+		same := within(waiting, func() bool {
+			seen, err := versionOf(syncs.Get(l.Namespace, l.GatewaySync))
+			return err == nil && seen == is
+		})
+		over()
+		if same {
+			return nil
+		}
+	}
+	return errDeaf
+}
+
+func versionOf(gs *v1alpha1.GatewaySync, err error) (string, error) {
+	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+		return bad.Object.GetResourceVersion(), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return gs.ResourceVersion, nil
 }
 
 // maxList is how long a lead waits for the lists that it needs.
@@ -55,13 +95,7 @@ const maxList = time.Minute
 // watchPods watches the pods of a namespace, all of them: gateways carry a label, but a pod that asks for an agent and has
 // none does not, and annotations cannot be selected by. One watch sees both; of the pods of others it keeps their names.
 func watchPods(client kubernetes.Interface, namespace string, changed func()) (cache.SharedIndexInformer, error) {
-	pods := client.CoreV1().Pods(namespace)
-	in := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return pods.Watch(ctx, o)
-		},
-	}, &corev1.Pod{}, 0, cache.Indexers{})
+	in := cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), nil, nil), &corev1.Pod{}, 0, cache.Indexers{})
 	if err := in.SetTransform(stripped); err != nil {
 		return nil, err
 	}

@@ -42,7 +42,8 @@ type site struct {
 	ns      string
 	admin   kube.Clients
 	git     *gitserver.Server
-	first   string // commit
+	first   string        // commit
+	ahead   time.Duration // the clock of the API server, as agents see it
 
 	mu       sync.Mutex
 	reported map[string]map[string]bool // gateway → commits that it has reported
@@ -119,7 +120,7 @@ func (s *site) gateway(name string, change ...func(*corev1.Pod)) {
 	s.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelCRName: "site"},
 		Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: "site", v1alpha1.AnnotationGatewayName: name}},
-		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: agentContainer, Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: v1alpha1.AgentContainer, Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}
 	for _, c := range change {
 		c(p)
 	}

@@ -2,8 +2,6 @@ package lead
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,6 +18,8 @@ type Seen struct {
 	GatewaySync *v1alpha1.GatewaySync
 	// Invalid is why the spec cannot be used, nil where it can.
 	Invalid error
+	// Flawed is, by name, why no gateway can have a profile.
+	Flawed map[string]error
 	// Ref is what is known of the desired ref.
 	Ref Ref
 	// Target is what the agents were told last.
@@ -30,7 +30,8 @@ type Seen struct {
 	Pods       []Pod
 	// Sole is whether the namespace has no other GatewaySync, so that pods need not name theirs.
 	Sole bool
-	Now  time.Time
+	// Now is by a clock that all leads share, and the injector: times of the status are held against it.
+	Now time.Time
 }
 
 // Ref is what is known of the desired ref.
@@ -64,6 +65,7 @@ func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
 	w := &writer{Seen: s, was: &gs.Status, now: metav1.NewTime(s.Now.Truncate(time.Second)), rows: gateways(&s)}
 	w.absent()
+	w.used()
 	w.st = *gs.Status.DeepCopy()
 	st := &w.st
 	st.ObservedGeneration = gs.Generation
@@ -131,7 +133,7 @@ func (w *writer) target() {
 	}
 	t := &v1alpha1.TargetStatus{Ref: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: w.Ref.Answered}
 	if w.resolved {
-		t.Commit = w.Target.Commit
+		t.Commit, t.CommitShort = w.Target.Commit, short(w.Target.Commit)
 	}
 	w.st.Target = t
 	w.st.Request = nil
@@ -166,8 +168,11 @@ func (w *writer) refResolved() {
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionFalse, reason, message)
 	case w.resolved:
 		w.st.RefResolutionStatus = v1alpha1.RefResolved
-		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved,
-			fmt.Sprintf("%s is at %s", w.Target.Ref, short(w.Target.Commit)))
+		message := fmt.Sprintf("%s is at %s", w.Target.Ref, short(w.Target.Commit))
+		if w.Target.Ref == w.Target.Commit {
+			message = "the repository has commit " + short(w.Target.Commit)
+		}
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case w.Ref.Asking:
 		w.st.RefResolutionStatus = v1alpha1.RefResolving
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git is asked for "+w.Ref.Desired.Ref)
@@ -223,19 +228,6 @@ func (w *writer) hostKey() {
 	w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
 }
 
-func (w *writer) profiles() {
-	if w.Invalid != nil {
-		w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionFalse,
-			failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error())
-		return
-	}
-	message := "service-path mode: the spec has no profiles"
-	if names := slices.Sorted(maps.Keys(w.GatewaySync.Spec.Sync.Profiles)); len(names) > 0 {
-		message = "valid: " + list(names, 5)
-	}
-	w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionTrue, v1alpha1.ReasonProfilesValid, message)
-}
-
 func (w *writer) sidecars() {
 	var without []string
 	for _, g := range w.rows {
@@ -249,5 +241,5 @@ func (w *writer) sidecars() {
 	}
 	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar,
 		fmt.Sprintf("%s without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew",
-			counted(len(without), "pod"), list(without, 5)))
+			counted(len(without), "pod"), list(without)))
 }

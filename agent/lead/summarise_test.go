@@ -23,13 +23,14 @@ func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
 	assert.Equal(t, "all 3 gateways run main at aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced))
 	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
+	assert.Equal(t, "main is at aaaaaaa", messageOf(st, v1alpha1.ConditionRefResolved))
 	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
 	assert.Equal(t, "True/SidecarInjected", condition(st, v1alpha1.ConditionSidecarInjected))
 	assert.Empty(t, condition(st, v1alpha1.ConditionSSHHostKeyVerification), "a repository without ssh has no host key")
 	assert.Equal(t, v1alpha1.RefResolved, st.RefResolutionStatus)
 	assert.EqualValues(t, 1, st.ObservedGeneration)
 	assert.EqualValues(t, 1, st.ProfileCount)
-	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", Commit: commitA}, st.Target)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", Commit: commitA, CommitShort: "aaaaaaa"}, st.Target)
 	assert.Equal(t, commitA, st.LastGood.Commit)
 	assert.Len(t, st.History, 1)
 	assert.Equal(t, "main", st.LastSyncRef)
@@ -41,6 +42,34 @@ func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
 	assert.Equal(t, commitA, row.SyncedCommit)
 	assert.Equal(t, "1.2s", row.LastSyncDuration)
 	assert.True(t, s.last.Again.IsZero(), "nothing changes by itself")
+}
+
+func TestACommitThatIsAskedForIsNotSaidTwice(t *testing.T) {
+	s := newScene(t, 1)
+	s.GatewaySync.Spec.Git.Ref = commitA
+	s.Ref.Desired.Ref, s.Target.Ref, s.report(0).Ref = commitA, commitA, commitA
+	st := s.write()
+	assert.Equal(t, "the repository has commit aaaaaaa", messageOf(st, v1alpha1.ConditionRefResolved))
+	assert.Equal(t, "gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+}
+
+// How fast git answers decides whether a status is written in between.
+func TestAnotherRefIsToldOfAlikeHoweverFastGitAnswers(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		s := newScene(t, 1)
+		s.write()
+		s.Ref.Desired.Ref = "v2"
+		if slow {
+			s.Ref.Looked, s.Ref.Asking = false, true
+			s.write()
+			assert.Empty(t, s.told())
+		}
+		s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitB })
+		s.Ref.Looked, s.Ref.Asking = true, false
+		s.write()
+		assert.Equal(t, []string{"RefResolved"}, s.told(), "slow: %v", slow)
+		assert.Equal(t, "v2 is at bbbbbbb", s.events[0].Note)
+	}
 }
 
 func TestANewCommitIsDeliveredGatewayByGateway(t *testing.T) {
@@ -135,13 +164,15 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
 		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "it is paused and behind", given: func(s *scene) {
-			s.GatewaySync.Spec.Paused = true
 			s.moves(commitB)
 			s.takes(0)
+			s.pauses(true)
 		}, ready: "False/Paused", says: "paused; 1 of 2 gateways run main at bbbbbbb", also: map[string]string{"Reconciling": "", "Stalled": ""}},
-		{name: "it is paused and there", given: func(s *scene) { s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"} },
+		{name: "it is paused and there", given: func(s *scene) { s.pauses(true) },
 			ready: "True/Paused", says: "all 2 gateways run main at aaaaaaa; paused"},
-		{name: "two pods have one name", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "gw-0" },
+		{name: "two pods have one name", given: func(s *scene) {
+			s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName], s.report(1).Gateway = "gw-0", "gw-0"
+		},
 			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 have the name of one gateway",
 			told: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
 		{name: "a pod has no agent", given: func(s *scene) {
@@ -393,6 +424,19 @@ func TestTheHistoryHasTen(t *testing.T) {
 }
 
 // The API server keeps objects of 1.5 MiB; it also keeps who wrote each field.
+// Who rolls back would go to a commit that no gateway ever ran.
+func TestACommitIsNotGoodBeforeAGatewayRanIt(t *testing.T) {
+	s := newScene(t, 0)
+	st := s.write()
+	require.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
+	assert.Nil(t, st.LastGood)
+	assert.Empty(t, st.History)
+	s.gateway("gw-0")
+	st = s.write()
+	assert.Equal(t, commitA, st.LastGood.Commit)
+	assert.Len(t, st.History, 1)
+}
+
 func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
 	s := newScene(t, 0)
 	for i := range 2500 {

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pace"
 )
 
 // fleet is what a term sees, and where it writes.
@@ -47,8 +48,12 @@ type term struct {
 	metrics Metrics
 	look    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
 	now     func() time.Time
+	// stamp is the time for what others read: it does not go by the clock of this node.
+	stamp func() time.Time
 	// eligible returns why this agent lacks what the spec names.
 	eligible func(*v1alpha1.GatewaySync) error
+	// rotated is how often a secret has changed.
+	rotated func() int64
 
 	turns    turns
 	looks    chan found
@@ -66,6 +71,8 @@ type term struct {
 	again    time.Time             // when it will say something else
 	retry    time.Time             // when the target is written again
 	failed   int                   // writes of the status in a row
+	refused  string                // the version for which a write came too late
+	refusals int                   // how often it was
 	said     string                // the last problem that was logged
 
 	// peers are the pods that were there when the spec came to name a credential that this one lacks.
@@ -79,8 +86,8 @@ type resolved struct {
 }
 
 func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
-	return &term{fleet: f, look: look, metrics: m, log: log, now: now, looks: make(chan found, 1),
-		eligible: func(*v1alpha1.GatewaySync) error { return nil }}
+	return &term{fleet: f, look: look, metrics: m, log: log, now: now, stamp: now, looks: make(chan found, 1),
+		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }}
 }
 
 // errGone means that there is nothing to lead any more.
@@ -217,7 +224,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	if err != nil {
 		return Ref{Err: err, Looked: true, Answered: t.answered}, question{}
 	}
-	q.requestedAt = want.RequestedAt
+	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
 	t.request = nil
 	if want.Over != "" || want.Lapsed != "" {
 		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
@@ -319,7 +326,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		}
 		want.RequestedAt, want.Problem = r.requestedAt, nil
 		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {
-			at := metav1.NewTime(t.now().Truncate(time.Second))
+			at := metav1.NewTime(t.stamp().Truncate(time.Second))
 			want.ResolvedAt = &at
 		}
 	} else {
@@ -341,7 +348,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		return err
 	}
 	t.complain("the target cannot be written; trying again", err)
-	t.retry = t.now().Add(jitter(firstRetry))
+	t.retry = t.now().Add(pace.Jitter(firstRetry))
 	return nil
 }
 
@@ -349,18 +356,24 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
 	now := t.now()
 	t.owed = true
+	if t.refusals > 1 && t.refused != gs.ResourceVersion {
+		t.refusals, t.statusAt = 0, now // it has come
+	}
 	if now.Before(t.statusAt) {
 		return nil
 	}
+	var flawed map[string]error
 	if invalid == nil {
-		if errs := v1alpha1.Validate(gs); len(errs) > 0 {
-			invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
-		}
+		flawed, invalid = validate(gs)
 	}
 	reports, unreadable := t.reports()
-	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
-		Pods: t.pods(), Sole: t.sole(ctx), Now: now})
-	t.again, t.statusAt = sum.Again, now.Add(minSummary)
+	stamp := t.stamp()
+	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
+		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
+	t.again, t.statusAt = time.Time{}, now.Add(minSummary)
+	if !sum.Again.IsZero() {
+		t.again = now.Add(sum.Again.Sub(stamp))
+	}
 	t.metrics.Set(sum.Discovered, sum.Synced)
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
@@ -380,13 +393,30 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	case errors.Is(err, errLost), ctx.Err() != nil:
 		return err
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		t.written, t.replaced = nil, nil // the watch brings what is there now
-		t.statusAt = now.Add(minStatus / 4)
-		return nil
+		t.written, t.replaced = nil, nil
+		return t.outdated(gs.ResourceVersion, now)
 	}
 	t.complain("the status cannot be written; trying again", err)
 	t.failed++
-	t.statusAt = now.Add(jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
+	t.statusAt = now.Add(pace.Jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
+	return nil
+}
+
+// errDeaf means that the watch is not what it seems. The next campaign begins another.
+var errDeaf = errors.New("the watch of the GatewaySync does not bring what the API server has")
+
+// mostRefused is how often a write may fail for the same version: half a minute, as each pause is twice the one before.
+const mostRefused = 7
+
+// outdated waits for the watch to bring what is there now, as it was refused to write what followed from version.
+func (t *term) outdated(version string, now time.Time) error {
+	if t.refused != version {
+		t.refused, t.refusals = version, 0
+	}
+	if t.refusals++; t.refusals > mostRefused {
+		return errDeaf
+	}
+	t.statusAt = now.Add(minStatus / 4 << (t.refusals - 1))
 	return nil
 }
 

@@ -37,12 +37,15 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// list writes the first n of names.
-func list(names []string, n int) string {
-	if len(names) <= n {
+// maxNames is how many names a message has.
+const maxNames = 5
+
+// list writes the first of names.
+func list(names []string) string {
+	if len(names) <= maxNames {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
 // overSSH reports whether a repository is reached over ssh: ssh:// or user@host:path.

@@ -63,13 +63,15 @@ type teller func(warning bool, reason, format string, args ...any)
 func (w *writer) ofRef(tell teller) {
 	was, is := w.before(v1alpha1.ConditionRefResolved), meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved)
 	true1, true2 := was != nil && was.Status == metav1.ConditionTrue, is.Status == metav1.ConditionTrue
-	moved := w.was.Target != nil && w.st.Target != nil && w.was.Target.Commit != "" && w.st.Target.Commit != "" && w.was.Target.Commit != w.st.Target.Commit
+	before, now := w.was.Target, w.st.Target
+	same := before == nil || now == nil || before.Ref == now.Ref
+	moved := before != nil && now != nil && same && before.Commit != "" && now.Commit != "" && before.Commit != now.Commit
 	switch {
 	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
 		tell(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
 	case moved && true2:
 		tell(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s", w.Target.Ref, short(w.was.Target.Commit), short(w.Target.Commit))
-	case true2 && !true1:
+	case true2 && (!true1 || !same): // whether or not it was written in between that git is asked
 		tell(false, v1alpha1.EventRefResolved, "%s", is.Message)
 	}
 }
@@ -88,8 +90,9 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 		why += ": " + g.Message
 	}
 	changed := was.SyncStatus != g.SyncStatus || was.Reason != g.Reason
+	rested := rested(string(was.Reason))
 	switch {
-	case g.synced && (changed && !done(was) || was.SyncedCommit != g.SyncedCommit):
+	case g.synced && (changed && !done(was) && !rested || was.SyncedCommit != g.SyncedCommit):
 		tell(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
 	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it tried again
 	case g.SyncStatus == v1alpha1.GatewayError:
@@ -111,6 +114,12 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	return out
 }
 
+// rested reports whether nothing was synced for a reason that is no gateway's: nobody knew better, or a person had paused it. That
+// an agent is back, or may go on, is no sync.
+func rested(reason string) bool {
+	return reason == string(v1alpha1.ReasonAgentsAway) || reason == string(v1alpha1.ReasonPaused)
+}
+
 func done(g *v1alpha1.DiscoveredGateway) bool {
 	return g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
 }
@@ -119,9 +128,9 @@ func (w *writer) ofFleet(tell teller) {
 	is := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionAllGatewaysSynced)
 	was := w.before(v1alpha1.ConditionAllGatewaysSynced)
 	good := w.was.LastGood == nil || w.st.LastGood != nil && (w.was.LastGood.Commit != w.st.LastGood.Commit || w.was.LastGood.Ref != w.st.LastGood.Ref)
-	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status) {
+	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
 		tell(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
-		if good && w.Ref.Desired.Override && w.GatewaySync.Annotations[v1alpha1.AnnotationRequestedUnless] != "" {
+		if good && w.Ref.Desired.Override && w.GatewaySync.RequestedUnless() != "" {
 			tell(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
 		}
 	}

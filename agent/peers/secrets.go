@@ -1,9 +1,12 @@
 package peers
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -47,16 +50,20 @@ type Beside struct {
 // Read implements Secrets.
 func (b Beside) Read(_ Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	id := ref.Name + "/" + ref.Key
-	name, ok := b.Files[id]
-	if !ok {
-		if err := local(ref); err != nil {
-			return secret.String{}, err
+	if name, ok := b.Files[id]; ok {
+		v, err := read(name)
+		if err != nil {
+			return v, fmt.Errorf("secret %s: what --secret %s names cannot be read: %w; give the path of a file there, not the value", id, id, err)
 		}
-		name = filepath.Join(b.Dir, ref.Name, ref.Key)
+		return v, nil
 	}
+	if err := local(ref); err != nil {
+		return secret.String{}, err
+	}
+	name := filepath.Join(b.Dir, ref.Name, ref.Key)
 	v, err := read(name)
 	if err != nil {
-		return v, fmt.Errorf("secret %s: %w; give --secret %s=FILE", id, err, id)
+		return v, fmt.Errorf("secret %s: %s: %w; give --secret %s=FILE", id, name, err, id)
 	}
 	return v, nil
 }
@@ -99,9 +106,37 @@ func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, er
 	return v, nil
 }
 
+// Changing are the files that are replaced when one of the Secrets changes: a mounted volume changes by its ..data link.
+func (m Mounted) Changing() []string {
+	if m.Dir == "" {
+		var files []string
+		for _, name := range slices.Sorted(maps.Values(m.Files)) {
+			// Who watches tells the names that cannot be watched, and a name may be the secret itself. It is read without.
+			if fi, err := os.Stat(filepath.Dir(name)); filepath.IsAbs(name) && err == nil && fi.IsDir() {
+				files = append(files, name)
+			}
+		}
+		return files
+	}
+	entries, err := os.ReadDir(m.Dir)
+	if err != nil {
+		return nil // the pod mounts none
+	}
+	var changing []string
+	for _, e := range entries {
+		if e.IsDir() {
+			changing = append(changing, filepath.Join(m.Dir, e.Name(), "..data"))
+		}
+	}
+	return changing
+}
+
 // missing says what to do about a key that is not there.
 func (m Mounted) missing() string {
-	if m.Dir == "" || m.Keys != nil {
+	switch {
+	case m.Dir == "":
+		return "create it; the pod's variable takes the path of its file, not the value"
+	case m.Keys != nil:
 		return "create it"
 	}
 	return "create it; where the Secret has it, restart the pod, which was started before that key was named"
@@ -111,7 +146,7 @@ func (m Mounted) missing() string {
 func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
-			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret that this pod has no file for: add it to the pod, and restart it", field)
+			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret that this pod has no file for: add it to the pod (by a variable of its own, or below SECRETS_DIR), and restart it", field)
 		}
 		return nil
 	}
@@ -140,8 +175,13 @@ func local(ref v1alpha1.SecretKeyRef) error {
 // maxSecret bounds a secret's file, as Kubernetes bounds a Secret.
 const maxSecret = 1 << 20
 
+// read returns what is in a file. Where there is none its error does not say the name: somebody may have given the secret
+// itself in its place.
 func read(name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
+	if unread, ok := errors.AsType[*os.PathError](err); ok {
+		return secret.String{}, unread.Err
+	}
 	if err != nil {
 		return secret.String{}, err
 	}

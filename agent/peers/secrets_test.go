@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,6 +52,10 @@ func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t 
 	v, err := m.Read(GitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
+
+	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.Changing())
+	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[Field]string{GitCA: "/b", GitToken: "/a", GitSSHKey: "/none/c"}}.Changing())
+	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.Changing())
 
 	_, err = m.Read(GitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
@@ -108,6 +113,28 @@ func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
 	require.NoError(t, os.Remove(m.Files[GitToken]))
 	_, err = m.Read(GitToken, ref("whatever", "name"))
 	assert.ErrorContains(t, err, "no key name of Secret whatever")
+}
+
+// C7: the value in the place of the path of its file is the usual mistake, and what cannot be opened is what would be told.
+func TestAValueInThePlaceOfItsFileIsNeverTold(t *testing.T) {
+	for name, value := range map[string]string{
+		"a key":            "-----BEGIN OPENSSH PRIVATE KEY-----\n" + strings.Repeat("S3CR3T", 60),
+		"a token":          "ghp_S3CR3T",
+		"with slashes":     "ab/S3CR3T/cd==",
+		"like a long path": "/" + strings.Repeat("S3CR3T", 60) + "/x",
+		"with a NUL":       "S3CR3T\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := Mounted{Files: map[Field]string{GitSSHKey: value}}
+			_, err := m.Read(GitSSHKey, ref("git", "key"))
+			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
+			assert.NotContains(t, err.Error(), "S3CR3T")
+			assert.Empty(t, m.Changing(), "a watcher would tell it")
+			_, err = Beside{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(GitToken, ref("git", "token"))
+			require.ErrorContains(t, err, "the path of a file there, not the value")
+			assert.NotContains(t, err.Error(), "S3CR3T")
+		})
+	}
 }
 
 func TestEverySecretThatASpecNamesIsAskedFor(t *testing.T) {

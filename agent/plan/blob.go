@@ -5,6 +5,7 @@ import (
 	"crypto/sha1" //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
 	"errors"
 	"fmt"
+	"io"
 
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
@@ -117,11 +118,23 @@ func (d *Desired) volatileTree(id ID, depth int) (bool, error) {
 	return k == volatile, nil
 }
 
+// git writes a blob of the commit. Where the store lacks it, its bytes may lie on the disk.
+func (d *Desired) git(w io.Writer, path string, id ID) error {
+	if d.local != nil && !d.objects.Has(id) {
+		if content, ok := d.local(path, id); ok {
+			_, err := w.Write(content)
+			return err
+		}
+	}
+	_, err := d.objects.WriteBlob(w, id)
+	return err
+}
+
 // read returns a blob that is to be rendered.
 func (d *Desired) read(path string, id ID) ([]byte, error) {
 	limit := d.rules.Limits.Rendered
 	b := &head{max: int(limit) + 1}
-	_, err := d.objects.WriteBlob(b, id)
+	err := d.git(b, path, id)
 	if int64(b.Len()) > limit {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-rendered, %d bytes, for a file that is "+
 			"a template or patched", path, limit)

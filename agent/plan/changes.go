@@ -64,6 +64,8 @@ type Changes struct {
 	Total int
 	// Warnings are for people: skipped submodules, optional sources that are not there.
 	Warnings []string
+	// Mounted are mounts of the gateway at which git has something. That is left alone.
+	Mounted []string
 	// Full says that every file was compared, not only what changed between two commits.
 	Full bool
 	// Held is set where the plan must not be applied as it is. The plan beside it is what would happen.

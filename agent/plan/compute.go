@@ -25,6 +25,10 @@ type Input struct {
 	Repair bool
 	// Verify hashes every file, also where stat agrees with the manifest. It makes the plan a full one.
 	Verify bool
+	// Brought names the paths at which another writer than a person may have been, the other gateway of a redundant pair; nil
+	// for none. What differs there gives way to git, to lost+found first, whatever the policies say. It makes the plan a full
+	// one.
+	Brought func(path string) bool
 }
 
 // Compute decides what a sync does. It reads and never writes.
@@ -50,7 +54,7 @@ func Compute(in Input) (*Changes, error) {
 func (in *Input) incremental() bool {
 	h := in.Manifest.Header()
 	rules := in.Desired.rules.Fingerprint()
-	return in.Previous != nil && !in.Repair && !in.Verify && h.Complete && h.Commit == in.From &&
+	return in.Previous != nil && !in.Repair && !in.Verify && in.Brought == nil && h.Complete && h.Commit == in.From &&
 		h.Rules == rules && in.Previous.rules.Fingerprint() == rules
 }
 
@@ -86,6 +90,7 @@ func compute(in Input) (*Changes, error) {
 		blocked:   make(map[string]string),
 		changes:   &Changes{From: header.Commit, To: in.To, Full: in.Previous == nil},
 	}
+	in.Desired.local = p.local
 	if p.rules.Prune == PruneMirror {
 		p.mirrors = in.Desired.mappedDirs()
 	}
@@ -100,6 +105,16 @@ func compute(in Input) (*Changes, error) {
 		}
 	}
 	return p.changes, nil
+}
+
+// local returns the bytes of a blob from the file that they were written to. A store that was lost need not fetch them again.
+func (p *planner) local(path string, id ID) ([]byte, bool) {
+	rec, owned, err := p.Manifest.Get(path)
+	if err != nil || !owned || rec.Have != id || rec.Size > maxCompared {
+		return nil, false
+	}
+	content, err := p.State.Read(path, maxCompared)
+	return content, err == nil && blobID(content) == id
 }
 
 // diff judges the paths that differ between two commits.
@@ -231,6 +246,6 @@ func (p *planner) finish() error {
 	if len(p.rules.Mappings) > 0 && len(p.Desired.missing) == len(p.rules.Mappings) && p.owned == 0 && p.header.Commit.IsZero() {
 		return p.Desired.noSource()
 	}
-	c.Warnings = p.Desired.Warnings()
+	c.Warnings, c.Mounted = p.Desired.Warnings(), slices.Sorted(slices.Values(p.Desired.mounted))
 	return p.nameMappings()
 }

@@ -45,6 +45,9 @@ type Desired struct {
 	walked  bool           // that is everything
 	steps   int            // of all templates
 	missing []Mapping      // whose source is not in the commit
+	mounted []string       // mounts at which the commit has something
+	// local finds the bytes of a blob of the commit on the disk; nil for nowhere.
+	local func(path string, id ID) ([]byte, bool)
 }
 
 // graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
@@ -109,6 +112,9 @@ func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, erro
 	if rules.AnySource && d.graft.empty() {
 		return nil, failure.New(v1alpha1.ReasonSourceMissing,
 			"the commit has none of the folders of the service path (%s …): correct the path", rules.Mappings[0].Source)
+	}
+	if err := d.findMounts(); err != nil {
+		return nil, err
 	}
 	return d, d.findSystem()
 }

@@ -143,6 +143,29 @@ func TestExcludesTakeFilesAwayBeforeMappingsOverlay(t *testing.T) {
 	assert.Len(t, d.Warnings(), 1, "a pattern that looks as if it meant a directory: %v", d.Warnings())
 }
 
+func TestADirectoryOfWhichExcludesLeaveNothingHidesNoFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		exclude string
+		commit  []string
+		want    map[string]string
+	}{
+		"nothing is left":         {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep.md", "no"}, map[string]string{"d/x": "file"}},
+		"a file is left":          {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep", "yes"}, map[string]string{"d/x/in/deep": "yes"}},
+		"the directory itself":    {"d/x/", []string{"one/x", "file", "two/x/a", "no"}, map[string]string{"d/x": "file"}},
+		"a directory before it":   {"**/*.md", []string{"two/x", "file", "one/x/a", "hidden"}, map[string]string{"d/x": "file"}},
+		"a destination below it":  {"**/*.md", []string{"one/x", "file", "three/a.md", "no"}, map[string]string{"d/x": "file"}},
+		"a destination with more": {"**/*.md", []string{"one/x", "file", "three/a.py", "yes"}, map[string]string{"d/x/y/a.py": "yes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := plantest.NewObjects()
+			r := rules(t, plan.Rules{Mappings: mappings(t, "one", "d", "two", "d", "three", "d/x/y"), Excludes: excludes(t, c.exclude)})
+			d, err := plan.Desire(o, o.Commit(text(c.commit...)), r)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, walk(t, o, d))
+		})
+	}
+}
+
 func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
 	o := plantest.NewObjects()
 	broken := o.RawTree([]plan.Entry{{Name: "b", Mode: plan.Regular}, {Name: "a", Mode: plan.Regular}})
@@ -333,6 +356,8 @@ func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
 	}{
 		"limit files":     {plan.Limits{Files: 2}, text("projects/a", "1", "projects/b", "2", "projects/c", "3")},
 		"limit pathBytes": {plan.Limits{PathBytes: 12}, text("projects/abcd", "1")},
+		"a name of 256 b": {plan.Limits{}, text("projects/"+strings.Repeat("n", 256), "1")},
+		"a name of 258 b": {plan.Limits{}, text("projects/"+strings.Repeat("é", 129)+"/x", "1")},
 		"limit depth":     {plan.Limits{Depth: 3}, text("projects/a/b/c", "1")},
 		"limit depth,":    {plan.Limits{}, text("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
 	} {

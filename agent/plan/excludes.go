@@ -9,13 +9,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of one pattern. Alternatives multiply ({a,b}{a,b} is four patterns), so their product is bounded and
-// with it the time of a match.
-const (
-	maxPatterns     = 1024
-	maxPatternBytes = 512
-	maxAlternatives = 64
-)
+// maxPatterns bounds the patterns of a gateway: those of the defaults, the profile and the pod.
+const maxPatterns = 1024
 
 // Excludes is a list of doublestar patterns over destination paths. A pattern with a trailing slash, or with a trailing
 // /**, means a directory and all below it; any other means the files that it matches.
@@ -35,36 +30,12 @@ func NewExcludes(patterns []string) (Excludes, error) {
 			len(patterns), maxPatterns)
 	}
 	for _, p := range patterns {
-		if problem := patternProblem(p); problem != "" {
+		if problem := v1alpha1.PathPatternProblem(p); problem != "" {
 			return x, failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns: %q %s", p, problem)
 		}
 		x.add(p)
 	}
 	return x, nil
-}
-
-// patternProblem says why a pattern is not taken, "" if it is.
-func patternProblem(p string) string {
-	switch {
-	case p == "" || strings.Trim(p, "/") == "":
-		return "matches nothing; remove it"
-	case len(p) > maxPatternBytes:
-		return "is too long; at most 512 bytes are allowed"
-	case p[0] == '/':
-		return "begins with a slash; patterns are relative to the data directory"
-	case !doublestar.ValidatePattern(strings.TrimSuffix(p, "/")):
-		return "is no valid pattern; see the list of wildcards in the documentation"
-	}
-	product := 1
-	for i := range len(p) {
-		if p[i] == '{' { // an upper bound: the commas of later braces count, too
-			product *= strings.Count(p[i:], ",") + 1
-		}
-		if product > maxAlternatives {
-			return "has too many alternatives in braces; write several patterns"
-		}
-	}
-	return ""
 }
 
 const glob = `*?[]{}\`

@@ -30,7 +30,7 @@ func (p *planner) settleDirs() error {
 			continue
 		}
 		i, _ := p.find(dir)
-		switch p.rules.Conflict {
+		switch p.policy(dir) {
 		case GitWins:
 			return failure.New(v1alpha1.ReasonPathCollision, "git wants a file at %s, where the gateway has a directory "+
 				"with files that are not ours (%s): move them away", dir, foreign)

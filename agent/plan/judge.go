@@ -10,6 +10,9 @@ import (
 
 // desired judges a path that git wants: it walks down the table "What happens to a file".
 func (p *planner) desired(w Want, rec Owned, owned bool) error {
+	if err := p.checkMounts(w.Path); err != nil {
+		return err
+	}
 	st, err := p.State.Stat(w.Path)
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", w.Path, err)
@@ -32,7 +35,7 @@ func (p *planner) missing(c Change, rec Owned) error {
 	case same && !p.repairs(rec):
 		p.changes.Drifted++
 		return nil
-	case !same && p.rules.Conflict != GitWins:
+	case !same && p.policy(c.Path) != GitWins:
 		p.conflict(c)
 		return nil
 	}
@@ -263,10 +266,10 @@ func (p *planner) gone(rec Owned) error {
 
 // leftCommit tells a file that git deleted from one that the rules do not cover any more. Under the same rules it is
 // the first. Under others it is the first only if the mapping that brought the file is still there and nothing
-// excludes the path: then the rules did not take it away, so the commit did. In doubt the file stays, but not where
+// excludes the path, nor a mount hides it: then the rules did not take it away, so the commit did. In doubt the file stays, but not where
 // prune mirror would delete it at the next sync anyway.
 func (p *planner) leftCommit(rec Owned) bool {
-	if resource.NeverTouch(rec.Path) || p.rules.Excludes.Match(rec.Path) {
+	if p.rules.leave(rec.Path) {
 		return false
 	}
 	if p.sameRules || p.mirrored(rec.Path) {
@@ -278,7 +281,7 @@ func (p *planner) leftCommit(rec Owned) bool {
 // conflict adds a change to what the gateway made its own, as the policy has it. Under hold the plan says what would
 // happen, and guard holds it.
 func (p *planner) conflict(c Change) {
-	switch p.rules.Conflict {
+	switch p.policy(c.Path) {
 	case GatewayWins:
 		switch {
 		case c.Op != Delete:
@@ -297,10 +300,20 @@ func (p *planner) conflict(c Change) {
 	p.add(c)
 }
 
+// policy is who wins at a path where both changed.
+func (p *planner) policy(path string) ConflictPolicy {
+	if p.brought(path) {
+		return GitWins
+	}
+	return p.rules.Conflict
+}
+
+func (p *planner) brought(path string) bool { return p.Brought != nil && p.Brought(path) }
+
 // repairs reports whether a file that only the gateway changed is put back. One that was kept, since git changed it, too,
 // stays for as long as the gateway wins.
 func (p *planner) repairs(rec Owned) bool {
-	return p.Repair && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
+	return p.brought(rec.Path) || p.Repair && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
 }
 
 // overwrite puts git's version in the place of the gateway's, whatever the policy: that was asked for.

@@ -155,19 +155,20 @@ func (l *lister) addEntry(e Entry, mapping uint16) error {
 	return nil
 }
 
-// leftOut reports whether a path is excluded or never touched. Nobody descends into a directory that is.
+// leftOut reports whether a path is excluded, never touched, or a mount of the gateway's. Nobody descends into a directory that is.
 func (l *lister) leftOut(path string, isDir bool) bool {
 	if resource.NeverTouch(path) {
 		return true
 	}
 	x := &l.d.rules.Excludes
-	if !isDir {
-		return x.file(path)
-	}
-	if x.dir(path) {
+	if isDir && x.dir(path) || !isDir && x.file(path) {
 		return true
 	}
-	if x.file(path) {
+	if mount := l.d.rules.Mounts.at(path); mount != "" {
+		l.d.leave(mount)
+		return true
+	}
+	if isDir && x.file(path) {
 		l.d.warn("an exclude pattern matches the directory %s, but not what is in it; end the pattern with a slash", path)
 	}
 	return false
@@ -206,7 +207,11 @@ func (l *lister) merge() error {
 			}
 			n++
 		}
-		if c, ok := l.decide(rest[:n]); ok {
+		c, ok, err := l.decide(rest[:n])
+		if err != nil {
+			return err
+		}
+		if ok {
 			merged = append(merged, c)
 		}
 		rest = rest[n:]
@@ -245,8 +250,9 @@ func (l *lister) addGrafts() error {
 	return nil
 }
 
-// decide merges the candidates of one name; they are in the order of the mappings.
-func (l *lister) decide(candidates []child) (child, bool) {
+// decide merges the candidates of one name; they are in the order of the mappings. A directory of which the excludes leave
+// nothing hides no file.
+func (l *lister) decide(candidates []child) (child, bool, error) {
 	var file *child
 	dir := child{name: candidates[0].name, isDir: true, floor: l.n.floor}
 	for i := range candidates {
@@ -264,13 +270,39 @@ func (l *lister) decide(candidates []child) (child, bool) {
 			dir.graft = c.graft
 		}
 	}
-	switch {
-	case len(dir.layers) > 0 || dir.graft != nil:
-		return dir, true
-	case file != nil:
-		return *file, true
+	isDir := len(dir.layers) > 0 || dir.graft != nil
+	if isDir && file != nil {
+		var err error
+		if isDir, err = l.d.holds(dir.dir(l.n)); err != nil {
+			return child{}, false, err
+		}
 	}
-	return child{}, false
+	switch {
+	case isDir:
+		return dir, true, nil
+	case file != nil:
+		return *file, true, nil
+	}
+	return child{}, false, nil
+}
+
+// holds reports whether any file is in a directory, at any depth.
+func (d *Desired) holds(n node) (bool, error) {
+	children, err := d.listGit(n)
+	if err != nil {
+		return false, err
+	}
+	for i := range children {
+		if !children[i].isDir {
+			return true, nil
+		}
+	}
+	for i := range children {
+		if holds, err := d.holds(children[i].dir(n)); holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
 }
 
 // checkSiblings refuses names that are one name on some file systems.

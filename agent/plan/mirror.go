@@ -31,25 +31,10 @@ func (p *planner) mirrored(path string) bool {
 }
 
 func (p *planner) mirrorDir(dir string) ([]Change, error) {
-	desired := newCursor(p.Desired.gitBelow(dir), func(w Want) string { return w.Path })
-	defer desired.stop()
-	owned := newCursor(p.Manifest.All(dir+"/"), func(r Owned) string { return r.Path })
-	defer owned.stop()
 	var list []Change
-	for f, err := range p.State.Walk(dir) {
-		if err != nil {
-			return nil, fmt.Errorf("walk %s: %w", dir, err)
-		}
-		wanted, err := desired.has(f.Path)
+	for f, err := range p.Desired.unwanted(dir, p.Manifest, p.State) {
 		if err != nil {
 			return nil, err
-		}
-		ours, err := owned.has(f.Path)
-		if err != nil {
-			return nil, fmt.Errorf("read the manifest: %w", err)
-		}
-		if wanted || ours || f.Stat.Kind != File || resource.NeverTouch(f.Path) || p.rules.Excludes.Match(f.Path) {
-			continue
 		}
 		id, err := p.State.BlobID(f.Path)
 		if err != nil {

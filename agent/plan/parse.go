@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"unicode"
@@ -112,6 +113,15 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	if err != nil {
 		return "", err
 	}
+	parts, err := render.Parts(field, text, f)
+	if err != nil {
+		return "", err
+	}
+	if hollow(parts) {
+		return "", failure.New(v1alpha1.ReasonTemplateFailed, "%s: %.200q gives %.200q here, a path with an empty part, which would be another folder than the one that is meant: "+
+			"give what it asks for a value (required makes a missing one an error), or put the part and its slash within {{if}}, as in lines{{if .Vars.line}}/{{.Vars.line}}{{end}}",
+			field, text, rendered)
+	}
 	p, err := ParsePath(rendered)
 	if err != nil {
 		return "", inField(field, err)
@@ -119,9 +129,21 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
+// hollow reports whether a part of a path came out of its template as nothing. A path that a person writes has no such part,
+// and what a missing label leaves behind is the folder above: with all lines in place of one, and for prune: mirror with all
+// that is the gateway's own. What begins as the root may be the root.
+func hollow(parts []render.Part) bool {
+	for i, part := range parts {
+		if part.Made && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
+			return true
+		}
+	}
+	return false
+}
+
 func parsePatch(p v1alpha1.Patch, f *Facts) (Patch, error) {
 	if p.File != "" {
-		if problem := patternProblem(p.File); problem != "" {
+		if problem := v1alpha1.PathPatternProblem(p.File); problem != "" {
 			return Patch{}, failure.New(v1alpha1.ReasonProfilesInvalid, "file: %q %s", p.File, problem)
 		}
 	}

@@ -79,11 +79,61 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source, e.Vars = "{{.up}}/x", map[string]string{"up": "/etc"}
 			},
-			v1alpha1.ReasonUnsafePath, "mappings[0]: source:",
+			v1alpha1.ReasonUnsafePath, `path "/etc/x" is absolute`,
 		},
 		"a variable that is nothing": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
-			v1alpha1.ReasonUnsafePath, "mappings[0]: source:",
+			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "" here`,
+		},
+		"a label that is missing": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
+			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/" here`,
+		},
+		"a label that is missing before a slash": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
+			v1alpha1.ReasonTemplateFailed, `gives "lines//" here`,
+		},
+		"a mode that is missing": {
+			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
+			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/" here`,
+		},
+		"a label that is missing in between": {
+			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
+			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png" here`,
+		},
+		"a label that is missing first": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
+			v1alpha1.ReasonTemplateFailed, `gives "/projects" here`,
+		},
+		"a label that is missing below the root": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
+			v1alpha1.ReasonTemplateFailed, `gives "./" here`,
+		},
+		"a variable that is the folder itself": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "."}
+			},
+			v1alpha1.ReasonTemplateFailed, `gives "lines/." here`,
+		},
+		"a variable that is a slash": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "/"}
+			},
+			v1alpha1.ReasonTemplateFailed, `gives "lines//" here`,
+		},
+		"a label that is missing in a block": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
+			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
+		},
+		"a block that gives nothing": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
+			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
+		},
+		"a template that gives nothing": {
+			func(e *v1alpha1.Effective) {
+				e.Mappings[0].Source = `{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`
+			},
+			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
 		},
 		"a label that is git's folder": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
@@ -187,7 +237,7 @@ func facts() plan.Facts {
 func TestTheTemplatesOfAProfileAreRendered(t *testing.T) {
 	e := effective()
 	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
-	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}//{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
+	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}/{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: "*.json", Set: map[string]v1alpha1.PatchValue{"b": "{{slice .Commit 0 7}}", "a": "{{.DeploymentMode}}"}}}
 	e.SystemNameTemplate = "{{.Namespace}}-{{.Vars.site}}"
 	r, err := plan.ParseRules(e, facts(), plan.Limits{})
@@ -202,6 +252,33 @@ func TestTheTemplatesOfAProfileAreRendered(t *testing.T) {
 	r, err = plan.ParseRules(e, facts(), plan.Limits{})
 	require.NoError(t, err)
 	assert.Equal(t, "{{literal}}", r.SystemName.Value, "the plain name wins and is no template")
+}
+
+func TestAPartOfAPathThatIsLeftOutOnPurposeIsNone(t *testing.T) {
+	for text, want := range map[string]plan.Path{
+		`lines{{with index .Labels "line"}}/{{.}}{{end}}`:  "lines",
+		`lines{{with index .Labels "site"}}/{{.}}{{end}}`:  "lines/7",
+		`{{with index .Labels "line"}}{{.}}/{{end}}common`: "common",
+		`lines/{{default "all" (index .Labels "line")}}/`:  "lines/all",
+		`{{.root}}`:                              plan.Root,
+		`{{.root}}/projects`:                     "projects",
+		`line-{{index .Labels "line"}}/projects`: "line-/projects",
+
+		// Slashes that a value brings are none of the text's.
+		`{{.dir}}`:       "projects/a",
+		`{{.dir}}north`:  "projects/a/north",
+		`{{.dir}}/north`: "projects/a/north",
+		`x/{{.below}}`:   "x/north",
+		`x/{{with index .Labels "site"}}{{.}}/{{end}}`:                      "x/7",
+		`{{$s := index .Labels "site"}}x/{{$s}}`:                            "x/7",
+		`{{define "s"}}{{index .Labels "site"}}{{end}}x/{{template "s" .}}`: "x/7",
+	} {
+		e := effective()
+		e.Mappings[0].Source, e.Vars = text, map[string]string{"root": ".", "dir": "projects/a/", "below": "./north/"}
+		r, err := plan.ParseRules(e, facts(), plan.Limits{})
+		require.NoError(t, err, text)
+		assert.Equal(t, want, r.Mappings[0].Source, text)
+	}
 }
 
 func TestTheFingerprintLeavesTheCommitToTheComparisonOfCommits(t *testing.T) {

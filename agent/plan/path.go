@@ -58,6 +58,9 @@ func (p Path) rel() string {
 	return string(p)
 }
 
+// maxName is the number of bytes that a name may have on the file systems of Linux.
+const maxName = 255
+
 // checkName refuses one element of a path; whole is for the message.
 func checkName(whole, name string) error {
 	switch {
@@ -71,6 +74,9 @@ func checkName(whole, name string) error {
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a control character in it; rename it", whole)
 	case strings.ContainsAny(name, `/\`):
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a backslash in it; separate by slashes", whole)
+	case len(name) > maxName:
+		return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has a name of %d bytes, and a file system takes %d; rename it",
+			strings.ToValidUTF8(whole[:min(len(whole), 160)], ""), len(name), maxName)
 	case resource.IsGitDir(name):
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q names git's own folder", whole)
 	}

@@ -46,6 +46,7 @@ var hostilePaths = map[string]struct {
 	"C1 control":                  {"a\u0085b", v1alpha1.ReasonUnsafePath},
 	"no UTF-8":                    {"a/\xff\xfe", v1alpha1.ReasonUnsafePath},
 	"5000 characters":             {strings.Repeat("a", 5000), v1alpha1.ReasonLimitExceeded},
+	"a name of 256 bytes":         {"a/" + strings.Repeat("n", 256), v1alpha1.ReasonLimitExceeded},
 	"65 elements":                 {strings.Repeat("a/", 64) + "a", v1alpha1.ReasonLimitExceeded},
 }
 
@@ -66,6 +67,7 @@ func TestParsePathTakesEverySpellingOfAPath(t *testing.T) {
 		".": Root, "./": Root, "projects": "projects", "projects/": "projects", "./projects": "projects",
 		"a//b": "a/b", "a/./b/": "a/b", "..a/b..": "..a/b..", "größe/日本": "größe/日本", "a b/c:d": "a b/c:d",
 		".gitkeep": ".gitkeep", ".github/x": ".github/x", "a/C:x": "a/C:x",
+		strings.Repeat("n", 255):       Path(strings.Repeat("n", 255)),
 		strings.Repeat("a/", 63) + "a": Path(strings.Repeat("a/", 63) + "a"),
 	} {
 		got, err := ParsePath(in)

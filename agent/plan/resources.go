@@ -147,7 +147,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 
 // takeBack replaces a drifted resource.json where the conflict policy lets git have its resource.
 func (p *planner) takeBack(c Change) (Change, bool) {
-	switch p.rules.Conflict {
+	switch p.policy(c.Path) {
 	case GatewayWins:
 		return Change{}, false
 	case Hold:

@@ -17,6 +17,8 @@ type Rules struct {
 	// Mappings are in their order: of two that bring the same path, the later one wins.
 	Mappings []Mapping
 	Excludes Excludes
+	// Mounts are what the gateway has mounted below its data directory.
+	Mounts   Mounts
 	Conflict ConflictPolicy
 	Prune    Prune
 	// AnySource says that the commit must have the source of at least one mapping, where none is required by itself.
@@ -166,6 +168,9 @@ func (r Rules) Fingerprint() string {
 		facts = m.fingerprint(h) || facts
 	}
 	fmt.Fprintf(h, "%q\n", r.Excludes.patterns)
+	if len(r.Mounts.paths) > 0 {
+		fmt.Fprintf(h, "mounts %q\n", r.Mounts.paths)
+	}
 	if r.SystemName.Path != "" {
 		fmt.Fprintf(h, "%q ", r.Facts.DeploymentMode)
 		facts = r.SystemName.fingerprint(h) || facts
@@ -245,6 +250,11 @@ func (r Rules) origins() []Origin {
 		list[i] = Origin{Source: string(m.Source), Destination: string(m.Destination)}
 	}
 	return list
+}
+
+// leave reports whether a path is none of ours, whatever git has there.
+func (r *Rules) leave(path string) bool {
+	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.at(path) != ""
 }
 
 // has reports whether a mapping of these rules is the one that a record names.

@@ -32,7 +32,7 @@ func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
 		if err == nil && p.recipe != nil {
 			_, err = d.WriteBlob(w, p.recipe.id)
 		} else if err == nil {
-			_, err = d.objects.WriteBlob(w, p.blob)
+			err = d.git(w, join(parent(r.path), name), p.blob)
 		}
 		return err
 	})
@@ -73,7 +73,7 @@ func (d *Desired) form(r *recipe, before *resource.Signed) (resource.Form, error
 		sum, err := before.Signature(form, func(w io.Writer, name string) error {
 			p, err := r.part(name)
 			if err == nil {
-				_, err = d.objects.WriteBlob(w, p.blob)
+				err = d.git(w, join(parent(r.path), name), p.blob)
 			}
 			return err
 		})

@@ -54,7 +54,11 @@ func (c *Changes) Summary() string {
 	if !c.From.IsZero() {
 		from = c.From.Short()
 	}
-	return from + " → " + c.To.Short() + ": " + c.Counts().String()
+	text := from + " → " + c.To.Short() + ": " + c.Counts().String()
+	if left := c.leftAlone(); left != "" {
+		text += "; " + left
+	}
+	return text
 }
 
 // String returns the numbers that are not zero, in words.

@@ -55,7 +55,9 @@ func FuzzParseRef(f *testing.F) {
 		again, err := ParseRef(r.String())
 		require.NoError(t, err)
 		require.Equal(t, r, again)
-		if _, isCommit := r.Commit(); !isCommit {
+		_, isCommit := r.Commit()
+		require.Equal(t, isCommit, v1alpha1.IsCommit(s), "whoever asks by the API's rule takes it for the same")
+		if !isCommit {
 			require.False(t, strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.ContainsAny(s, "\x00\n ~^:?*[\\"))
 		}
 	})

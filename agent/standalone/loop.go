@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/pace"
 )
 
 // Config is what a Loop works with.
@@ -62,7 +63,7 @@ func New(c Config) *Loop {
 
 // Run follows the file until ctx ends. A sync that is under way then is finished or rolled back first.
 func (l *Loop) Run(ctx context.Context) error {
-	l.watcher = file.Watch(l.File, l.Log)
+	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()
 	l.loop.Run(ctx, l)
 	return nil
@@ -90,10 +91,19 @@ func (l *Loop) Look(ctx context.Context, poked bool) drive.Wish {
 	return drive.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
 }
 
-// ordered is the order that follows from file and git: another one only where one of them is another.
+// ordered is the order that follows from file and git: another one only where one of them is another. While the desired
+// ref is not resolved the last one stays in force, as in a pod: its commit is none of the new ref's, and a new spec may say
+// what to do with another repository. What counts at once is a pause, and a request to force a sync.
 func (l *Loop) ordered() *drive.Order {
-	gs, t := l.spec.gs, l.target
-	if o := l.order; o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref {
+	gs, t, o := l.spec.gs, l.target, l.order
+	switch {
+	case o != nil && !o.Commit.IsZero() && t.err != nil:
+		if paused, force := l.spec.effective.Paused, gs.ForceSync(); o.Profile.Paused != paused || o.ForceID != force {
+			next := *o
+			next.Profile.Paused, next.ForceID = paused, force
+			l.order = &next
+		}
+	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		l.order = &drive.Order{
 			GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: l.spec.effective, Facts: l.facts(), Peers: l.spec.peers,
 			Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(),
@@ -132,12 +142,7 @@ func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
 		if l.Now().Add(pause).After(deadline) {
 			return s, true
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
+		pace.Wait(ctx, pause)
 	}
 }
 

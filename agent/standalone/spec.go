@@ -57,10 +57,11 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 	return gs, append(warnings, v1alpha1.Warnings(gs)...), nil
 }
 
-// reload reads the file again. A broken one is reported, and the last good one stays in force.
+// reload reads the file again. A broken one is reported, and the last good one stays in force. One that could not
+// be read may come back with the bytes that it had.
 func (l *Loop) reload() {
 	raw, err := file.Read(l.File, maxFile)
-	if err == nil && l.spec.raw != nil && string(raw) == string(l.spec.raw) {
+	if err == nil && l.spec.err == nil && l.spec.raw != nil && string(raw) == string(l.spec.raw) {
 		return
 	}
 	before := l.spec.err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -36,6 +37,7 @@ func (s *run) look(ctx context.Context) (gatewayState, error) {
 	ping, err := s.peers.Gateway.Ping(ctx)
 	switch {
 	case err == nil && ping.Running():
+		s.sawRunning()
 		return running, nil
 	case err == nil && ping.Commissioning():
 		return busy, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
@@ -71,8 +73,28 @@ func (s *run) ready(ctx context.Context) error {
 	return s.findPlace(ctx, state)
 }
 
-// apply makes the staged files live, under the gateway's scan lock where it gives one.
+// apply makes the staged files live. Where git wins and the gateway saved a resource in the middle of it, all of that
+// resource has to go: it is planned once more.
 func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
+	err := s.write(ctx, changes, staged)
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && s.rules.Conflict == plan.GitWins && !s.again {
+		s.Log.Info("planned once more", "reason", foreign)
+		s.again = true
+		notes := s.r.Notes
+		s.r.Notes = nil
+		err = s.files(ctx)
+		for _, n := range s.r.Notes {
+			if !slices.Contains(notes, n) {
+				notes = append(notes, n)
+			}
+		}
+		s.r.Notes = notes
+	}
+	return err
+}
+
+// write does it under the gateway's scan lock where it gives one.
+func (s *run) write(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
 	defer s.step("apply")()
 	if err := s.sessions(ctx, changes); err != nil {
 		return errors.Join(err, staged.Discard())
@@ -122,7 +144,7 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 	if err != nil {
 		return res.Applied, err
 	}
-	s.designer = heldAt{}
+	s.held = heldAt{}
 	c := changes.Counts()
 	s.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
 	s.r.Message = changes.Summary()
@@ -190,10 +212,11 @@ func (s *run) handOver(ctx context.Context) error {
 	case !s.peers.Token:
 		return s.withoutToken(ctx)
 	case s.t.BeforeStart:
-		s.r.Phase = Applied
-		return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", s.t.Commit.Short())
-	case s.owed.empty():
+		return s.notStarted()
+	case s.owed.empty() && s.ran():
 		return nil
+	case s.owed.empty():
+		return s.awaitStart(ctx)
 	}
 	if state, err := s.look(ctx); state != running {
 		s.r.Phase = Applied
@@ -227,6 +250,12 @@ func (s *run) handOver(ctx context.Context) error {
 	s.r.Projects = s.owed.Projects
 	s.owed = owed{}
 	return s.owed.save(s.dir)
+}
+
+// notStarted is said of files that are on the disk for a gateway that reads them when it starts.
+func (s *run) notStarted() error {
+	s.r.Phase = Applied
+	return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", s.t.Commit.Short())
 }
 
 // unconfirmed is the outcome of a delivery that the gateway did not confirm.

@@ -2,7 +2,9 @@ package sync
 
 import (
 	"context"
+	"path"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 )
@@ -29,8 +31,9 @@ func (s *run) remind(ctx context.Context) {
 	}
 }
 
-// differing fetches the blobs that git wants otherwise than at the last sync, all in one request. What else is read of a
-// store that has only trees (a file that was changed on the gateway, a template) the store fetches when it is read.
+// differing fetches the blobs that git wants otherwise than at the last sync, or that lie on the disk in other words, all in
+// one request. What else is read of a store that has only trees (a file that was changed on the gateway, a template) the
+// store fetches when it is read.
 func (s *run) differing(ctx context.Context) error {
 	if !s.Store.Partial() {
 		return nil
@@ -44,7 +47,7 @@ func (s *run) differing(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !owned || rec.Want != d.ID {
+		if !owned || rec.Want != d.ID || rec.Have != d.ID && path.Base(d.Path) != resource.Thumbnail {
 			ids = append(ids, d.ID)
 		}
 	}

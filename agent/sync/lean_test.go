@@ -1,6 +1,7 @@
 package sync_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -85,6 +86,28 @@ func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
 		b.target.Repair = false
 		assert.JSONEq(t, `{"url": "other"}`, b.read(db+"/config.json"))
 		assert.JSONEq(t, `{"one": 4}`, b.read(view))
+	})
+	t.Run("a resource with many files is signed anew from what lies on the disk", func(t *testing.T) {
+		const dir = "projects/line/com.inductiveautomation.vision/templates/many"
+		names := make([]string, 20)
+		files := map[string]string{}
+		for i := range names {
+			names[i] = fmt.Sprintf("%d.bin", i)
+			files[dir+"/"+names[i]] = fmt.Sprintf("part %d", i)
+		}
+		listed, err := json.Marshal(names)
+		require.NoError(t, err)
+		files[dir+"/resource.json"] = `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":` + string(listed) +
+			`,"attributes":{"lastModificationSignature":"00ff"}}`
+		b.push(gitserver.Files(files))
+		b.synced()
+		b.loseStore()
+		b.push(gitserver.Write(dir+"/7.bin", "edited by hand"))
+		r := b.synced()
+		assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+		assert.Less(t, r.Fetch.Objects, 20, "the commit, its trees and one blob")
+		assert.Equal(t, 2, r.Files.Modified, "it and its resource.json")
+		assert.NotContains(t, b.read(dir+"/resource.json"), "00ff")
 	})
 	t.Run("force-sync fetches everything", func(t *testing.T) {
 		b.loseStore()

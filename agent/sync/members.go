@@ -31,6 +31,9 @@ type found struct {
 
 func (f found) has(name string) bool { return f.all || slices.Contains(f.files, name) }
 
+// marks are the files that make a resource, a project or a deployment mode.
+func marks() []string { return []string{resource.File, unaryFile, "project.json", "config-mode.json"} }
+
 const unaryFile = "unary-resource.json"
 
 // maxListing bounds a resource.json that is read for its list of files.
@@ -42,7 +45,7 @@ func (m *members) has(c plan.Change) (bool, error) {
 	dir, name := path.Split(c.Path)
 	dir = path.Clean(dir)
 	switch {
-	case slices.Contains([]string{resource.File, unaryFile, "project.json", "config-mode.json"}, name):
+	case slices.Contains(marks(), name):
 		return true, nil
 	case c.Op == plan.Delete:
 		err := m.live.read(dir, m.lying)

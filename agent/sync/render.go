@@ -4,18 +4,30 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 )
 
-// rulesAt reads the profile as it is for a ref and a commit: its templates may ask for them.
+// rulesAt reads the profile as it is for a ref and a commit: its templates may ask for them. What the gateway has mounted
+// counts among the rules.
 func (s *run) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 	f := s.t.Facts
 	f.Ref, f.Commit = ref, commit.String()
-	return plan.ParseRules(s.t.Profile, f, s.Limits)
+	r, err := plan.ParseRules(s.t.Profile, f, s.Limits)
+	if err != nil {
+		return r, err
+	}
+	seen, err := disk.Mounts(s.DataDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a directory that is not there others speak
+		return r, err
+	}
+	r.Mounts = plan.NewMounts(append(seen, s.Mounts...))
+	return r, nil
 }
 
 // desire makes the tree of the target.

@@ -87,6 +87,8 @@ type Report struct {
 	Changes *plan.Changes `json:"-"`
 	// refused says that a held outcome is a failure: designerSessionPolicy fail.
 	refused bool
+	// Paired says that the gateway is one of a redundant pair, so that its place may change at any time.
+	Paired bool `json:"-"`
 	// Err is the error behind Reason, nil where the sync did what was asked.
 	Err error `json:"-"`
 	// DryRun is true where the plan was only made and validated.

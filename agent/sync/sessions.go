@@ -17,18 +17,6 @@ import (
 // the person meets them as a conflict at the next save, and may put the old ones back. So a profile can ask for a look at
 // the open sessions before files move.
 
-// heldAt is what a sync was held for by a Designer: its files were staged and checked once, and are not written again
-// and again while somebody works.
-type heldAt struct {
-	commit plan.ID
-	rules  string
-}
-
-// waited reports whether this very sync has been held by a Designer before.
-func (s *run) waited() bool {
-	return s.designer == heldAt{s.t.Commit, s.rules.Fingerprint()}
-}
-
 // strict reports whether an open Designer keeps files from moving.
 func (s *run) strict() bool {
 	p := s.t.Profile.DesignerSessionPolicy
@@ -59,8 +47,9 @@ func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
 		s.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
 		return nil
 	}
-	s.designer = heldAt{s.t.Commit, s.rules.Fingerprint()}
-	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail
+	s.wait("")
+	// A repair is what nobody waits for: a Designer that saves is what it repairs.
+	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !s.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))
 }

@@ -2,6 +2,7 @@ package sync_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -86,23 +87,63 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 	}
 }
 
-// What was staged and checked once is not staged again at each look while somebody works.
+// What was staged and checked once is not staged again at each look while somebody works, or while nobody decides.
 func TestAHeldSyncStagesOnce(t *testing.T) {
-	b := family(t, v1alpha1.DesignerWait)
-	b.designer("maria", "base")
+	for reason, hold := range map[v1alpha1.Reason]func(b *bench) gitserver.Edit{
+		v1alpha1.ReasonDesignerSessionActive: func(b *bench) gitserver.Edit {
+			b.designer("maria", "base")
+			return gitserver.Write(theme, `{}`)
+		},
+		v1alpha1.ReasonConflictDetected: func(b *bench) gitserver.Edit {
+			b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
+			require.NoError(b.t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"mine": 1}`), 0o600))
+			return gitserver.Write(view, `{"two": 2}`)
+		},
+		v1alpha1.ReasonMassDeletion: func(*bench) gitserver.Edit { return gitserver.Delete("projects/stranger/project.json") },
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			b := family(t, v1alpha1.DesignerWait)
+			staged := 0
+			b.engine.Progress = func(step string, done, _ int) {
+				if step == "stage" && done == 1 {
+					staged++
+				}
+			}
+			b.push(hold(b), gitserver.Write("projects/line/added.json", "{}"))
+			said := b.ended(sync.Held, reason).Message
+			for range 3 {
+				assert.Equal(t, said, b.ended(sync.Held, reason).Message)
+			}
+			assert.Equal(t, 1, staged)
+			b.push(gitserver.Write("projects/line/added.json", `{"broken":`))
+			b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
+		})
+	}
+}
+
+// A plan that is held for more than before is another one: what it would write was not looked at yet.
+func TestAHeldSyncIsStagedAgainWhereItIsAnotherPlan(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
+	b.push(first()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(db+"/config.json", `{"url": "two"}`))
 	staged := 0
-	b.engine.Progress = func(step string, _, total int) {
-		if step == "stage" && total > 0 {
+	b.engine.Progress = func(step string, done, _ int) {
+		if step == "stage" && done == 1 {
 			staged++
 		}
 	}
-	b.push(gitserver.Write(theme, `{}`))
-	for range 3 {
-		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+	for _, path := range []string{view, db + "/config.json"} {
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(`{"mine": 1}`), 0o600))
+		for range 2 {
+			b.ended(sync.Held, v1alpha1.ReasonConflictDetected)
+		}
 	}
-	assert.Equal(t, 1, staged)
-	b.push(gitserver.Write(theme, `{"broken":`))
-	b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
+	assert.Equal(t, 2, staged)
+	b.target.Profile.ConflictPolicy = v1alpha1.ConflictGitWins
+	b.synced()
+	assert.Equal(t, `{"two": 2}`, b.read(view))
 }
 
 func TestFailIsAnErrorAndGoesOnWhenTheDesignerIsClosed(t *testing.T) {
@@ -113,6 +154,11 @@ func TestFailIsAnErrorAndGoesOnWhenTheDesignerIsClosed(t *testing.T) {
 	assert.Empty(t, b.read(theme))
 	require.NoError(t, b.gw.CloseDesigner(id))
 	b.synced()
+
+	b.designer("maria", "base")
+	b.put(theme, `{"mine": 1}`)
+	b.target.Repair = true
+	b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 }
 
 func TestProceedWritesAndNotesWhoWasThere(t *testing.T) {

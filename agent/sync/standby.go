@@ -21,8 +21,8 @@ import (
 
 // standby is the place of a node that has no config access.
 type standby struct {
-	on   bool
-	role string
+	on, paired bool
+	role       string
 	// peer is whether the other node is connected; asked is whether the gateway itself said so.
 	peer, asked bool
 	activity    string
@@ -40,21 +40,6 @@ func replicated(path string) bool {
 	return ok && !strings.HasPrefix(rest, "external/") && !strings.HasPrefix(rest, "local/")
 }
 
-// findPlace finds out whether this node may change its configuration, and keeps it for recall.
-func (s *run) findPlace(ctx context.Context, state gatewayState) error {
-	if err := s.askPlace(ctx, state); err != nil {
-		return err
-	}
-	note, err := s.dir.Note(standbyNote)
-	if err != nil || (note != nil) == s.standby.on {
-		return err
-	}
-	if s.standby.on {
-		return s.dir.SetNote(standbyNote, []byte(s.standby.role))
-	}
-	return s.dir.SetNote(standbyNote, nil)
-}
-
 // askPlace asks the gateway; one that does not run, or does not say, is what its redundancy.xml makes of it.
 func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 	s.standby = standby{}
@@ -62,7 +47,7 @@ func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 		red, err := s.peers.Gateway.Redundancy(ctx)
 		if err == nil {
 			s.standby = standby{
-				on: red.Paired() && !red.HasConfigAccess, role: red.Role, peer: red.PeerConnected, asked: true, activity: red.ActivityLevel,
+				on: red.Paired() && !red.HasConfigAccess, paired: red.Paired(), role: red.Role, peer: red.PeerConnected, asked: true, activity: red.ActivityLevel,
 			}
 			return nil
 		}
@@ -78,7 +63,7 @@ func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 			return err
 		}
 	}
-	s.standby = standby{on: role == ignition.RoleBackup, role: role}
+	s.standby = standby{on: role == ignition.RoleBackup, paired: ignition.Redundancy{Role: role}.Paired(), role: role}
 	return nil
 }
 
@@ -108,6 +93,7 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
 	known := members{s: s, list: changes.List}
+	var changed []plan.Change
 	for _, c := range changes.List {
 		copied := writes(c) && replicated(c.Path)
 		if copied {
@@ -117,57 +103,60 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 			}
 		}
 		if !copied {
-			own.List = append(own.List, c)
+			keep, err := s.mayRestore(changes, c)
+			if err != nil {
+				return nil, err
+			}
+			if keep {
+				own.List = append(own.List, c)
+			} else {
+				own.Drifted++
+			}
 			continue
 		}
-		drifted, err := s.drifted(c)
+		what, err := s.judge(changes, c)
 		if err != nil {
 			return nil, err
 		}
-		if drifted {
-			own.Drifted++
-			continue
-		}
-		if s.standby.behind++; s.standby.first == "" {
-			s.standby.first = c.Path
+		switch what {
+		case equal:
+		case odd:
+			changed = append(changed, c)
+		default:
+			s.standby.wait(c)
 		}
 	}
-	if n := own.Drifted - changes.Drifted; n > 0 && (s.force || s.t.Repair) {
-		s.note("%d replicated files were changed on the gateway and are not restored on a node without config access", n)
+	if s.leaveOdd(changed) {
+		own.Drifted += len(changed)
+	} else {
+		for _, c := range changed {
+			s.standby.wait(c)
+		}
 	}
-	own.Held = stillHeld(changes.Held, own.List)
+	own.Held = s.stillHeld(changes.Held, own.List)
 	return &own, nil
 }
 
-// drifted reports whether a change would only restore what git wanted before already. Nobody is waited for then: the pair
-// copies what changes on the other node, and does not look at what was changed on this one.
-func (s *run) drifted(c plan.Change) (bool, error) {
-	if !c.Owned || c.Op == plan.Delete {
-		return false, nil
+// mayRestore reports whether a change that this node would make itself is one that its policies let it make: a plan of a
+// standby node restores all that may have come by the pair, and a README was perhaps changed by a person.
+func (s *run) mayRestore(changes *plan.Changes, c plan.Change) (bool, error) {
+	if s.force || s.t.Repair || !replicated(c.Path) || !writes(c) {
+		return true, nil
 	}
-	rec, ok, err := s.dir.Manifest().Get(c.Path)
-	return ok && rec.Want == c.ID && rec.Exec == c.Exec, err
+	rec, owned, err := s.dir.Manifest().Get(c.Path)
+	return !owned || !asBefore(changes, c, rec), err
 }
 
-// massOwn is how many deletions a standby node makes by itself before a held plan stays held.
-const massOwn = 20
-
-// stillHeld is what is left of a reason to wait for a person, when the changes that are not made here are out of it.
-func stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
-	if held == nil {
-		return nil
+// stillHeld is what is left of a reason to wait for a person, when the changes that are not made here are out of the plan.
+// Conflicts are only those of files that no pair copies. A mass deletion stays one for each file that this node would delete
+// itself: the active node is held for the same.
+func (s *run) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
+	if held == nil || held.Reason == v1alpha1.ReasonConflictDetected {
+		return held
 	}
-	deleted := 0
-	for _, c := range list {
-		if c.Op == plan.Delete {
-			deleted++
-		}
-		if held.Reason == v1alpha1.ReasonConflictDetected && c.Conflict && writes(c) {
-			return held
-		}
-	}
-	own := slices.ContainsFunc(held.Paths, func(p string) bool { return !replicated(p) })
-	if held.Reason == v1alpha1.ReasonConflictDetected && own || deleted > massOwn {
+	if slices.ContainsFunc(list, func(c plan.Change) bool {
+		return c.Op == plan.Delete || s.rules.Conflict == plan.Hold && c.Conflict && writes(c)
+	}) {
 		return held
 	}
 	return nil
@@ -186,28 +175,16 @@ func (s *run) header(changes *plan.Changes) plan.Header {
 	return h
 }
 
-const standbyNote = "standby"
-
-// recall finds out, for a sync that had nothing to do, whether the node is on standby still: only one that was so at its
-// last sync is asked.
-func (s *run) recall(ctx context.Context) error {
-	note, err := s.dir.Note(standbyNote)
-	if err != nil || note == nil || s.t.BeforeStart || s.t.Profile.DryRun {
-		return err
-	}
-	state, _ := s.look(ctx)
-	return s.findPlace(ctx, state)
-}
-
 // stand ends a sync that went well as far as it could: on a standby node it is Standby, or not yet.
 func (s *run) stand() error {
 	if !s.standby.on {
-		return nil
+		return s.nameStrangers()
 	}
 	if s.standby.behind == 0 {
 		s.r.Phase, s.r.Reason = Standby, v1alpha1.ReasonStandby
-		s.r.Message = also(s.r.Message, fmt.Sprintf("%s without config access: its replicated files are those of %s", s.standby.who(), s.t.Commit.Short()))
-		return nil
+		s.r.Message = also(s.r.Message, fmt.Sprintf("%s without config access: its replicated files are those of %s%s",
+			s.standby.who(), s.t.Commit.Short(), s.exceptions()))
+		return s.nameStrangers()
 	}
 	waits := fmt.Sprintf("%d replicated files are not those of %s yet (%s first); the other node of the pair has to write them",
 		s.standby.behind, s.t.Commit.Short(), s.standby.first)
@@ -216,6 +193,13 @@ func (s *run) stand() error {
 			"%s has no config access, and its peer is not connected: %s", s.standby.who(), waits)
 	}
 	return failure.New(v1alpha1.ReasonProgressing, "%s: %s", s.standby.who(), waits)
+}
+
+// wait counts a change that the other node has to make.
+func (p *standby) wait(c plan.Change) {
+	if p.behind++; p.first == "" {
+		p.first = c.Path
+	}
 }
 
 func (p standby) who() string {

@@ -183,6 +183,30 @@ func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 	p.backup.standby()
 }
 
+// What the pair does not copy is deleted on standby only where the active node may delete it, too.
+func TestAMassDeletionIsHeldOnStandbyAsOnTheActiveNode(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.Mappings = append(b.target.Profile.Mappings, v1alpha1.Mapping{Source: "schedules", Destination: external})
+	}
+	p.push(append(first(), gitserver.Write("schedules/config.json", `{}`), gitserver.Write("schedules/resource.json", listing("config.json")))...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Rename("schedules", "calendar"))
+	for _, b := range []*bench{p.master, p.backup} {
+		r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		assert.Contains(t, r.Message, "schedules")
+		assert.NotEmpty(t, b.read(external+"/config.json"))
+	}
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.ForceID = "yes"
+	}
+	p.master.synced()
+	p.backup.standby()
+	assert.Empty(t, p.backup.read(external+"/config.json"))
+}
+
 func TestABackupThatIsAloneSaysThatNobodyMayWrite(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)

@@ -54,6 +54,9 @@ type Target struct {
 	// BeforeStart says that the gateway cannot run yet, because it is started only after this sync: it is not asked, and
 	// what it will read when it starts need not be scanned. The report is Applied, and the next sync verifies.
 	BeforeStart bool
+	// Start names the gateway's start that is known of, its pod's: nothing is Synced before the gateway was seen running since.
+	// "" where none is known.
+	Start string
 	// Working is called once, when it turned out that there is something to do; nil for nobody.
 	Working func()
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
@@ -72,6 +75,8 @@ type Peers struct {
 type Config struct {
 	DataDir string
 	Disk    disk.Options
+	// Mounts are paths below the data directory at which the gateway has mounts that are not the agent's to write.
+	Mounts  []string
 	Store   *repo.Store
 	Limits  plan.Limits
 	MaxBlob int64 // bytes of the largest file; 0 for no limit
@@ -87,10 +92,13 @@ type Config struct {
 // Engine syncs one data directory. Its methods must not be called at the same time.
 type Engine struct {
 	Config
-	dir      *disk.Dir
-	cache    *plan.Cache
-	last     delivered // what lies on the disk
-	designer heldAt    // the sync that a Designer held last
+	dir   *disk.Dir
+	taken int // how often dir became another
+	cache *plan.Cache
+	last  delivered // what lies on the disk
+	held  heldAt    // the sync that was held last
+	seen  string    // the start whose gateway was seen running
+	odd   oddities  // of a standby node
 }
 
 // New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
@@ -115,8 +123,13 @@ func (e *Engine) Close() error {
 	}
 	err := e.dir.Close()
 	e.dir = nil
+	e.taken++
 	return err
 }
+
+// Taken is another number whenever the data directory is another, or is let go of: what was found out before does not hold
+// for the one that is there now.
+func (e *Engine) Taken() int { return e.taken }
 
 // Open takes the data directory and finishes what a crash left; it is a no-op where that was done.
 //
@@ -140,6 +153,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 		return nil, err
 	}
 	e.dir = d
+	e.taken++
 	if r := d.Recovered(); r != nil {
 		e.Log.Warn("a sync that did not end was settled", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
 	}
@@ -217,22 +231,22 @@ type run struct {
 	desired *plan.Desired
 	owed    owed
 	before  gatewayState // before the first file moved
+	again   bool         // it was planned once more
 	force   bool
 	looking bool // dir is our own, opened only to look
 
 	platform             ignition.Platform
 	standby              standby
+	brought              bool // the copied files may have come by the pair
+	planned              bool // brought, as the plan has it
+	takes, steps         bool // this node has taken over, or stepped back, since its files were compared
 	info                 ignition.Info
 	infoKnown, infoAsked bool
 }
 
 func (s *run) all(ctx context.Context) error {
 	if s.t.Profile.Paused {
-		s.r.Phase = Held
-		if d, err := s.open(); err == nil { // what lies on the disk is said also while nothing is synced
-			s.dir = d
-		}
-		return failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+		return s.paused(ctx)
 	}
 	var err error
 	if s.rules, err = s.rulesAt(s.t.Ref, s.t.Commit); err != nil {
@@ -247,21 +261,24 @@ func (s *run) all(ctx context.Context) error {
 	if s.force, err = s.forced(); err != nil {
 		return err
 	}
-	if !s.settled() {
+	there := s.settled()
+	if there {
+		s.remind(ctx)
+		if err := s.recall(ctx); err != nil {
+			return err
+		}
+		there = !s.takes && !s.steps
+	}
+	if !there {
 		if s.t.Working != nil {
 			s.t.Working()
 		}
 		if err := s.files(ctx); err != nil {
 			return err
 		}
-	} else {
-		s.remind(ctx)
-		if err := s.recall(ctx); err != nil {
-			return err
-		}
 	}
 	if s.t.Profile.DryRun {
-		return nil
+		return s.unasked(ctx)
 	}
 	ctx, cancel := lasting(ctx, s.Grace)
 	defer cancel()
@@ -328,13 +345,19 @@ func (s *run) files(ctx context.Context) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	if changes, err = s.restrict(changes); err != nil {
+	if changes, err = s.place(changes); err != nil {
 		return err
 	}
-	if s.waited() {
+	if s.waited("") {
 		if err := s.sessions(ctx, changes); err != nil {
 			return err
 		}
+	}
+	if h := changes.Held; h != nil && s.waited(h.Message) {
+		return errors.Join(failure.New(h.Reason, "%s", h.Message), s.rememberHeld(h))
+	}
+	if err := s.adopted(ctx, changes); err != nil {
+		return err
 	}
 	done := s.step("stage")
 	staged, err := s.dir.Stage(ctx, changes, s.Store.SortKey, s.source(changes))
@@ -342,10 +365,14 @@ func (s *run) files(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if changes.Held != nil {
-		return errors.Join(failure.New(changes.Held.Reason, "%s", changes.Held.Message), staged.Discard(), s.rememberHeld(changes.Held))
+	if h := changes.Held; h != nil {
+		s.wait(h.Message)
+		return errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard(), s.rememberHeld(h))
 	}
-	return s.apply(ctx, changes, staged)
+	if err := s.apply(ctx, changes, staged); err != nil {
+		return err
+	}
+	return s.whole()
 }
 
 // plan fetches the commit and compares it with the manifest and the disk.
@@ -365,6 +392,16 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	if err := s.differing(ctx); err != nil {
 		return nil, err
 	}
+	was, err := s.lastPlace()
+	if err != nil {
+		return nil, err
+	}
+	s.brought = was.standby()
+	return s.compute()
+}
+
+// compute compares the target with the manifest and the disk.
+func (s *run) compute() (*plan.Changes, error) {
 	allowed, err := s.mayDelete()
 	if err != nil {
 		return nil, err
@@ -374,7 +411,10 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,
 		AllowMassDeletion: allowed, Repair: s.force || s.t.Repair, Verify: s.force,
 	}
-	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && s.Store.Has(h.Commit) {
+	if s.planned = s.brought; s.brought {
+		in.Brought = replicated
+	}
+	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && !s.brought && s.Store.Has(h.Commit) {
 		// Where the old commit cannot be read any more the plan is a full one, which is right too and only slower.
 		if previous, err := s.previous(h); err == nil {
 			in.Previous = previous
@@ -393,10 +433,6 @@ func (s *run) source(changes *plan.Changes) disk.Source {
 		check := resource.NewChecker(c.Path)
 		out := &bounded{w: io.MultiWriter(w, check), left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}
 		if _, err := s.desired.WriteBlob(out, c.ID); err != nil {
-			// What the check found first is why the writing ended, where it did.
-			if bad := check.Close(); bad != nil {
-				return bad
-			}
 			return err
 		}
 		n++
@@ -419,6 +455,9 @@ func (s *run) dryRun(ctx context.Context, changes *plan.Changes) error {
 		if err := src(io.Discard, c); err != nil {
 			return err
 		}
+	}
+	if err := s.adopted(ctx, changes); err != nil {
+		return err
 	}
 	s.r.Phase, s.r.Reason, s.r.DryRun = Pending, v1alpha1.ReasonProgressing, true
 	s.r.Message = "dry run, nothing was written: " + changes.Summary()

@@ -20,7 +20,7 @@ type Absence struct {
 
 // Absent returns since when the agents of gs are away, or that they are from now on. It is kept in the conditions, because
 // whoever writes next has nothing else. asked is today's request: a new one is waited for anew where the deadline was over,
-// and does not move it before. A new spec begins anew.
+// and does not move it before. A new spec begins anew. now is by the API server's clock: who writes next has another one.
 func Absent(gs *GatewaySync, asked string, now time.Time) Absence {
 	limit, err := gs.Spec.Deadline()
 	if err != nil {

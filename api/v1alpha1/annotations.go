@@ -15,8 +15,11 @@ const (
 	AnnotationRequestedAt = "stoker.io/requested-at"
 	// AnnotationRequestedBy names who asks: github, gitlab, gitea, bitbucket, azuredevops, argocd, kargo, generic, cli, hook.
 	AnnotationRequestedBy = "stoker.io/requested-by"
-	// AnnotationRequestedIDs is a JSON object from sender to the id of its last request.
+	// AnnotationRequestedIDs is a JSON object from sender to the ids of its last eight requests, with a space between them and
+	// the newest last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
+	// AnnotationRequestedTags holds the last tags that were followed, with a space between them and the newest last.
+	AnnotationRequestedTags = "stoker.io/requested-tags"
 	// AnnotationForceSync asks, with any new value, to verify every managed file by its content.
 	AnnotationForceSync = "stoker.io/force-sync"
 	// AnnotationPaused is "true" where a person has paused the GatewaySync.

@@ -29,7 +29,8 @@ type Desired struct {
 // The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
 //   - the spec still says what it said when the request was made: that is requested-over, or, where that does not fit
 //     the request, what was first seen beside it (status.request.over);
-//   - spec.git.ref still resolves to requested-unless, if there is one. While nobody knows, the request stays in force;
+//   - spec.git.ref still resolves to requested-unless, if there is one of this request. While nobody knows, the request
+//     stays in force;
 //   - it has not been seen out of force before (status.request.lapsed): a request that has lapsed never comes back.
 //
 // So a later change of the spec always wins, and nobody has to clear annotations. The error is an *Error: the request
@@ -51,7 +52,10 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
 	}
 	d.Over = requestOver(gs, requested)
-	unless := strings.ToLower(gs.Annotations[AnnotationRequestedUnless])
+	if leftovers(gs) {
+		d.RequestedBy = ""
+	}
+	unless := gs.RequestedUnless()
 	request := d.Over
 	if unless != "" {
 		request += " unless " + token(unless)
@@ -71,6 +75,21 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 		d.Ref, d.Override = requested, true
 	}
 	return d, nil
+}
+
+// RequestedUnless is the commit of spec.git.ref that today's request stands against, in lower case; "" for none.
+func (gs *GatewaySync) RequestedUnless() string {
+	if leftovers(gs) {
+		return ""
+	}
+	return strings.ToLower(gs.Annotations[AnnotationRequestedUnless])
+}
+
+// leftovers reports whether the annotations beside requested-ref are of an earlier request, as requested-over shows: somebody
+// has written requested-ref alone, over a rollback perhaps, whose condition is not his.
+func leftovers(gs *GatewaySync) bool {
+	over := gs.Annotations[AnnotationRequestedOver]
+	return over != "" && !fits(over, gs.Annotations[AnnotationRequestedRef])
 }
 
 // RequestOver is the value of the annotation stoker.io/requested-over for a request that is made at a time (the value of

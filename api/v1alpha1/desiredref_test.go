@@ -52,6 +52,8 @@ func TestDesiredRef(t *testing.T) {
 			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
 		{name: "a plain request beside leftovers of another one is in force", requested: "v3", over: "v2@release", status: &request{Over: "v2@release", Lapsed: "v2@release"},
 			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+		{name: "a plain request over a rollback does not inherit its condition", requested: "v3", over: commit2 + "@main", unless: commit1, specCommit: commit2,
+			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
 		{name: "a plain request lapses when the spec is no longer what it was first seen beside", requested: "v2", status: &request{Over: "v2@release"},
 			want: v1alpha1.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
 		{name: "a request that loses its requested-over does not come back to life", requested: "v2", status: &request{Over: "v2@release t1", Lapsed: "v2@release t1"},
@@ -116,6 +118,15 @@ func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
 		assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedRef)
 		assert.Less(t, len(err.Error()), 600)
 		assert.Zero(t, d)
+	}
+}
+
+func TestOnlyAFullIDIsACommit(t *testing.T) {
+	for _, ref := range []string{commit1, strings.Repeat("aF", 20)} {
+		assert.True(t, v1alpha1.IsCommit(ref), "%q", ref)
+	}
+	for _, ref := range []string{"", "main", commit1[:7], commit1[:39], commit1 + "1", strings.Repeat("1", 64), commit1[:39] + "g", " " + commit1[:39], strings.Repeat("é", 20)} {
+		assert.False(t, v1alpha1.IsCommit(ref), "%q", ref)
 	}
 }
 
@@ -186,6 +197,9 @@ func (f *fleet) step(r *rand.Rand) {
 		f.alive = false
 	}
 	unless := a[v1alpha1.AnnotationRequestedUnless]
+	if over := a[v1alpha1.AnnotationRequestedOver]; over != "" && !strings.HasPrefix(over, requested+"@") {
+		unless = "" // it was that of an earlier request
+	}
 	if unless != "" && requested != f.gs.Spec.Git.Ref && unless != f.commits[f.gs.Spec.Git.Ref] {
 		f.alive = false
 	}

@@ -2,9 +2,9 @@ package v1alpha1
 
 // Reasons of Events. Each is sent once per transition: on the GatewaySync, and on the pod where it is about one gateway.
 const (
-	// EventRefResolved: the desired ref was resolved to a commit, after it was not.
+	// EventRefResolved: the desired ref was resolved to a commit, after it was not, or is another ref.
 	EventRefResolved = "RefResolved"
-	// EventRefUpdated: the desired ref moved to another commit.
+	// EventRefUpdated: the desired ref moved to another commit, and is the same ref.
 	EventRefUpdated = "RefUpdated"
 	// EventRefResolutionFailed: the desired ref could not be resolved.
 	EventRefResolutionFailed = "RefResolutionFailed"
@@ -28,4 +28,6 @@ const (
 	EventNotInjected = "NotInjected"
 	// EventPodEvictedForRepair: a young pod without its agent was evicted, so that it starts again with one.
 	EventPodEvictedForRepair = "PodEvictedForRepair"
+	// EventRepairStopped: the successor of a pod that was evicted does not come up, and no other pod of its GatewaySync is evicted.
+	EventRepairStopped = "RepairStopped"
 )

@@ -10,15 +10,17 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=gatewaysyncs,singular=gatewaysync,shortName=gs;gsync,scope=Namespaced
-// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.lastSyncRef`,description="Ref that was synced last"
-// +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.lastSyncCommitShort`,description="Commit that was synced last"
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.target.ref`,description="Ref that the gateways are to run"
+// +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.target.commitShort`,description="Commit that the ref was resolved to"
 // +kubebuilder:printcolumn:name="Gateways",type=string,JSONPath=`.status.gatewaysReady`,description="Synced of discovered gateways"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Profiles",type=integer,JSONPath=`.status.profileCount`,priority=1
 // +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1
+// +kubebuilder:printcolumn:name="Last Ref",type=string,JSONPath=`.status.lastSyncRef`,priority=1,description="Ref that a gateway was synced to last"
+// +kubebuilder:printcolumn:name="Last Commit",type=string,JSONPath=`.status.lastSyncCommitShort`,priority=1,description="Commit that a gateway was synced to last"
 // +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.git.repo`,priority=1
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must have at most 48 characters: objects that Stoker makes carry it in their names"
 type GatewaySync struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -71,8 +73,7 @@ type GatewaySyncSpec struct {
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be from 1s to 24h"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
 	// The agent that is put into gateway pods. Only in a cluster.
 	// +optional
@@ -90,8 +91,7 @@ type PollingSpec struct {
 	// +optional
 	// +kubebuilder:default="60s"
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be from 1s to 24h"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	Interval string `json:"interval,omitempty"`
 }
 
@@ -133,7 +133,7 @@ type AgentImage struct {
 	// Registry and repository, without tag or digest.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*$')`,message="use registry and repository, such as registry.example.com/stoker/agent: a tag goes into tag, a digest into digest"
 	Repository string `json:"repository,omitempty"`
 	// Tag. Unused where a digest is given.
 	// +optional

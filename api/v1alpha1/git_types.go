@@ -1,20 +1,21 @@
 package v1alpha1
 
 // GitSpec names the repository and the ref.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
 type GitSpec struct {
 	// URL of the repository: https://, ssh://, the form user@host:path, or http:// (not encrypted: warned about). For the
-	// standalone agent also file:// or the absolute path of a folder.
+	// standalone agent also file:// or the absolute path of a folder. No query: credentials are named in auth.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	Repo string `json:"repo"`
 	// What to sync: a branch, a tag, a full name (refs/…), or a full commit id. 40 hex digits are a commit, never a branch.
 	// A name that is both a branch and a tag is refused as AmbiguousRef: write refs/heads/… or refs/tags/….
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:Pattern=`^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Ref string `json:"ref"`
 	// Credentials. At most one kind. Public repositories need none.
@@ -77,6 +78,8 @@ type TokenAuth struct {
 }
 
 // GitHubAppAuth is an installation of a GitHub App. Its tokens are narrowed to this repository and renewed before they end.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.apiBaseURL) || self.apiBaseURL.matches(r'^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$')`,message="use https://host/path of the API",fieldPath=".apiBaseURL"
 type GitHubAppAuth struct {
 	// Number of the app.
 	// +required
@@ -92,6 +95,5 @@ type GitHubAppAuth struct {
 	// Base URL of the API, for GitHub Enterprise. Left out: that of github.com.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
 	APIBaseURL string `json:"apiBaseURL,omitempty"`
 }

@@ -82,7 +82,7 @@ func (s *podSettings) readExcludePatterns(value string) string {
 		return "has more than 128 patterns; keep what is common to several gateways in the profile"
 	}
 	for _, p := range patterns {
-		if problem := patternProblem(p); problem != "" {
+		if problem := PathPatternProblem(p); problem != "" {
 			return problem
 		}
 	}
@@ -145,6 +145,33 @@ func patternProblem(pattern string) string {
 	}
 	if !doublestar.ValidatePattern(strings.TrimSuffix(pattern, "/")) {
 		return "is not a pattern; close every [ and {, and write a literal one as \\[ or \\{"
+	}
+	return ""
+}
+
+// maxAlternatives bounds the time of a match: alternatives multiply ({a,b}{a,b} is four patterns).
+const maxAlternatives = 64
+
+// PathPatternProblem says why a pattern of destination paths is not taken ("" if it is): one of excludePatterns, or of the
+// files of a patch. The annotation, the spec and the plan ask here, so that none takes what another refuses.
+func PathPatternProblem(pattern string) string {
+	switch {
+	case strings.Trim(pattern, "/") == "":
+		return "matches nothing; remove it"
+	case pattern[0] == '/':
+		return "begins with a slash; patterns are relative to the data directory"
+	}
+	if problem := patternProblem(pattern); problem != "" {
+		return problem
+	}
+	product := 1
+	for i := range len(pattern) {
+		if pattern[i] == '{' { // an upper bound: the commas of later braces count, too
+			product *= strings.Count(pattern[i:], ",") + 1
+		}
+		if product > maxAlternatives {
+			return "has too many alternatives in braces; write several patterns"
+		}
 	}
 	return ""
 }

@@ -9,17 +9,17 @@ import (
 
 // The patterns of the CRD, for objects that no API server has seen. They are the markers' text; a test compares both.
 const (
-	repoPattern       = `^((https?|ssh)://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	refPattern        = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
-	pathPattern       = `^(\.|(\./)?(([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+))/?$`
+	badPathPattern    = `^/|//|/\.\.?(/|$)|^\.\.(/|$)|\\|[\x00-\x1f\x7f]`
 	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
-	durationPattern   = `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	durationPattern   = `^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$`
 	secretNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	secretKeyPattern  = `^[-._a-zA-Z0-9]+$`
 	usernamePattern   = `^[^:\x00-\x1f\x7f]+$`
 	apiURLPattern     = `^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
 	hostPattern       = `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
-	imagePattern      = `^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	imagePattern      = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*$`
 	tagPattern        = `^[A-Za-z0-9_][A-Za-z0-9._-]*$`
 	digestPattern     = `^sha256:[a-f0-9]{64}$`
 )
@@ -27,7 +27,7 @@ const (
 var (
 	repoRegexp     = regexp.MustCompile(repoPattern)
 	refRegexp      = regexp.MustCompile(refPattern)
-	pathRegexp     = regexp.MustCompile(pathPattern)
+	badPathRegexp  = regexp.MustCompile(badPathPattern)
 	fileRegexp     = regexp.MustCompile(filePattern)
 	durationRegexp = regexp.MustCompile(durationPattern)
 )
@@ -37,6 +37,15 @@ const (
 	maxPath     = 1024
 	maxDuration = 32
 )
+
+// imageRegexp is a repository with what follows it: nothing, a tag, a digest, or both.
+var imageRegexp = regexp.MustCompile(strings.TrimSuffix(imagePattern, "$") + `(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[a-z0-9]+:[a-f0-9]{32,128})?$`)
+
+// IsImage reports whether a text is a reference that a container runtime reads. It does not ask whether there is such an
+// image.
+func IsImage(reference string) bool {
+	return len(reference) <= 512 && imageRegexp.MatchString(reference)
+}
 
 // refProblem says why a name cannot be a ref ("" if it can). It does not ask whether there is one.
 func refProblem(ref string) string {
@@ -59,6 +68,12 @@ func refProblem(ref string) string {
 	return ""
 }
 
+// IsCommit reports whether a ref is the full id of a commit: 40 hex digits are one, and never the name of a branch or a tag.
+// It does not ask whether there is such a commit.
+func IsCommit(ref string) bool {
+	return len(ref) == 40 && strings.Trim(ref, "0123456789abcdefABCDEF") == ""
+}
+
 // pathProblem says why a path, or a template for one, could leave its root ("" if it could not).
 func pathProblem(p string) string {
 	switch {
@@ -70,7 +85,7 @@ func pathProblem(p string) string {
 		return "is absolute; write it relative to the root"
 	case strings.Contains(p, `\`):
 		return `holds a backslash; separate folders with /`
-	case !pathRegexp.MatchString(p) || !utf8.ValidString(p):
+	case badPathRegexp.MatchString(p) || !utf8.ValidString(p):
 		return "is not a path below its root; leave out .. and . between slashes, empty parts, and control characters"
 	}
 	return ""

@@ -100,6 +100,10 @@ type TargetStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
+	// The same, first seven digits.
+	// +optional
+	// +kubebuilder:validation:MaxLength=7
+	CommitShort string `json:"commitShort,omitempty"`
 	// Who asked, where the ref is a request.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

@@ -84,7 +84,7 @@ func validateDuration(path *field.Path, value string) field.ErrorList {
 }
 
 func validateWebhook(path *field.Path, w *WebhookSpec) field.ErrorList {
-	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, maxRef)
+	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, maxRef, patternProblem)
 	return append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
 }
 
@@ -109,7 +109,7 @@ func validateGateway(path *field.Path, g *GatewaySpec) field.ErrorList {
 }
 
 func validateAgent(path *field.Path, image *AgentImage) field.ErrorList {
-	errs := matches(path.Child("repository"), image.Repository, imagePattern, 255, false, "use registry and repository, without a tag")
+	errs := matches(path.Child("repository"), image.Repository, imagePattern, 255, false, "use registry and repository, such as registry.example.com/stoker/agent; a tag goes into tag, a digest into digest")
 	errs = append(errs, matches(path.Child("tag"), image.Tag, tagPattern, 128, false, "use a tag of the image")...)
 	errs = append(errs, matches(path.Child("digest"), image.Digest, digestPattern, 71, false, "use sha256: and 64 lower-case hex digits")...)
 	return append(errs, oneOf(path.Child("pullPolicy"), image.PullPolicy, "Always", "IfNotPresent", "Never")...)
@@ -162,13 +162,13 @@ func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(path, T(shown(string(value))), allowed)}
 }
 
-func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength int) field.ErrorList {
+func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength int, problemOf func(string) string) field.ErrorList {
 	if len(patterns) > maxItems {
 		return field.ErrorList{field.TooMany(path, len(patterns), maxItems)}
 	}
 	var errs field.ErrorList
 	for i, p := range patterns {
-		switch problem := patternProblem(p); {
+		switch problem := problemOf(p); {
 		case p == "":
 			errs = append(errs, field.Required(path.Index(i), "write a pattern, or remove the line"))
 		case utf8.RuneCountInString(p) > maxLength:

@@ -13,7 +13,7 @@ func validateGit(path *field.Path, git *GitSpec) field.ErrorList {
 	} else if problem := refProblem(git.Ref); problem != "" {
 		errs = append(errs, invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef, patternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
 	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)
 }

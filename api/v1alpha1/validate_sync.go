@@ -33,20 +33,20 @@ func validateSync(path *field.Path, sync *SyncSpec) field.ErrorList {
 	}
 	for _, name := range slices.Sorted(maps.Keys(sync.Profiles)) {
 		p := sync.Profiles[name]
-		errs = append(errs, validateProfile(member(profiles, name), name, &p)...)
+		errs = append(errs, validateProfile(member(profiles, name), name, &p, sync.Defaults.Prune)...)
 	}
 	return errs
 }
 
 func validateDefaults(path *field.Path, d *SyncDefaults) field.ErrorList {
-	errs := validatePatterns(path.Child("excludePatterns"), d.ExcludePatterns, maxPatterns, maxPattern)
+	errs := validatePatterns(path.Child("excludePatterns"), d.ExcludePatterns, maxPatterns, maxPattern, PathPatternProblem)
 	errs = append(errs, validateVars(path.Child("vars"), d.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), d.SyncPeriod)...)
 	return append(errs, validatePolicies(path, policies{
 		d.DesignerSessionPolicy, d.DesignerSessionScope, d.ConflictPolicy, d.DriftPolicy, d.Prune, d.Startup})...)
 }
 
-func validateProfile(path *field.Path, name string, p *SyncProfile) field.ErrorList {
+func validateProfile(path *field.Path, name string, p *SyncProfile, prune Prune) field.ErrorList {
 	var errs field.ErrorList
 	if problem := profileNameProblem(name); problem != "" {
 		errs = append(errs, invalid(path, name, problem))
@@ -58,9 +58,9 @@ func validateProfile(path *field.Path, name string, p *SyncProfile) field.ErrorL
 		return append(errs, field.TooMany(path.Child("mappings"), n, maxMappings))
 	}
 	for i := range p.Mappings {
-		errs = append(errs, validateMapping(path.Child("mappings").Index(i), &p.Mappings[i])...)
+		errs = append(errs, validateMapping(path.Child("mappings").Index(i), &p.Mappings[i], or(p.Prune, prune))...)
 	}
-	errs = append(errs, validatePatterns(path.Child("excludePatterns"), p.ExcludePatterns, maxPatterns, maxPattern)...)
+	errs = append(errs, validatePatterns(path.Child("excludePatterns"), p.ExcludePatterns, maxPatterns, maxPattern, PathPatternProblem)...)
 	errs = append(errs, validateVars(path.Child("vars"), p.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), p.SyncPeriod)...)
 	return append(errs, validatePolicies(path, policies{
@@ -109,7 +109,7 @@ func validateVars(path *field.Path, vars map[string]VarValue) field.ErrorList {
 	return errs
 }
 
-func validateMapping(path *field.Path, m *Mapping) field.ErrorList {
+func validateMapping(path *field.Path, m *Mapping, prune Prune) field.ErrorList {
 	errs := validatePath(path.Child("source"), m.Source)
 	errs = append(errs, validatePath(path.Child("destination"), m.Destination)...)
 	destination := normalPath(m.Destination)
@@ -118,6 +118,9 @@ func validateMapping(path *field.Path, m *Mapping) field.ErrorList {
 	}
 	if m.Type == MappingFile && destination == "." {
 		errs = append(errs, invalid(path.Child("destination"), m.Destination, "does not name the file; write its path"))
+	}
+	if m.Type != MappingFile && destination == "." && prune == PruneMirror {
+		errs = append(errs, invalid(path.Child("destination"), m.Destination, "would empty the whole data directory, because of prune: mirror; map the folders below it"))
 	}
 	errs = append(errs, oneOf(path.Child("type"), m.Type, MappingDir, MappingFile)...)
 	if len(m.Patches) > maxPatches {
@@ -169,7 +172,7 @@ func validatePatchFile(path *field.Path, kind MappingType, file string) field.Er
 	case !fileRegexp.MatchString(file) || !utf8.ValidString(file):
 		return field.ErrorList{invalid(path, file, "is not relative to the destination; leave out .. and . between slashes, a / at either end, and control characters")}
 	}
-	if problem := patternProblem(file); problem != "" {
+	if problem := PathPatternProblem(file); problem != "" {
 		return field.ErrorList{invalid(path, file, problem)}
 	}
 	return nil
@@ -180,7 +183,7 @@ func (gs *GatewaySync) checkUsed(name string, p *SyncProfile) error {
 	path := field.NewPath("spec", "sync")
 	errs := validateDefaults(path.Child("defaults"), &gs.Spec.Sync.Defaults)
 	if p != nil {
-		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p)...)
+		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p, gs.Spec.Sync.Defaults.Prune)...)
 	}
 	if len(errs) == 0 {
 		return nil

@@ -28,7 +28,7 @@ const (
 type Topic string
 
 // Topics are all of them, in their order.
-var Topics = []Topic{kinds, roles, policies, webhook, injector, syncs, pods, bindings, lead, rights}
+var Topics = []Topic{kinds, roles, policies, webhook, injector, receiver, syncs, pods, bindings, lead, rights}
 
 const (
 	kinds    Topic = "kinds"
@@ -36,6 +36,7 @@ const (
 	policies Topic = "policies"
 	webhook  Topic = "webhook"
 	injector Topic = "injector"
+	receiver Topic = "receiver"
 	syncs    Topic = "gatewaysyncs"
 	pods     Topic = "pods"
 	bindings Topic = "bindings"
@@ -48,7 +49,7 @@ type Finding struct {
 	State   State  `json:"state"`
 	Check   Topic  `json:"check"`
 	Message string `json:"message"`
-	// ReadOn is a heading of the documentation.
+	// ReadOn is a heading of the documentation, by its place in the repository.
 	ReadOn string `json:"readOn"`
 }
 
@@ -103,8 +104,10 @@ func (l Looker) Look(ctx context.Context) ([]Finding, error) {
 	list = append(list, l.policies(ctx)...)
 	list = append(list, l.webhook(ctx)...)
 	list = append(list, l.injector(ctx))
+	door, doors := l.receiver(ctx)
+	list = append(list, door)
 	if served.State != OK {
 		return list, ctx.Err() // the rest is about objects of these kinds
 	}
-	return append(list, l.namespace(ctx)...), ctx.Err()
+	return append(list, l.namespace(ctx, doors)...), ctx.Err()
 }

@@ -61,6 +61,7 @@ func look(t *testing.T, l Looker) map[Topic]string {
 }
 
 func TestAClusterWithoutAnythingIsToldWhatToInstall(t *testing.T) {
+	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	found := look(t, looker(t, cluster.RESTConfig(), "default"))
 	for _, topic := range []Topic{kinds, roles, webhook, injector} {
@@ -118,6 +119,7 @@ webhooks:
 `
 
 func TestAnInstallationIsLookedAtPartByPart(t *testing.T) {
+	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
@@ -131,17 +133,17 @@ func TestAnInstallationIsLookedAtPartByPart(t *testing.T) {
 	assert.Contains(t, found[pods], "warning: no pod of namespace")
 
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-time.Hour))))
-	ready(t, l, namespace, 1)
+	ready(t, l, namespace, "stoker-injector", 1)
 	found = look(t, l)
 	assert.True(t, strings.HasPrefix(found[webhook], "ok: "), found[webhook])
 	assert.Contains(t, found[injector], "warning: Deployment "+namespace+"/stoker-injector: 1 of 2 pods are ready")
-	ready(t, l, namespace, 2)
+	ready(t, l, namespace, "stoker-injector", 2)
 	assert.True(t, strings.HasPrefix(look(t, l)[injector], "ok: "))
 }
 
-func ready(t *testing.T, l Looker, namespace string, n int32) {
+func ready(t *testing.T, l Looker, namespace, name string, n int32) {
 	t.Helper()
-	d, err := l.Core.AppsV1().Deployments(namespace).Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	d, err := l.Core.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	d.Status = appsv1.DeploymentStatus{Replicas: n, ReadyReplicas: n}
 	_, err = l.Core.AppsV1().Deployments(namespace).UpdateStatus(t.Context(), d, metav1.UpdateOptions{})
@@ -199,7 +201,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 apiVersion: stoker.io/v1alpha1
 kind: SyncTarget
 metadata: {name: plant}
-spec: {format: 1, minFormat: 1, lead: {holder: good-abc, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
+spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
 `)
 	status(t, l, "plant", `{"status":{"observedGeneration":1,"discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
@@ -214,6 +216,27 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc, renewed: "`+time.Now().
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc was the lead and has been silent")
 }
 
+// The kubelet's words: the pod has its agent, and nothing of it runs, the gateway neither.
+func TestAnAgentThatDoesNotStartIsNoAgent(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, gateways)
+	l := looker(t, cluster.RESTConfig(), namespace)
+	for state, want := range map[string]string{
+		`"waiting":{"reason":"PodInitializing"}`: "ok: all 1 pods",
+		`"running":{}`:                           "ok: all 1 pods",
+		`"waiting":{"reason":"ImagePullBackOff","message":"Back-off pulling image agent"}`: "failed: good: its agent does not start: ImagePullBackOff: Back-off pulling image agent",
+		`"waiting":{"reason":"CrashLoopBackOff"}`:                                          "failed: good: its agent does not start: CrashLoopBackOff",
+	} {
+		patch := `{"status":{"initContainerStatuses":[{"name":"stoker-agent","image":"agent","imageID":"","ready":false,"restartCount":0,"state":{` + state + `}}]}}`
+		_, err := l.Core.CoreV1().Pods(namespace).Patch(t.Context(), "good", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		found := look(t, l)
+		assert.Contains(t, found[pods], want)
+		assert.Contains(t, found[bindings], "failed: no RoleBinding", "it is needed all the same")
+	}
+}
+
 func status(t *testing.T, l Looker, name, patch string) {
 	t.Helper()
 	_, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -224,7 +247,7 @@ func TestWhatOneMayNotSeeIsUnknownAndNoFailure(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))
-	for _, topic := range []Topic{roles, policies, webhook, injector, syncs} {
+	for _, topic := range []Topic{roles, policies, webhook, injector, receiver, syncs} {
 		assert.True(t, strings.HasPrefix(found[topic], "unknown: "), "%s: %s", topic, found[topic])
 	}
 }

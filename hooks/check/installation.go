@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -148,15 +149,20 @@ func (l Looker) injector(ctx context.Context) Finding {
 	if len(list.Items) == 0 {
 		return injector.on(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
 	}
-	for i := range list.Items {
-		d := &list.Items[i]
+	return rollout(injector, list.Items, "pods start without agents")
+}
+
+// rollout says whether the pods of Deployments are ready, and what follows where none is.
+func rollout(t Topic, list []appsv1.Deployment, without string) Finding {
+	for i := range list {
+		d := &list[i]
 		if d.Status.ReadyReplicas == 0 {
-			return injector.on(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: pods start without agents; look at its pods and their log", d.Namespace, d.Name))
+			return t.on(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s; look at its pods and their log", d.Namespace, d.Name, without))
 		}
 		if want := d.Spec.Replicas; want != nil && d.Status.ReadyReplicas < *want {
-			return injector.on(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))
+			return t.on(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))
 		}
 	}
-	d := &list.Items[0]
-	return injector.on(OK, fmt.Sprintf("Deployment %s/%s: %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas))
+	d := &list[0]
+	return t.on(OK, fmt.Sprintf("Deployment %s/%s: %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas))
 }

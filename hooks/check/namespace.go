@@ -10,7 +10,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -19,7 +18,7 @@ import (
 )
 
 // namespace looks at the gateways of a namespace.
-func (l Looker) namespace(ctx context.Context) []Finding {
+func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 	found, bad, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
 		return []Finding{syncs.unseen("GatewaySyncs of namespace "+l.Namespace, err)}
@@ -29,7 +28,7 @@ func (l Looker) namespace(ctx context.Context) []Finding {
 		list = append(list, syncs.on(Failed, u.Error()))
 	}
 	for _, gs := range found {
-		list = append(list, sync(gs))
+		list = append(list, l.sync(ctx, gs))
 	}
 	if len(list) == 0 {
 		list = append(list, syncs.on(Warning, "there is no GatewaySync in namespace "+l.Namespace+"; choose another with --namespace"))
@@ -38,16 +37,13 @@ func (l Looker) namespace(ctx context.Context) []Finding {
 	for _, gs := range found {
 		list = append(list, l.lead(ctx, gs)...)
 	}
+	list = append(list, l.asked(ctx, found, d)...)
 	return append(list, l.rights(ctx)...)
 }
 
 // sync tells one GatewaySync.
-func sync(gs *v1alpha1.GatewaySync) Finding {
-	ready := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady)
-	if ready == nil {
-		return syncs.on(Warning, gs.Name+": nobody has looked at it yet: neither an agent nor the injector")
-	}
-	v := verb.Judge(gs, "", nil)
+func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
+	v, _ := verb.Look(ctx, l.Dynamic, gs, "") // who may not read SyncReports hears of a failure later
 	switch v.Phase {
 	case verb.Succeeded:
 		return syncs.because(OK, v.Reason, gs.Name+": "+v.Message)
@@ -56,8 +52,6 @@ func sync(gs *v1alpha1.GatewaySync) Finding {
 	}
 	return syncs.because(Warning, v.Reason, gs.Name+": "+v.Message)
 }
-
-const agentContainer = "stoker-agent"
 
 // pods looks for pods that ask for an agent: has it one, and may it speak?
 func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
@@ -75,11 +69,13 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 			continue
 		}
 		asked++
-		if f, bad := pod(p, found); bad {
+		f, bad := pod(p, found)
+		if bad {
 			list = append(list, f)
-			continue
 		}
-		accounts = append(accounts, p.Spec.ServiceAccountName)
+		if hasAgent(p) {
+			accounts = append(accounts, p.Spec.ServiceAccountName)
+		}
 	}
 	switch {
 	case asked == 0:
@@ -95,16 +91,38 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
-	agent := slices.ContainsFunc(append(slices.Clone(p.Spec.InitContainers), p.Spec.Containers...), func(c corev1.Container) bool { return c.Name == agentContainer })
 	switch {
 	case name != "" && !known:
 		return pods.because(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s asks for GatewaySync %s, which is not in this namespace", p.Name, name)), true
 	case name == "" && len(found) > 1:
 		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not say which of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
-	case !agent:
+	case !hasAgent(p):
 		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" asks for an agent and has none: its Events say why"), true
 	}
+	if why := waits(p); why != "" {
+		return pods.on(Failed, p.Name+": its agent does not start: "+why), true
+	}
 	return Finding{}, false
+}
+
+func hasAgent(p *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer })
+}
+
+// waits is why the agent of a pod does not run, by the kubelet's words: its image cannot be pulled, or it ends again and again.
+// What belongs to every start is no reason.
+func waits(p *corev1.Pod) string {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		w := c.State.Waiting
+		if c.Name != v1alpha1.AgentContainer || w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
+			continue
+		}
+		if w.Message == "" {
+			return w.Reason
+		}
+		return w.Reason + ": " + w.Message
+	}
+	return ""
 }
 
 // bindings asks whether the agents' ServiceAccounts may report.
@@ -153,13 +171,14 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		return []Finding{lead.unseen("SyncTarget "+gs.Name, err)}
 	}
 	r := target.Spec.Lead
+	pod, _, _ := strings.Cut(r.Holder, "_") // the rest tells one of its agents from the next
 	switch {
 	case r.Holder == "" || r.Renewed == nil:
 		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
 	case l.Now().After(r.Renewed.Add(r.Lasts() + grace)):
-		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, r.Holder, r.Renewed.UTC().Format(time.RFC3339)))}
+		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	}
-	return []Finding{lead.on(OK, gs.Name+": "+r.Holder+" leads")}
+	return []Finding{lead.on(OK, gs.Name+": "+pod+" leads")}
 }
 
 // rights asks what whoever looks may do here.

@@ -20,7 +20,8 @@ import (
 // maxBlob is the agent's default limit of a single file.
 const maxBlob = 512 << 20
 
-// Checkout reads commits of a directory of git: a clone, or a bare repository. What is not committed is not seen.
+// Checkout reads commits of a repository. Of a directory of git (a clone, or a bare repository) what is not committed is
+// not seen.
 type Checkout struct {
 	remote *repo.Remote
 	store  *repo.Store
@@ -40,10 +41,16 @@ func Open(dir string) (_ *Checkout, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkout{}
-	if c.remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{}); err != nil {
+	remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	if err != nil {
 		return nil, err
 	}
+	return From(remote)
+}
+
+// From opens a repository, wherever it is. The Checkout closes remote. Nothing is sent yet.
+func From(remote *repo.Remote) (_ *Checkout, err error) {
+	c := &Checkout{remote: remote}
 	if c.dir, err = os.MkdirTemp("", "stoker-"); err == nil {
 		c.store, err = repo.Open(filepath.Join(c.dir, "objects"), repo.StoreOptions{})
 	}
@@ -71,6 +78,20 @@ type Gateway struct {
 	Facts   plan.Facts // without ref and commit
 	// Form is that of the signatures of resources.
 	Form resource.Form
+}
+
+// Refs asks for all refs.
+func (c *Checkout) Refs(ctx context.Context) (*repo.Refs, error) { return c.remote.Refs(ctx) }
+
+// Allowed holds what a request resolved to against the patterns of refs that a request may name.
+func (c *Checkout) Allowed(ctx context.Context, all *repo.Refs, patterns []string, at repo.Resolution) error {
+	return all.Allowed(ctx, c.store, c.remote, patterns, at)
+}
+
+// Fetch brings a commit. Tree does so, too; who makes many trees of one commit learns here what is wrong with all.
+func (c *Checkout) Fetch(ctx context.Context, at repo.Resolution) error {
+	_, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref)
+	return err
 }
 
 // Resolve finds the commit of a ref; HEAD is the one that is checked out.
@@ -124,20 +145,39 @@ func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
 		if c.Op != plan.Create && c.Op != plan.Update {
 			continue
 		}
-		check := resource.NewChecker(c.Path)
-		n, err := t.desired.WriteBlob(check, c.ID)
-		if bad := check.Close(); bad != nil {
-			return nil, bad
-		}
+		n, err := t.check(c)
 		if err != nil {
 			return nil, err
-		}
-		if n > maxBlob {
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; an agent takes %d", c.Path, n, int64(maxBlob))
 		}
 		sizes[c.Path] = n
 	}
 	return sizes, nil
+}
+
+// Faults are all that Check would say, one file after the other, at most as many as limit.
+func (t *Tree) Faults(changes *plan.Changes, limit int) []error {
+	var errs []error
+	for _, c := range changes.List {
+		if c.Op != plan.Create && c.Op != plan.Update || len(errs) == limit {
+			continue
+		}
+		if _, err := t.check(c); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+func (t *Tree) check(c plan.Change) (int64, error) {
+	check := resource.NewChecker(c.Path)
+	n, err := t.desired.WriteBlob(check, c.ID)
+	if bad := check.Close(); bad != nil {
+		return 0, bad
+	}
+	if err == nil && n > maxBlob {
+		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; an agent takes %d", c.Path, n, int64(maxBlob))
+	}
+	return n, err
 }
 
 // Write writes a file of the tree; it reports whether there is one.

@@ -139,8 +139,7 @@ func authorities(bundle []byte) []*x509.Certificate {
 	return list
 }
 
-// merge returns the authorities that count now, each once, the newest first. An authority stays until it ends, and with it
-// the certificate that it signed: whatever a replica still serves is trusted.
+// merge returns the authorities that have not ended, each once, the newest first.
 func merge(now time.Time, lists ...[]*x509.Certificate) []*x509.Certificate {
 	var out []*x509.Certificate
 	for _, c := range slices.Concat(lists...) {

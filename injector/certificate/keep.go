@@ -13,7 +13,8 @@ import (
 type keep struct {
 	names     []string
 	settle    time.Duration
-	now       time.Time
+	now       time.Time // by the API server's clock
+	node      time.Time // by this node's
 	published []*x509.Certificate
 	// mine is what this replica serves, as it was in the Secret; nothing where it serves none.
 	mine [2][]byte
@@ -34,7 +35,7 @@ func (k *keep) look() (changed bool, err error) {
 	if k.data == nil {
 		k.data = map[string][]byte{}
 	}
-	roots := merge(k.now, authorities(k.data[keyBundle]), k.published)
+	roots := k.merge(authorities(k.data[keyBundle]), k.published)
 	current, err := load(k.data[keyCert], k.data[keyKey], roots, k.names, k.now)
 	if err != nil {
 		// Somebody deleted or broke the Secret. What this replica serves is trusted: it goes back, so that nobody has to
@@ -57,7 +58,7 @@ func (k *keep) look() (changed bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		roots = merge(k.now, []*x509.Certificate{made.authority}, roots)
+		roots = k.merge([]*x509.Certificate{made.authority}, roots)
 		k.data[keyNextCert], k.data[keyNextKey] = made.cert, made.key
 		k.data[keyNextSince] = []byte(k.now.UTC().Format(time.RFC3339))
 		k.serve, k.did = current, "make the next one"
@@ -74,13 +75,23 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	roots = merge(k.now, []*x509.Certificate{made.authority}, roots)
+	roots = k.merge([]*x509.Certificate{made.authority}, roots)
 	k.data[keyCert], k.data[keyKey] = made.cert, made.key
 	k.data[keyBundle] = encode(roots)
 	k.drop()
 	k.did = "make a new one"
 	k.serve, err = load(made.cert, made.key, roots, k.names, k.now)
 	return err
+}
+
+// merge returns the authorities that count, each once, the newest first. An authority stays until it has ended by both clocks,
+// and with it the certificate that it signed: whatever a replica still serves is trusted.
+func (k *keep) merge(lists ...[]*x509.Certificate) []*x509.Certificate {
+	now := k.now
+	if k.node.Before(now) {
+		now = k.node
+	}
+	return merge(now, lists...)
 }
 
 func (k *keep) drop() {

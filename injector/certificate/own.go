@@ -62,6 +62,9 @@ type Config struct {
 	Log           *slog.Logger
 	// Ends is told when the certificate that is served ends.
 	Ends func(time.Time)
+	// Now is the API server's time, as it was told by its last answer: by it the API server believes a certificate. The clock of
+	// this node may be wrong.
+	Now func() time.Time
 }
 
 // Own keeps an own certificate. Any number of replicas share it.
@@ -97,12 +100,8 @@ func (o *Own) Run(ctx context.Context) error {
 		} else if o.absent {
 			pause = pace.Jitter(min(absentIn, o.Every)) // it is being installed
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pace.Wait(ctx, pause) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }
@@ -131,7 +130,7 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	k := keep{names: o.Names, settle: o.Settle, now: time.Now(), data: secret.Data, published: published, mine: o.mine}
+	k := keep{names: o.Names, settle: o.Settle, now: o.Now(), node: time.Now(), data: secret.Data, published: published, mine: o.mine}
 	changed, err := k.look()
 	if err != nil {
 		return false, err

@@ -34,7 +34,7 @@ func configuration() *admissionregv1.MutatingWebhookConfiguration {
 func newOwn(client kubernetes.Interface, every, settle time.Duration) *certificate.Own {
 	return certificate.NewOwn(certificate.Config{
 		Client: client, Namespace: "stoker-system", Secret: "stoker-injector-cert", Configuration: "stoker-injector",
-		Names: []string{host, "127.0.0.1"}, Every: every, Settle: settle, Log: slog.New(slog.DiscardHandler),
+		Names: []string{host, "127.0.0.1"}, Every: every, Settle: settle, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 }
 
@@ -259,4 +259,42 @@ func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.
 		cancel()
 		assert.NoError(t, <-done)
 	})
+}
+
+// A node without a time server, in a plant, is hours ahead or years: the API server would not believe what begins in its future, and
+// what has ended by one node's clock is what the other replicas serve.
+func TestACertificateGoesByTheClockOfTheAPIServer(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, -2 * time.Hour, 2 * time.Hour, 120 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) { // time here is that of a node
+			client := fake.NewClientset(configuration())
+			apiServer := func() time.Time { return time.Now().Add(-ahead) }
+			o := newOwn(client, time.Minute, time.Hour)
+			o.Now = apiServer
+			start(t, o)
+			c, err := o.GetCertificate(nil)
+			require.NoError(t, err)
+			roots := x509.NewCertPool()
+			require.True(t, roots.AppendCertsFromPEM(bundles(t, client)[0]))
+			for _, at := range []time.Time{apiServer(), apiServer().Add(89 * 24 * time.Hour)} {
+				_, err = c.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: at})
+				assert.NoError(t, err, "%s ahead", ahead)
+			}
+		})
+	}
+}
+
+// Whoever hears of one of several API servers whose clock is wrong makes a certificate anew; what the others serve stays trusted.
+func TestAnAuthorityStaysUntilItHasEndedByBothClocks(t *testing.T) {
+	const months = 120 * 24 * time.Hour
+	for _, apiServer := range []time.Duration{-months, months} {
+		synctest.Test(t, func(t *testing.T) {
+			client := fake.NewClientset(configuration())
+			good := newOwn(client, time.Hour, 24*time.Hour)
+			start(t, good)
+			bad := newOwn(client, time.Hour, 24*time.Hour)
+			bad.Now = func() time.Time { return time.Now().Add(apiServer) }
+			start(t, bad)
+			require.NoError(t, verify(good, bundles(t, client)[0]), "the API server %s ahead", apiServer)
+		})
+	}
 }

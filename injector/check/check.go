@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"stoker.io/stoker/internal/pace"
 )
 
 // Config says what to ask.
@@ -54,12 +56,8 @@ func Run(ctx context.Context, c Config) error {
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		timer := time.NewTimer(c.Every)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pace.Wait(ctx, c.Every) {
 			return err
-		case <-timer.C:
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -28,7 +29,7 @@ const (
 	volumeToken   = "stoker-token"
 
 	// PortHealth is the name of the agent's port for probes.
-	PortHealth = "stoker-health"
+	PortHealth = v1alpha1.AgentHealthPort
 	// PortMetrics is the name of the agent's port for Prometheus.
 	PortMetrics = "stoker-metrics"
 
@@ -84,7 +85,7 @@ func (s *sidecar) mounts() []corev1.VolumeMount {
 	return mounts
 }
 
-// identity is the part of the environment that the pod decides.
+// identity is the environment, without what subPathExpr refers to.
 func (s *sidecar) identity() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -110,6 +111,9 @@ func (s *sidecar) identity() []corev1.EnvVar {
 		value("SECRETS", keysOf(s.secrets)),
 		value("PODINFO_DIR", podinfoDir),
 	}
+	if len(s.data.foreign) > 0 {
+		env = append(env, value("GATEWAY_MOUNTS", listed(s.data.foreign)))
+	}
 	key, hosts, token := gitCredentials(s.gs)
 	for _, f := range []struct {
 		name string
@@ -122,7 +126,19 @@ func (s *sidecar) identity() []corev1.EnvVar {
 			env = append(env, value(f.name, secretFile(f.ref)))
 		}
 	}
+	for _, told := range s.defaults.Env {
+		env = append(env, value(told.Name, told.Value))
+	}
 	return env
+}
+
+// listed writes paths, which may have any character in them, as JSON.
+func listed(paths []string) string {
+	text, err := json.Marshal(paths)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return string(text)
 }
 
 func (s *sidecar) environment() []corev1.EnvVar {
@@ -146,7 +162,7 @@ func (s *sidecar) container() corev1.Container {
 		Name:            Container,
 		Image:           s.image(),
 		ImagePullPolicy: s.pullPolicy(),
-		Args:            []string{"--health-addr=:" + strconv.Itoa(int(health)), "--metrics-addr=:" + strconv.Itoa(int(metrics))},
+		Args:            append([]string{"--health-addr=:" + strconv.Itoa(int(health)), "--metrics-addr=:" + strconv.Itoa(int(metrics))}, s.defaults.Args...),
 		RestartPolicy:   new(corev1.ContainerRestartPolicyAlways),
 		Env:             s.environment(),
 		Ports: []corev1.ContainerPort{

@@ -2,18 +2,14 @@ package inject
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-var imageReference = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
-
-const maxReference = 512
-
 // image returns the agent's image: that of the pod's annotation where the injector admits it, else the GatewaySync's, part
-// by part over the default. A digest wins over a tag, but a tag that the GatewaySync names wins over a default digest.
+// by part over the default. A digest wins over a tag, but a tag that the GatewaySync names wins over a default digest. What
+// no container runtime reads is passed over: an init container that is never pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
 	if asked, ok := v1alpha1.PodAnnotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
 		if s.admits(asked) {
@@ -29,6 +25,15 @@ func (s *sidecar) image() string {
 	if want.Tag != "" || want.Digest != "" {
 		image.Tag, image.Digest = want.Tag, want.Digest
 	}
+	composed := reference(image)
+	if !v1alpha1.IsImage(composed) {
+		s.warn("spec.agent.image of GatewaySync %s gives %.200q, which is no image, and is ignored: a tag goes into tag, a digest into digest", s.gs.Name, composed)
+		return reference(s.defaults.Image)
+	}
+	return composed
+}
+
+func reference(image v1alpha1.AgentImage) string {
 	if image.Digest != "" {
 		return image.Repository + "@" + image.Digest
 	}
@@ -38,7 +43,7 @@ func (s *sidecar) image() string {
 // admits compares with the prefixes as people mean them: acme.example/agent admits acme.example/agent:1 and not
 // acme.example/agent-of-another:1.
 func (s *sidecar) admits(image string) bool {
-	if len(image) > maxReference || !imageReference.MatchString(image) {
+	if !v1alpha1.IsImage(image) {
 		return false
 	}
 	for _, prefix := range s.defaults.AllowedImages {

@@ -11,7 +11,7 @@ import (
 )
 
 // Container is the name of the agent's container.
-const Container = "stoker-agent"
+const Container = v1alpha1.AgentContainer
 
 // Defaults are what the injector was told and no pod decides.
 type Defaults struct {
@@ -21,6 +21,10 @@ type Defaults struct {
 	AllowedImages []string
 	// Resources are those of a GatewaySync that names none.
 	Resources corev1.ResourceRequirements
+	// Env and Args are added to those of every agent. Whoever names them has checked that agents know them, and that they are
+	// none of those that the pod decides.
+	Env  []corev1.EnvVar
+	Args []string
 }
 
 // Op is one operation of RFC 6902. Only "add" is ever used.

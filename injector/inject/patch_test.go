@@ -184,7 +184,9 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 		{"acme.example/agent", "acme.example/agent", true},
 		{"acme.example/agent", "acme.example/agent/sub:1", true},
 		{"acme.example/agent", "acme.example/agent-of-another:1", false},
-		{"acme.example/", "acme.example/x@sha256:00", true},
+		{"acme.example/", "acme.example/x@sha256:" + strings.Repeat("0a", 32), true},
+		{"acme.example/", "acme.example/x@sha256:00", false},
+		{"acme.example/", "acme.example/x:1:2", false},
 		{"acme.example", "acme.example.evil/x", false},
 		{"acme.example", "acme.example:5000/x", true}, // another port is another registry of the same host
 		{"", "acme.example/x", false},
@@ -202,6 +204,37 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 		got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
 		assert.Equal(t, c.admitted, got == c.image, "%s admits %s", c.prefix, c.image)
 		assert.Equal(t, c.admitted, len(decision.Warnings) == 0)
+	}
+}
+
+// An init container whose image nobody can pull keeps the gateway from starting, so that what is no image does not count.
+// An API server refuses it today, and has what it took before.
+func TestAnImageThatNoRuntimeReadsIsPassedOverWithAWarning(t *testing.T) {
+	for _, c := range []struct {
+		image v1alpha1.AgentImage
+		want  string // "" is the injector's own, with a warning
+	}{
+		{v1alpha1.AgentImage{Repository: "registry.example.com:5000/agent"}, "registry.example.com:5000/agent:1.2.3"},
+		{v1alpha1.AgentImage{Tag: "2"}, "ghcr.io/stoker-io/agent:2"},
+		{v1alpha1.AgentImage{Repository: "registry.example.com/agent:1.0"}, ""},
+		{v1alpha1.AgentImage{Repository: "registry.example.com/agent", Tag: "a b"}, ""},
+		{v1alpha1.AgentImage{Digest: "sha256:0"}, ""},
+	} {
+		s := readScene(t, "testdata/golden/image-of-the-pod-admitted/input.yaml")
+		delete(s.pod.Annotations, v1alpha1.AnnotationAgentImage)
+		s.all[0].Spec.Agent.Image = c.image
+		ops, decision := inject.Patch(s.pod, s.all[0], defaults)
+		require.True(t, decision.Injected)
+		pod, _ := apply(t, s.raw, ops)
+		got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
+		if c.want != "" {
+			assert.Equal(t, c.want, got)
+			assert.Empty(t, decision.Warnings)
+			continue
+		}
+		assert.Equal(t, "ghcr.io/stoker-io/agent:1.2.3", got, "the injector's own, in place of %v", c.image)
+		require.Len(t, decision.Warnings, 1)
+		assert.Contains(t, decision.Warnings[0], "spec.agent.image of GatewaySync")
 	}
 }
 

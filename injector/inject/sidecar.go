@@ -50,6 +50,7 @@ func (s *sidecar) find() Decision {
 		s.effective.SyncPeriod = v1alpha1.DefaultSyncPeriod
 	}
 	s.warnUnknown()
+	s.warnMesh()
 	s.secrets = secrets(s.gs)
 	if d := s.findVolumes(); d.Reason != "" {
 		return d

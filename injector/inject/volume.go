@@ -28,6 +28,9 @@ type data struct {
 	mount     corev1.VolumeMount
 	// below are the mounts of curated folders, with paths relative to the data directory.
 	below []corev1.VolumeMount
+	// foreign are the paths of the mounts that are not the agent's to write, relative to the data directory: it has none
+	// there, or only reads what is made of other objects.
+	foreign []string
 }
 
 // findData finds the volume of the data directory and the container that runs the gateway on it.
@@ -47,14 +50,21 @@ func findData(pod *corev1.Pod) (data, Decision) {
 	if why := unshareable(findVolume(pod, d.mount.Name), d.mount); why != "" {
 		return data{}, skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q %s: the agent has to write where the gateway reads", d.mount.Name, why)
 	}
-	root := path.Clean(d.mount.MountPath)
+	root := path.Join("/", d.mount.MountPath) // as the kubelet reads a relative one
 	for _, m := range d.container.VolumeMounts {
-		rest, ok := strings.CutPrefix(path.Clean(m.MountPath), root+"/")
-		if !ok || !slices.Contains(curated, strings.SplitN(rest, "/", 2)[0]) || holdsSecrets(findVolume(pod, m.Name)) {
+		rest, ok := strings.CutPrefix(path.Join("/", m.MountPath), root+"/")
+		if !ok {
 			continue
 		}
-		m.MountPath = rest
-		d.below = append(d.below, m)
+		v := findVolume(pod, m.Name)
+		shown := slices.Contains(curated, strings.SplitN(rest, "/", 2)[0]) && !holdsSecrets(v)
+		if !shown || isMade(v) {
+			d.foreign = append(d.foreign, rest)
+		}
+		if shown {
+			m.MountPath = rest
+			d.below = append(d.below, m)
+		}
 	}
 	return d, Decision{}
 }
@@ -144,3 +154,9 @@ func unshareable(v *corev1.Volume, m corev1.VolumeMount) string {
 
 // holdsSecrets tells the volumes that the agent is not shown, although the gateway mounts them below its data directory.
 func holdsSecrets(v *corev1.Volume) bool { return v == nil || v.Secret != nil || v.Projected != nil }
+
+// isMade tells the volumes whose content is made of other objects, so that it is written there and not by the agent.
+func isMade(v *corev1.Volume) bool {
+	return v.ConfigMap != nil || v.DownwardAPI != nil || v.Image != nil || v.GitRepo != nil ||
+		v.CSI != nil && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly
+}

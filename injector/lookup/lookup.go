@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,12 +55,7 @@ func (s Scope) Excluded(namespace string) string {
 }
 
 // Namespaces are what to watch: those that are listed, or "" for all.
-func (s Scope) Namespaces() []string {
-	if len(s.Watch) == 0 {
-		return []string{metav1.NamespaceAll}
-	}
-	return s.Watch
-}
+func (s Scope) Namespaces() []string { return kube.Namespaces(s.Watch) }
 
 func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 	return s.Selector == nil || s.Selector.Matches(labels.Set(gs.Labels))
@@ -68,59 +63,19 @@ func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 
 // Lookup knows the GatewaySyncs of a scope.
 type Lookup struct {
-	scope     Scope
-	client    dynamic.Interface
-	informers []*kube.Informer[v1alpha1.GatewaySync]
-	asking    singleflight.Group
+	*kube.Watched
+	scope  Scope
+	client dynamic.Interface
+	asking singleflight.Group
 }
 
 // New makes a Lookup. changed, which may be nil, is called with namespace and name of what changed; it must not block.
-func New(client dynamic.Interface, scope Scope, changed func(namespace, name string)) (*Lookup, error) {
-	l := &Lookup{scope: scope, client: client}
-	choose := func(o *metav1.ListOptions) {
-		if scope.Selector != nil {
-			o.LabelSelector = scope.Selector.String()
-		}
+func New(client dynamic.Interface, scope Scope, changed func(namespace, name string), log *slog.Logger) (*Lookup, error) {
+	seen, err := kube.Watch(client, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "GatewaySyncs cannot be watched; what was seen last counts"))
+	if err != nil {
+		return nil, err
 	}
-	for _, namespace := range scope.Namespaces() {
-		informer, err := kube.GatewaySyncs(client, namespace).Informer(choose, 0, changed)
-		if err != nil {
-			return nil, err
-		}
-		l.informers = append(l.informers, informer)
-	}
-	return l, nil
-}
-
-// Run watches until ctx ends.
-func (l *Lookup) Run(ctx context.Context) error {
-	var group errgroup.Group
-	for _, in := range l.informers {
-		group.Go(func() error {
-			in.Run(ctx)
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// HasSynced reports whether everything that there is was seen once.
-func (l *Lookup) HasSynced() bool {
-	for _, in := range l.informers {
-		if !in.HasSynced() {
-			return false
-		}
-	}
-	return true
-}
-
-// List returns all GatewaySyncs that were seen and can be read. They must not be changed.
-func (l *Lookup) List() []*v1alpha1.GatewaySync {
-	var list []*v1alpha1.GatewaySync
-	for _, in := range l.informers {
-		list = append(list, in.List()...)
-	}
-	return list
+	return &Lookup{Watched: seen, scope: scope, client: client}, nil
 }
 
 // In returns those of one namespace. They must not be changed.
@@ -129,15 +84,9 @@ func (l *Lookup) In(namespace string) []*v1alpha1.GatewaySync {
 	return slices.DeleteFunc(list, func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace })
 }
 
-// Get returns one that was seen. The error is kube.ErrNotSeen or an *kube.UndecodableError.
-func (l *Lookup) Get(namespace, name string) (*v1alpha1.GatewaySync, error) {
-	for _, in := range l.informers {
-		gs, err := in.Get(namespace, name)
-		if !errors.Is(err, kube.ErrNotSeen) {
-			return gs, err
-		}
-	}
-	return nil, kube.ErrNotSeen
+// Has reports whether there is one in a namespace, also one that cannot be read.
+func (l *Lookup) Has(namespace string) bool {
+	return len(l.In(namespace)) > 0 || slices.ContainsFunc(l.Undecodable(), func(bad *kube.UndecodableError) bool { return bad.Namespace == namespace })
 }
 
 // For returns the GatewaySyncs among which a pod of a namespace finds its own: the one that it names, or all of them. What

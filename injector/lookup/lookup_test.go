@@ -3,6 +3,7 @@ package lookup_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -51,7 +52,7 @@ func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Int
 
 func TestWhatIsNotInMemoryIsAskedForOnce(t *testing.T) {
 	var asked atomic.Int64
-	l, err := lookup.New(server(t, &asked, nil), lookup.Scope{}, nil)
+	l, err := lookup.New(server(t, &asked, nil), lookup.Scope{}, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
@@ -73,7 +74,7 @@ func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
 	for selector, want := range map[string]int{"fleet=a": 1, "fleet=b": 0} {
 		parsed, err := labels.Parse(selector)
 		require.NoError(t, err)
-		l, err := lookup.New(server(t, &asked, nil), lookup.Scope{Selector: parsed}, nil)
+		l, err := lookup.New(server(t, &asked, nil), lookup.Scope{Selector: parsed}, nil, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		list, err := l.For(t.Context(), "plant", "line")
 		require.NoError(t, err)
@@ -85,7 +86,7 @@ func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
 func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
 	var asked atomic.Int64
 	hold := make(chan struct{})
-	l, err := lookup.New(server(t, &asked, hold), lookup.Scope{}, nil)
+	l, err := lookup.New(server(t, &asked, hold), lookup.Scope{}, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	var group sync.WaitGroup
 	begun := time.Now()

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 )
 
@@ -33,15 +32,15 @@ const (
 )
 
 // bind gives the agents of a namespace their rights: the ServiceAccounts of pods that ask for an agent, or have one, in a
-// namespace that has a GatewaySync. Where the namespace rules injection out only those that have one count: whoever asks for
+// namespace that is used: it has a GatewaySync, if only one that cannot be read, which its lead says. Where the namespace rules injection out only those that have one count: whoever asks for
 // an agent there gets none, and so nothing for it.
-func (u *Upkeep) bind(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) error {
+func (u *Upkeep) bind(ctx context.Context, n *namespace, used bool, pods []*corev1.Pod, now time.Time) error {
 	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
 		n.bound = false
 		return nil
 	}
 	var unknown error
-	if len(all) > 0 {
+	if used {
 		for _, p := range pods {
 			if !inject.Has(p) {
 				if out, err := u.ruledOut(ctx, n, now); err != nil || out != "" {

@@ -1,21 +1,31 @@
 package upkeep
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
 )
 
 func of(account string) *corev1.Pod {
@@ -30,7 +40,6 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 		client := fake.NewClientset()
 		u := &Upkeep{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
-		all := []*v1alpha1.GatewaySync{syncOf()}
 		subjects := func() []string {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
@@ -43,7 +52,7 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 			}
 			return names
 		}
-		bind := func(pods ...*corev1.Pod) { require.NoError(t, u.bind(t.Context(), n, all, pods, time.Now())) }
+		bind := func(pods ...*corev1.Pod) { require.NoError(t, u.bind(t.Context(), n, true, pods, time.Now())) }
 
 		bind(of("press"), of("oven"))
 		assert.Equal(t, []string{"oven", "press"}, subjects())
@@ -74,10 +83,10 @@ func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
 			require.NoError(t, err)
 			return b.Subjects
 		}
-		require.NoError(t, u.bind(t.Context(), n, []*v1alpha1.GatewaySync{syncOf()}, []*corev1.Pod{of("press")}, time.Now()))
+		require.NoError(t, u.bind(t.Context(), n, true, []*corev1.Pod{of("press")}, time.Now()))
 		assert.Equal(t, binding("plant", []string{"oven", "press"}).Subjects, get())
 		time.Sleep(15 * time.Minute)
-		require.NoError(t, u.bind(t.Context(), n, []*v1alpha1.GatewaySync{syncOf()}, []*corev1.Pod{of("press")}, time.Now()))
+		require.NoError(t, u.bind(t.Context(), n, true, []*corev1.Pod{of("press")}, time.Now()))
 		assert.Equal(t, binding("plant", []string{"press"}).Subjects, get())
 	})
 }
@@ -100,8 +109,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 	} {
 		client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
 		u := &Upkeep{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-		all := []*v1alpha1.GatewaySync{syncOf()}
-		require.NoError(t, u.bind(t.Context(), u.namespace("plant"), all, []*corev1.Pod{asks(), of("has")}, time.Now()))
+		require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
 		b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 		require.NoError(t, err, name)
 		assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects, name)
@@ -109,7 +117,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 	// What cannot be read is no consent, and keeps nothing from the others.
 	client := fake.NewClientset()
 	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-	err := u.bind(t.Context(), u.namespace("plant"), []*v1alpha1.GatewaySync{syncOf()}, []*corev1.Pod{asks(), of("has")}, time.Now())
+	err := u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now())
 	require.ErrorContains(t, err, "labels of namespace plant")
 	b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -119,8 +127,59 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
 	client := fake.NewClientset()
 	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), nil, []*corev1.Pod{of("press")}, time.Now()))
+	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), false, []*corev1.Pod{of("press")}, time.Now()))
 	list, err := client.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	assert.Empty(t, list.Items)
+}
+
+// The agents of a GatewaySync that this version cannot read lead all the same: somebody has to say so.
+func TestAGatewaySyncThatCannotBeReadKeepsItsAgentsTheirRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unreadable := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"paused": "perhaps"}}}
+		unreadable.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+		unreadable.SetNamespace("plant")
+		unreadable.SetName("line")
+		syncs := kube.GatewaySync.Resource()
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{syncs: v1alpha1.Kind + "List"}, unreadable)
+		listFirst := func(action clienttesting.Action) (bool, watch.Interface, error) {
+			w, ok := action.(clienttesting.WatchActionImpl)
+			return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+		}
+		client.PrependWatchReactor("*", listFirst)
+		core := fake.NewClientset(of("press"))
+		core.PrependWatchReactor("*", listFirst)
+		scope := lookup.Scope{Own: "stoker-system"}
+		find, err := lookup.New(client, scope, nil, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		u, err := New(Config{Core: core, Find: find, Scope: scope, AutoBind: true, Repair: RepairReport, Metrics: metrics.NewInjector(prometheus.NewRegistry(), "test"),
+			Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer u.queue.ShutDown()
+		defer stop()
+		go func() { _ = find.Run(ctx) }()
+		for _, w := range u.pods {
+			go w.informer.RunWithContext(ctx)
+		}
+		subjects := func() []rbacv1.Subject {
+			time.Sleep(time.Minute)
+			_, err := u.look(ctx, "plant")
+			require.NoError(t, err)
+			b, err := core.RbacV1().RoleBindings("plant").Get(ctx, agentRole, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			require.NoError(t, err)
+			return b.Subjects
+		}
+		for range 20 {
+			require.Equal(t, binding("plant", []string{"press"}).Subjects, subjects())
+		}
+		require.NoError(t, client.Resource(syncs).Namespace("plant").Delete(ctx, "line", metav1.DeleteOptions{}))
+		for range 20 {
+			subjects()
+		}
+		require.Empty(t, subjects(), "and they lose them with it")
+	})
 }

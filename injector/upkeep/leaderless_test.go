@@ -30,7 +30,7 @@ func syncOf(change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 func gateways(names ...string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
 		for _, n := range names {
-			gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: n})
+			gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: n, SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: "aaaaaaa"})
 		}
 		gs.Status.GatewaysReady = "1/1"
 	}
@@ -74,7 +74,14 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 	away := map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway",
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, away, outcome(&gs.Status))
-	assert.Len(t, gs.Status.DiscoveredGateways, 1, "what the last lead wrote stays")
+	require.Len(t, gs.Status.DiscoveredGateways, 1)
+	row := gs.Status.DiscoveredGateways[0]
+	assert.Equal(t, "aaaaaaa", row.SyncedCommit, "what the last lead knew of it stays")
+	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus, "but nobody says that it runs today's spec")
+	assert.Equal(t, v1alpha1.ReasonAgentsAway, row.Reason)
+	assert.Equal(t, "0/1", gs.Status.GatewaysReady)
+	large := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Status.GatewaysReady = "2999/3000" })
+	assert.Equal(t, "0/3000", leaderless(large, pods, noon).GatewaysReady, "not all of a very large fleet have a row")
 	assert.Empty(t, gs.Status.LastHandledRequest, "no gateway has dealt with it")
 
 	before := gs.Status
@@ -155,7 +162,7 @@ func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(raw, &patch))
 	assert.Equal(t, "7", patch.Metadata["resourceVersion"])
-	assert.NotContains(t, patch.Status, "discoveredGateways")
+	assert.Equal(t, "0/1", patch.Status["gatewaysReady"])
 	assert.NotContains(t, patch.Status, "target")
 }
 

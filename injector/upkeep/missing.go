@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,20 +17,12 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// evictionMemory is how long it is remembered whose pods were evicted.
-const evictionMemory = time.Hour
+// quiet is for how long an owner must not have made a pod before one is evicted: times of pods are whole seconds, and its
+// successor is told from them by its own.
+const quiet = 2 * time.Second
 
-// evictions are those of one owner's pods. Where the API server does not reach the injector, successors would never have an
-// agent either: no name is evicted twice, and no more pods than the owner has had at a time.
-type evictions struct {
-	last  time.Time
-	names map[string]bool
-	most  int // pods that were there at a time
-}
-
-func (e *evictions) spent(name string) bool {
-	return e != nil && (e.names[name] || len(e.names) >= e.most)
-}
+// tooOld is why a pod is left as it is.
+const tooOld = "the pod was created before its GatewaySync, or while no injector answered, and is too old to be started again unasked"
 
 // decided is why a pod without an agent has none, as long as its GatewaySync stays as it is.
 type decided struct {
@@ -40,19 +33,15 @@ type decided struct {
 }
 
 // missing deals with the pods that ask for an agent and have none. soon asks to look again in a moment.
-func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) (soon bool, err error) {
+func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, turns map[string]turn, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
-	owned := map[types.UID]int{}
-	for _, p := range pods {
-		if c := metav1.GetControllerOfNoCopy(p); c != nil {
-			owned[c.UID]++
-			if e := n.evicted[c.UID]; e != nil {
-				e.most = max(e.most, owned[c.UID])
-			}
+	for _, t := range turns {
+		if t.stuck && t.absent {
+			without[v1alpha1.ReasonMissingSidecar]++ // it would be there but for us
 		}
 	}
 	var errs []error
-	for _, p := range pods {
+	for _, p := range there.live {
 		if !asks(p) || inject.Has(p) {
 			continue
 		}
@@ -63,7 +52,7 @@ func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 		}
 		if d.reason == "" {
 			var later bool
-			d, later, err = u.repair(ctx, n, gs, p, owned, now)
+			d, later, err = u.repair(ctx, gs, p, there, turns)
 			soon = soon || later
 			errs = append(errs, err)
 		}
@@ -115,62 +104,106 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that whoever made it makes it again. The reason is empty where
 // it did, or will.
-func (u *Upkeep) repair(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, p *corev1.Pod, owned map[types.UID]int, now time.Time) (d decided, soon bool, err error) {
+func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
 	}
-	owner := metav1.GetControllerOfNoCopy(p)
+	owner, now := metav1.GetControllerOfNoCopy(p), u.Now()
+	lacks := func(why string) decided { return decided{reason: v1alpha1.ReasonMissingSidecar, message: why} }
 	restart := func(why string) decided {
-		return decided{reason: v1alpha1.ReasonMissingSidecar, message: why + "; it gets an agent when it is started again: delete it when that is convenient"}
+		return lacks(why + "; it gets an agent when it is started again: delete it when that is convenient")
 	}
-	age := now.Sub(p.CreationTimestamp.Time)
-	switch {
+	switch t := turns[gs.Name]; {
 	case owner == nil:
 		return restart("the pod was created before its GatewaySync, or while no injector answered, and nobody would create it again if it were evicted"), false, nil
 	case u.Repair != RepairEvict:
 		return restart("the pod was created before its GatewaySync, or while no injector answered"), false, nil
-	case age >= young:
-		return restart("the pod was created before its GatewaySync, or while no injector answered, and is too old to be started again unasked"), false, nil
+	case now.Sub(p.CreationTimestamp.Time) >= young:
+		return restart(tooOld), false, nil
+	case t.stuck:
+		return lacks("it is not evicted, so as to start again with an agent, because " + t.wait), false, nil
+	case t.wait != "":
+		return decided{}, false, nil // what it waits for is seen
 	}
-	if n.evicted[owner.UID].spent(p.Name) {
-		return decided{reason: v1alpha1.ReasonMissingSidecar,
-			message: "a pod of the same owner was evicted for this, and its successor has no agent either: can the API server reach the injector?"}, false, nil
-	}
-	if !u.Answering() || !u.limiter.TryAccept() {
+	newest := there.newest(owner.UID)
+	if now.Sub(newest.Time) < quiet || !u.Answering() || !u.limiter.TryAccept() {
 		return decided{}, true, nil
 	}
-	if done, err := u.evict(ctx, gs, p); !done {
+	// Asked first without effect: what a budget forbids again and again need not be written down each time.
+	outcome, err := u.evict(ctx, p, true)
+	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
+		return restart(tooOld), false, err // this node's clock was set back since the API server last said what time it is
+	}
+	if outcome == evictionDone {
+		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
+		if err := u.ledger.put(ctx, gs.UID, e); err != nil {
+			return decided{}, errors.Is(err, errFull), ignoreFull(err)
+		}
+		turns[gs.Name] = turn{wait: "pod " + p.Name + " is evicted"}
+		if outcome, err = u.evict(ctx, p, false); outcome != evictionDone && err == nil {
+			delete(turns, gs.Name)
+			err = u.ledger.drop(ctx, gs.UID)
+		}
+	}
+	switch outcome {
+	case evictionBlocked:
+		return lacks("a PodDisruptionBudget does not let the pod be evicted, so that its successor gets an agent; " +
+			"that is tried again until the pod is " + young.String() + " old. Delete it when that is convenient"), false, err
+	case evictionMissed:
 		return decided{}, false, err
 	}
-	e := n.evicted[owner.UID]
-	if e == nil {
-		e = &evictions{names: map[string]bool{}, most: owned[owner.UID]}
-		n.evicted[owner.UID] = e
-	}
-	e.last, e.names[p.Name] = now, true
+	u.Log.Info("a pod that started without its agent was evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
 	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector answered; its successor gets an agent"
 	return decided{}, false, errors.Join(
 		u.tell(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
-		u.tellSync(ctx, gs, p, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
+		u.tellSync(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
 }
 
-// evict is not done where a disruption budget is against it, or the pod is another one by now.
-func (u *Upkeep) evict(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod) (done bool, err error) {
-	err = u.Core.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
+func ignoreFull(err error) error {
+	if errors.Is(err, errFull) {
+		return nil
+	}
+	return err
+}
+
+// newest is when the youngest pod of an owner was made.
+func (t podsThere) newest(owner types.UID) (at metav1.Time) {
+	for _, p := range slices.Concat(t.live, t.ending) {
+		if c := metav1.GetControllerOfNoCopy(p); c != nil && c.UID == owner && p.CreationTimestamp.After(at.Time) {
+			at = p.CreationTimestamp
+		}
+	}
+	return at
+}
+
+type result int
+
+const (
+	evictionDone    result = iota
+	evictionBlocked        // a disruption budget is against it
+	evictionMissed         // it failed, or the pod is another one by now
+)
+
+// evict evicts a pod, or asks whether that may be.
+func (u *Upkeep) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, error) {
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
+	if dry {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	err := u.Core.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: options,
 	})
 	switch {
-	case apierrors.IsTooManyRequests(err):
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause): // 429 alone may be a busy API server
 		u.Metrics.Eviction("blocked")
-		return false, nil // perhaps the next time
+		return evictionBlocked, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return false, nil
+		return evictionMissed, nil
 	case err != nil:
 		u.Metrics.Eviction("failed")
-		return false, fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
+		return evictionMissed, fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
+	case !dry:
+		u.Metrics.Eviction("evicted")
 	}
-	u.Metrics.Eviction("evicted")
-	u.Log.Info("a pod that started without its agent was evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
-	return true, nil
+	return evictionDone, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // namespace is what is remembered of a namespace while one replica runs upkeep. Nothing in it is lost with that replica
-// that the next one would not find out again. Only the worker that looks at the namespace touches it, but for without.
+// that the next one would not find out again; what it could not is in the ledger. Only the worker that looks at the namespace touches it, but for without.
 type namespace struct {
 	name  string
 	since time.Time // of the first look
@@ -26,8 +26,8 @@ type namespace struct {
 	foreign  bool                 // it is somebody else's
 
 	decided map[types.UID]decided
-	evicted map[types.UID]*evictions // by owner
-	locks   map[string]lock          // by GatewaySync
+	ends    map[types.UID]time.Time // pods that were evicted: when they are to have ended, or their successor was last there
+	locks   map[string]lock         // by GatewaySync
 
 	without map[v1alpha1.Reason]int // under Upkeep.mu
 
@@ -42,7 +42,7 @@ func (u *Upkeep) namespace(name string) *namespace {
 	if !ok {
 		// A RoleBinding that was ours before we began may be there.
 		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
-			evicted: map[types.UID]*evictions{}, locks: map[string]lock{}}
+			ends: map[types.UID]time.Time{}, locks: map[string]lock{}}
 		u.namespaces[name] = n
 	}
 	return n
@@ -75,9 +75,9 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 			delete(n.decided, uid)
 		}
 	}
-	for owner, e := range n.evicted {
-		if now.Sub(e.last) > evictionMemory {
-			delete(n.evicted, owner)
+	for uid, at := range n.ends {
+		if now.Sub(at) > remembered {
+			delete(n.ends, uid)
 		}
 	}
 	for name := range n.locks {

@@ -3,6 +3,7 @@ package upkeep
 import (
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,7 +35,17 @@ func slim(obj any) (any, error) {
 	if c := metav1.GetControllerOfNoCopy(p); c != nil {
 		s.OwnerReferences = []metav1.OwnerReference{*c}
 	}
+	if hash, ok := p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; ok {
+		metav1.SetMetaDataLabel(&s.ObjectMeta, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+	}
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
+	if status := agentStatus(p); status != nil {
+		kept := corev1.ContainerStatus{Name: status.Name, Started: status.Started}
+		if status.State.Waiting != nil {
+			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: status.State.Waiting.Reason}
+		}
+		s.Status.InitContainerStatuses = []corev1.ContainerStatus{kept}
+	}
 	return s, nil
 }
 

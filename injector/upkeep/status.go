@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ const maxNamed = 5
 
 // summarise writes the status of a GatewaySync that no live agent leads. The status has one writer at a time: the lead, and
 // only without one, we. The version of the object keeps a lead that comes at this very moment from being overwritten.
-func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync, there podsThere, now time.Time) error {
+func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podsThere, now time.Time) error {
 	l := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = l }()
 	if gs.DeletionTimestamp != nil || now.Before(l.next) {
@@ -44,7 +45,7 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	if !l.free(target, now) {
 		return nil
 	}
-	status := leaderless(gs, there.of(gs, all), now)
+	status := leaderless(gs, there, u.Now())
 	if equality.Semantic.DeepEqual(status, &gs.Status) {
 		return nil
 	}
@@ -68,12 +69,10 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 func statusPatch(gs *v1alpha1.GatewaySync, s *v1alpha1.GatewaySyncStatus) ([]byte, error) {
 	change := map[string]any{
 		"observedGeneration": s.ObservedGeneration, "profileCount": s.ProfileCount, "conditions": s.Conditions,
+		"discoveredGateways": s.DiscoveredGateways, "gatewaysReady": s.GatewaysReady,
 	}
 	if s.LastHandledRequest != "" {
 		change["lastHandledRequest"] = s.LastHandledRequest
-	}
-	if len(s.DiscoveredGateways) == 0 { // else the rows stay as the last lead wrote them
-		change["discoveredGateways"], change["gatewaysReady"] = nil, s.GatewaysReady
 	}
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID}, "status": change,
@@ -88,15 +87,15 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	asked := gs.AskedAt()
 	absence := v1alpha1.Absent(gs, asked, now)
 	s.ObservedGeneration, s.ProfileCount = gs.Generation, int32(len(gs.Spec.Sync.Profiles))
-	gone := absence.Gone(len(s.DiscoveredGateways), len(there.live)+len(there.ending))
+	gone := absence.Gone(len(s.DiscoveredGateways), there.count())
 	if asked != "" && (gone || absence.Over) {
 		s.LastHandledRequest = asked
 	}
 	w := writer{gs, s, now}
-	w.sidecars(there.live)
+	w.sidecars(there)
 	switch {
 	case gone:
-		s.DiscoveredGateways, s.GatewaysReady = nil, "0/0"
+		s.DiscoveredGateways = nil
 		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 		w.unknown(v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with "+
 			v1alpha1.AnnotationInject+`: "true" and `+v1alpha1.AnnotationCRName+": "+gs.Name)
@@ -112,6 +111,18 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(absence.Since)
 		w.unknown(v1alpha1.ReasonAgentsAway, message)
 	}
+	// What the last lead knew of a gateway stays, but for where it stands: of today's spec nobody has said anything.
+	for i := range s.DiscoveredGateways {
+		row := &s.DiscoveredGateways[i]
+		row.SyncStatus, row.Reason, row.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
+	}
+	total := len(s.DiscoveredGateways)
+	if _, all, _ := strings.Cut(gs.Status.GatewaysReady, "/"); total > 0 { // a very large fleet has more gateways than rows
+		if n, err := strconv.Atoi(all); err == nil {
+			total = max(total, n)
+		}
+	}
+	s.GatewaysReady = fmt.Sprintf("0/%d", total)
 	return s
 }
 
@@ -119,7 +130,20 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 func truncated(t time.Time) time.Time { return t.Truncate(time.Second) }
 
 // podsThere are pods that ask for an agent or have one: those that live, and those that end.
-type podsThere struct{ live, ending []*corev1.Pod }
+type podsThere struct {
+	live, ending []*corev1.Pod
+	// awaited is why one that we evicted has not been made again; empty where none is missing.
+	awaited string
+}
+
+// count is how many there are, with one that would be there but for us.
+func (t podsThere) count() int {
+	n := len(t.live) + len(t.ending)
+	if t.awaited != "" {
+		n++
+	}
+	return n
+}
 
 // of returns those that are gateways of gs.
 func (t podsThere) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podsThere {
@@ -131,7 +155,7 @@ func (t podsThere) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) pod
 		}
 		return out
 	}
-	return podsThere{mine(t.live), mine(t.ending)}
+	return podsThere{live: mine(t.live), ending: mine(t.ending)}
 }
 
 func (t podsThere) String() string {
@@ -140,6 +164,8 @@ func (t podsThere) String() string {
 		return "pods: " + list(t.live)
 	case len(t.ending) > 0:
 		return "pods that end: " + list(t.ending)
+	case t.awaited != "":
+		return t.awaited
 	}
 	return "the gateways that were there are gone"
 }
@@ -182,13 +208,19 @@ func (w writer) unknown(reason v1alpha1.Reason, message string) {
 	w.set(v1alpha1.ConditionReady, metav1.ConditionUnknown, reason, message)
 }
 
-// sidecars is by the same rule as the lead's.
-func (w writer) sidecars(pods []*corev1.Pod) {
-	without := slices.DeleteFunc(slices.Clone(pods), inject.Has)
-	if len(without) == 0 {
+// sidecars is by the same rule as the lead's, but for a pod that is not there because of us.
+func (w writer) sidecars(there podsThere) {
+	without := slices.DeleteFunc(slices.Clone(there.live), inject.Has)
+	var problems []string
+	if len(without) > 0 {
+		problems = append(problems, fmt.Sprintf("without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew", list(without)))
+	}
+	if there.awaited != "" {
+		problems = append(problems, there.awaited)
+	}
+	if len(problems) == 0 {
 		w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionTrue, v1alpha1.ReasonSidecarInjected, "every pod that asks for an agent has one")
 		return
 	}
-	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar,
-		fmt.Sprintf("without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew", list(without)))
+	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar, strings.Join(problems, "; "))
 }

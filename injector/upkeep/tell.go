@@ -11,6 +11,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -36,10 +37,10 @@ func (u *Upkeep) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySy
 }
 
 // tellSync sends an Event about a GatewaySync, once for each pod.
-func (u *Upkeep) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, reason, action, note string) error {
-	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: corev1.EventTypeNormal, Reason: reason, Action: action, Note: note},
-		string(gs.UID)+"/"+string(p.UID)+"/"+reason)
+func (u *Upkeep) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: gs.Namespace, Name: name, UID: uid}
+	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: kind, Reason: reason, Action: action, Note: note},
+		string(gs.UID)+"/"+string(uid)+"/"+reason)
 }
 
 func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {

@@ -12,9 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
@@ -23,6 +21,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/pace"
 )
 
@@ -74,19 +73,24 @@ type Config struct {
 	// Answering reports whether this replica's webhook is ready: while it is not, an evicted pod's successor would have no
 	// agent either.
 	Answering func() bool
+	// Lock is what this replica holds while it runs upkeep. Evictions are written down in it.
+	Lock Lock
 	// Instance is who sends Events: the name of the injector's pod.
 	Instance string
 	Metrics  Metrics
 	Log      *slog.Logger
+	// Now is the API server's time: by it pods are created, and others wrote the status. The clock of this node may be wrong.
+	Now func() time.Time
 }
 
 // Upkeep is the loop.
 type Upkeep struct {
 	Config
 	queue   workqueue.TypedRateLimitingInterface[string]
-	pods    []cache.SharedIndexInformer
+	pods    []*podWatch
 	limiter flowcontrol.RateLimiter
 	said    said
+	ledger  *ledger
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace
@@ -95,31 +99,18 @@ type Upkeep struct {
 // New makes an Upkeep for one term of leadership. Its informers run only while it does.
 func New(c Config) (*Upkeep, error) {
 	u := &Upkeep{
-		Config: c, namespaces: map[string]*namespace{},
+		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{client: c.Core, lock: c.Lock, now: c.Now},
 		limiter: flowcontrol.NewTokenBucketRateLimiter(evictionRate, evictionBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 2*time.Minute)),
 	}
+	failed := kube.LogFailures(c.Log, "pods cannot be watched; what was seen last counts")
 	for _, ns := range c.Scope.Namespaces() {
-		factory := informers.NewSharedInformerFactoryWithOptions(c.Core, 0, informers.WithNamespace(ns), informers.WithTransform(slim),
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-				o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
-			}))
-		informer := factory.Core().V1().Pods().Informer()
-		tell := func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if p, ok := obj.(*corev1.Pod); ok && concerns(p) {
-				u.Changed(p.Namespace, "")
-			}
-		}
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
-		}); err != nil {
+		w, err := watchPods(c.Core, ns, func(p *corev1.Pod) { u.Changed(p.Namespace, "") }, failed)
+		if err != nil {
 			return nil, err
 		}
-		u.pods = append(u.pods, informer)
+		u.pods = append(u.pods, w)
 	}
 	return u, nil
 }
@@ -133,18 +124,18 @@ func (u *Upkeep) Run(ctx context.Context) error {
 	defer u.Log.Info("upkeep ends")
 	defer u.Metrics.Without(nil) // the next one counts
 	var group errgroup.Group
-	for _, informer := range u.pods {
+	for _, w := range u.pods {
 		group.Go(func() error {
-			informer.RunWithContext(ctx)
+			w.informer.RunWithContext(ctx)
 			return nil
 		})
 	}
-	synced := make([]cache.InformerSynced, 0, len(u.pods)+1)
-	synced = append(synced, u.Find.HasSynced)
-	for _, informer := range u.pods {
-		synced = append(synced, informer.HasSynced)
+	served := []cache.InformerSynced{u.Find.Served}
+	for _, w := range u.pods {
+		served = append(served, w.served)
 	}
-	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+	u.ledger.load(ctx, u.Log)
+	if cache.WaitForCacheSync(ctx.Done(), served...) {
 		for _, gs := range u.Find.List() {
 			u.Changed(gs.Namespace, gs.Name)
 		}
@@ -192,6 +183,9 @@ func (u *Upkeep) next(ctx context.Context) bool {
 
 // look does all that is due in a namespace. It returns when to look again, 0 for only when something changes.
 func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
+	if !u.sees(name) {
+		return period, nil // it is not known what is there, and nothing is said of it
+	}
 	all, there := u.Find.In(name), u.podsOf(name)
 	pods := there.live
 	n := u.namespace(name)
@@ -200,11 +194,17 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 		return 0, nil
 	}
 	now := time.Now()
-	errs := []error{u.bind(ctx, n, all, pods, now)}
-	soon, err := u.missing(ctx, n, all, pods, now)
+	errs := []error{u.bind(ctx, n, u.Find.Has(name), pods, now)}
+	turns, err := u.turns(ctx, n, all, there)
+	errs = append(errs, err)
+	soon, err := u.missing(ctx, n, all, there, turns, now)
 	errs = append(errs, err)
 	for _, gs := range all {
-		errs = append(errs, u.summarise(ctx, n, gs, all, there, now))
+		mine := there.of(gs, all)
+		if t := turns[gs.Name]; t.absent {
+			mine.awaited = t.wait
+		}
+		errs = append(errs, u.summarise(ctx, n, gs, mine, now))
 	}
 	n.tidy(all, pods, now)
 	u.count()
@@ -223,8 +223,8 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 // podsOf returns the pods of a namespace that ask for an agent or have one.
 func (u *Upkeep) podsOf(namespace string) podsThere {
 	var out podsThere
-	for _, informer := range u.pods {
-		list, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	for _, w := range u.pods {
+		list, err := w.informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 		if err != nil {
 			continue // the index is one that every such informer has
 		}

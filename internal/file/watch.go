@@ -7,33 +7,42 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watcher says when a file may have changed. It is a hint: there are file systems that send no events, and limits of
-// watches, so that who needs the file reads it once a period too.
+// Watcher says when one of some files may have changed. It is a hint: there are file systems that send no events, and
+// limits of watches, so that who needs a file reads it once a period too.
 type Watcher struct {
 	fs      *fsnotify.Watcher
 	changed chan struct{}
 }
 
-// Watch watches the file's directory, because editors and volumes of Kubernetes replace files by renaming.
-func Watch(name string, log *slog.Logger) *Watcher {
+// Watch watches the files' directories, because editors and volumes of Kubernetes replace files by renaming.
+func Watch(log *slog.Logger, names ...string) *Watcher {
 	w := &Watcher{changed: make(chan struct{}, 1)}
-	fs, err := fsnotify.NewWatcher()
-	if err == nil {
-		err = fs.Add(filepath.Dir(name))
+	if len(names) == 0 {
+		return w
 	}
+	fs, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("no file events; the file is read once a period", "file", name, "error", err)
-		if fs != nil {
-			_ = fs.Close() // it watches nothing
+		log.Warn("no file events; files are read once a period", "files", names, "error", err)
+		return w
+	}
+	watched := map[string]bool{}
+	for _, name := range names {
+		if err := fs.Add(filepath.Dir(name)); err != nil {
+			log.Warn("no file events; the file is read once a period", "file", name, "error", err)
+			continue
 		}
+		watched[filepath.Clean(name)] = true
+	}
+	if len(watched) == 0 {
+		_ = fs.Close() // it watches nothing
 		return w
 	}
 	w.fs = fs
-	go w.forward(filepath.Clean(name))
+	go w.forward(watched)
 	return w
 }
 
-func (w *Watcher) forward(name string) {
+func (w *Watcher) forward(watched map[string]bool) {
 	for {
 		select {
 		case e, ok := <-w.fs.Events:
@@ -41,7 +50,7 @@ func (w *Watcher) forward(name string) {
 				return
 			}
 			// A mounted volume changes by its ..data link.
-			if filepath.Clean(e.Name) != name && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
+			if !watched[filepath.Clean(e.Name)] && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
 				continue
 			}
 		case _, ok := <-w.fs.Errors: // an overflow: something changed, it is not known what

@@ -15,7 +15,7 @@ func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	file := filepath.Join(t.TempDir(), "gs.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
-	w := Watch(file, slog.New(slog.DiscardHandler))
+	w := Watch(slog.New(slog.DiscardHandler), file)
 	defer w.Close()
 	noticed := func(what string) {
 		t.Helper()
@@ -34,9 +34,25 @@ func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
 	noticed("a secret volume's flip")
 }
 
+func TestAnyOfSeveralFilesIsNoticedAlsoWhereOneCannotBeWatched(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	git, api := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "key")
+	w := Watch(slog.New(slog.DiscardHandler), git, filepath.Join(t.TempDir(), "missing", "x"), api)
+	defer w.Close()
+	for _, file := range []string{git, api, git} {
+		require.NoError(t, os.WriteFile(file+"~", []byte("new"), 0o600))
+		require.NoError(t, os.Rename(file+"~", file))
+		select {
+		case <-w.Changed():
+		case <-time.After(20 * time.Second):
+			t.Fatal("not noticed: " + file)
+		}
+	}
+}
+
 // There are file systems without events, and directories that cannot be watched: the loop reads the file anyway.
 func TestWithoutEventsTheWatcherIsSilentAndNoError(t *testing.T) {
-	w := Watch(filepath.Join(t.TempDir(), "missing", "gs.yaml"), slog.New(slog.DiscardHandler))
+	w := Watch(slog.New(slog.DiscardHandler), filepath.Join(t.TempDir(), "missing", "gs.yaml"))
 	defer w.Close()
 	select {
 	case <-w.Changed():

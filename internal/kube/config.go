@@ -2,6 +2,9 @@ package kube
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -14,19 +17,35 @@ type Clients struct {
 	Config  *rest.Config
 	Core    kubernetes.Interface
 	Dynamic dynamic.Interface
+	// Clock is the API server's; nil for this node's.
+	Clock *Clock
 }
+
+// Now is the time by the clock of the API server.
+func (c Clients) Now() time.Time { return c.Clock.Now() }
 
 // Connect makes clients from a kubeconfig file, or, where none is named, from the pod that this runs in. Nothing is
 // dialled yet. agent names the program in requests ("stoker-agent/v1.2").
 func Connect(kubeconfig, agent string) (Clients, error) {
-	config, err := rest.InClusterConfig()
-	if kubeconfig != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	}
+	config, err := configure(kubeconfig, rest.InClusterConfig)
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
 	return ConnectTo(config, agent)
+}
+
+// configure finds the API server. From a pod the way to it leads through the cluster: a proxy in the environment, which is for
+// git, does not know its address.
+func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
+	if kubeconfig != "" {
+		return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	config, err := inCluster()
+	if err != nil {
+		return nil, err
+	}
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	return config, nil
 }
 
 // ConnectTo makes clients from a configuration, which is copied.
@@ -34,16 +53,22 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = agent
 	config.QPS, config.Burst = 20, 40
+	clock := &Clock{}
+	config.Wrap(clock.told)
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	core, err := kubernetes.NewForConfig(config)
+	both, err := rest.HTTPClientFor(config) // one connection: client-go shares none where a proxy, or none, was named
+	if err != nil {
+		return Clients{}, err
+	}
+	core, err := kubernetes.NewForConfigAndClient(config, both)
 	if err != nil {
 		return Clients{}, err
 	}
 	plain := rest.CopyConfig(config) // custom resources are served as JSON
 	plain.ContentType, plain.AcceptContentTypes = "", ""
-	dyn, err := dynamic.NewForConfig(plain)
+	dyn, err := dynamic.NewForConfigAndClient(plain, both)
 	if err != nil {
 		return Clients{}, err
 	}
-	return Clients{Config: config, Core: core, Dynamic: dyn}, nil
+	return Clients{Config: config, Core: core, Dynamic: dyn, Clock: clock}, nil
 }

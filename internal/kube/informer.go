@@ -3,12 +3,10 @@ package kube
 import (
 	"context"
 	"errors"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -31,30 +29,11 @@ type item[T any] struct {
 func (i *item[T]) DeepCopyObject() runtime.Object { c := *i; return &c }
 
 // Informer makes an informer for the objects that selectors admit (nil for all). changed is called, one call at a time,
-// with namespace and name of what was added, changed or deleted; it must not block. The informer lists again after
-// resync (0 for never).
-func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), resync time.Duration, changed func(namespace, name string)) (*Informer[T], error) {
-	choose := func(opts *metav1.ListOptions) {
-		if selectors != nil {
-			selectors(opts)
-		}
-	}
+// with namespace and name of what was added, changed or deleted, and of everything when it was listed anew; it must not block.
+func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(namespace, name string)) (*Informer[T], error) {
 	in := &Informer[T]{failed: func(error) {}}
-	report := func(err error) {
-		if err != nil {
-			in.failed(err)
-		}
-	}
-	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			choose(&opts)
-			return patiently(ctx, report, func() (runtime.Object, error) { return o.client.List(ctx, opts) })
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			choose(&opts)
-			return patiently(ctx, report, func() (watch.Interface, error) { return o.client.Watch(ctx, opts) })
-		},
-	}, &unstructured.Unstructured{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	shared := cache.NewSharedIndexInformer(ListWatch(o.client, selectors, func(err error) { in.failed(err) }),
+		&unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := shared.SetTransform(o.transform); err != nil {
 		return nil, err
 	}
@@ -92,8 +71,8 @@ func (o *Objects[T]) transform(obj any) (any, error) {
 	return i, nil
 }
 
-// OnWatchError calls f, in the place of client-go's own log, whenever a list fails or a watch cannot be opened. Both are
-// tried again with growing pauses. It must be called before Run.
+// OnWatchError calls f, in the place of client-go's own log, whenever a try to list or to open a watch fails. Both are tried
+// again with growing pauses. It must be called before Run.
 func (in *Informer[T]) OnWatchError(f func(error)) error {
 	in.failed = f
 	return in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})

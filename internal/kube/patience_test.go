@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -36,7 +38,12 @@ func target(ref, version string) *unstructured.Unstructured {
 type away struct {
 	*fake.FakeDynamicClient
 	refuses atomic.Bool
+	says    error        // where it refuses; nil for a connection that is refused
+	slow    atomic.Int64 // how long it takes to open a watch
+	busy    atomic.Int32 // how many watches it refuses to open
 	tries   atomic.Int32
+	lists   atomic.Int32 // that were answered
+	asked   atomic.Value // the version that the last of them asked for at least
 	watches chan *watch.FakeWatcher
 }
 
@@ -46,21 +53,32 @@ func newAway(objects ...runtime.Object) *away {
 		map[schema.GroupVersionResource]string{SyncTarget.Resource(): "SyncTargetList"}, objects...)
 	refused := func() error {
 		a.tries.Add(1)
+		if a.refuses.Load() && a.says != nil {
+			return a.says
+		}
 		if a.refuses.Load() {
 			return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
 		return nil
 	}
-	a.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+	a.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		err := refused()
+		if err == nil {
+			a.asked.Store(action.(clienttesting.ListActionImpl).ListOptions.ResourceVersion)
+			a.lists.Add(1)
+		}
 		return err != nil, nil, err
 	})
 	a.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		if err := refused(); err != nil {
 			return true, nil, err
 		}
-		if w, ok := action.(clienttesting.WatchActionImpl); ok && w.ListOptions.SendInitialEvents != nil {
-			return true, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // an API server that lists before it watches
+		if asked, _, err := listFirst(action); asked {
+			return true, nil, err
+		}
+		time.Sleep(time.Duration(a.slow.Load()))
+		if a.busy.Add(-1) >= 0 {
+			return true, nil, apierrors.NewTooManyRequests("later", 0)
 		}
 		w := watch.NewFake()
 		a.watches <- w
@@ -69,15 +87,46 @@ func newAway(objects ...runtime.Object) *away {
 	return a
 }
 
+// listFirst refuses watches that begin with what there is: it makes an API server that lists before it watches.
+func listFirst(action clienttesting.Action) (bool, watch.Interface, error) {
+	w, ok := action.(clienttesting.WatchActionImpl)
+	return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+}
+
+func TestWhatAnAPIServerThatIsAwayOrBusySaysPasses(t *testing.T) {
+	syncs := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: GatewaySync.Plural}
+	for _, err := range []error{
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, context.DeadlineExceeded, apierrors.NewInternalError(errors.New("etcd")),
+		apierrors.NewServiceUnavailable("starting"), apierrors.NewTooManyRequests("later", 1), apierrors.NewTimeoutError("slow", 1), apierrors.NewServerTimeout(syncs, "get", 1),
+	} {
+		assert.True(t, Passing(err), "%v", err)
+		assert.True(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+	}
+	for _, err := range []error{
+		apierrors.NewNotFound(syncs, "plant"), apierrors.NewForbidden(syncs, "plant", nil), apierrors.NewUnauthorized("who?"), apierrors.NewBadRequest("no"),
+		apierrors.NewConflict(syncs, "plant", nil), &UndecodableError{Err: errors.New("a list, and not a text")},
+	} {
+		assert.False(t, Passing(err), "%v", err)
+		assert.False(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+	}
+}
+
 func TestAnInformerIsBackSoonAfterTheAPIServer(t *testing.T) {
+	for _, says := range []error{nil, apierrors.NewServiceUnavailable("etcd is away"), apierrors.NewInternalError(errors.New("etcdserver: no leader")), apierrors.NewTimeoutError("etcd", 1)} {
+		t.Run(fmt.Sprint(says), func(t *testing.T) { isBackSoon(t, says) })
+	}
+}
+
+func isBackSoon(t *testing.T, says error) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAway(target("main", "1"))
+		a.says = says
 		a.refuses.Store(true)
-		in, err := SyncTargets(a, "plant").Informer(nil, 0, nil)
+		in, err := SyncTargets(a, "plant").Informer(nil, nil)
 		require.NoError(t, err)
 		told := 0
 		require.NoError(t, in.OnWatchError(func(err error) {
-			if errors.Is(err, syscall.ECONNREFUSED) {
+			if says == nil && errors.Is(err, syscall.ECONNREFUSED) || says != nil && errors.Is(err, says) {
 				told++
 			}
 		}))
@@ -114,6 +163,91 @@ func TestAnInformerIsBackSoonAfterTheAPIServer(t *testing.T) {
 		}
 		assert.Greater(t, told, 60, "each failure is told")
 	})
+}
+
+// An API server whose store went back to a backup says nothing to who asks for what comes after a version of before.
+func TestAWatchThatWasInterruptedBeginsAnewWithWhatThereIs(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		away  func(*away)
+		lists int32
+	}{
+		{name: "it went on in good order", away: func(*away) {}},
+		{name: "it was away", lists: 1, away: func(a *away) {
+			a.refuses.Store(true)
+			time.AfterFunc(time.Minute, func() { a.refuses.Store(false) })
+		}},
+		{name: "it was away, and client-go has tried again by itself", lists: 1, away: func(a *away) {
+			a.slow.Store(int64(atOnce + time.Second))
+			time.AfterFunc(atOnce, func() { a.slow.Store(0) })
+		}},
+		{name: "it went, and let the next watch begin before", lists: 1, away: func(a *away) {
+			first := <-a.watches
+			first.Stop()
+			(<-a.watches).Stop()
+			a.watches <- first
+		}},
+		{name: "it began", lists: 1, away: func(a *away) { a.busy.Store(1) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAway(target("new", "500"))
+				in, err := SyncTargets(a, "plant").Informer(nil, nil)
+				require.NoError(t, err)
+				go in.Run(t.Context())
+				synctest.Wait()
+				require.True(t, in.HasSynced())
+				require.EqualValues(t, 1, a.lists.Load())
+				assert.Equal(t, "0", a.asked.Load(), "the API server's memory is good enough to begin with")
+
+				require.NoError(t, a.Tracker().Update(SyncTarget.Resource(), target("old", "100"), "plant"))
+				time.Sleep(time.Minute)
+				c.away(a)
+				(<-a.watches).Stop()
+				time.Sleep(2 * time.Minute)
+				st, err := in.Get("plant", "line")
+				require.NoError(t, err)
+				assert.Equal(t, []string{"new", "old"}[c.lists], st.Spec.Ref)
+				assert.Equal(t, 1+c.lists, a.lists.Load())
+				assert.Equal(t, []string{"0", ""}[c.lists], a.asked.Load(), "no version is asked for that may not be there any more")
+			})
+		})
+	}
+}
+
+func TestAnAPIServerThatIsSlowOrBusyIsNotListedOverAndOver(t *testing.T) {
+	for name, given := range map[string]func(*away){
+		"slow": func(a *away) { a.slow.Store(int64(atOnce + time.Second)) },
+		"busy": func(a *away) { a.busy.Store(1 << 20) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAway(target("main", "1"))
+				in, err := SyncTargets(a, "plant").Informer(nil, nil)
+				require.NoError(t, err)
+				go in.Run(t.Context())
+				synctest.Wait()
+				given(a)
+				time.Sleep(time.Minute)
+				(<-a.watches).Stop()
+				time.Sleep(time.Hour)
+				require.EqualValues(t, 2, a.lists.Load())
+				assert.Less(t, a.tries.Load(), int32(500))
+				a.busy.Store(0)
+				time.Sleep(2 * time.Minute)
+				w := <-a.watches
+				for w.IsStopped() {
+					w = <-a.watches
+				}
+				go w.Modify(target("release", "2"))
+				time.Sleep(time.Minute)
+				st, err := in.Get("plant", "line")
+				require.NoError(t, err)
+				assert.Equal(t, "release", st.Spec.Ref, "the watch stays")
+				assert.EqualValues(t, 2, a.lists.Load())
+			})
+		})
+	}
 }
 
 func TestWhatTheAPIServerAnswersIsNotTriedAgainHere(t *testing.T) {

@@ -1,7 +1,8 @@
-// Package pace says how long to wait before something is done again: bounded, jittered, longer after each failure.
+// Package pace says how long to wait before something is done again, bounded, jittered, longer after each failure, and waits.
 package pace
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -40,4 +41,16 @@ func Retry(n int, most time.Duration) time.Duration {
 // Jitter spreads d by a tenth to either side, so that many agents do not ask at once.
 func Jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
+}
+
+// Wait waits for d, and reports whether ctx let it: false where ctx ended before.
+func Wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }

@@ -1,7 +1,9 @@
 package pace
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -26,4 +28,22 @@ func TestPausesGrowWithFailuresAndStayWithinTheirBounds(t *testing.T) {
 		assert.GreaterOrEqual(t, j, d-d/10)
 		assert.LessOrEqual(t, j, d+d/10+1)
 	}
+}
+
+func TestAWaitIsAsLongAsItIsAskedForUnlessItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		assert.True(t, Wait(t.Context(), time.Hour))
+		assert.Equal(t, time.Hour, time.Since(began))
+
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		began = time.Now()
+		assert.False(t, Wait(ctx, time.Hour))
+		assert.Equal(t, time.Minute, time.Since(began))
+		assert.False(t, Wait(ctx, time.Hour), "nothing is waited for any more")
+		assert.Equal(t, time.Minute, time.Since(began))
+		assert.True(t, Wait(t.Context(), -time.Second))
+		assert.Equal(t, time.Minute, time.Since(began), "a time that is past is there")
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -14,10 +15,49 @@ import (
 // maxHeader bounds the header of a request; nothing that is served here needs more.
 const maxHeader = 16 << 10
 
+// drain is how long requests may finish after the end, where nothing else is said.
+const drain = 2 * time.Second
+
 // Server is a listening HTTP server.
 type Server struct {
-	l   net.Listener
-	srv *http.Server
+	l     net.Listener
+	srv   *http.Server
+	drain time.Duration
+}
+
+// Bounds are those of a server that strangers reach.
+type Bounds struct {
+	// TLS is nil for plain HTTP.
+	TLS *tls.Config
+	// MaxBody is the largest body in bytes.
+	MaxBody int64
+	// Body is how long a request may take to come in, Idle how long a connection may stay open without one.
+	Body, Idle time.Duration
+	// Drain is how long requests may finish after the end.
+	Drain time.Duration
+	// Log hears at debug level what net/http says of connections that went wrong; nil is net/http's own way, a line for each.
+	Log *slog.Logger
+	// Limit is put between the listener and the server; nil for none.
+	Limit func(net.Listener) net.Listener
+}
+
+// ListenBounded is Listen for requests of strangers. A connection has one request at a time: what is limited by connections
+// is limited by requests.
+func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (*Server, error) {
+	s, err := listen(ctx, addr, h, b.TLS, b.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	s.srv.ReadTimeout, s.srv.IdleTimeout, s.drain = b.Body, b.Idle, b.Drain
+	s.srv.Protocols = &http.Protocols{}
+	s.srv.Protocols.SetHTTP1(true)
+	if b.Log != nil {
+		s.srv.ErrorLog = slog.NewLogLogger(b.Log.Handler(), slog.LevelDebug)
+	}
+	if b.Limit != nil {
+		s.l = b.Limit(s.l)
+	}
+	return s, nil
 }
 
 // Listen opens addr ("host:port"; port 0 picks a free one) for h. It serves once Run is called.
@@ -35,7 +75,7 @@ func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	return &Server{l: l, srv: &http.Server{
+	return &Server{l: l, drain: drain, srv: &http.Server{
 		Handler:           http.MaxBytesHandler(h, maxBody),
 		TLSConfig:         config,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -57,7 +97,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Run serves until ctx ends, then lets requests finish for up to two seconds.
+// Run serves until ctx ends, then lets requests finish for a while.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
@@ -72,7 +112,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
 	defer cancel()
 	err := s.srv.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -55,8 +55,9 @@ type Behind struct {
 // Judge says how far the gateways of gs are with ref, or, where ref is "", with what they are to run now. It is pure.
 //
 // It never relies on Ready alone: the status must speak of today's generation and ref, git must have been asked since the
-// last request, and each gateway must run the commit and have dealt with that request. reports, by pod, tell what a
-// gateway that failed has dealt with; without them a failure counts once all gateways have dealt with the request.
+// last request, and each gateway must run the commit and have dealt with that request; and agents must be there who say so.
+// reports, by pod, tell what a gateway that failed has dealt with; without them a failure counts once all gateways have
+// dealt with the request.
 func Judge(gs *v1alpha1.GatewaySync, ref string, reports map[string]*v1alpha1.SyncReport) Verdict {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
@@ -99,6 +100,10 @@ func (j *judge) looked() bool {
 	return j.current() && t != nil && t.Ref == j.want.Ref && (j.want.RequestedAt == "" || t.RequestedAt == j.want.RequestedAt)
 }
 
+// moved reports whether another ref is wanted than the one that the status speaks of: who annotates one by hand may leave
+// everything else as it was.
+func (j *judge) moved() bool { return j.Status.Target != nil && j.Status.Target.Ref != j.want.Ref }
+
 // handled reports whether all gateways have dealt with the last request.
 func (j *judge) handled() bool {
 	return j.want.RequestedAt == "" || j.Status.LastHandledRequest == j.want.RequestedAt
@@ -109,6 +114,14 @@ func (j *judge) handled() bool {
 func (j *judge) lost() bool {
 	c := j.condition(v1alpha1.ConditionReady)
 	return c != nil && c.Status == metav1.ConditionUnknown && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+}
+
+// away is what is said where all agents are away, and nobody has given them up: what the rows say was before.
+func (j *judge) away() *metav1.Condition {
+	if c := j.condition(v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
+		return c
+	}
+	return nil
 }
 
 // handledBy reports whether one gateway has.
@@ -147,7 +160,7 @@ func (j *judge) count() {
 			continue
 		case there:
 			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "has not dealt with the request yet"
-		case looked && g.Reason.Class() == v1alpha1.ClassStalled && (j.handledBy(g) || g.Reason == v1alpha1.ReasonPodRestartNeeded):
+		case looked && b.Fails() && (j.handledBy(g) || g.Reason == v1alpha1.ReasonPodRestartNeeded):
 			j.v.Gateways.Failed++
 			if j.broken == nil {
 				j.broken = &b
@@ -155,10 +168,12 @@ func (j *judge) count() {
 		}
 		j.v.Behind = append(j.v.Behind, b)
 	}
-	// Of a very large fleet the status has not all rows; those that are left out are synced.
+	// Of a very large fleet the status has not all rows. Those that are synced are left out first: as many as the status counts.
 	var synced, total int
 	if n, _ := fmt.Sscanf(j.Status.GatewaysReady, "%d/%d", &synced, &total); n == 2 && total > len(rows) && len(rows) > 0 {
-		j.v.Gateways.Synced += total - len(rows)
+		if looked {
+			j.v.Gateways.Synced += min(max(synced, 0), total-len(rows))
+		}
 		j.v.Gateways.Total = total
 	}
 }
@@ -172,24 +187,31 @@ func (j *judge) judge() Verdict {
 		return j.say(Failed, v1alpha1.Reason(profiles.Reason), profiles.Message)
 	case j.looked() && resolved != nil && resolved.Status == metav1.ConditionFalse && v1alpha1.Reason(resolved.Reason).Class() == v1alpha1.ClassStalled:
 		return j.say(Failed, v1alpha1.Reason(resolved.Reason), resolved.Message)
+	case j.away() != nil:
+		return j.say(Progressing, v1alpha1.ReasonAgentsAway, j.away().Message)
 	case n > 0 && c.Synced == n && j.handled() && !j.lost():
-		return j.say(Succeeded, v1alpha1.ReasonSynced, j.progress())
+		return j.say(Succeeded, v1alpha1.ReasonSynced, j.heldOff()+j.progress())
 	case j.broken != nil:
 		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)
-	case stalled != nil && (j.looked() || j.handled()) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
+	case stalled != nil && (j.looked() || j.handled() && !j.moved()) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
 		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
 	case j.Paused():
 		return j.say(Held, v1alpha1.ReasonPaused, j.progress()+"; paused: resume it, or look for spec.paused")
+	case n == 0 && j.Status.ObservedGeneration == 0:
+		return j.say(Progressing, v1alpha1.ReasonWaitingForLead, "nobody has looked at it yet: neither an agent nor the injector")
+	case n == 0 && !j.current():
+		return j.say(Progressing, v1alpha1.ReasonWaitingForLead, "the status does not speak of today's spec yet")
 	case n == 0:
 		return j.say(Progressing, v1alpha1.ReasonNoGateways, "no gateway was discovered")
 	case resolved != nil && resolved.Status == metav1.ConditionFalse:
 		return j.say(Progressing, v1alpha1.Reason(resolved.Reason), resolved.Message)
 	case !j.looked():
-		return j.say(Progressing, v1alpha1.ReasonWaitingForLead, j.away())
+		return j.say(Progressing, v1alpha1.ReasonWaitingForLead, "the lead has not asked git for "+j.want.Ref+" yet")
 	}
 	j.v.Waits = len(j.v.Behind) > 0
 	for _, b := range j.v.Behind {
-		j.v.Waits = j.v.Waits && (b.Reason.Class() == v1alpha1.ClassHeld || b.Reason == v1alpha1.ReasonPaused) // a profile may be paused alone
+		held := b.Reason.Class() == v1alpha1.ClassHeld || b.Reason == v1alpha1.ReasonPaused // a profile may be paused alone
+		j.v.Waits = j.v.Waits && held && !b.Fails()
 	}
 	reason := v1alpha1.ReasonProgressing
 	if len(j.v.Behind) > 0 && j.v.Behind[0].Reason != "" {
@@ -198,17 +220,18 @@ func (j *judge) judge() Verdict {
 	return j.say(Progressing, reason, j.progress())
 }
 
-// away says why nobody has looked yet.
-func (j *judge) away() string {
-	if c := j.condition(v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
-		return c.Message
-	}
-	return "the lead has not asked git for " + j.want.Ref + " yet"
-}
-
 func (j *judge) say(p Phase, reason v1alpha1.Reason, message string) Verdict {
 	j.v.Phase, j.v.Reason, j.v.Message = p, reason, message
 	return j.v
+}
+
+// heldOff begins the message of a fleet that runs well, and yet not what the spec says: a rollback is in force.
+func (j *judge) heldOff() string {
+	unless := j.RequestedUnless()
+	if !j.want.Override || !v1alpha1.IsCommit(unless) {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s is held off at %s: ", v1alpha1.ReasonRolledBack, j.Spec.Git.Ref, Short(unless))
 }
 
 // progress is the fleet in a line.
@@ -228,6 +251,13 @@ func (j *judge) progress() string {
 		line += fmt.Sprintf("; %d more", more)
 	}
 	return line
+}
+
+// Fails reports whether waiting does not help. So says also who does not want to wait for a person (designerSessionPolicy fail):
+// an Error where others are Held.
+func (b Behind) Fails() bool {
+	class := b.Reason.Class()
+	return class == v1alpha1.ClassStalled || class == v1alpha1.ClassHeld && b.Status == v1alpha1.GatewayError
 }
 
 // String is a gateway and why it is behind.

@@ -72,6 +72,69 @@ func TestOfAVeryLargeFleetTheRowsThatAreLeftOutCount(t *testing.T) {
 	v := Judge(gs, "main", nil)
 	assert.Equal(t, Succeeded, v.Phase)
 	assert.Equal(t, Count{Total: 2005, Synced: 2005}, v.Gateways)
+
+	gs.Status.GatewaysReady = "1000/2005" // of those that are not synced some are left out, too
+	v = Judge(gs, "main", nil)
+	assert.Equal(t, Progressing, v.Phase)
+	assert.Equal(t, Count{Total: 2005, Synced: 1003}, v.Gateways)
+	gs.Status.GatewaysReady = "2005/2005"
+	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" // what the status counts was before
+	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", nil).Gateways)
+}
+
+// What the rows say, and how many are synced, was before: nobody is there who says so.
+func TestOfAVeryLargeFleetWhoseAgentsAreAwayNoneIsSynced(t *testing.T) {
+	gs := done()
+	gs.Status.GatewaysReady = "0/2005"
+	for i := range gs.Status.DiscoveredGateways {
+		gs.Status.DiscoveredGateways[i].SyncStatus = v1alpha1.GatewayPending
+	}
+	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
+	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", nil).Gateways)
+}
+
+// All is well with the gateways, and yet they do not run what the spec says: whoever looks has to be told.
+func TestAFleetThatRunsWhatARollbackWentBackToSaysWhatIsHeldOff(t *testing.T) {
+	for unless, want := range map[string]string{
+		"BB" + commitB[2:]: "RolledBack: main is held off at bbbbbbb: 3 of 3 gateways run aaaaaaa",
+		"":                 "3 of 3 gateways run aaaaaaa",
+		"not a commit":     "3 of 3 gateways run aaaaaaa",
+	} {
+		gs := done()
+		gs.Annotations[v1alpha1.AnnotationRequestedRef], gs.Annotations[v1alpha1.AnnotationRequestedUnless] = commitA, unless
+		gs.Status.Target.Ref = commitA
+		v := Judge(gs, "", nil)
+		assert.Equal(t, Succeeded, v.Phase, unless)
+		assert.Equal(t, v1alpha1.ReasonSynced, v.Reason, unless)
+		assert.Equal(t, want, v.Message, unless)
+		gs.Spec.Git.Ref, gs.Annotations[v1alpha1.AnnotationRequestedOver] = "release", commitA+"@main"
+		assert.NotContains(t, Judge(gs, "", nil).Message, "held off", "git says another ref, and the rollback has lapsed")
+	}
+}
+
+// Of a GatewaySync that was applied where no agent runs and the injector is away, the status says nothing: its pods may be there.
+func TestThatThereAreNoGatewaysIsSaidOnlyByWhoHasLooked(t *testing.T) {
+	gs := plant("main")
+	gs.Generation = 1
+	v := Judge(gs, "main", nil)
+	assert.Equal(t, Progressing, v.Phase)
+	assert.Equal(t, v1alpha1.ReasonWaitingForLead, v.Reason)
+	assert.Equal(t, "nobody has looked at it yet: neither an agent nor the injector", v.Message)
+	gs.Status.ObservedGeneration = 1
+	assert.Equal(t, v1alpha1.ReasonNoGateways, Judge(gs, "main", nil).Reason)
+	gs.Generation = 2
+	v = Judge(gs, "main", nil)
+	assert.Equal(t, v1alpha1.ReasonWaitingForLead, v.Reason)
+	assert.Equal(t, "the status does not speak of today's spec yet", v.Message)
+}
+
+func TestANumberOfGatewaysWithoutOneOfThemIsNone(t *testing.T) {
+	gs := done()
+	gs.Status.DiscoveredGateways, gs.Status.GatewaysReady = nil, "5/5"
+	v := Judge(gs, "main", nil)
+	assert.Equal(t, Progressing, v.Phase)
+	assert.Equal(t, v1alpha1.ReasonNoGateways, v.Reason)
+	assert.Equal(t, Count{}, v.Gateways)
 }
 
 func TestAStandbyCountsAsSynced(t *testing.T) {
@@ -147,6 +210,8 @@ func TestTheFleetsOwnFailuresEndIt(t *testing.T) {
 	gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayPending
 	set(gs, v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded)
 	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase)
+	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v9" // kubectl annotate, and nothing else
+	assert.Equal(t, Progressing, Judge(gs, "v9", nil).Phase, "that deadline was of another ref")
 }
 
 func TestPausedIsHeldUnlessItIsThereAlready(t *testing.T) {
@@ -155,6 +220,26 @@ func TestPausedIsHeldUnlessItIsThereAlready(t *testing.T) {
 	assert.Equal(t, Succeeded, Judge(gs, "main", nil).Phase)
 	gs.Status.DiscoveredGateways[0].SyncedCommit = commitB
 	assert.Equal(t, Held, Judge(gs, "main", nil).Phase)
+}
+
+// designerSessionPolicy fail: the agent says Error where it is Held with wait.
+func TestAGatewayThatIsNotToWaitForAPersonFailsOnceItHasDealtWithTheRequest(t *testing.T) {
+	gs := done()
+	g := &gs.Status.DiscoveredGateways[1]
+	g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "maria edits line"
+	v := Judge(gs, "main", nil)
+	assert.Equal(t, Failed, v.Phase)
+	assert.Equal(t, v1alpha1.ReasonDesignerSessionActive, v.Reason)
+	assert.Equal(t, "line-1: maria edits line", v.Message)
+	assert.Equal(t, Count{Total: 3, Synced: 2, Failed: 1}, v.Gateways)
+	gs.Status.LastHandledRequest = "t0"
+	v = Judge(gs, "main", map[string]*v1alpha1.SyncReport{"pod-0": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}, "pod-2": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}})
+	assert.Equal(t, Progressing, v.Phase, "of the request before")
+	assert.False(t, v.Waits)
+	gs.Status.LastHandledRequest, g.SyncStatus = "t1", v1alpha1.GatewayHeld
+	v = Judge(gs, "main", nil)
+	assert.Equal(t, Progressing, v.Phase)
+	assert.True(t, v.Waits)
 }
 
 func TestItWaitsForPeopleWhereNothingElseIsMissing(t *testing.T) {
@@ -173,6 +258,34 @@ func TestARequestThatIsNoRefFails(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "a b"
 	assert.Equal(t, Failed, Judge(gs, "", nil).Phase)
+}
+
+// The rows are those of the last lead, and nobody is there to say whether they are still so.
+func TestAFleetWhoseAgentsAreAwayIsOnItsWay(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.GatewaySync){
+		"it ran what is wanted": func(*v1alpha1.GatewaySync) {},
+		"one failed": func(gs *v1alpha1.GatewaySync) {
+			gs.Status.DiscoveredGateways[0].SyncStatus, gs.Status.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, v1alpha1.ReasonPodRestartNeeded
+		},
+		"it is paused": func(gs *v1alpha1.GatewaySync) {
+			gs.Spec.Paused, gs.Status.DiscoveredGateways[0].SyncedCommit = true, commitB
+		},
+		"it was asked to look": func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" },
+	} {
+		gs := done()
+		change(gs)
+		set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
+		v := Judge(gs, "main", nil)
+		assert.Equal(t, Progressing, v.Phase, name)
+		assert.Equal(t, v1alpha1.ReasonAgentsAway, v.Reason, name)
+		assert.Equal(t, "as it is", v.Message, name)
+		assert.False(t, v.Waits, name)
+		assert.Equal(t, Overtaken, Judge(gs, "v2", nil).Phase, name)
+	}
+	gs := done()
+	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
+	set(gs, v1alpha1.ConditionProfilesValid, "False", v1alpha1.ReasonProfilesInvalid)
+	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase, "no agent mends that")
 }
 
 // What upkeep writes in the end: the rows are those of the last lead.

@@ -4,7 +4,6 @@
 package verb
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,8 +27,17 @@ type Request struct {
 	By string
 	// ID tells a request that is sent again from a new one; "" where the sender has none.
 	ID string
+	// Follows is true where Ref is a tag that is taken because it came to be. It is remembered, so that it is taken once.
+	Follows bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool
+	// Decider, where there is one, decides anew on the object that is written; the fields above are what it was before.
+	Decider Decider
+}
+
+// Decider decides what to ask of a GatewaySync as it is now, or says why nothing. It has to be comparable.
+type Decider interface {
+	Decide(gs *v1alpha1.GatewaySync) (r Request, why string, err error)
 }
 
 // Outcome is what became of a request.
@@ -42,6 +50,8 @@ const (
 	Unchanged Outcome = "Unchanged"
 	// Superseded means that a newer promotion has been asked for before: nothing was written.
 	Superseded Outcome = "Superseded"
+	// Ignored means that the Decider asks nothing: nothing was written.
+	Ignored Outcome = "Ignored"
 )
 
 // Answer is what a setter learns.
@@ -67,11 +77,6 @@ func (e *InvalidError) Unwrap() error { return e.err }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf(format, args...)} }
 
-const (
-	maxID  = 256
-	maxIDs = 32 << 10 // the whole annotation; all of an object's annotations have 256 KiB together
-)
-
 // Check says what is wrong with a request in itself.
 func (r Request) Check() error {
 	switch {
@@ -79,7 +84,7 @@ func (r Request) Check() error {
 		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(Senders, ", "))
 	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
-	case r.Unless != "" && !isCommit(r.Unless):
+	case r.Unless != "" && !v1alpha1.IsCommit(r.Unless):
 		return invalid("%.80q is not a commit: write all its 40 hexadecimal digits", r.Unless)
 	case r.Unless != "" && r.Ref == "":
 		return invalid("a condition needs a ref that it belongs to")
@@ -87,8 +92,16 @@ func (r Request) Check() error {
 	return nil
 }
 
-func isCommit(s string) bool {
-	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
+// decided is the request for the object as it is; the answer has an outcome where there is nothing to ask for.
+func (r Request) decided(gs *v1alpha1.GatewaySync) (Request, Answer, error) {
+	if r.Decider == nil {
+		return r, Answer{}, nil
+	}
+	now, why, err := r.Decider.Decide(gs)
+	if err == nil && why != "" {
+		return now, Answer{Outcome: Ignored, Message: why, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}, nil
+	}
+	return now, Answer{}, errors.Join(err, now.Check())
 }
 
 // plan returns the annotations that carry a request out (nil takes one away), or none and an answer where there is nothing
@@ -97,22 +110,16 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	have := gs.Annotations
 	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
-	if last := ids[r.By]; r.ID != "" && last != "" {
-		if last == r.ID {
-			answer.Message = fmt.Sprintf("request %s of %s was taken before", r.ID, r.By)
-			return nil, answer, nil
-		}
-		if older(r.By, r.ID, last) {
-			answer.Outcome = Superseded
-			answer.Message = fmt.Sprintf("promotion %s is older than %s, which was asked for already", r.ID, last)
-			return nil, answer, nil
-		}
+	if outcome, message := before(ids, r.By, r.ID, now); outcome != "" {
+		answer.Outcome, answer.Message = outcome, message
+		return nil, answer, nil
 	}
 	if r.Ref != "" && r.ID == "" && !r.Force {
 		d, err := v1alpha1.DesiredRef(gs, "")
-		if err == nil && d.Ref == r.Ref && (!d.Override || strings.EqualFold(have[v1alpha1.AnnotationRequestedUnless], r.Unless)) {
-			answer.Message = "it is to run " + r.Ref + " already"
-			return nil, answer, nil
+		if err == nil && d.Ref == r.Ref && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
+			// Who asks may know that it has moved: git is looked at again, and what is in force stays as it is.
+			answer.Message = "it is to run " + r.Ref + " already: git is looked at again"
+			r.Ref, r.Unless = "", ""
 		}
 	}
 	at := stamp(now, answer.At)
@@ -127,12 +134,16 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	} else if _, asked := have[v1alpha1.AnnotationRequestedRef]; asked {
 		delete(write, v1alpha1.AnnotationRequestedBy) // it tells who asked for the ref
 	}
+	if r.Follows && r.Ref != "" {
+		tags := strings.Join(remember(Followed(gs), r.Ref, keptTags), " ")
+		write[v1alpha1.AnnotationRequestedTags] = &tags
+	}
 	if r.Force {
 		write[v1alpha1.AnnotationForceSync] = &at
 	}
 	if r.ID != "" {
-		ids[r.By] = r.ID
-		text, err := writeIDs(ids, r.By)
+		ids[r.By] = remember(ids[r.By], r.ID, keptIDs)
+		text, err := writeIDs(ids)
 		if err != nil {
 			return nil, Answer{}, err
 		}
@@ -174,44 +185,4 @@ func stamp(now time.Time, last string) string {
 		now = now.Add(1)
 	}
 	return now.Format(time.RFC3339Nano)
-}
-
-// readIDs reads the annotation stoker.io/requested-ids. What somebody else wrote there, and is not of its form, counts for
-// nothing: it is only there to know repeats.
-func readIDs(text string) map[string]string {
-	ids := map[string]string{}
-	if len(text) > maxIDs || json.Unmarshal([]byte(text), &ids) != nil || ids == nil {
-		return map[string]string{}
-	}
-	return ids
-}
-
-// writeIDs writes the annotation. Senders that are none are forgotten, so that it cannot grow.
-func writeIDs(ids map[string]string, keep string) (string, error) {
-	maps.DeleteFunc(ids, func(sender, id string) bool {
-		return sender != keep && (!slices.Contains(Senders, sender) || len(id) > maxID)
-	})
-	b, err := json.Marshal(ids)
-	if err != nil {
-		return "", errors.Join(errors.New("the ids cannot be written"), err)
-	}
-	return string(b), nil
-}
-
-// older reports whether a promotion of Kargo is older than the last one. Its name is <stage>.<ulid>.<freight>, and ULIDs
-// sort by time. Ids of others have no order.
-func older(by, id, last string) bool {
-	a, b := ulid(id), ulid(last)
-	return by == "kargo" && a != "" && b != "" && a < b
-}
-
-// ulid returns the ULID in the name of a promotion in lower case, or "". The stage may hold dots itself.
-func ulid(id string) string {
-	parts := strings.Split(strings.ToLower(id), ".")
-	for i := len(parts) - 1; i >= 0; i-- {
-		if p := parts[i]; len(p) == 26 && p[0] <= '7' && strings.Trim(p, "0123456789abcdefghjkmnpqrstvwxyz") == "" {
-			return p
-		}
-	}
-	return ""
 }

@@ -1,7 +1,7 @@
 package verb
 
 import (
-	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -63,13 +63,37 @@ func TestARequestIsInForceAndToldWithWhoAndWhen(t *testing.T) {
 
 // P5.
 func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
-	for _, id := range []string{"", "job-1"} {
+	gs := plant("main")
+	r := Request{Ref: "v2", By: "argocd", ID: "job-1"}
+	require.Equal(t, Set, ask(t, gs, r).Outcome)
+	before := annotated(gs.Annotations, nil)
+	require.Equal(t, Unchanged, ask(t, gs, r).Outcome)
+	assert.Equal(t, before, gs.Annotations)
+}
+
+// Without an id nobody knows whether it is a repeat, or whether a branch or a tag of that name has moved since.
+func TestARefThatIsWantedAlreadyIsLookedAtAgain(t *testing.T) {
+	for name, first := range map[string]Request{
+		"the spec wants it": {By: "github"}, "a request wants it": {Ref: "v2", By: "kargo", ID: "p-1"}, "a rollback": {Ref: commitA, Unless: commitB, By: "argocd"},
+	} {
 		gs := plant("main")
-		r := Request{Ref: "v2", By: "argocd", ID: id}
-		require.Equal(t, Set, ask(t, gs, r).Outcome)
-		before := annotated(gs.Annotations, nil)
-		require.Equal(t, Unchanged, ask(t, gs, r).Outcome)
-		assert.Equal(t, before, gs.Annotations)
+		ask(t, gs, first)
+		before, was := annotated(gs.Annotations, nil), desired(t, gs)
+		again := Request{Ref: was.Ref, Unless: first.Unless, By: "cli"}
+		answer := ask(t, gs, again)
+		require.Equal(t, Set, answer.Outcome, name)
+		assert.Equal(t, was.Ref, answer.Ref, name)
+		assert.Contains(t, answer.Message, "already", name)
+		assert.NotEqual(t, before[v1alpha1.AnnotationRequestedAt], answer.At, name)
+		assert.Equal(t, was.Override, desired(t, gs).Override, name)
+		for _, changed := range []string{v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationRequestedBy} {
+			if changed == v1alpha1.AnnotationRequestedBy && first.Ref != "" {
+				continue // it tells who asked for the ref
+			}
+			delete(before, changed)
+			delete(gs.Annotations, changed)
+		}
+		assert.Equal(t, before, gs.Annotations, "%s: what is in force stays", name)
 	}
 }
 
@@ -101,7 +125,6 @@ func TestTheRefOfTheSpecEndsAnOverride(t *testing.T) {
 	assert.Equal(t, "main", d.Ref)
 	assert.False(t, d.Override)
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedUnless)
-	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "main", By: "cli"}).Outcome)
 }
 
 func TestAHintAsksForALookAndLeavesTheRequest(t *testing.T) {
@@ -135,13 +158,90 @@ func TestAnOlderPromotionNeverOverwritesANewerOne(t *testing.T) {
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "argocd", ID: earlier}).Outcome, "ids of others have no order")
 }
 
+// Kargo's clock was ahead when it made one promotion. Those that follow are taken, and an order is there again.
+func TestAPromotionOfALaterTimeHoldsNoneOffForLong(t *testing.T) {
+	ahead := func(d time.Duration, n int) string {
+		stamp, ms := "", noon.Add(d).UnixMilli()
+		for range 10 {
+			stamp, ms = digits[ms&31:ms&31+1]+stamp, ms>>5
+		}
+		id := fmt.Sprintf("test.%s%016d.abcdef0", stamp, n)
+		require.WithinDuration(t, noon.Add(d), stamped(id), time.Millisecond)
+		return id
+	}
+	gs := plant("main")
+	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: ahead(time.Minute, 1)}).Outcome)
+	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: ahead(0, 1)}).Outcome, "clocks differ a little")
+	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: ahead(time.Hour, 1)}).Outcome)
+	assert.False(t, NotTaken(gs, ahead(0, 3)))
+	require.Equal(t, Set, ask(t, gs, Request{Ref: "v3", By: "kargo", ID: ahead(0, 3)}).Outcome)
+	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: ahead(0, 2)}).Outcome)
+	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v3", By: "kargo", ID: ahead(0, 3)}).Outcome)
+	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: ahead(time.Hour, 1)}).Outcome, "also that one counts once")
+	assert.Equal(t, "v3", desired(t, gs).Ref)
+	assert.False(t, NotTaken(gs, ahead(time.Hour, 1)), "it was, though what was taken after it is older")
+	assert.True(t, NotTaken(gs, ahead(time.Hour, 2)))
+}
+
+// The Job that asks for a commit and the one that goes back are both Argo CD's, which tries again both; and a build that got no
+// answer is sent again after the next one.
+func TestARepeatAfterAnotherRequestOfTheSameSenderIsNotCarriedOutAgain(t *testing.T) {
+	gs := plant("main")
+	forth := Request{Ref: commitB, By: "argocd", ID: "stoker-set-ref-bbbbbbb-sync-1795150392"}
+	back := Request{Ref: commitA, By: "argocd", ID: "stoker-rollback-bbbbbbb-syncfail-1795150392"}
+	require.Equal(t, Set, ask(t, gs, forth).Outcome)
+	require.Equal(t, Set, ask(t, gs, back).Outcome)
+	before := annotated(gs.Annotations, nil)
+	for range 3 {
+		answer := ask(t, gs, forth)
+		require.Equal(t, Unchanged, answer.Outcome)
+		assert.Equal(t, commitB, answer.Ref, "who asks can see that it was overtaken")
+		require.Equal(t, Unchanged, ask(t, gs, back).Outcome)
+	}
+	assert.Equal(t, before, gs.Annotations)
+	for n := range keptIDs - 2 {
+		require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: fmt.Sprint("look-", n)}).Outcome)
+	}
+	assert.True(t, Taken(gs, "argocd", forth.ID))
+	require.Equal(t, Unchanged, ask(t, gs, forth).Outcome, "so many are remembered")
+	require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: "one-more-look"}).Outcome)
+	assert.False(t, Taken(gs, "argocd", forth.ID), "and no more, so that people can read it")
+	assert.True(t, Taken(gs, "argocd", back.ID))
+}
+
+func TestAFollowedTagIsRememberedForSomeTime(t *testing.T) {
+	gs := plant("main")
+	for n := range keptTags + 3 {
+		ask(t, gs, Request{Ref: fmt.Sprintf("v1.%d", n), By: "github", Follows: true})
+		ask(t, gs, Request{Ref: commitA, By: "cli"})
+	}
+	assert.Len(t, Followed(gs), keptTags)
+	assert.Equal(t, "v1.18", Followed(gs)[keptTags-1])
+	ask(t, gs, Request{Ref: "v1.10", By: "github", Follows: true})
+	assert.Equal(t, "v1.10", Followed(gs)[keptTags-1])
+	assert.Len(t, Followed(gs), keptTags, "each is there once")
+	for n := range 9 {
+		ask(t, gs, Request{Ref: fmt.Sprintf("%0250d", n), By: "github", Follows: true})
+	}
+	assert.Len(t, Followed(gs), 4)
+	assert.LessOrEqual(t, len(gs.Annotations[v1alpha1.AnnotationRequestedTags]), keptChars)
+	gs.Annotations[v1alpha1.AnnotationRequestedTags] = strings.Repeat("x ", maxIDs)
+	assert.Empty(t, Followed(gs))
+}
+
 func TestTheIdsOfSendersDoNotTouchEachOtherAndCannotGrow(t *testing.T) {
 	gs := plant("main")
-	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: `{"somebody":"` + strings.Repeat("x", 20000) + `","kargo":"` + later + `"}`}
-	ask(t, gs, Request{Ref: "v1", By: "argocd", ID: "a"})
-	var ids map[string]string
-	require.NoError(t, json.Unmarshal([]byte(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), &ids))
-	assert.Equal(t, map[string]string{"argocd": "a", "kargo": later}, ids)
+	foreign := `{"somebody":"` + strings.Repeat("x", 10000) + `","github":"` + strings.Repeat(strings.Repeat("x", 200)+" ", 50) + `","kargo":"` + later + `"}`
+	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: foreign}
+	ask(t, gs, Request{Ref: "v1", By: "argocd", ID: "a<&>"})
+	ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "b"})
+	assert.Equal(t, `{"argocd":"a<&> b","github":"`+strings.Repeat("x", 200)+`","kargo":"`+later+`"}`, gs.Annotations[v1alpha1.AnnotationRequestedIDs])
+	for _, sender := range Senders {
+		for n := range 20 {
+			ask(t, gs, Request{By: sender, ID: strings.Repeat(`"`, maxID-2) + fmt.Sprint(10+n)})
+		}
+	}
+	assert.Less(t, len(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), maxIDs, "also where each character is written as two")
 	for _, foreign := range []string{"null", "[]", `{"kargo":1}`, "{", strings.Repeat("[", 40000)} {
 		gs := plant("main")
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: foreign}

@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"stoker.io/stoker/api/v1alpha1"
 )
 
 // ErrTooEarly means that the lead has not yet said what a rollback needs to know: ask again soon.
-var ErrTooEarly = errors.New("the lead has not yet said where spec.git.ref stands")
+var ErrTooEarly = errors.New("the lead has not yet said at which commit the desired ref is")
+
+// ErrNothingGood means that no commit has run on all gateways yet, so that there is none to go back to.
+var ErrNothingGood = errors.New("no commit has run on all its gateways yet: there is nothing to go back to")
 
 // minPrefix is how many digits name a commit of the history.
 const minPrefix = 7
@@ -18,12 +23,26 @@ const minPrefix = 7
 // Rollback asks for the last good commit, or for the one of the history that to begins with. Where spec.git.ref led to what
 // is rolled back, the request counts only until that ref moves on. A rollback to what is wanted already changes nothing.
 func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id string) (Answer, error) {
+	return s.back(ctx, namespace, name, "", to, by, id)
+}
+
+// RollbackFrom is Rollback where failed is the commit that is to run. Where by now it is another one, which nobody has
+// judged, nothing is changed; where the lead has not looked at what is wanted by now, the error is ErrTooEarly.
+func (s *Setter) RollbackFrom(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
+	return s.back(ctx, namespace, name, failed, to, by, id)
+}
+
+func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
 	if err := (Request{By: by, ID: id}).Check(); err != nil {
 		return Answer{}, err
 	}
 	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		r, answer, err := rollback(gs, to)
 		if err != nil || answer.Outcome != "" {
+			return nil, answer, err
+		}
+		if still, err := fails(gs, failed); !still || err != nil {
+			answer = Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: by now something else is to run than the commit that failed"}
 			return nil, answer, err
 		}
 		r.By, r.ID = by, id
@@ -40,6 +59,23 @@ func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id strin
 	})
 }
 
+// fails reports whether what is wanted now leads to the commit that failed; "" stands for any. The status of a moment ago
+// says nothing of a request, or of a spec, that has come since.
+func fails(gs *v1alpha1.GatewaySync, failed string) (bool, error) {
+	if failed == "" {
+		return true, nil
+	}
+	d, sound := wanted(gs)
+	if !sound { // nobody looks for it
+		return false, nil
+	}
+	commit := runs(gs, d)
+	if commit == "" {
+		return false, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs, d))
+	}
+	return commit == failed, nil
+}
+
 // rollback finds what to ask for; the answer has an outcome where there is nothing to ask for.
 func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	commit, err := goal(gs, to)
@@ -52,22 +88,25 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	switch {
 	case !sound: // the request names no ref, and is replaced
 		return r, Answer{}, nil
-	case d.Ref == commit:
+	case strings.EqualFold(d.Ref, commit): // git says it, in letters of either size, or somebody asked for it
 		done.Ref, done.Message = d.Ref, "it is to run "+commit[:minPrefix]+" already"
+		return Request{}, done, nil
+	case d.Override && runs(gs, d) == commit:
+		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", d.Ref, commit[:minPrefix])
 		return Request{}, done, nil
 	case d.Override:
 		// Not the spec led to what is rolled back. Where that is a rollback itself, its condition goes on.
-		if unless := strings.ToLower(gs.Annotations[v1alpha1.AnnotationRequestedUnless]); isCommit(unless) {
+		if unless := gs.RequestedUnless(); v1alpha1.IsCommit(unless) {
 			r.Unless = unless
 		}
 		return r, Answer{}, nil
-	case isCommit(gs.Spec.Git.Ref):
-		r.Unless = gs.Spec.Git.Ref
+	case v1alpha1.IsCommit(gs.Spec.Git.Ref):
+		r.Unless = strings.ToLower(gs.Spec.Git.Ref)
 		return r, Answer{}, nil
 	}
 	t := gs.Status.Target
 	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || t.Commit == "" {
-		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs))
+		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs, d))
 	}
 	if t.Commit == commit {
 		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", t.Ref, commit[:minPrefix])
@@ -77,6 +116,15 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	return r, Answer{}, nil
 }
 
+// runs is the commit that the lead has found for what is wanted since the last request; "" where it has not looked yet.
+func runs(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
+	t := gs.Status.Target
+	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || d.RequestedAt != "" && t.RequestedAt != d.RequestedAt {
+		return ""
+	}
+	return t.Commit
+}
+
 // wanted is what is to run now; it is not sound where an annotation is no ref.
 func wanted(gs *v1alpha1.GatewaySync) (d v1alpha1.Desired, sound bool) {
 	d, err := v1alpha1.DesiredRef(gs, "")
@@ -84,30 +132,41 @@ func wanted(gs *v1alpha1.GatewaySync) (d v1alpha1.Desired, sound bool) {
 }
 
 // unresolved says why the commit of the desired ref is not known.
-func unresolved(gs *v1alpha1.GatewaySync) string {
+func unresolved(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
+	if gs.Status.ObservedGeneration != gs.Generation {
+		return fmt.Sprintf("its status is of generation %d and the spec of %d", gs.Status.ObservedGeneration, gs.Generation)
+	}
 	for _, c := range gs.Status.Conditions {
-		if c.Type == v1alpha1.ConditionRefResolved && c.Status != "True" {
+		if c.Type == v1alpha1.ConditionRefResolved && c.Status != metav1.ConditionTrue {
 			return c.Message
 		}
 	}
-	return fmt.Sprintf("its status is of generation %d and the spec of %d", gs.Status.ObservedGeneration, gs.Generation)
+	return "it has not asked git for " + d.Ref + " since that was requested"
+}
+
+// CheckTo says what is wrong with the beginning of a commit to go back to, as an *InvalidError; "" is none, and right.
+func CheckTo(to string) error {
+	if to != "" && (len(to) < minPrefix || len(to) > 40 || strings.Trim(strings.ToLower(to), "0123456789abcdef") != "") {
+		return invalid("%.80q is not a commit: write its first %d digits or more", to, minPrefix)
+	}
+	return nil
 }
 
 // goal is the commit to go back to.
 func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
-		if g := gs.Status.LastGood; g != nil && isCommit(g.Commit) {
+		if g := gs.Status.LastGood; g != nil && v1alpha1.IsCommit(g.Commit) {
 			return g.Commit, nil
 		}
-		return "", invalid("no commit has run on all its gateways yet: there is nothing to go back to")
+		return "", &InvalidError{ErrNothingGood}
 	}
-	if len(to) < minPrefix || len(to) > 40 || strings.Trim(to, "0123456789abcdef") != "" {
-		return "", invalid("%.80q is not a commit: write its first %d digits or more", to, minPrefix)
+	if err := CheckTo(to); err != nil {
+		return "", err
 	}
 	found := ""
 	for _, r := range known(gs) {
-		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !isCommit(r.Commit) {
+		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !v1alpha1.IsCommit(r.Commit) {
 			continue
 		}
 		if found != "" {

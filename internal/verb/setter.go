@@ -41,13 +41,17 @@ func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
 	return &Setter{client: client, now: now}
 }
 
-// Ask carries out a request. To ask the same again changes nothing. The error is the API server's, an *InvalidError, or
-// the context's.
+// Ask carries out a request. To ask the same again changes nothing. The error is the API server's, the Decider's, an
+// *InvalidError, or the context's.
 func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (Answer, error) {
 	if err := r.Check(); err != nil {
 		return Answer{}, err
 	}
 	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		r, answer, err := r.decided(gs)
+		if err != nil || answer.Outcome != "" {
+			return nil, answer, err
+		}
 		return r.plan(gs, s.now())
 	})
 }
@@ -75,7 +79,7 @@ func (s *Setter) change(ctx context.Context, namespace, name string, plan func(*
 	syncs := kube.GatewaySyncs(s.client, namespace)
 	var conflict error
 	for attempt := range attempts {
-		if attempt > 0 && !sleep(ctx, pace.Jitter(min(firstPause<<attempt, maxPause))) {
+		if attempt > 0 && !pace.Wait(ctx, pace.Jitter(min(firstPause<<attempt, maxPause))) {
 			return Answer{}, ctx.Err()
 		}
 		gs, err := syncs.Get(ctx, name)
@@ -106,16 +110,4 @@ func (s *Setter) change(ctx context.Context, namespace, name string, plan func(*
 		conflict = err
 	}
 	return Answer{}, fmt.Errorf("others wrote GatewaySync %s/%s each of %d times: %w", namespace, name, attempts, conflict)
-}
-
-// sleep waits, and reports whether ctx let it.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

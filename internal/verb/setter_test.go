@@ -36,7 +36,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 func TestOnTheAPIServerARequestIsOneManagersAndLeavesTheRest(t *testing.T) {
 	client, namespace := served(t)
 	s := NewSetter(client, nil)
-	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli"})
+	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)
 	require.Equal(t, Set, answer.Outcome)
 	gs := answer.GatewaySync
@@ -50,7 +50,7 @@ func TestOnTheAPIServerARequestIsOneManagersAndLeavesTheRest(t *testing.T) {
 	assert.ElementsMatch(t, []string{"kubetest", FieldManager}, managers)
 
 	version := gs.ResourceVersion
-	answer, err = s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli"})
+	answer, err = s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, version, answer.GatewaySync.ResourceVersion, "not a byte was written")

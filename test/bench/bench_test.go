@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
 )
 
 var tiny = sizes[0]
@@ -73,18 +75,26 @@ func TestTheRepositoryHasTheShapeThatTheCasesNeed(t *testing.T) {
 func TestGeneratedJSONIsValid(t *testing.T) {
 	w := newWriter(1, 3000)
 	for _, p := range layout(500) {
+		before := w.last
 		content := w.content(p)
 		if strings.HasSuffix(p.name, ".json") {
 			require.True(t, json.Valid([]byte(content)), "%s\n%s", p.name, content)
 		}
 		if strings.HasSuffix(p.name, "resource.json") {
-			var resource struct {
+			var meta struct {
 				Files      []string
 				Attributes map[string]any
 			}
-			require.NoError(t, json.Unmarshal([]byte(content), &resource))
-			assert.NotNil(t, resource.Attributes)
-			assert.NotEmpty(t, resource.Files)
+			require.NoError(t, json.Unmarshal([]byte(content), &meta))
+			assert.NotNil(t, meta.Attributes)
+			assert.NotEmpty(t, meta.Files)
+			if p.kind == resourceFile {
+				signed, err := resource.ParseSigned([]byte(content))
+				require.NoError(t, err)
+				sum, err := signed.Signature(resource.Form83, func(to io.Writer, _ string) error { _, err := io.WriteString(to, before); return err })
+				require.NoError(t, err)
+				assert.Equal(t, sum, signed.Stored(), "a gateway would take it as it is")
+			}
 		}
 	}
 }

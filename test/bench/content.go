@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
+
+	"stoker.io/stoker/agent/ignition/resource"
 )
 
 // kind is what a generated file holds.
@@ -90,13 +92,20 @@ func layout(n int) []path {
 type writer struct {
 	rand *rand.Rand
 	mean float64 // bytes of a file that holds data
+	last string  // what the last file has: a resource.json is signed for it
 }
 
 func newWriter(seed uint64, mean int) *writer {
-	return &writer{rand.New(rand.NewPCG(seed, 0x53746f6b6572)), float64(mean)}
+	return &writer{rand: rand.New(rand.NewPCG(seed, 0x53746f6b6572)), mean: float64(mean)}
 }
 
+// content makes a file. A resource.json is signed for the file that was made before it, as a gateway or a Designer leaves it.
 func (w *writer) content(p path) string {
+	w.last = w.made(p)
+	return w.last
+}
+
+func (w *writer) made(p path) string {
 	switch p.kind {
 	case resourceFile:
 		return w.resource(p.data)
@@ -169,8 +178,20 @@ func (w *writer) noise(n int) string {
 }
 
 func (w *writer) resource(data string) string {
-	return fmt.Sprintf("{\n  \"scope\": \"G\",\n  \"version\": 1,\n  \"restricted\": false,\n  \"overridable\": true,\n  \"files\": [\n    %q\n  ],\n"+
+	unsigned := fmt.Sprintf("{\n  \"scope\": \"G\",\n  \"version\": 1,\n  \"restricted\": false,\n  \"overridable\": true,\n  \"files\": [\n    %q\n  ],\n"+
 		"  \"attributes\": {\n    \"lastModification\": {\n      \"actor\": \"engineer-%d\",\n      \"timestamp\": \"2025-0%d-1%dT0%d:1%d:2%dZ\"\n    },\n"+
 		"    \"lastModificationSignature\": \"%s\"\n  }\n}",
-		data, w.rand.IntN(9), 1+w.rand.IntN(8), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), hex.EncodeToString([]byte(w.noise(32))))
+		data, w.rand.IntN(9), 1+w.rand.IntN(8), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), strings.Repeat("0", 64))
+	r, err := resource.ParseSigned([]byte(unsigned))
+	if err != nil {
+		panic(err) // it stands above
+	}
+	sum, err := r.Signature(resource.Form83, func(to io.Writer, _ string) error {
+		_, err := io.WriteString(to, w.last)
+		return err
+	})
+	if err != nil {
+		panic(err) // a hash takes everything
+	}
+	return string(r.WithSignature(sum))
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	// generation names the content: another one ends the use of what lies in the cache.
-	generation = "v2"
+	generation = "v4"
 	// maxRounds is how many fresh commits there are of each kind, so that no round meets objects of the round before.
 	maxRounds = 9
 )
@@ -27,7 +27,7 @@ const (
 //	refs/bench/base     the tip of the past commits; each of those rewrites a few files
 //	refs/bench/one/N    one file changed
 //	refs/bench/merge/N  the merge of a branch that left the line before all past commits, and changed one file
-//	refs/bench/hundred/N  a hundred files changed
+//	refs/bench/hundred/N  fifty resources saved, which are about a hundred files
 //	refs/bench/late/N   one file changed
 //	refs/bench/aged/N   one file changed; as many as the size says
 const baseRef = "refs/bench/base"
@@ -115,11 +115,21 @@ func (h *history) pick() path {
 	}
 }
 
-// change writes a new version of n files.
+// change writes a new version of n files, as somebody who edits them by hand.
 func (h *history) change(w *bufio.Writer, n int) {
 	for range n {
 		p := h.pick()
 		writeFile(w, mapped+p.name, h.content(p))
+	}
+}
+
+// save writes a new version of n files, as a Designer: with their resource.json.
+func (h *history) save(w *bufio.Writer, n int) {
+	for range n {
+		h.change(w, 1)
+		if i := h.next + 1; i < len(h.paths) && h.paths[i].kind == resourceFile {
+			writeFile(w, mapped+h.paths[i].name, h.content(h.paths[i]))
+		}
 	}
 }
 
@@ -135,20 +145,20 @@ func (h *history) writeBase(w *bufio.Writer) {
 	fmt.Fprintf(w, "reset refs/bench/root\nfrom %s\n\n", h.tip)
 	for range h.size.past {
 		h.tip = h.add(w, baseRef, h.tip, "")
-		h.change(w, 5)
+		h.save(w, 5)
 	}
 }
 
 // writeRounds writes the commits that are measured.
 func (h *history) writeRounds(w *bufio.Writer) {
 	from := baseRef + "^0"
-	line := func(name string, commits, files int) {
+	line := func(name string, commits, files int, write func(*bufio.Writer, int)) {
 		for i := 1; i <= commits; i++ {
 			from = h.add(w, fmt.Sprintf("refs/bench/%s/%d", name, i), from, "")
-			h.change(w, files)
+			write(w, files)
 		}
 	}
-	line("one", maxRounds, 1)
+	line("one", maxRounds, 1, h.change)
 	for i := 1; i <= maxRounds; i++ {
 		p := h.pick()
 		content := h.content(p)
@@ -157,9 +167,9 @@ func (h *history) writeRounds(w *bufio.Writer) {
 		from = h.add(w, fmt.Sprintf("refs/bench/merge/%d", i), from, side)
 		writeFile(w, mapped+p.name, content)
 	}
-	line("hundred", maxRounds, 100)
-	line("late", maxRounds, 1)
-	line("aged", h.size.commits, 1)
+	line("hundred", maxRounds, 50, h.save)
+	line("late", maxRounds, 1, h.change)
+	line("aged", h.size.commits, 1, h.change)
 }
 
 // git runs git alone, as gitserver does, and makes what it says part of the error.

@@ -9,9 +9,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"stoker.io/stoker/test/program/output"
 )
 
 // sample is one measured run.
@@ -38,8 +39,8 @@ type command struct {
 // measure runs a command to its end. Wall and CPU time are those of the whole tree; memory is looked at every
 // millisecond, so a spike between two looks is missed.
 func measure(ctx context.Context, c command) (sample, error) {
-	var output tail
-	cmd := c.prepare(ctx, &output)
+	said := &output.Log{Most: outputBytes}
+	cmd := c.prepare(ctx, said)
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		return sample{}, err
@@ -49,44 +50,25 @@ func measure(ctx context.Context, c command) (sample, error) {
 	s := sample{wall: time.Since(began)}
 	s.anon = watch.stop()
 	if err != nil {
-		return s, fmt.Errorf("%s: %w: %s", c.args[0], err, output.String())
+		return s, fmt.Errorf("%s: %w: %s", c.args[0], err, said.Tail())
 	}
 	s.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return s, nil
 }
 
 // prepare makes the process one with a group of its own, so that an interrupted bench leaves nothing behind.
-func (c command) prepare(ctx context.Context, output *tail) *exec.Cmd {
+func (c command) prepare(ctx context.Context, said *output.Log) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env = c.dir, c.env
-	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Stdout, cmd.Stderr = said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// tail keeps the end of what a process says, for the message when it fails.
-type tail struct {
-	mu   sync.Mutex
-	last []byte
-}
-
-const tailBytes = 4000
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last = append(t.last, p...)
-	t.last = t.last[max(0, len(t.last)-tailBytes):]
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.last))
-}
+// outputBytes is how much of the end of what a process says is kept, for the message when it fails.
+const outputBytes = 4000
 
 // memoryWatch keeps the peak of the anonymous memory of a process and its descendants.
 type memoryWatch struct {

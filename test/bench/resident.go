@@ -6,13 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"stoker.io/stoker/test/program/output"
 )
 
 // agentResident is the agent as it runs beside a gateway: one process for all syncs. It is told of a commit by its file,
@@ -20,17 +21,19 @@ import (
 type agentResident struct {
 	*agentOnce
 	remote *remote
-	addr   string
 	cmd    *exec.Cmd
 	ended  chan error // receives once, when the process ends
-	output tail
+	said   *output.Log
 	client http.Client
 	// brief ends the process after each sync, so that others can use the workspace.
 	brief bool
 	tick  time.Duration // how often it is asked whether it is done; 5 ms where it is zero
 }
 
-var errNoReason = errors.New("exit code 0")
+var (
+	errNoReason  = errors.New("exit code 0")
+	errNoAddress = errors.New("the agent does not listen yet")
+)
 
 // state is what the bench reads of the agent's /state.
 type state struct {
@@ -64,18 +67,10 @@ func (a *agentResident) ready(ctx context.Context) error {
 	if a.cmd != nil {
 		return nil
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	a.addr = listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return err
-	}
 	a.client.Timeout = 10 * time.Second
-	a.output = tail{}
-	args := append(a.args(), "--health-addr", a.addr, "--metrics-addr", "")
-	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, &a.output)
+	a.said = &output.Log{Most: outputBytes}
+	args := append(a.args(), "--health-addr", "127.0.0.1:0", "--metrics-addr", "", "--log-format", "json")
+	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, a.said)
 	if err := a.cmd.Start(); err != nil {
 		a.cmd = nil
 		return err
@@ -133,7 +128,7 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 	for {
 		s, err := a.state(ctx)
 		switch {
-		case err != nil && !errors.Is(err, syscall.ECONNREFUSED):
+		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED):
 			return s, err
 		case err == nil && s.Phase == "Error" && s.Target == want:
 			return s, fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
@@ -143,9 +138,9 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 		select {
 		case err := <-a.ended:
 			a.cmd = nil
-			return s, fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.output.String())
+			return s, fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.said.Tail())
 		case <-ctx.Done():
-			return s, fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.output.String())
+			return s, fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.said.Tail())
 		case <-tick.C:
 		}
 	}
@@ -153,7 +148,11 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 
 func (a *agentResident) state(ctx context.Context) (state, error) {
 	var s state
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.addr+"/state", nil)
+	addr := a.said.Address("health")
+	if addr == "" {
+		return s, errNoAddress
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/state", nil)
 	if err != nil {
 		return s, err
 	}
@@ -176,7 +175,7 @@ func (a *agentResident) close() error {
 	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := <-a.ended; err != nil {
-		return fmt.Errorf("the resident agent ended badly: %w: %s", err, a.output.String())
+		return fmt.Errorf("the resident agent ended badly: %w: %s", err, a.said.Tail())
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -61,6 +62,41 @@ func TestCRDAndGoComeToTheSameVerdict(t *testing.T) {
 				assert.Empty(t, refused)
 				assert.False(t, goRefused)
 			}
+		})
+	}
+}
+
+// C7: the API server's message goes to whoever applies, and from there into the status of what applies for him: an
+// address may hold a password, and a regular expression of 200 characters helps nobody.
+func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
+	server := newServer(t)
+	mapping := func(source string) verdicts.O {
+		return verdicts.O{"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": source, "destination": "a"}}}}}}
+	}
+	app := verdicts.O{"appId": 1, "installationId": 2, "privateKeySecretRef": verdicts.O{"name": "a", "key": "b"}, "apiBaseURL": "ftp://user:S3CR3T@h"}
+	for name, c := range map[string]struct {
+		spec verdicts.O
+		says string
+	}{
+		"a repository":              {verdicts.O{"git": verdicts.O{"repo": "ftp://user:S3CR3T@host/x"}}, "use https://host/path"},
+		"a repository with a query": {verdicts.O{"git": verdicts.O{"repo": "https://host/x?token=S3CR3T"}}, "without ? and #"},
+		"a long repository":         {verdicts.O{"git": verdicts.O{"repo": "https://user:S3CR3T@host/" + strings.Repeat("x", 2048)}}, "2048"},
+		"an API of an app":          {verdicts.O{"git": verdicts.O{"auth": verdicts.O{"githubApp": app}}}, "use https://host/path of the API"},
+		"a ref":                     {verdicts.O{"git": verdicts.O{"ref": "my branch"}}, "nor hold a space"},
+		"a path":                    {mapping("a//b"), "empty parts"},
+		"a path with backslashes":   {mapping(`a\b`), "no backslashes"},
+		"a duration":                {verdicts.O{"progressDeadline": "1d"}, "such as 30s, 5m or 1h30m"},
+		"a long duration":           {verdicts.O{"progressDeadline": "99999999999999999999h"}, "from 1s to 24h"},
+		"an interval":               {verdicts.O{"polling": verdicts.O{"interval": "600"}}, "such as 30s, 5m or 1h30m"},
+		"an image":                  {verdicts.O{"agent": verdicts.O{"image": verdicts.O{"repository": "registry/agent:1.0"}}}, "a tag goes into tag"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := server.create(plain(t, (&verdicts.Case{Spec: c.spec}).Object()))
+			require.Len(t, errs, 1)
+			assert.ErrorContains(t, errs[0], c.says)
+			assert.NotContains(t, errs[0].Error(), "S3CR3T")
+			assert.NotContains(t, errs[0].Error(), "evaluating rule")
+			assert.NotContains(t, errs[0].Error(), "[^")
 		})
 	}
 }
@@ -188,15 +224,18 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 		columns = crd.Spec.AdditionalPrinterColumns
 	}
 	var narrow, wide []string
+	paths := map[string]string{}
 	for _, c := range columns {
-		if c.Priority == 0 {
+		if wide = append(wide, c.Name); c.Priority == 0 {
 			narrow = append(narrow, c.Name)
-		} else {
-			wide = append(wide, c.Name)
 		}
+		paths[c.Name] = c.JSONPath
 	}
-	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Status", "Age"}, narrow)
-	assert.Equal(t, []string{"Profiles", "Last Sync", "Repo"}, wide)
+	// The same words as those of stoker get; the message has no end, so that it comes last.
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Age", "Status"}, narrow)
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Age", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Status"}, wide)
+	assert.Equal(t, ".status.target.ref", paths["Ref"], "what is wanted")
+	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources
 	if subresources == nil {
 		subresources = crd.Spec.Subresources

@@ -6,15 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"stoker.io/stoker/test/program/output"
 )
 
 // buildAgent builds the agent that this module holds, and returns the module's directory.
@@ -33,14 +33,11 @@ func buildAgent(ctx context.Context, binary string) (module string, err error) {
 
 // agent is the running agent, as an operator sees it: a process, a log and /state.
 type agent struct {
-	url    string // of its health port
 	cmd    *exec.Cmd
 	client http.Client
 	ended  chan struct{} // closed when the process has ended, with the outcome in err
 	err    error
-
-	mu  sync.Mutex
-	log []byte
+	log    *output.Log
 }
 
 // state is what the story reads of /state.
@@ -59,17 +56,9 @@ type state struct {
 }
 
 func startAgent(binary string, args ...string) (*agent, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	addr := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	a := &agent{url: "http://" + addr, client: http.Client{Timeout: 10 * time.Second}, ended: make(chan struct{})}
-	a.cmd = exec.Command(binary, append(args, "--health-addr", addr, "--metrics-addr", "", "--log-format", "text")...)
-	a.cmd.Stdout, a.cmd.Stderr = a, a
+	a := &agent{client: http.Client{Timeout: 10 * time.Second}, ended: make(chan struct{}), log: &output.Log{Most: 16 << 10}}
+	a.cmd = exec.Command(binary, append(args, "--health-addr", "127.0.0.1:0", "--metrics-addr", "", "--log-format", "json")...)
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
 	if err := a.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -80,29 +69,29 @@ func startAgent(binary string, args ...string) (*agent, error) {
 	return a, nil
 }
 
-// Write keeps the end of the log.
-func (a *agent) Write(p []byte) (int, error) {
-	const most = 16 << 10
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.log = append(a.log, p...)
-	a.log = a.log[max(0, len(a.log)-most):]
-	return len(p), nil
-}
-
 // said is the end of the log, for an error message.
 func (a *agent) said() string {
 	if a == nil {
 		return ""
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return "\nThe agent's log:\n" + string(a.log)
+	return "\nThe agent's log:\n" + a.log.String()
+}
+
+// url is that of its health port; "" before it listens.
+func (a *agent) url() string {
+	addr := a.log.Address("health")
+	if addr == "" {
+		return ""
+	}
+	return "http://" + addr
 }
 
 func (a *agent) state(ctx context.Context) (state, error) {
 	var s state
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/state", nil)
+	if a.url() == "" {
+		return s, errNoAddress
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+"/state", nil)
 	if err != nil {
 		return s, err
 	}
@@ -114,7 +103,10 @@ func (a *agent) state(ctx context.Context) (state, error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-var errNoReason = errors.New("exit code 0")
+var (
+	errNoReason  = errors.New("exit code 0")
+	errNoAddress = errors.New("the agent does not listen yet")
+)
 
 // patience bounds the wait for one thing to happen.
 const patience = time.Minute
@@ -133,7 +125,7 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 			return s, nil
 		case err == nil:
 			last = s
-		case ctx.Err() == nil && !errors.Is(err, syscall.ECONNREFUSED):
+		case ctx.Err() == nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED):
 			return s, err
 		}
 		select {

@@ -216,7 +216,7 @@ func (w *world) sumUp(took time.Duration) {
 // explain says where everything is, for who wants to look around.
 func (w *world) explain() {
 	w.line("\nStill running (KEEP is set); Ctrl-C ends it and removes everything.")
-	w.line("  agent        %s/state", w.agent.url)
+	w.line("  agent        %s/state", w.agent.url())
 	w.line("  GatewaySync  %s   (edit it: it is watched)", w.file())
 	w.line("  gateway      %s   simulator's own: %s", w.gateway.URL(), w.gateway.AdminURL())
 	w.line("  its files    %s", w.data())

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"stoker.io/stoker/test/document"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -125,25 +127,29 @@ func TestREADMEHasAnExampleOfEveryAdminRoute(t *testing.T) {
 	}
 }
 
-// The examples are run as they stand, but for the addresses and the directory.
+// The examples are run as they stand, but for the addresses and the directory. One shell runs all of a block: an address that
+// is set in it stays.
 func TestREADMEExamplesWork(t *testing.T) {
 	for _, tool := range []string{"sh", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("no %s on this machine: the examples are not run", tool)
 		}
 	}
+	lines := document.Open(t)
 	dir := t.TempDir()
-	at := running(t, "--data", filepath.Join(dir, "gateway"), "--seed", "--token-out", filepath.Join(dir, "gateway.token"))
-	blocks := strings.Split(readme(t), "```sh\n")[2:] // the first block starts the program
-	require.Len(t, blocks, 7)
-	for _, b := range blocks {
-		script, _, _ := strings.Cut(b, "```")
-		script = strings.ReplaceAll(script, "/tmp/", dir+"/")
-		// A gateway that restarts needs a moment: what is refused meanwhile is asked again.
-		script = "curl() { command curl --fail-with-body --retry 50 --retry-delay 0 --retry-connrefused --max-time 10 \"$@\"; }\nset -e\n" + script
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
-		cmd.Env = append(os.Environ(), "GATEWAY="+at["GATEWAY"], "ADMIN="+at["ADMIN"], "no_proxy=*")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s\n%s", script, out)
+	here := func(c document.Command) string { return strings.ReplaceAll(c.Text, "/tmp/", dir+"/") }
+	const begin = "go run ./test/gateway "
+	start := strings.Fields(strings.TrimPrefix(here(lines.Take(t, "test/gateway/README.md", begin)), begin))
+	at := running(t, start...)
+	// A gateway that restarts needs a moment: what is refused meanwhile is asked again.
+	script := "curl() { command curl --fail-with-body --retry 50 --retry-delay 0 --retry-connrefused --max-time 10 \"$@\"; }\nset -ex\n"
+	for c := range lines.Of("test/gateway/README.md") {
+		if !strings.HasPrefix(c.Text, begin) {
+			script += here(c) + "\n"
+		}
 	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd.Env = append(os.Environ(), "GATEWAY="+at["GATEWAY"], "ADMIN="+at["ADMIN"], "no_proxy=*")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }

@@ -73,11 +73,21 @@ func (s *Server) Stats() Stats {
 	return sum
 }
 
-// Forget empties the log.
+// forgetWithin bounds the wait for requests that are in flight when the log is emptied.
+const forgetWithin = time.Second
+
+// Forget empties the log. A client has its answer before the server has written the log: requests that are about to end are
+// waited for, so that none of before turns up later.
 func (s *Server) Forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.log = nil
+	for until := time.Now().Add(forgetWithin); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		if s.open == 0 || time.Now().After(until) {
+			s.log = nil
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+	}
 }
 
 // maxLog bounds the log: an agent that runs wild must not eat the memory of its test.

@@ -62,7 +62,7 @@ func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 	for _, c := range srv.Commands() {
 		assert.Equal(t, "git-upload-pack '/site.git'", c)
 	}
-	assert.NotContains(t, p.agent.log.String(), key[40:60])
+	assert.NotContains(t, p.agent.Log.String(), key[40:60])
 }
 
 func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
@@ -87,7 +87,7 @@ func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
 	p.saveSpec()
 	p.synced(first)
 	p.synced(p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two"))))
-	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }
 
 func TestAPasswordInTheAddressIsUsedAndNeverSaid(t *testing.T) {
@@ -102,5 +102,5 @@ func TestAPasswordInTheAddressIsUsedAndNeverSaid(t *testing.T) {
 	s := p.reason("AuthFailed")
 	assert.Equal(t, first, s.Commit, "the last good commit stays")
 	assert.NotContains(t, fmt.Sprint(s), "S3CR3T")
-	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }

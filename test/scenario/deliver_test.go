@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 func TestCommitsArriveOnTheGatewayAndARestartChangesNothing(t *testing.T) {
@@ -136,12 +137,12 @@ func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
 	require.NoError(t, err)
 	other := filepath.Join(p.dir, "other.yaml") // what would this change of the spec do?
 	require.NoError(t, os.WriteFile(other, bytes.ReplaceAll(raw, []byte("          - {source: services/gw/config, destination: config}\n"), nil), 0o644))
-	cmd := exec.Command(agentBinary, append(p.args("--once", "--dry-run"), "--file", other)...)
+	cmd := exec.Command(program.Build(t, "agent"), append(p.args("--once", "--dry-run"), "--file", other)...)
 	cmd.Env = []string{"HOME=" + p.dir}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "2 released")
-	assert.False(t, p.agent.ended())
+	assert.False(t, p.agent.Ended())
 	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"))
 }
 
@@ -216,7 +217,7 @@ func TestATokenThatTheGatewayRefusesIsSaidAndAMendedOneIsTakenUp(t *testing.T) {
 	assert.NotEqual(t, "Synced", s.Phase)
 	p.secret("gateway/apiKey", token)
 	p.synced(head)
-	assert.NotContains(t, p.agent.log.String(), token)
+	assert.NotContains(t, p.agent.Log.String(), token)
 }
 
 func TestAProjectThatTheGatewayCannotLoadIsNotCalledSynced(t *testing.T) {

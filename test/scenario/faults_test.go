@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
@@ -103,7 +104,7 @@ func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
 	for _, r := range elsewhere.Requests() {
 		assert.False(t, r.Authorization, "F9: a credential went to another host")
 	}
-	assert.NotContains(t, p.agent.log.String(), "S3CR3T")
+	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }
 
 func TestAServerThatGoesAwayIsWaitedForAndTheDataPlaneStays(t *testing.T) {
@@ -310,12 +311,12 @@ func TestASecondAgentOnTheSameDataDirectoryEndsAtOnceAndNamesTheFirst(t *testing
 	p.start()
 	p.synced(head)
 	for _, args := range [][]string{{"--once"}, nil, {"--repo-dir", filepath.Join(p.dir, "objects-of-another")}} {
-		cmd := exec.Command(agentBinary, p.args(args...)...)
+		cmd := exec.Command(program.Build(t, "agent"), p.args(args...)...)
 		cmd.Env = []string{"HOME=" + p.dir}
 		out, err := cmd.CombinedOutput() // also without --once it does not stay
 		require.Error(t, err, "%s", out)
 		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-		assert.Contains(t, string(out), fmt.Sprint(p.agent.cmd.Process.Pid), "the message names who holds it")
+		assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message names who holds it")
 	}
 	p.check(head)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,12 +74,16 @@ func (p *plant) checkLoaded(want map[string]string) {
 // (INV4). The agent must not run.
 func (p *plant) checkManifest(commit string) {
 	p.t.Helper()
+	want := p.desired(commit)
+	// The directory's lock is held here. A process that another test starts meanwhile would hold it, too, until it runs its
+	// program, and the next agent of this test would find it taken.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	d, err := disk.Open(p.data, disk.Options{AllowUnseeded: true})
 	require.NoError(p.t, err)
 	defer func() { assert.NoError(p.t, d.Close()) }()
 	m := d.Manifest()
 	assert.Equal(p.t, commit, m.Header().Commit.String())
-	want := p.desired(commit)
 	for o, err := range m.All("") {
 		require.NoError(p.t, err)
 		assert.Equal(p.t, want[o.Path], o.Want.String(), "INV4: %s", o.Path)

@@ -101,7 +101,7 @@ func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
 		p.start()
 		p.synced(commit)
 		for _, url := range []string{
-			"http://" + p.agent.health + "/healthz", "http://" + p.agent.health + "/readyz", "http://" + p.agent.address("metrics") + "/metrics",
+			"http://" + p.agent.health + "/healthz", "http://" + p.agent.health + "/readyz", "http://" + p.agent.Log.Address("metrics") + "/metrics",
 		} {
 			res, err := (&http.Client{Timeout: 10 * time.Second}).Get(url)
 			require.NoError(t, err)

@@ -4,9 +4,9 @@
 package scenario
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,28 +24,18 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 // liveness bounds every wait: ten times what a loaded machine needs.
 const liveness = 60 * time.Second
 
-var agentBinary string
-
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "stoker-scenario")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		agentBinary = filepath.Join(dir, "agent")
-		if out, err := exec.Command("go", "build", "-o", agentBinary, "stoker.io/stoker/agent").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the agent: %v\n%s", err, out)
-			return 1
-		}
-		return m.Run()
-	}())
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(program.M{Tests: m}.Run())
 }
 
 // plant is one gateway with everything around it.
@@ -192,29 +182,8 @@ func (p *plant) file() string { return filepath.Join(p.dir, "gatewaysync.yaml") 
 
 // process is a running agent.
 type process struct {
-	cmd    *exec.Cmd
-	log    *lines
-	done   chan struct{}
-	err    error
+	*program.Process
 	health string
-}
-
-// lines collects output while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func (p *plant) args(extra ...string) []string {
@@ -230,71 +199,34 @@ func (p *plant) args(extra ...string) []string {
 func (p *plant) start(extra ...string) {
 	p.t.Helper()
 	p.saveSpec()
-	a := &process{log: &lines{}, done: make(chan struct{})}
-	a.cmd = exec.Command(agentBinary, p.args(extra...)...)
-	a.cmd.Env = []string{"HOME=" + p.dir} // F7: no PATH, nothing of ours
-	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	require.NoError(p.t, a.cmd.Start())
-	go func() { a.err = a.cmd.Wait(); close(a.done) }()
+	cmd := exec.Command(program.Build(p.t, "agent"), p.args(extra...)...)
+	cmd.Env = []string{"HOME=" + p.dir} // F7: no PATH, nothing of ours
+	a := &process{Process: program.Start(p.t, "the agent", cmd)}
 	p.agent = a
-	p.t.Cleanup(func() {
-		_ = a.cmd.Process.Kill()
-		<-a.done
-		if p.t.Failed() {
-			p.t.Logf("the agent's log:\n%s", a.log)
-		}
-	})
 	p.eventually("the agent listens", func() bool {
-		a.health = a.address("health")
-		return a.health != "" || a.ended()
+		a.health = a.Log.Address("health")
+		return a.health != "" || a.Ended()
 	})
-	require.NotEmpty(p.t, a.health, "the agent ended: %s", a.log)
-}
-
-// address finds where the agent listens in its log.
-func (a *process) address(what string) string {
-	for line := range strings.Lines(a.log.String()) {
-		var l struct{ Msg, For, Address string }
-		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "listening" && l.For == what {
-			return l.Address
-		}
-	}
-	return ""
-}
-
-func (a *process) ended() bool {
-	select {
-	case <-a.done:
-		return true
-	default:
-		return false
-	}
+	require.NotEmpty(p.t, a.health, "the agent ended: %s", a.Log)
 }
 
 // stop ends the agent as an orchestrator does, and expects it to end well.
 func (p *plant) stop() {
 	p.t.Helper()
-	require.NoError(p.t, p.agent.cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case <-p.agent.done:
-	case <-time.After(liveness):
-		p.t.Fatal("the agent does not stop")
-	}
-	require.NoError(p.t, p.agent.err, "the agent ended with an error")
+	require.NoError(p.t, p.agent.End(p.t, syscall.SIGTERM), "the agent ended with an error")
 }
 
 // kill ends it as the kernel does.
 func (p *plant) kill() {
 	p.t.Helper()
-	require.NoError(p.t, p.agent.cmd.Process.Kill())
-	<-p.agent.done
+	require.Error(p.t, p.agent.End(p.t, syscall.SIGKILL))
 }
 
 // once runs the agent once and returns its exit code and what it said.
 func (p *plant) once(extra ...string) (code int, out string) {
 	p.t.Helper()
 	p.saveSpec()
-	cmd := exec.Command(agentBinary, p.args(append([]string{"--once"}, extra...)...)...)
+	cmd := exec.Command(program.Build(p.t, "agent"), p.args(append([]string{"--once"}, extra...)...)...)
 	cmd.Env = []string{"HOME=" + p.dir}
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -346,7 +278,7 @@ func (p *plant) await(what string, ok func(state) bool) state {
 	p.t.Helper()
 	var last state
 	p.eventually(what, func() bool {
-		if p.agent.ended() {
+		if p.agent.Ended() {
 			p.t.Fatalf("the agent ended while we waited for: %s", what)
 		}
 		s, there := p.state()

@@ -41,7 +41,7 @@ func TestTheDocumentationListsEveryFactAndFunction(t *testing.T) {
 		assert.Contains(t, row[1], row[0], "the example of %s shows it", row[0])
 		assert.Equal(t, strings.Trim(row[2], "`"), strings.TrimSpace(got), row[0])
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(f.data())), facts)
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(f.values())), facts)
 	hidden := []string{step, "html", "js", "urlquery", "call"}
 	var want []string
 	for name := range (&meter{}).functions() {

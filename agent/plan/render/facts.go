@@ -6,6 +6,7 @@ package render
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,13 +27,39 @@ type Facts struct {
 	Vars map[string]string
 	// Ref is the desired ref as it was asked for, Commit the full id that it stood at.
 	Ref, Commit string
+	// Unlabelled says that the pod's labels and annotations are not known: a template that asks for what they tell fails with
+	// ErrUnread. An agent knows them.
+	Unlabelled bool
 }
+
+// ErrUnread means that a template asks for a fact that is not known.
+var ErrUnread = errors.New("the labels and annotations of the pod are not known")
+
+// unlabelled are facts of a pod that was not read: text/template asks a method before it looks for a key.
+type unlabelled map[string]any
+
+// Labels fails a template that asks for them.
+func (unlabelled) Labels() (map[string]string, error) { return nil, ErrUnread }
+
+// PodOrdinal is known by a label.
+func (unlabelled) PodOrdinal() (int, error) { return 0, ErrUnread }
+
+// DeploymentMode is known by an annotation, and without it there is none. (A tag provider has a default, which is meant.)
+func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
 
 // ofCommit are the names of the facts that change with every commit.
 var ofCommit = []string{"Ref", "Commit"}
 
-// data is what a template is executed on. It holds plain values only, none that has methods.
-func (f *Facts) data() map[string]any {
+// data is what a template is executed on. It holds plain values only, none that has methods; itself it has those of unlabelled at
+// most, which only fail.
+func (f *Facts) data() any {
+	if f.Unlabelled {
+		return unlabelled(f.values())
+	}
+	return f.values()
+}
+
+func (f *Facts) values() map[string]any {
 	d := make(map[string]any, len(f.Vars)+11)
 	for name, v := range f.Vars {
 		d[name] = v

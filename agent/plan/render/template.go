@@ -62,7 +62,7 @@ func Parse(name, text string) (*Template, error) {
 		if tooLong(root) {
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: a text within {{ }} has more than %d bytes", name, maxValue)
 		}
-		t.volatile = t.volatile || asksForCommit(root)
+		t.volatile = t.volatile || asksFor(root, ofCommit)
 		instrument(root)
 	}
 	return t, nil
@@ -73,7 +73,7 @@ func Parse(name, text string) (*Template, error) {
 func (t *Template) Volatile() bool { return t.volatile }
 
 // Execute renders the template. More than limit bytes are LimitExceeded; any other error is TemplateFailed and names
-// the line and what is missing there.
+// the line and what is missing there; it is ErrUnread, too, where that is a fact that is not known.
 func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
 	t.meter.steps, t.meter.made = 0, 0
 	b := &output{name: t.name, left: limit, limit: limit}

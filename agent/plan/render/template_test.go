@@ -1,6 +1,7 @@
 package render
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -176,6 +177,29 @@ func TestFactsHaveAFingerprintWithoutTheCommit(t *testing.T) {
 		change(f)
 		assert.NotEqual(t, want, f.Fingerprint())
 	}
+}
+
+func TestATemplateThatAsksForAFactThatNobodyKnowsSaysSo(t *testing.T) {
+	f := facts()
+	f.Unlabelled = true
+	for text, want := range map[string]bool{
+		"{{.Labels.area}}": true, `{{index .Labels "area"}}`: true, "{{with .Labels}}{{.area}}{{end}}": true, "{{.PodOrdinal}}": true, "{{.DeploymentMode}}{{.Vars.nope}}": true,
+		`{{define "b"}}{{.Labels.area}}{{end}}{{template "b" .}}`: true, "{{.Nope}}": false, "{{.GatewayName}} {{.Vars.nope}}": false,
+		"{{range .Vars}}{{.}}{{end}}{{.Vars.nope}}": false, "{{with .Vars}}{{.nope}}{{end}}": false, "{{$.PodOrdinal}}": true,
+	} {
+		tmpl, err := Parse("a", text)
+		require.NoError(t, err)
+		_, err = tmpl.Execute(f, 1<<10)
+		require.Error(t, err, text)
+		assert.True(t, failure.Is(err, v1alpha1.ReasonTemplateFailed), text)
+		assert.Equal(t, want, errors.Is(err, ErrUnread), text)
+		_, err = tmpl.Execute(facts(), 1<<10)
+		assert.NotErrorIs(t, err, ErrUnread, text)
+	}
+	tmpl, err := Parse("a", "{{.GatewayName}}{{if false}}{{.Labels}}{{end}}")
+	require.NoError(t, err)
+	_, err = tmpl.Execute(f, 1<<10)
+	assert.NoError(t, err, "what is not asked for is not missed")
 }
 
 // FuzzTemplate: whatever a repository holds, rendering it ends, within its bounds, the same way each time, and where the

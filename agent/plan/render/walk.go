@@ -79,9 +79,12 @@ func recursive(trees map[string]*parse.ListNode) string {
 	return again
 }
 
-// asksForCommit reports whether a block could use a fact that changes with the commit. A dot or $ that is used as a whole
-// may be all facts; where it is handed to another template, that one is looked into.
-func asksForCommit(list *parse.ListNode) (asks bool) {
+// asksFor reports whether a block could use one of these facts. A dot or $ that is used as a whole may be all facts; where
+// it is handed to another template, that one is looked into.
+func asksFor(list *parse.ListNode, facts []string) (asks bool) {
+	names := func(idents []string) bool {
+		return slices.ContainsFunc(idents, func(name string) bool { return slices.Contains(facts, name) })
+	}
 	walk(list, func(n parse.Node) bool {
 		switch n := n.(type) {
 		case *parse.DotNode:
@@ -99,10 +102,6 @@ func asksForCommit(list *parse.ListNode) (asks bool) {
 		return !asks
 	})
 	return asks
-}
-
-func names(idents []string) bool {
-	return slices.ContainsFunc(idents, func(name string) bool { return slices.Contains(ofCommit, name) })
 }
 
 // handsOn reports whether a pipe is the dot or $ and nothing else.

@@ -4,10 +4,10 @@ import "strings"
 
 func timing() []Case {
 	polling := func(v any) O { return O{"polling": O{"interval": v}} }
-	takes := each([]string{"60s", "1s", "1h30m", "1.5h", "24h", "500ms500ms", "90s"},
+	takes := each([]string{"60s", "1s", "1h30m", "1.5h", "24h", "500ms500ms", "90s", "86400s", "86400000ms", "0.000278h"},
 		"polling every", func(name, v string) Case { return good(name, polling(v)) })
 	refuses := each([]string{
-		"banana", "60", "-5s", "1d", "0s", "999ms", "24h1s", "1h 30m", "99999999999999999999h", "1e3s", "5µs", " 5s", ".5s",
+		"banana", "60", "-5s", "1d", "0s", "999ms", "24h1s", "1h 30m", "99999h99999h99999h99999h99999h", "99999999999999999999h", "1e3s", "5µs", " 5s", ".5s",
 		strings.Repeat("1m", 17),
 	}, "polling every", func(name, v string) Case { return bad(name, "spec.polling.interval", polling(v)) })
 	empty := good("polling every empty text", polling(""))
@@ -48,14 +48,18 @@ func gateways() []Case {
 
 func agents() []Case {
 	image := func(i O) O { return O{"agent": O{"image": i}} }
-	return []Case{
+	repository := func(v string) O { return image(O{"repository": v}) }
+	takes := each([]string{"agent", "stoker/agent", "localhost:5000/agent", "Registry.example.com/a_b/c__d/e--f.g"}, "the image",
+		func(name, v string) Case { return good(name, repository(v)) })
+	refuses := each([]string{"registry/agent:1.0", "agent:1.0", "registry:5000/agent:1.0", "a@sha256:0", "a//b", "a/", "/a", "a/B", "a:b/c", "a b", "-a", "a-", strings.Repeat("a", 256)}, "the image",
+		func(name, v string) Case { return bad(name, "spec.agent.image.repository", repository(v)) })
+	return append(append(takes, refuses...),
 		good("an image", image(O{"repository": "registry.example.com:5000/a/stoker-agent", "tag": "1.2.3",
 			"digest": "sha256:" + strings.Repeat("0a", 32), "pullPolicy": "IfNotPresent"})),
 		good("a set of resources", O{"agent": O{"resources": O{"requests": O{"cpu": "50m", "memory": "64Mi"}, "limits": O{"cpu": 1}}}}),
-		bad("an image whose repository has a digest", "spec.agent.image.repository", image(O{"repository": "a@sha256:0"})),
 		bad("an image whose tag has a slash", "spec.agent.image.tag", image(O{"tag": "a/b"})),
 		bad("an image with a short digest", "spec.agent.image.digest", image(O{"digest": "sha256:0a"})),
 		bad("an unknown pull policy", "spec.agent.image.pullPolicy", image(O{"pullPolicy": "Sometimes"})),
 		wrong("a resource that is no quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
-	}
+	)
 }

@@ -29,6 +29,7 @@ func repositories() []Case {
 		"", "-uhost", "--upload-pack=touch x", "ext::sh -c touch", "ext::sh", "/", "//host/a", "file:///", "../a", "host",
 		"file://host/a", "https://", "https:///a", "https://-x/a", "ssh://-oProxyCommand=x/a",
 		"git@-x:a", "git@host:-a", "git@host:/-a", "ftp://host/a", "git://host/a", "a://b:c",
+		"https://host/a?token=b", "https://host?b", "https://host/a#b", "ssh://git@host/a?b",
 		"https://host/a b", "https://host/a\nb", "https://host/\x01", "https://h/" + strings.Repeat("a", 2039),
 	}, "the repository", func(name, v string) Case { return bad(name, "spec.git.repo", repo(v)) })
 	return append(append(takes, refuses...), bad("a missing repository", "spec.git.repo", repo(nil)))

@@ -2,6 +2,7 @@ package verdicts
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -14,7 +15,12 @@ func defaults() []Case {
 	policies := each([]string{
 		"designerSessionPolicy", "designerSessionScope", "conflictPolicy", "driftPolicy", "prune", "startup",
 	}, "the value maybe for", func(name, v string) Case { return bad(name, field+v, d(v, "maybe")) })
-	return append(append(periods, policies...),
+	excludes := each([]string{"/a", "/", "//", "{a,b,c,d,e,f,g,h,i}{a,b,c,d,e,f,g,h,i}"}, "the exclude pattern",
+		func(name, v string) Case {
+			return agentOnly(noPatterns, name, field+"excludePatterns[0]", d("excludePatterns", L{v}))
+		})
+	return append(slices.Concat(periods, policies, excludes),
+		good("an exclude pattern of 512 characters", d("excludePatterns", L{strings.Repeat("ä", 512)})),
 		good("a variable that is null", d("vars", O{"n": nil})),
 		good("every default", O{"sync": O{"defaults": O{
 			"excludePatterns": L{"**/*.bak", "docs/", "{a,b}/**"}, "vars": O{"site": "north", "a-b/c": ""}, "syncPeriod": 3600,
@@ -57,6 +63,9 @@ func profiles() []Case {
 		bad("a profile without mappings", field+"mappings", all(O{"site": O{}})),
 		bad("a profile with an empty list of mappings", field+"mappings", all(O{"site": O{"mappings": L{}}})),
 		bad("a profile with 65 mappings", field+"mappings", all(O{"site": O{"mappings": times(65, func(int) any { return mapping })}})),
+		agentOnly("a schema does not look from a mapping at what prunes it", "a mirror of the whole data directory", field+"mappings[0].destination",
+			all(O{"site": O{"prune": "mirror", "mappings": L{O{"source": "a", "destination": "."}}}})),
+		good("a mirror of one file", all(O{"site": O{"prune": "mirror", "mappings": L{O{"source": "a", "destination": "a", "type": "file"}}}})),
 		agentOnly(noKeys, "a profile whose name has a space", "spec.sync.profiles[my site]", all(O{"my site": O{"mappings": L{mapping}}})),
 		bad("a profile's sync period of 0", field+"syncPeriod", with("syncPeriod", 0)),
 		agentOnly(noPatterns, "a profile's broken exclude pattern", field+"excludePatterns[0]", with("excludePatterns", L{"{"})),

@@ -244,7 +244,7 @@ func (y *yard) commit(n int) (id string, err error) {
 // watch keeps an eye on all GatewaySyncs, over a connection that is not counted.
 func (y *yard) watch(ctx context.Context) error {
 	var err error
-	y.syncs, err = kube.GatewaySyncs(y.admin.Dynamic, "").Informer(nil, 0, func(string, string) {
+	y.syncs, err = kube.GatewaySyncs(y.admin.Dynamic, "").Informer(nil, func(string, string) {
 		select {
 		case y.changed <- struct{}{}:
 		default:

@@ -96,7 +96,10 @@ func TestTheDefaultVersionIsThatOfTheModuleFile(t *testing.T) {
 		require.NoError(t, err)
 		assert.Contains(t, string(mod), "\tk8s.io/kubernetes "+version+"\n", file)
 	}
-	_, err := c.Kubernetes(t.Context(), "v1.2.3")
+	mod, err := os.ReadFile(filepath.Join(c.Module, "test", "argocd", "go.mod"))
+	require.NoError(t, err)
+	assert.Contains(t, string(mod), "\t"+argoCDModule+" v"+argoCDVersion+"\n")
+	_, err = c.Kubernetes(t.Context(), "v1.2.3")
 	assert.ErrorContains(t, err, `there are ["v1.34.4" "v1.37.1"]`)
 }
 
@@ -118,13 +121,13 @@ func TestTheKeyOfABuildChangesWithWhatGoesIntoIt(t *testing.T) {
 // The modules of Kubernetes and of what else the cluster is made of must not become part of this one.
 func TestNestedModulesStayOutOfThisOne(t *testing.T) {
 	c := cache(t)
-	for _, name := range []string{"kubernetes", "coredns", "kwok", "kind"} {
-		assert.FileExists(t, filepath.Join(c.Module, "test", "cluster", name, "go.mod"))
-		assert.FileExists(t, filepath.Join(c.Module, "test", "cluster", name, "go.sum"))
+	for _, name := range []string{"cluster/kubernetes", "cluster/coredns", "cluster/kwok", "cluster/kind", "argocd", "argocd/kustomize"} {
+		assert.FileExists(t, filepath.Join(c.Module, "test", name, "go.mod"))
+		assert.FileExists(t, filepath.Join(c.Module, "test", name, "go.sum"))
 	}
 	mod, err := os.ReadFile(filepath.Join(c.Module, "go.mod"))
 	require.NoError(t, err)
-	for _, heavy := range []string{"k8s.io/kubernetes ", "github.com/coredns/coredns ", "sigs.k8s.io/kwok ", "sigs.k8s.io/kind "} {
+	for _, heavy := range []string{"k8s.io/kubernetes ", "github.com/coredns/coredns ", "sigs.k8s.io/kwok ", "sigs.k8s.io/kind ", "github.com/argoproj/", "sigs.k8s.io/kustomize/kustomize/"} {
 		assert.NotContains(t, string(mod), heavy)
 	}
 }

@@ -83,20 +83,22 @@ func kubernetesLinking(version string) string {
 
 // CoreDNS returns the path of the cluster's DNS server.
 func (c *Cache) CoreDNS(ctx context.Context) (string, error) {
-	return c.nested(ctx, "coredns", ".", "-s -w")
+	return c.nested(ctx, "cluster/coredns", ".", "-s -w")
 }
 
 // Kwok returns the path of the program that simulates nodes.
 func (c *Cache) Kwok(ctx context.Context) (string, error) {
-	return c.nested(ctx, "kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
+	return c.nested(ctx, "cluster/kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
 }
 
 // Kind returns the path of kind, with which clusters are made of containers.
-func (c *Cache) Kind(ctx context.Context) (string, error) { return c.nested(ctx, "kind", ".", "-s -w") }
+func (c *Cache) Kind(ctx context.Context) (string, error) {
+	return c.nested(ctx, "cluster/kind", ".", "-s -w")
+}
 
-// nested builds a program of a nested module below test/cluster: its own, or one that it requires.
-func (c *Cache) nested(ctx context.Context, name, pkg, linking string) (string, error) {
-	source := filepath.Join(c.Module, "test", "cluster", name)
+// nested builds a program of a nested module below test: its own, or one that it requires.
+func (c *Cache) nested(ctx context.Context, module, pkg, linking string) (string, error) {
+	name, source := filepath.Base(module), filepath.Join(c.Module, "test", module)
 	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")}
 	if pkg == "." {
 		files = append(files, filepath.Join(source, "main.go"))

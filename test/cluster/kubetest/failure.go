@@ -20,29 +20,25 @@ func (c *Cluster) HasPrograms() bool { return c.programs != nil }
 // Stop asks a program to end and returns when it has ended.
 func (c *Cluster) Stop(t testing.TB, name string) {
 	t.Helper()
-	c.alone(t)
-	c.must(t, "stop", name, c.programs.Stop(name))
+	c.tell(t, "stop", programs.Stop, name)
 }
 
 // Kill ends a program by SIGKILL and returns when it has ended.
 func (c *Cluster) Kill(t testing.TB, name string) {
 	t.Helper()
-	c.alone(t)
-	c.must(t, "kill", name, c.programs.Kill(name))
+	c.tell(t, "kill", programs.Kill, name)
 }
 
 // Pause freezes a program: connections to it stay open, and nobody answers.
 func (c *Cluster) Pause(t testing.TB, name string) {
 	t.Helper()
-	c.alone(t)
-	c.must(t, "pause", name, c.programs.Pause(name))
+	c.tell(t, "pause", programs.Pause, name)
 }
 
 // Resume lets a paused program go on.
 func (c *Cluster) Resume(t testing.TB, name string) {
 	t.Helper()
-	c.alone(t)
-	c.must(t, "resume", name, c.programs.Resume(name))
+	c.tell(t, "resume", programs.Resume, name)
 }
 
 // Start starts a program that has ended, as it ran before, and returns when it serves.
@@ -84,6 +80,13 @@ func (c *Cluster) PID(t testing.TB, name string) int {
 }
 
 // alone ends the test when others use the cluster, too.
+// tell does to a program of a cluster that is this test's alone.
+func (c *Cluster) tell(t testing.TB, verb string, do func(programs, string) error, name string) {
+	t.Helper()
+	c.alone(t)
+	c.must(t, verb, name, do(c.programs, name))
+}
+
 func (c *Cluster) alone(t testing.TB) {
 	t.Helper()
 	if c.shared {

@@ -215,6 +215,7 @@ func TestAKilledTestLeavesNothing(t *testing.T) {
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
+	t.Cleanup(func() { _ = holder.Process.Kill() }) // it is gone by then, as a rule
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if rest, ok := strings.CutPrefix(lines.Text(), "held "); ok {
@@ -222,15 +223,15 @@ func TestAKilledTestLeavesNothing(t *testing.T) {
 			break
 		}
 	}
+	require.Len(t, said, 5)
+	require.DirExists(t, said[0])
 	require.NoError(t, holder.Process.Kill())
 	assert.Error(t, holder.Wait())
-	require.Len(t, said, 5)
 	for _, field := range said[1:] {
 		pid, err := strconv.Atoi(field)
 		require.NoError(t, err)
 		assert.Eventually(t, func() bool { return !lives(t, pid) }, 10*time.Second, 10*time.Millisecond, "process %d outlived the test", pid)
 	}
-	require.DirExists(t, said[0])
 	kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
 	assert.NoDirExists(t, said[0], "the next control plane sweeps")
 }

@@ -56,12 +56,21 @@ func (c *Cluster) clientset() (*kubernetes.Clientset, error) {
 // it is deleted; nobody waits for that.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
+	return c.namespace(t, metav1.ObjectMeta{GenerateName: namespaceName(t.Name()) + "-"})
+}
+
+// NamespaceOf is a Namespace of a name that matters. On a cluster that tests share only one may want it.
+func (c *Cluster) NamespaceOf(t testing.TB, name string) string {
+	t.Helper()
+	return c.namespace(t, metav1.ObjectMeta{Name: name})
+}
+
+func (c *Cluster) namespace(t testing.TB, meta metav1.ObjectMeta) string {
+	t.Helper()
 	client := c.Client(t)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	made, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: namespaceName(t.Name()) + "-"},
-	}, metav1.CreateOptions{})
+	made, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("namespace: %v", err)
 	}

@@ -18,8 +18,11 @@ import (
 	"time"
 )
 
-// needed are the programs of the machine that nodes need, and the Debian packages that bring them.
-var needed = []struct{ program, pkg string }{
+// Need is a program of the machine, and the Debian package that brings it.
+type Need struct{ Program, Package string }
+
+// needed is what nodes need.
+var needed = []Need{
 	{"containerd", "containerd"},
 	{"ctr", "containerd"},
 	{"containerd-shim-runc-v2", "containerd"},
@@ -37,12 +40,17 @@ const cniPlugins = "/usr/lib/cni"
 // atMost bounds the installation of packages.
 const atMost = 10 * time.Minute
 
-// Install brings what is missing on this machine, if it can, and else says what that is.
+// Install brings what nodes need and is missing on this machine, if it can, and else says what that is.
 func Install(ctx context.Context, say io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster with nodes needs root: it makes network links, cgroups and mounts")
 	}
-	missing := missing()
+	return Bring(ctx, say, needed...)
+}
+
+// Bring installs the packages of what is missing on this machine, if it can, and else says what that is.
+func Bring(ctx context.Context, say io.Writer, needs ...Need) error {
+	missing := missing(needs)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -62,27 +70,27 @@ func Install(ctx context.Context, say io.Writer) error {
 			return err
 		}
 	}
-	if left := missingPrograms(); len(left) > 0 {
+	if left := missingPrograms(needs); len(left) > 0 {
 		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(missing, " "), strings.Join(left, " "))
 	}
 	return nil
 }
 
-func missing() []string {
+func missing(needs []Need) []string {
 	var pkgs []string
-	for _, n := range needed {
-		if _, err := exec.LookPath(n.program); err != nil && !slices.Contains(pkgs, n.pkg) {
-			pkgs = append(pkgs, n.pkg)
+	for _, n := range needs {
+		if _, err := exec.LookPath(n.Program); err != nil && !slices.Contains(pkgs, n.Package) {
+			pkgs = append(pkgs, n.Package)
 		}
 	}
 	return pkgs
 }
 
-func missingPrograms() []string {
+func missingPrograms(needs []Need) []string {
 	var programs []string
-	for _, n := range needed {
-		if _, err := exec.LookPath(n.program); err != nil {
-			programs = append(programs, n.program)
+	for _, n := range needs {
+		if _, err := exec.LookPath(n.Program); err != nil {
+			programs = append(programs, n.Program)
 		}
 	}
 	return programs

@@ -124,7 +124,7 @@ func TestStopKillAndAgain(t *testing.T) {
 func TestAProgramThatDoesNotListenIsKilled(t *testing.T) {
 	g := group(t)
 	require.NoError(t, g.Start(Program{
-		Name: "deaf", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done"},
+		Name: "deaf", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"},
 		StopIn: 100 * time.Millisecond,
 	}))
 	require.NoError(t, g.Wait(context.Background(), "trap", func(context.Context) error {

@@ -93,7 +93,13 @@ func (d *Dir) Remove() error {
 	if err := os.Rename(d.Path, gone); err != nil {
 		return errors.Join(err, d.lock.Close())
 	}
-	return errors.Join(os.RemoveAll(gone), d.lock.Close())
+	var err error
+	for range 10 { // whoever found it by its old name may just have put a lock of their own into it
+		if err = os.RemoveAll(gone); !errors.Is(err, unix.ENOTEMPTY) {
+			break
+		}
+	}
+	return errors.Join(err, d.lock.Close())
 }
 
 // Release gives the directory up and leaves it as it is.

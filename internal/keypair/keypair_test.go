@@ -1,8 +1,13 @@
-package certificate_test
+package keypair_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
+	"math/big"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,20 +16,22 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
-	"stoker.io/stoker/injector/certificate"
+	"stoker.io/stoker/internal/keypair"
 )
 
 // pair makes a pair as cert-manager would.
 func pair(t *testing.T) (cert, key []byte) {
 	t.Helper()
-	client := fake.NewClientset(configuration())
-	start(t, newOwn(client, time.Hour, time.Hour))
-	secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	return secret.Data["tls.crt"], secret.Data["tls.key"]
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: serial, NotAfter: time.Now().Add(time.Hour)}, &x509.Certificate{}, public, private)
+	require.NoError(t, err)
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
 func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
@@ -37,7 +44,7 @@ func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 	cert2, key2 := pair(t)
 	synctest.Test(t, func(t *testing.T) {
 		var ends []time.Time
-		m := certificate.NewMounted(dir, time.Minute, slog.New(slog.DiscardHandler), func(at time.Time) { ends = append(ends, at) })
+		m := keypair.NewMounted(dir, time.Minute, slog.New(slog.DiscardHandler), func(at time.Time) { ends = append(ends, at) })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- m.Run(ctx) }()

@@ -1,23 +1,29 @@
-package certificate
+// Package keypair serves a certificate that somebody else, such as cert-manager, puts into a directory and renews there.
+package keypair
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/pace"
 )
+
+var errNone = errors.New("there is no certificate yet")
 
 // maxFile bounds a file of the directory; a Secret holds no more.
 const maxFile = 1 << 20
 
-// Mounted serves the certificate that somebody else, such as cert-manager, puts into a directory as tls.crt and tls.key.
-// The webhook configuration is theirs too.
+// Mounted serves tls.crt and tls.key of a directory.
 type Mounted struct {
 	dir     string
 	every   time.Duration
@@ -53,19 +59,15 @@ func (m *Mounted) Run(ctx context.Context) error {
 			said = err.Error()
 			m.log.Error("the certificate cannot be served; the last good one stays", "error", err)
 		}
-		timer := time.NewTimer(m.every)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pace.Wait(ctx, m.every) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }
 
 func (m *Mounted) read() error {
 	var pair [2][]byte
-	for i, name := range []string{keyCert, keyKey} {
+	for i, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		var err error
 		if pair[i], err = file.Read(filepath.Join(m.dir, name), maxFile); err != nil {
 			return err
@@ -76,7 +78,7 @@ func (m *Mounted) read() error {
 	}
 	c, err := tls.X509KeyPair(pair[0], pair[1])
 	if err != nil {
-		return fmt.Errorf("%s and %s in %s: %w", keyCert, keyKey, m.dir, err)
+		return fmt.Errorf("%s and %s in %s: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, m.dir, err)
 	}
 	m.last = pair
 	m.serving.Store(&c)

@@ -1,0 +1,68 @@
+//go:build linux && !race
+
+// What is in this file enumerates, and starts nothing at the same time: `make test` runs it without the race detector, which
+// would only make it slow.
+
+package disk
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// F14: whatever the last step was, the next start finds one commit or the other, and nothing is lost.
+func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
+	for _, mode := range []struct {
+		name               string
+		cut, strict, quiet bool
+		plain              bool
+		copied             func(testing.TB, string)
+	}{
+		{name: "process dies"},
+		{name: "power cut, names kept in order", cut: true},
+		{name: "power cut, names kept by directory", cut: true, strict: true},
+		{name: "power cut, nothing to save", cut: true, strict: true, quiet: true},
+		{name: "process dies, no exchange", plain: true},
+		{name: "power cut, no exchange", cut: true, plain: true},
+		{name: "process dies, copied by file", copied: copyByFile},
+		{name: "process dies, copied by file, no exchange", plain: true, copied: copyByFile},
+		{name: "power cut, copied by file to where the inodes have the same numbers", cut: true, copied: copyToSameInodes},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			w := newCrashWorld()
+			w.plain = mode.plain
+			if w.quiet = mode.quiet; w.quiet {
+				w.gateways = nil
+			}
+			n := w.steps(t)
+			ends := map[bool]int{}
+			for stop := 1; stop <= n; stop += stride(1) {
+				ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+					root := w.build(t)
+					c := newPowerCut(t, root)
+					c.stop, c.strict = stop, mode.strict
+					_, err := w.run(t, root, c)
+					if stop < n-10 { // after the end only leftovers are cleared, and that may fail
+						require.Error(t, err)
+					}
+					if mode.cut {
+						c.cut()
+					}
+					if mode.copied != nil {
+						mode.copied(t, root)
+					}
+					ends[w.check(t, root)]++
+				})
+				if !ok {
+					return
+				}
+			}
+			assert.Positive(t, ends[true])
+			assert.Positive(t, ends[false])
+		})
+	}
+}

@@ -1,0 +1,88 @@
+//go:build linux
+
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// bind mounts a file or directory over another one until the test ends.
+func bind(t *testing.T, what, over string) {
+	t.Helper()
+	require.NoError(t, unix.Mount(what, over, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(over, 0)) })
+}
+
+func TestMountsNamesTheFilesThatAreMountsAndNothingElse(t *testing.T) {
+	if !inside(t, true) {
+		return
+	}
+	root, other := seeded(t), t.TempDir()
+	secret := filepath.Join(other, "secret")
+	for _, p := range []string{"config/a b\\c", "config/dir/x", "projects/p/x"} {
+		put(t, root, p, "beneath")
+	}
+	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
+	require.NoError(t, os.WriteFile(root+"-beside", nil, 0o600))
+	bind(t, secret, filepath.Join(root, "config/a b\\c"))
+	bind(t, other, filepath.Join(root, "config/dir"))
+	bind(t, secret, root+"-beside")
+	link := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.Symlink(root, link))
+	for _, at := range []string{root, link, root + "/"} {
+		got, err := Mounts(at)
+		require.NoError(t, err)
+		assert.Equal(t, []string{`config/a b\c`}, got)
+	}
+}
+
+// A mount that comes between the plan and the sync: everything is taken back, and the error says what it may be.
+func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
+	if !inside(t, true) {
+		return
+	}
+	root, one := seeded(t), text(map[string]string{"config/x": "1", "projects/p/a": "1"})
+	d := open(t, root, Options{})
+	apply(t, d, one)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
+	t.Run("mounted", func(t *testing.T) {
+		bind(t, secret, filepath.Join(root, "config/x"))
+		res, err := tryApply(t, d, text(map[string]string{"config/x": "2", "projects/p/a": "2"}))
+		require.ErrorIs(t, err, syscall.EBUSY)
+		require.ErrorContains(t, err, "config/x")
+		require.ErrorContains(t, err, "something was mounted there")
+		assert.False(t, res.Applied)
+		assert.Equal(t, "1", contents(t, root)["projects/p/a"])
+	})
+	assert.Equal(t, "1", contents(t, root)["config/x"], "what the mount hid is as it was")
+	assertNoLeftovers(t, root)
+}
+
+// A directory of ours that is empty now stays where something was mounted on it.
+func TestADirectoryThatBecameAMountStays(t *testing.T) {
+	if !inside(t, true) {
+		return
+	}
+	root, volume := seeded(t), t.TempDir()
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"config/mine/x": "1", "projects/p/a": "1"}))
+	put(t, volume, "x", "1")
+	t.Run("mounted", func(t *testing.T) {
+		bind(t, volume, filepath.Join(root, "config/mine"))
+		two := text(map[string]string{"projects/p/a": "2"})
+		res := apply(t, d, two)
+		assert.Equal(t, 1, res.Deleted)
+		assert.Equal(t, "2", contents(t, root)["projects/p/a"])
+		assert.NoFileExists(t, filepath.Join(volume, "x"))
+		assert.DirExists(t, filepath.Join(root, "config/mine"))
+		require.NoError(t, d.Close()) // it holds the mount's directory
+	})
+}

@@ -1,0 +1,143 @@
+//go:build linux
+
+package disk
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// lost lists what a run has saved.
+func lost(t *testing.T, d *Dir) []Lost {
+	t.Helper()
+	l, err := d.LostAndFound()
+	require.NoError(t, err)
+	return l
+}
+
+func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
+	if !inside(t, true) {
+		return
+	}
+	root := seeded(t)
+	for _, dir := range []string{"projects", "config/resources/core"} {
+		at := filepath.Join(root, dir)
+		require.NoError(t, unix.Mount("none", at, "tmpfs", 0, ""))
+		t.Cleanup(func() { assert.NoError(t, unix.Unmount(at, unix.MNT_DETACH)) })
+	}
+	d := open(t, root, Options{})
+	files := []string{"config/resources/core/x/c", "config/resources/other/c", "projects/p/deep/a"}
+	one, two := tree{}, tree{}
+	for _, f := range files {
+		one[f], two[f] = file{content: "1"}, file{content: "2"}
+	}
+	apply(t, d, one)
+	for _, f := range files {
+		put(t, root, f, "the gateway's "+f)
+		require.NoError(t, os.Chmod(filepath.Join(root, f), 0o640))
+	}
+	require.Equal(t, len(files), apply(t, d, two).Saved)
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/p")))
+
+	entries := lost(t, d)
+	for _, l := range entries {
+		require.NoError(t, d.Restore(l))
+		fi, err := os.Stat(filepath.Join(root, l.Path))
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o640), fi.Mode().Perm(), "a copy on another mount keeps it, too: %s", l.Path)
+		assert.Equal(t, "the gateway's "+l.Path, contents(t, root)[l.Path])
+	}
+	assert.NoDirExists(t, filepath.Join(root, "projects", ownDir))
+	assert.NoDirExists(t, filepath.Join(root, "config/resources/core", ownDir))
+
+	d.o.around = func(e effect, do func() error) error {
+		if e.op == "chmod" && strings.Contains(e.path, lostDir) { // there are file systems without modes
+			return unix.EPERM
+		}
+		return do()
+	}
+	assert.Equal(t, len(files), apply(t, d, one).Saved, "the bytes are what counts")
+
+	// The folder of a sync that was cut short is not the restore's to remove.
+	staging := filepath.Join(root, "projects", ownDir, stagingDir)
+	require.NoError(t, os.MkdirAll(staging, 0o700))
+	require.NoError(t, d.Restore(entries[2]))
+	assert.DirExists(t, staging)
+	assertNoLeftovers(t, root)
+}
+
+// A key that only its owner may read is nobody else's to read after a restore; a script can still be run.
+func TestARestoredFileHasTheModeThatItHad(t *testing.T) {
+	for _, mode := range []os.FileMode{0o600, 0o644, 0o755, 0o400} {
+		root := seeded(t)
+		d := open(t, root, Options{})
+		apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+		put(t, root, "projects/p/a", "of the gateway")
+		require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), mode))
+		require.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Saved)
+		require.NoError(t, d.Restore(lost(t, d)[0]))
+		fi, err := os.Stat(filepath.Join(root, "projects/p/a"))
+		require.NoError(t, err)
+		assert.Equal(t, mode, fi.Mode().Perm())
+		assert.Equal(t, "of the gateway", contents(t, root)["projects/p/a"])
+	}
+}
+
+// Linux takes any bytes as a name, and JSON does not.
+func TestANameThatIsNoUTF8ComesBackFromLostAndFoundAsItWas(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+	names := []string{"projects/p/caf\xe8.txt", "projects/p/caf\xe9.txt", "projects/p/caf\ufffd.txt"}
+	changes := &plan.Changes{To: text(map[string]string{"x": "y"}).id()}
+	for _, name := range names {
+		put(t, root, name, "the only copy of "+name)
+		st, err := d.Stat(name)
+		require.NoError(t, err)
+		id, err := d.BlobID(name)
+		require.NoError(t, err)
+		changes.List = append(changes.List, plan.Change{Op: plan.Delete, Path: name, Found: st, FoundID: id, Conflict: true})
+	}
+	s, err := d.Stage(t.Context(), changes, nil, func(io.Writer, plan.Change) error { return nil })
+	require.NoError(t, err)
+	res, err := s.Apply(t.Context(), d.Manifest().Header())
+	require.NoError(t, err)
+	entries := lost(t, d)
+	require.Len(t, entries, len(names))
+	for i, l := range entries {
+		assert.Equal(t, names[i], l.Path)
+		assert.Equal(t, res.Lost[i].File, l.File)
+		f, err := d.OpenLost(l)
+		require.NoError(t, err)
+		b, err := io.ReadAll(f)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		assert.Equal(t, "the only copy of "+names[i], string(b))
+		require.NoError(t, d.Restore(l))
+		assert.Equal(t, string(b), contents(t, root)[names[i]])
+	}
+}
+
+func TestAnIndexWhoseRawNameIsNotThatOfItsPathIsReadByThePath(t *testing.T) {
+	const file = "20261120T063000.000Z-0123456/projects/p/caf\ufffd"
+	for _, l := range []Lost{
+		{Path: "projects/p/caf\ufffd", RawPath: []byte("config/secret\xe9"), File: file},
+		{Path: "projects/p/other", RawPath: []byte("projects/p/caf\xe9"), File: file},
+		{Path: "projects/p/other\ufffd", RawPath: []byte("projects/p/other\xe9"), File: file},
+		{Path: "projects/p/caf\ufffd", File: file},
+		{RawPath: []byte("/")},
+	} {
+		assert.Equal(t, l, l.exact())
+	}
+	saved := Lost{Path: "projects/p/caf\ufffd", RawPath: []byte("projects/p/caf\xe9"), File: file + ".1"}
+	assert.Equal(t, "20261120T063000.000Z-0123456/projects/p/caf\xe9.1", saved.exact().File, "the second of that name in one run")
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A gateway that saves a file as most do, by a rename over it, before any one step of a sync that replaces it: that
+// version is live or in lost+found, and so is the one before it unless the gateway itself replaced it; also where the
+// sync is taken back, or the process dies two steps later, and where the file system cannot exchange.
+func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
+	const path = "projects/p/a"
+	for _, plain := range []bool{false, true} {
+		for _, end := range []string{"delivered", "taken back", "dies", "dies while taken back"} {
+			t.Run(fmt.Sprintf("plain=%v %s", plain, end), func(t *testing.T) {
+				at := 1
+				for saved := true; saved; at++ {
+					root := seededIn(t, memory(t))
+					d, err := Open(root, Options{around: quick, plain: plain})
+					require.NoError(t, err)
+					apply(t, d, text(map[string]string{path: "1", "projects/p/b": "1"}))
+					put(t, root, path, "gateway 1")
+					kept := []string{"gateway 1", "gateway 2"}
+					n, dead := 0, false
+					d.o.around = func(e effect, do func() error) error {
+						if n++; n == at {
+							live, err := os.ReadFile(filepath.Join(root, path))
+							if err == nil && string(live) == "gateway 1" {
+								kept = kept[1:]
+							}
+							put(t, root, path+".tmp", "gateway 2")
+							assert.NoError(t, os.Rename(filepath.Join(root, path+".tmp"), filepath.Join(root, path)))
+						}
+						switch back := end == "taken back" || end == "dies while taken back"; {
+						case dead, n == at+2 && (end == "dies" || end == "dies while taken back"):
+							dead = true
+							return errCut
+						case back && e.op == "create" && e.path == ownDir+"/"+manifestFile+".new":
+							return errors.New("not now")
+						}
+						return quick(e, do)
+					}
+					two := text(map[string]string{path: "2", "projects/p/b": "2"})
+					_, _ = tryApply(t, d, two) // how it ends is not the matter here
+					if saved = n >= at; !saved {
+						kept = kept[:1]
+					}
+					require.NoError(t, d.Close())
+					d, err = Open(root, Options{around: quick, plain: plain})
+					require.NoError(t, err)
+					all := everything(t, root)
+					for _, k := range kept {
+						require.Contains(t, all, k, "saved before step %d", at)
+					}
+					assertNoLeftovers(t, root)
+					apply(t, d, two)
+					assert.Equal(t, "2", contents(t, root)[path])
+					all = everything(t, root)
+					for _, k := range kept {
+						require.Contains(t, all, k, "saved before step %d, and after the next sync", at)
+					}
+					require.NoError(t, d.Close())
+				}
+				assert.Greater(t, at, 30)
+			})
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package disk
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Git makes a file of a directory or the other way round, and nothing else lies in the directories above, which are all
+// ours: they are not taken away beneath what comes. A sync that fails after it leaves all as it was.
+func TestAFileAndADirectoryThatTakeEachOthersPlaceNeedNoNeighbour(t *testing.T) {
+	inner := "projects/p/ignition/scripts"
+	for name, change := range map[string]struct{ from, to []string }{
+		"a directory becomes a file":              {[]string{inner + "/code.py"}, []string{inner}},
+		"a deep directory becomes a file":         {[]string{inner + "/a/b/code.py", inner + "/a/c"}, []string{inner}},
+		"a file becomes a directory":              {[]string{inner}, []string{inner + "/code.py"}},
+		"a file becomes a deep directory":         {[]string{inner}, []string{inner + "/a/b/code.py"}},
+		"one each way":                            {[]string{inner, "projects/p/x/y/z"}, []string{inner + "/code.py", "projects/p/x/y"}},
+		"a directory becomes a file, one is left": {[]string{inner + "/code.py", "projects/p/ignition/a/b"}, []string{inner}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seededIn(t, memory(t))
+			fail := ""
+			d := open(t, root, Options{around: func(e effect, do func() error) error {
+				if e.op == "create" && e.path == fail {
+					return errors.New("not now")
+				}
+				return quick(e, do)
+			}})
+			start := snapshot(t, root)
+			of := func(paths []string, content string) tree {
+				m := map[string]string{}
+				for _, p := range paths {
+					m[p] = content
+				}
+				return text(m)
+			}
+			one, two := of(change.from, "1"), of(change.to, "2")
+			apply(t, d, one)
+			before := snapshot(t, root)
+
+			fail = ownDir + "/" + manifestFile + ".new"
+			_, err := tryApply(t, d, two)
+			require.ErrorContains(t, err, "not now")
+			assert.Equal(t, before, snapshot(t, root), "taken back")
+
+			fail = ""
+			apply(t, d, two)
+			for p, f := range two {
+				assert.Equal(t, f.content, contents(t, root)[p])
+			}
+			assert.Empty(t, planFor(t, d, two).List)
+			assertManifest(t, d)
+			assertNoLeftovers(t, root)
+			apply(t, d, tree{})
+			assert.Equal(t, start, snapshot(t, root), "no directory of ours is left behind")
+		})
+	}
+}

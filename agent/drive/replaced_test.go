@@ -1,0 +1,241 @@
+package drive
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// delivered is a loop that has delivered two commits to a data directory, each with its own title.
+type delivered struct {
+	t             *testing.T
+	loop          *Loop
+	src           *wants
+	now           time.Time
+	data          string
+	first, second plan.ID
+	commit        func(title string) plan.ID
+}
+
+const titled = "projects/line/project.json"
+
+func deliveredTwice(t *testing.T, between func(data string)) *delivered {
+	t.Helper()
+	dir := t.TempDir()
+	d := &delivered{t: t, data: filepath.Join(dir, "data"), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), src: &wants{}}
+	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
+	git := gitserver.NewRepo(t, filepath.Join(dir, "git"))
+	url, err := repo.ParseURL(git.Dir)
+	require.NoError(t, err)
+	remote, err := repo.NewRemote(url, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(t, err)
+	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
+	require.NoError(t, err)
+	log := slog.New(slog.DiscardHandler)
+	engine := sync.New(sync.Config{DataDir: d.data, Store: store, Log: log, Limits: plan.DefaultLimits})
+	t.Cleanup(func() {
+		assert.NoError(t, engine.Close())
+		assert.NoError(t, store.Close())
+	})
+	d.loop = New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return d.now }, Engine: engine,
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g")})
+	d.commit = func(title string) plan.ID {
+		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
+		require.NoError(t, err)
+		d.src.wish.Order = &Order{Commit: id, Ref: "main", Name: "refs/heads/main", Peers: sync.Peers{Remote: remote},
+			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+		d.turn()
+		d.runs(id, title)
+		return id
+	}
+	d.first = d.commit("one")
+	between(d.data)
+	d.second = d.commit("two")
+	return d
+}
+
+// turn lets a period pass.
+func (d *delivered) turn() State {
+	d.t.Helper()
+	d.loop.Turn(d.t.Context(), d.src, false)
+	d.now = d.now.Add(d.loop.Period)
+	return d.loop.State()
+}
+
+func (d *delivered) runs(commit plan.ID, title string) {
+	d.t.Helper()
+	s := d.loop.State()
+	require.Equal(d.t, sync.Synced, s.Phase, s.Line())
+	assert.Equal(d.t, commit, s.Commit)
+	b, err := os.ReadFile(filepath.Join(d.data, titled))
+	require.NoError(d.t, err)
+	assert.JSONEq(d.t, `{"title": "`+title+`"}`, string(b), "INV5: what is said lies on the disk")
+}
+
+func remove(t *testing.T, data string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		require.NoError(t, os.RemoveAll(filepath.Join(data, name)))
+	}
+}
+
+func copied(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(to, 0o755))
+	out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+func TestABackupOfTheGatewayThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	remove(t, d.data, ".stoker")
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of a backup"}`), 0o600))
+	d.turn()
+	d.runs(d.second, "two")
+}
+
+func TestAnOlderVolumeThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *testing.T) {
+	older := filepath.Join(t.TempDir(), "older")
+	d := deliveredTwice(t, func(data string) { copied(t, data, older) })
+	remove(t, d.data, ".stoker", "projects", "config")
+	copied(t, older, d.data)
+	d.turn()
+	d.runs(d.second, "two")
+
+	// Where nothing may be written it is said what lies there now.
+	remove(t, d.data, ".stoker", "projects", "config")
+	copied(t, older, d.data)
+	d.src.wish.Leave = true
+	d.src.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
+	s := d.turn()
+	assert.Equal(t, d.first, s.Commit, s.Line())
+	assert.Nil(t, s.Report, "what came of the sync to the other one says nothing of this one")
+}
+
+// A copy that goes over what lies there leaves every inode where it was.
+func TestAnOlderVolumeThatIsCopiedOverTheOneInUseIsBroughtToTheTarget(t *testing.T) {
+	older := filepath.Join(t.TempDir(), "older")
+	d := deliveredTwice(t, func(data string) { copied(t, data, older) })
+	copied(t, older, d.data)
+	d.turn()
+	d.runs(d.second, "two")
+	d.commit("three")
+}
+
+func TestAManifestThatIsDamagedUnderTheAgentStopsNothing(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	path := filepath.Join(d.data, ".stoker/manifest")
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[20] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of who knows whom"}`), 0o600))
+	d.turn() // it is seen
+	d.turn() // and begun with anew
+	d.runs(d.second, "two")
+	d.commit("three")
+}
+
+// Nobody may be told for ever that the files are what was written when that cannot be seen.
+func TestFilesThatCannotBeLookedAtAreNotCalledSynced(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	d.loop.Period = time.Hour
+	look := func(err error) State {
+		d.loop.looked(err)
+		d.loop.publish()
+		return d.loop.State()
+	}
+	denied := errors.New("look at projects: permission denied")
+	assert.Equal(t, sync.Synced, look(denied).Phase, "once it may have gone away at that moment")
+	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "it is tried again soon")
+	s := look(denied)
+	assert.Equal(t, sync.Error, s.Phase)
+	assert.Equal(t, v1alpha1.ReasonWriteFailed, s.Reason)
+	assert.Contains(t, s.Message, denied.Error())
+	assert.Equal(t, d.second, s.Commit)
+	assert.Equal(t, v1alpha1.ReasonNoSpace, look(failure.New(v1alpha1.ReasonNoSpace, "no room")).Reason)
+	d.loop.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "nobody leads"}}
+	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "what keeps it from following is graver")
+	d.loop.wish.Problems = nil
+	assert.Equal(t, sync.Synced, look(nil).Phase)
+	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
+	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted anew")
+}
+
+func TestAVolumeThatIsEmptiedWhileTheAgentRunsIsNotCalledSynced(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	remove(t, d.data, ".stoker", "projects", "config")
+	for range 3 {
+		s := d.turn()
+		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason, s.Line())
+		assert.Equal(t, sync.Pending, s.Phase)
+		assert.True(t, s.Commit.IsZero(), s.Line())
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
+	d.turn()
+	d.runs(d.second, "two")
+}
+
+func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	was := d.loop.State().Report
+	for range 10 {
+		assert.Same(t, was, d.turn().Report)
+	}
+}
+
+// What is tried again after a repair that could not be is that repair: who asks meanwhile hears one thing.
+func TestARepairThatCannotBeIsSaidUntilItIsDone(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	o := *d.src.wish.Order
+	o.Profile.DriftPolicy = v1alpha1.DriftRepair
+	d.src.wish.Order = &o
+	d.turn()
+	d.runs(d.second, "two")
+	file := filepath.Join(d.data, titled)
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(file, "of-the-gateway"), nil, 0o600))
+	var said []sync.Phase
+	for range 60 {
+		if s := d.turn(); len(said) == 0 || said[len(said)-1] != s.Phase {
+			said = append(said, s.Phase)
+		}
+	}
+	assert.Equal(t, []sync.Phase{sync.Error}, said)
+	assert.Zero(t, d.loop.drift.repairs, "it was none yet")
+
+	require.NoError(t, os.RemoveAll(file))
+	require.NoError(t, os.WriteFile(file, []byte(`{"title": "by hand"}`), 0o600))
+	for range 60 {
+		if d.turn().Phase == sync.Synced {
+			break
+		}
+	}
+	d.runs(d.second, "two")
+	assert.Equal(t, 1, d.loop.drift.repairs)
+	assert.Greater(t, d.loop.drift.due.Sub(d.now), -d.loop.Period, "and the next look has its pause")
+	for range 3 {
+		d.turn()
+	}
+	assert.Zero(t, d.loop.drift.repairs, "nothing was changed since")
+}

@@ -1,0 +1,119 @@
+package lead
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestGitThatIsAwayMakesNoGatewayUnready(t *testing.T) {
+	s := newScene(t, 2)
+	s.asks("t1", commitA)
+	s.takes(0)
+	s.takes(1)
+	s.write()
+	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused")
+	st := s.after(time.Hour).write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "what was asked for is handled")
+	s.Ref.Desired.RequestedAt = "t2"
+	st = s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "git may be back: it was not asked since")
+}
+
+// A wave, a Job or a person waits for what was asked for, and none of them for ever.
+func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused")
+	s.after(time.Hour).write()
+
+	asked := func(at string) { s.Ref.Desired.RequestedAt, s.Ref.Answered = at, at }
+	for _, at := range []string{"t1", "t2"} {
+		asked(at)
+		st := s.after(time.Minute).write()
+		assert.Equal(t, "False/GitUnreachable", condition(st, v1alpha1.ConditionReady), at)
+		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
+		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced), "the gateways run what they ran")
+		assert.Equal(t, "2/2", st.GatewaysReady)
+		assert.Empty(t, st.LastHandledRequest)
+		assert.Empty(t, s.told(), at)
+		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each has its own")
+		s.Ref.Looked = false // of the next lead
+		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
+
+		st = s.after(time.Second).write()
+		assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), at)
+		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), at)
+		assert.Contains(t, messageOf(st, v1alpha1.ConditionStalled), "GitUnreachable: refused")
+		assert.Equal(t, []string{"SyncFailed"}, s.told(), at)
+		before := *st
+		assert.Equal(t, before, *s.after(time.Hour).write(), at)
+		s.Ref.Looked = true
+	}
+
+	s.Ref.Err = nil
+	s.asks("t2", commitB)
+	st := s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	s.takes(0)
+	s.takes(1)
+	st = s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "t2", st.LastHandledRequest)
+}
+
+// Jobs that are tried again, and pushes, ask more often than the deadline is long.
+func TestRequestsThatComeWhileGitIsAwayDoNotMoveTheDeadlineOfThoseBefore(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")
+	var began, asked time.Time
+	stalled := 0
+	for i := range 30 {
+		at := fmt.Sprint("t", i)
+		s.Ref.Desired.RequestedAt = at
+		st := s.write()
+		if i > 0 {
+			assert.NotEqual(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "%d: the one before was not answered", i)
+		}
+		asked = s.Now
+		s.Ref.Answered = at
+		st = s.after(30 * time.Second).write()
+		if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReconciling); c != nil {
+			began = c.LastTransitionTime.Time
+			assert.Less(t, s.Now.Sub(began), v1alpha1.DefaultProgressDeadline)
+		}
+		for range 4 {
+			st = s.after(time.Minute - 7*time.Second).write()
+			if condition(st, v1alpha1.ConditionStalled) != "" {
+				stalled++
+			}
+		}
+		if s.Now.Sub(began) >= v1alpha1.DefaultProgressDeadline {
+			assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&s.GatewaySync.Status, v1alpha1.ConditionStalled), "since %s, asked %s", began, asked)
+		}
+	}
+	assert.Greater(t, stalled, 8, "it is told again and again")
+
+	s.Ref.Err = nil
+	s.asks("t29", commitA)
+	s.takes(0)
+	s.takes(1)
+	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
+}
+
+func TestAPausedFleetWaitsForNoGit(t *testing.T) {
+	s := newScene(t, 1)
+	s.pauses(true)
+	s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")
+	s.Ref.Desired.RequestedAt, s.Ref.Answered = "t1", "t1"
+	assert.Equal(t, "True/Paused", condition(s.write(), v1alpha1.ConditionReady))
+}

@@ -1,0 +1,98 @@
+package lead
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// A pause changes no file: what ran before it runs, and that is no news.
+func TestAFleetThatIsPausedWhereItIsStaysReadyAndPausingItIsNoSync(t *testing.T) {
+	s := newScene(t, 3)
+	s.write()
+	for _, paused := range []bool{true, false, true} {
+		s.annotates(paused)
+		st := s.write()
+		assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady), "no agent has answered yet")
+		for i := range s.Reports {
+			assert.Empty(t, s.told())
+			s.hears(i)
+			st = s.write()
+		}
+		assert.Empty(t, s.told())
+		want := "True/Synced"
+		if paused {
+			want = "True/Paused"
+		}
+		assert.Equal(t, want, condition(st, v1alpha1.ConditionReady))
+		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced))
+		assert.Equal(t, "3/3", st.GatewaysReady)
+		assert.Equal(t, v1alpha1.Reason(want[len("True/"):]), st.DiscoveredGateways[0].Reason)
+	}
+
+	s.moves(commitB)
+	s.hears(0)
+	st := s.write()
+	assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
+	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "paused; 0 of 3 gateways run main at bbbbbbb")
+	assert.Equal(t, commitA, st.LastGood.Commit)
+	s.annotates(false)
+	for i := range s.Reports {
+		s.takes(i)
+	}
+	st = s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, commitB, st.LastGood.Commit)
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
+}
+
+// A profile is paused alone for maintenance: its gateway is stopped, and cannot say what it runs.
+func TestAPausedGatewayThatCannotBeAskedIsPausedWithoutADeadlineUntilItIsResumed(t *testing.T) {
+	for _, c := range []struct {
+		phase  v1alpha1.GatewaySyncState
+		reason v1alpha1.Reason
+	}{
+		{v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway},
+		{v1alpha1.GatewayPending, v1alpha1.ReasonWaitingForCommissioning},
+		{v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden},
+	} {
+		t.Run(string(c.reason), func(t *testing.T) {
+			s := newScene(t, 2)
+			s.write()
+			const at = "2026-01-02T12:00:01.000000001Z"
+			s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt, s.report(0).HandledRequest = at, at, at, at
+			r := s.report(1)
+			r.Phase, r.Reason, r.Message, r.Paused = c.phase, c.reason, "port 8088 is closed", true
+			for range 3 {
+				st := s.write()
+				assert.Empty(t, s.told(), "a person did that")
+				assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
+				assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "1 of 2 gateways run main at aaaaaaa; gw-1: paused; "+string(c.reason)+": port 8088 is closed")
+				assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
+				assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+				assert.Equal(t, v1alpha1.GatewayHeld, st.DiscoveredGateways[1].SyncStatus)
+				assert.Equal(t, v1alpha1.ReasonPaused, st.DiscoveredGateways[1].Reason)
+				assert.Equal(t, commitA, st.DiscoveredGateways[1].SyncedCommit)
+				assert.Equal(t, at, st.LastHandledRequest, "nothing follows from a request for what is paused")
+				s.after(v1alpha1.DefaultProgressDeadline)
+			}
+
+			r.Paused = false
+			st := s.write()
+			assert.Equal(t, "True/"+string(c.reason), condition(st, v1alpha1.ConditionReconciling))
+			assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "it begins when it is resumed")
+			s.takes(1)
+			assert.Equal(t, "True/Synced", condition(s.after(time.Minute).write(), v1alpha1.ConditionReady))
+		})
+	}
+}
+
+func TestWhatIsWrongWithTheSpecOfAPausedGatewayIsSaid(t *testing.T) {
+	s := newScene(t, 1)
+	s.fails(0, v1alpha1.ReasonProfileNotFound, "profile x is not there")
+	s.report(0).Paused = true
+	assert.Equal(t, "True/ProfileNotFound", condition(s.write(), v1alpha1.ConditionStalled))
+}

@@ -1,0 +1,95 @@
+package lead
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// validate says what is wrong with a spec, and by name what only the gateways of a profile would refuse.
+func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error) {
+	all := plan.Validate(gs)
+	if len(all) == 0 {
+		return nil, nil
+	}
+	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
+	}
+	flawed = map[string]error{}
+	one := *gs
+	for name, p := range gs.Spec.Sync.Profiles {
+		one.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{name: p}
+		if errs := plan.Validate(&one); len(errs) > 0 {
+			flawed[name] = errs.ToAggregate()
+		}
+	}
+	if len(flawed) == 0 { // it is of no profile
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", all.ToAggregate())
+	}
+	return flawed, nil
+}
+
+// used makes the spec invalid where a gateway has a flawed profile. One that is only being written stops nobody.
+func (w *writer) used() {
+	used := map[string]bool{}
+	for i := range w.rows {
+		used[w.rows[i].profile()] = true
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(w.Flawed)) {
+		if used[name] {
+			errs = append(errs, w.Flawed[name])
+		}
+	}
+	if w.Invalid == nil && len(errs) > 0 {
+		w.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "%w", utilerrors.NewAggregate(errs))
+	}
+}
+
+// profile is the profile of a gateway; of one that has not reported, what its pod asks for.
+func (g *gateway) profile() string {
+	if g.Profile != "" {
+		return g.Profile
+	}
+	for _, p := range g.pods {
+		if name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationProfile); name != "" {
+			return name
+		}
+	}
+	return v1alpha1.DefaultProfile
+}
+
+func (w *writer) profiles() {
+	if w.Invalid != nil {
+		w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionFalse,
+			failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error())
+		return
+	}
+	var valid, flawed []string
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(w.GatewaySync.Spec.Sync.Profiles)) {
+		if err := w.Flawed[name]; err != nil {
+			flawed, errs = append(flawed, name), append(errs, err)
+		} else {
+			valid = append(valid, name)
+		}
+	}
+	message := "service-path mode: the spec has no profiles"
+	switch {
+	case len(valid) > 0:
+		message = "valid: " + list(valid)
+	case len(flawed) > 0:
+		message = "valid: none"
+	}
+	if len(flawed) > 0 {
+		message += fmt.Sprintf("; used by no gateway, and wrong: %s: %v", list(flawed), utilerrors.NewAggregate(errs))
+	}
+	w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionTrue, v1alpha1.ReasonProfilesValid, message)
+}

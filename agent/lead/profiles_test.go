@@ -1,0 +1,86 @@
+package lead
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func mapping(source string) v1alpha1.SyncProfile {
+	return v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: source, Destination: "projects"}}}
+}
+
+// Who writes the next profile stops no gateway of another one.
+func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
+	const wrong = "spec.sync.profiles[next].mappings[0].source"
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 2)
+		now := func() *v1alpha1.GatewaySyncStatus {
+			poke(p.wake)
+			time.Sleep(5 * time.Second)
+			gs, _ := p.sync()
+			return &gs.Status
+		}
+		p.lead(func() {
+			st := now()
+			assert.Equal(t, "valid: default", messageOf(st, v1alpha1.ConditionProfilesValid))
+
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["next"] = mapping("lines/{{.Vars.line") })
+			st = now()
+			assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), "valid: default; used by no gateway, and wrong: next: "+wrong)
+			assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+			assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"] = mapping("{{end}}") })
+			st = now()
+			assert.Equal(t, "False/ProfilesInvalid", condition(st, v1alpha1.ConditionReady))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "spec.sync.profiles[default]")
+			assert.NotContains(t, messageOf(st, v1alpha1.ConditionReady), "next", "what concerns nobody yet is not in the way of what does")
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"] = mapping("projects") })
+			assert.Equal(t, "True/Synced", condition(now(), v1alpha1.ConditionReady))
+
+			p.mu.Lock()
+			p.report(1).Profile = "next"
+			p.mu.Unlock()
+			st = now()
+			assert.Equal(t, "False/ProfilesInvalid", condition(st, v1alpha1.ConditionProfilesValid))
+			assert.Equal(t, "True/ProfilesInvalid", condition(st, v1alpha1.ConditionStalled))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), wrong)
+		})
+	})
+}
+
+func TestAPodThatHasNotReportedHasTheProfileThatItAsksFor(t *testing.T) {
+	for asked, want := range map[string]string{"": "True/ProfilesValid", "default": "True/ProfilesValid", "next": "False/ProfilesInvalid"} {
+		s := newScene(t, 1)
+		s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
+		s.pod("gw-1").Annotations[v1alpha1.AnnotationProfile] = asked
+		s.Flawed, s.Invalid = validate(s.GatewaySync)
+		assert.Equal(t, want, condition(s.write(), v1alpha1.ConditionProfilesValid), asked)
+	}
+}
+
+func TestProfilesThatAreAllWrongAndNobodysYetAreSaid(t *testing.T) {
+	s := newScene(t, 0)
+	s.GatewaySync.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"b": mapping("{{if}}"), "a": mapping("{{end}}")}
+	s.Flawed, s.Invalid = validate(s.GatewaySync)
+	st := s.write()
+	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
+	assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), "valid: none; used by no gateway, and wrong: a, b: [spec.sync.profiles[a]")
+}
+
+func TestWhatTheObjectItselfMayNotSayIsInvalidWhoeverUsesIt(t *testing.T) {
+	s := newScene(t, 1)
+	p := mapping("projects")
+	p.Prune = "mirrored"
+	s.GatewaySync.Spec.Sync.Profiles["next"] = p
+	s.Flawed, s.Invalid = validate(s.GatewaySync)
+	assert.Empty(t, s.Flawed)
+	assert.Equal(t, "False/ProfilesInvalid", condition(s.write(), v1alpha1.ConditionReady))
+}

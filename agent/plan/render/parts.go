@@ -1,0 +1,107 @@
+package render
+
+import (
+	"strings"
+	"text/template/parse"
+)
+
+// Part is what stands between two slashes of a text that was rendered. Slashes that its actions give separate nothing.
+type Part struct {
+	Text string
+	// Made tells that an action gave it, or a block that came out as nothing: it may be empty without anybody having meant that.
+	Made bool
+}
+
+// What stands around the outcome of actions and of blocks while a text is cut into parts.
+const (
+	actionBegins, actionEnds = '\x02', '\x03'
+	blockBegins, blockEnds   = '\x0e', '\x0f'
+	marks                    = "\x02\x03\x0e\x0f"
+)
+
+// Parts renders a short template, as Text does, and cuts it at the slashes of the template's own text. A text with control
+// characters is one part: no path has them.
+func Parts(name, text string, f *Facts) ([]Part, error) {
+	rendered, _, err := Text(name, text, f)
+	if err != nil || !strings.Contains(text, "{{") || strings.ContainsAny(rendered, marks) {
+		return []Part{{Text: rendered}}, err
+	}
+	t, err := Parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range t.tmpl.Templates() {
+		if part.Tree != nil && part.Root != nil {
+			mark(part.Root)
+		}
+	}
+	marked, err := t.Execute(f, maxMade)
+	if err != nil {
+		return nil, err
+	}
+	var parts []Part
+	var now strings.Builder
+	made, within, before := false, 0, rune(0)
+	end := func() {
+		parts = append(parts, Part{now.String(), made})
+		made = false
+		now.Reset()
+	}
+	for _, c := range string(marked) {
+		switch {
+		case c == actionBegins:
+			within++
+			made = true
+		case c == actionEnds:
+			within--
+		case c == blockEnds:
+			made = made || before == blockBegins
+		case c == blockBegins:
+		case c == '/' && within == 0:
+			end()
+		default:
+			now.WriteRune(c)
+		}
+		before = c
+	}
+	end()
+	return parts, nil
+}
+
+// mark puts marks around what gives something in a list of nodes.
+func mark(list *parse.ListNode) {
+	if list == nil {
+		return
+	}
+	text := func(c rune) parse.Node {
+		return &parse.TextNode{NodeType: parse.NodeText, Pos: list.Pos, Text: []byte(string(c))}
+	}
+	var nodes []parse.Node
+	block := func(n parse.Node, lists ...*parse.ListNode) {
+		for _, inner := range lists {
+			mark(inner)
+		}
+		nodes = append(nodes, text(blockBegins), n, text(blockEnds))
+	}
+	for _, n := range list.Nodes {
+		switch n := n.(type) {
+		case *parse.ActionNode:
+			if len(n.Pipe.Decl) > 0 || calls(&parse.ListNode{NodeType: parse.NodeList, Nodes: []parse.Node{n}}, step) { // it gives nothing by itself
+				nodes = append(nodes, n)
+				continue
+			}
+			nodes = append(nodes, text(actionBegins), n, text(actionEnds))
+		case *parse.IfNode:
+			block(n, n.List, n.ElseList)
+		case *parse.WithNode:
+			block(n, n.List, n.ElseList)
+		case *parse.RangeNode:
+			block(n, n.List, n.ElseList)
+		case *parse.TemplateNode:
+			block(n)
+		default:
+			nodes = append(nodes, n)
+		}
+	}
+	list.Nodes = nodes
+}

@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Validate says what is wrong with a GatewaySync before any gateway is known: what v1alpha1.Validate says, and what else
+// ParseRules would refuse for whatever gateway: templates that do not parse, and paths that lead nowhere. What a template
+// gives is known with a gateway only.
+func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
+	errs := v1alpha1.Validate(gs)
+	if len(errs) > 0 {
+		return errs // what is said twice is read once
+	}
+	profiles := field.NewPath("spec", "sync", "profiles")
+	for _, name := range slices.Sorted(maps.Keys(gs.Spec.Sync.Profiles)) {
+		for i, m := range gs.Spec.Sync.Profiles[name].Mappings {
+			mapping := profiles.Key(name).Child("mappings").Index(i)
+			errs = append(errs, pathErrors(mapping.Child("source"), m.Source)...)
+			errs = append(errs, pathErrors(mapping.Child("destination"), m.Destination)...)
+			for j, p := range m.Patches {
+				for _, key := range slices.Sorted(maps.Keys(p.Set)) {
+					errs = append(errs, templateErrors(mapping.Child("patches").Index(j).Child("set").Key(key), string(p.Set[key]))...)
+				}
+			}
+		}
+	}
+	return errs
+}
+
+func pathErrors(path *field.Path, text string) field.ErrorList {
+	if render.IsTemplate([]byte(text)) {
+		return templateErrors(path, text)
+	}
+	if _, err := ParsePath(text); err != nil {
+		return refused(path, err)
+	}
+	return nil
+}
+
+func templateErrors(path *field.Path, text string) field.ErrorList {
+	if !render.IsTemplate([]byte(text)) {
+		return nil
+	}
+	if _, err := render.Parse("it", text); err != nil {
+		return refused(path, err)
+	}
+	return nil
+}
+
+// refused says what an agent would say; the value is in that where it helps.
+func refused(path *field.Path, err error) field.ErrorList {
+	return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("%.500v", err))}
+}

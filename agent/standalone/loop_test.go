@@ -1,0 +1,107 @@
+package standalone
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// desk is a Loop whose GatewaySync a person edits.
+type desk struct {
+	t    *testing.T
+	loop *Loop
+	repo *gitserver.Repo
+}
+
+func newDesk(t *testing.T) *desk {
+	dir := t.TempDir()
+	return &desk{t: t, repo: gitserver.NewRepo(t, filepath.Join(dir, "git")), loop: New(Config{
+		File: filepath.Join(dir, "line-1.yaml"), Gateway: Identity{Name: "line-1"}, Log: slog.New(slog.DiscardHandler),
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"),
+	})}
+}
+
+// saved is the wish that follows when the file says this.
+func (d *desk) saved(annotations, ref, spec, profile string) drive.Wish {
+	d.t.Helper()
+	require.NoError(d.t, os.WriteFile(d.loop.File, []byte(fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {annotations: {%s}}
+spec:
+  git: {repo: %q, ref: %q}
+  sync: {profiles: {default: {mappings: [{source: a, destination: projects}]%s}}}
+%s
+`, annotations, d.repo.Dir, ref, profile, spec)), 0o600))
+	return d.loop.Look(d.t.Context(), true)
+}
+
+// What is on the disk was made for the old ref, of the old repository, by the old profile: all that stays until git has
+// said what is there now.
+func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
+	const mirror = ", prune: mirror"
+	d := newDesk(t)
+	w := d.saved("", "nowhere", "", "")
+	require.Len(t, w.Problems, 1)
+	assert.True(t, w.Order.Commit.IsZero())
+	assert.Equal(t, "nowhere", w.Order.Ref)
+
+	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
+	good := d.saved("", "main", "", "").Order
+	require.Equal(t, first, good.Commit.String())
+
+	for _, w := range []drive.Wish{
+		d.saved("", "mian", "", ""),
+		d.saved("", "mian", "", mirror),
+		d.saved("stoker.io/requested-ref: v9", "main", "", mirror),
+		d.saved(`stoker.io/requested-ref: "-x"`, "main", "", mirror),
+	} {
+		require.Len(t, w.Problems, 1)
+		assert.Equal(t, v1alpha1.ReasonRefNotFound, w.Problems[0].Reason)
+		assert.Same(t, good, w.Order)
+	}
+
+	// A person's hand on the brake counts at once, and so does a request to repair.
+	stopped := d.saved("stoker.io/force-sync: now", "mian", "  paused: true", mirror).Order
+	assert.Same(t, stopped, d.loop.Look(t.Context(), false).Order, "the same one is not delivered again")
+	want := *good
+	want.Profile.Paused, want.ForceID = true, "now"
+	assert.Equal(t, want, *stopped)
+	want = *good
+	assert.Equal(t, want, *d.saved("", "mian", "", mirror).Order)
+
+	d.repo.Branch("mian", first)
+	next := d.saved("", "mian", "", mirror)
+	assert.Empty(t, next.Problems)
+	assert.Equal(t, "mian", next.Order.Ref)
+	assert.Equal(t, v1alpha1.PruneMirror, next.Order.Profile.Prune)
+}
+
+// A volume that was away for a moment comes back without an event, and the file with the bytes that it had.
+func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
+	d := newDesk(t)
+	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
+	require.Empty(t, d.saved("", "main", "", "").Problems)
+
+	require.NoError(t, os.Rename(d.loop.File, d.loop.File+".away"))
+	w := d.loop.Look(t.Context(), false)
+	require.Len(t, w.Problems, 1)
+	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, w.Problems[0].Reason)
+	assert.Equal(t, first, w.Order.Commit.String())
+
+	require.NoError(t, os.Rename(d.loop.File+".away", d.loop.File))
+	w = d.loop.Look(t.Context(), false)
+	assert.Empty(t, w.Problems)
+	assert.Equal(t, first, w.Order.Commit.String())
+	assert.Same(t, w.Order, d.loop.Look(t.Context(), false).Order, "it is delivered once")
+}

@@ -1,0 +1,60 @@
+package sync_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// A commit that a new gateway cannot be given is no good either at one where its files lie already, by a copy or by
+// whatever brought them before.
+func TestWhatLiesThereAlreadyIsValidatedLikeWhatIsWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, content string
+		reason        v1alpha1.Reason
+	}{
+		"a pointer":    {"image.png", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n", v1alpha1.ReasonLFSPointer},
+		"broken JSON":  {"other.json", `{"broken": `, v1alpha1.ReasonConfigSyntaxError},
+		"a bad shape":  {"in/resource.json", `{"scope":"G","version":1,"files":[]}`, v1alpha1.ReasonConfigSyntaxError},
+		"a large file": {"large.json", `"` + strings.Repeat("x", 1<<20) + `"`, v1alpha1.ReasonLimitExceeded},
+		"a good file":  {"good.json", `{}`, v1alpha1.ReasonSynced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			edits := append(first(), gitserver.Write(viewDir+"/"+c.file, c.content))
+			b.push(edits...)
+			at := filepath.Join(b.data, viewDir, c.file)
+			for _, there := range []bool{true, false} {
+				if there {
+					require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
+					require.NoError(t, os.WriteFile(at, []byte(c.content), 0o644))
+				} else {
+					require.NoError(t, os.Remove(at))
+				}
+				for _, dry := range []bool{true, false} {
+					b.target.Profile.DryRun = dry
+					r := b.sync()
+					switch {
+					case c.reason != v1alpha1.ReasonSynced:
+						assert.Equal(t, c.reason, r.Reason, "there %v, dry run %v: %s", there, dry, r)
+						assert.Zero(t, r.Files.Total, "nothing is ours")
+					case !dry:
+						assert.Equal(t, sync.Synced, r.Phase, "%s", r)
+					}
+				}
+				if c.reason == v1alpha1.ReasonSynced {
+					break
+				}
+			}
+		})
+	}
+}

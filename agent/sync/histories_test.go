@@ -1,0 +1,157 @@
+package sync_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// Commits, syncs, failovers and pauses of the copying in any order, and nobody who edits anything: a node that says Synced or
+// Standby has the files of that commit, and names what git does not have; and none is held or fails.
+func TestWhoeverOfAPairSaysSyncedHasTheCommitInAnyHistory(t *testing.T) {
+	if os.Getenv(flipEnv) != "" {
+		t.Skip("the histories are long, and were lived through without")
+	}
+	policies := []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins}
+	for _, seed := range []uint64{2, 14, 15, 28, 34, 58} {
+		policy := policies[seed%3]
+		t.Run(fmt.Sprintf("%d %s", seed, policy), func(t *testing.T) { newHistory(t, seed, policy).run(40) })
+	}
+}
+
+type history struct {
+	pair
+	t      *testing.T
+	dice   *rand.Rand
+	nodes  [2]*bench
+	looked [2]bool // since the last failover
+	want   map[string]string
+	log    []string
+}
+
+func newHistory(t *testing.T, seed uint64, policy v1alpha1.ConflictPolicy) *history {
+	h := &history{pair: newPair(t, simulator.Options{}), t: t, dice: rand.New(rand.NewPCG(seed, 7)), looked: [2]bool{true, true}, want: map[string]string{}}
+	h.nodes = [2]*bench{h.master, h.backup}
+	for _, b := range h.nodes {
+		b.target.Profile.ConflictPolicy = policy
+	}
+	h.commit(map[string]string{
+		"projects/line/project.json":         project("", false),
+		"config/resources/core/kept.txt":     "so that the source stays",
+		"config/resources/external/kept.txt": "this one, too",
+		view:                                 `{"n":0}`,
+		viewDir + "/resource.json":           listing("view.json"),
+	})
+	h.master.synced()
+	h.backup.standby()
+	return h
+}
+
+func listing(file string) string {
+	return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{}}`
+}
+
+func (h *history) say(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf(format, args...))
+}
+
+func (h *history) run(steps int) {
+	for range steps {
+		switch k := h.dice.IntN(12); {
+		case k < 4:
+			h.change()
+		case k < 10:
+			h.sync(h.dice.IntN(2))
+		case k < 11 && h.looked == [2]bool{true, true}:
+			h.Failover(true)
+			h.looked = [2]bool{}
+			h.say("failover")
+		case k == 11:
+			paused := h.dice.IntN(2) == 0
+			h.Pause(paused)
+			require.NoError(h.t, h.Replicate())
+			h.say("copying paused: %t", paused)
+		}
+	}
+}
+
+// resources maps the resources that come and go to their file.
+var resources = map[string]string{
+	viewDir: "view.json",
+	"projects/line/com.inductiveautomation.perspective/views/two": "view.json",
+	db: "config.json", external: "config.json",
+}
+
+// change makes, changes or removes one of the resources in git.
+func (h *history) change() {
+	dir := slices.Sorted(maps.Keys(resources))[h.dice.IntN(len(resources))]
+	file := resources[dir]
+	edits := map[string]string{dir + "/" + file: "", dir + "/resource.json": ""}
+	if h.dice.IntN(4) > 0 {
+		edits[dir+"/"+file], edits[dir+"/resource.json"] = fmt.Sprintf(`{"n":%d}`, h.dice.IntN(4)), listing(file)
+	}
+	if h.dice.IntN(3) == 0 {
+		edits["projects/line/README.md"] = fmt.Sprint(len(h.log))
+	}
+	h.commit(edits)
+}
+
+// commit pushes contents; "" deletes.
+func (h *history) commit(edits map[string]string) {
+	var list []gitserver.Edit
+	for _, path := range slices.Sorted(maps.Keys(edits)) {
+		content := edits[path]
+		_, there := h.want[path]
+		switch {
+		case content != "":
+			h.want[path] = content
+			list = append(list, gitserver.Write(path, content))
+		case there:
+			delete(h.want, path)
+			list = append(list, gitserver.Delete(path))
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	id := h.push(list...)
+	h.say("%s: %v", id.Short(), edits)
+}
+
+func (h *history) sync(node int) {
+	b := h.nodes[node]
+	b.target.Repair = h.dice.IntN(5) == 0
+	r := b.sync()
+	h.looked[node] = true
+	h.say("node %d (repair %t): %s", node, b.target.Repair, r)
+	if r.Phase == sync.Pending {
+		return
+	}
+	require.Contains(h.t, []sync.Phase{sync.Synced, sync.Standby}, r.Phase, h)
+	require.Equal(h.t, b.target.Commit, r.Commit, h)
+	for path, content := range h.want {
+		got := b.read(path)
+		if strings.HasSuffix(path, "resource.json") && got != "" {
+			continue // the gateway signs it
+		}
+		require.Equal(h.t, content, got, "node %d, %s\n%s", node, path, h)
+	}
+	for dir, file := range resources {
+		if path := dir + "/" + file; h.want[path] == "" && b.read(path) != "" {
+			require.Contains(h.t, r.Message, dir, "node %d, %s is there and not in git\n%s", node, path, h)
+		}
+	}
+}
+
+func (h *history) String() string { return strings.Join(h.log, "\n") }

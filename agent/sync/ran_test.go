@@ -1,0 +1,105 @@
+package sync_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+const asked = "GET /StatusPing"
+
+func TestAVolumeThatHoldsTheTargetIsSyncedOnceTheGatewayOfItsPodRanAndIsNotAskedForAgain(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.target.Start = "one"
+	b.push(first()...)
+	b.synced()
+	b.gw.ResetRequests()
+	b.synced()
+	b.again()
+	b.synced()
+	assert.Empty(t, b.gw.Requests(), "an agent that starts again beside a gateway that ran has nothing to ask")
+
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.synced() // what becomes of it later its probes say
+	b.target.Start = "two"
+	for range 2 {
+		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		assert.Equal(t, b.target.Commit, r.Commit)
+		assert.Contains(t, r.Message, "was not seen running since its pod started")
+		b.again() // also by the next agent of this pod
+	}
+	require.NoError(t, b.gw.SetState(simulator.Starting))
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, b.gw.SetState(simulator.Commissioning))
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} { // a web server that comes up
+		f.Route, f.Times = asked, 1
+		require.NoError(t, b.gw.Fault(f))
+		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	}
+	b.gw.ResetRequests()
+	r := b.synced()
+	assert.Empty(t, r.Scans, "it read the files when it started")
+	assert.Equal(t, 1, b.gw.Count(asked))
+	assert.Len(t, b.gw.Requests(), 1)
+	b.synced()
+	b.again()
+	b.synced()
+	assert.Len(t, b.gw.Requests(), 1)
+}
+
+func TestAPodThatNobodyCanVerifyIsSyncedByItsFilesAlone(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start = "two"
+	b.peers.Token = false
+	b.synced()
+	b.peers.Gateway = nil
+	b.synced()
+}
+
+func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
+	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
+	b.push(first()...)
+	b.synced()
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start = "two"
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Len(t, b.gw.Requests(), 1)
+}
+
+func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	require.NoError(t, p.backup.gw.SetState(simulator.Down))
+	p.backup.target.Start = "two"
+	p.backup.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, p.backup.gw.SetState(simulator.Running))
+	p.backup.standby()
+}
+
+func TestWhatIsWrittenBeforeTheStartIsSyncedOnceTheGatewayRan(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start, b.target.BeforeStart = "two", true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.synced()
+}

@@ -1,0 +1,188 @@
+package sync_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const second = "projects/line/com.inductiveautomation.perspective/views/two"
+
+// ofPairs leaves out a test where the unknown that is turned is nothing to a pair: it takes its time.
+func ofPairs(t *testing.T) {
+	t.Helper()
+	if name := os.Getenv(flipEnv); !slices.Contains([]string{"", "SignConfig", "ReplicateAllFiles"}, name) {
+		t.Skip("a pair does not ask for " + name)
+	}
+}
+
+// Both nodes have the first commit; the backup's agent slept over the second one, which the pair copied, and sees the third.
+func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gitserver.Edit) pair {
+	t.Helper()
+	p := newPair(t, simulator.Options{})
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.ConflictPolicy = policy
+	}
+	p.push(append(first(), base...)...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(slept...)
+	p.master.synced()
+	p.push(then...)
+	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, "replicated files are not those of "+p.backup.target.Commit.Short())
+	return p
+}
+
+func TestANodeThatTakesOverBesideARevertBringsTheCommitBack(t *testing.T) {
+	ofPairs(t)
+	p := behind(t, "", nil, []gitserver.Edit{gitserver.Write(view, `{"bad": 1}`)}, []gitserver.Edit{gitserver.Write(view, `{"one": 1}`)})
+	p.Failover(true)
+	r := p.backup.synced()
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
+	assert.Equal(t, 2, r.Files.Saved, "the view, and its resource.json with it")
+	p.master.standby()
+	assert.Equal(t, `{"one": 1}`, p.master.read(view))
+	assert.Zero(t, p.backup.synced().Files.Saved)
+}
+
+func TestWhatThePairBroughtIsNobodysEditUnderAnyPolicy(t *testing.T) {
+	ofPairs(t)
+	edits := func(edits ...gitserver.Edit) []gitserver.Edit { return edits }
+	for _, policy := range []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins} {
+		t.Run(string(policy), func(t *testing.T) {
+			p := behind(t, policy,
+				edits(gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")),
+					gitserver.Write("config/resources/core/kept.txt", "so that the source stays")),
+				edits(gitserver.Write(view, `{"two": 2}`), gitserver.Write(db+"/config.json", `{"url": "other"}`),
+					gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json")),
+				edits(gitserver.Write(view, `{"three": 3}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
+					gitserver.Write(second+"/view.json", `{"three": 3}`), gitserver.Write(second+"/resource.json", listing("view.json"))))
+			p.Failover(true)
+			assert.Zero(t, p.backup.synced().Files.Kept)
+			p.master.standby()
+			for _, b := range []*bench{p.backup, p.master} {
+				assert.Equal(t, `{"three": 3}`, b.read(view))
+				assert.Equal(t, `{"three": 3}`, b.read(second+"/view.json"))
+				assert.Empty(t, b.read(db+"/config.json"))
+			}
+		})
+	}
+}
+
+// A node that has the commit is copied over by one that is behind: it is not there any more, neither on standby nor when it
+// takes over once more.
+func TestANodeThatWasCopiedOverIsWholeAgainWhenItTakesOver(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.Pause(true)
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.master.synced()
+	p.Failover(true)
+	p.Pause(false)
+	require.NoError(t, p.Replicate())
+	require.Equal(t, `{"one": 1}`, p.master.read(view))
+	r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.True(t, r.Paired)
+	p.Failover(true)
+	r = p.master.synced()
+	assert.True(t, r.Paired, "it is asked again")
+	assert.Equal(t, `{"two": 2}`, p.master.read(view))
+}
+
+// What a person changed on the active node and the pair copied is waited for at first, for nothing tells it from what a
+// commit brought; then it is drift. A failover brings the commit.
+func TestDriftThatThePairCopiedIsWaitedForAWhileAndSaid(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := time.Now()
+	p.backup.engine.Now = func() time.Time { return now }
+	p.push(append(first(), night()...)...)
+	p.master.synced()
+	p.backup.standby()
+	p.master.put(view, `{"mine": 1}`)
+	require.NoError(t, p.Replicate())
+	require.Equal(t, `{"mine": 1}`, p.backup.read(view))
+
+	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	p.master.synced()
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	now = now.Add(4 * time.Minute)
+	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, viewDir)
+	now = now.Add(time.Minute)
+	r = p.backup.standby()
+	assert.Contains(t, r.Message, "that were changed on the gateway ("+viewDir)
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "also by a look that has nothing to do")
+
+	p.push(gitserver.Write(db+"/config.json", `{"url": "third"}`))
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.master.synced()
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "it was waited for once")
+	p.master.put(view, `{"mine": 2}`)
+	require.NoError(t, p.Replicate())
+	p.push(gitserver.Write(db+"/config.json", `{"url": "fourth"}`))
+	p.master.synced()
+	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+
+	p.Failover(true)
+	assert.NotZero(t, p.backup.synced().Files.Saved)
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
+}
+
+// A view that a commit brought and the next one took away, while the backup's agent looked at neither, is nobody's to delete:
+// it is said for as long as it lies there.
+func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
+	p.master.synced()
+	assert.NotContains(t, p.backup.standby().Message, "came by the pair", "what lay there at first is nobody's")
+	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	p.master.synced()
+	p.push(gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json"))
+	assert.Contains(t, p.backup.standby().Message, "1 resources came by the pair and are in no commit that this node met ("+second)
+	p.Failover(true)
+	for range 2 {
+		assert.Contains(t, p.backup.synced().Message, second+" first")
+	}
+	r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, second, "this one knows that it has to go")
+
+	require.NoError(t, os.RemoveAll(filepath.Join(p.backup.data, second)))
+	require.NoError(t, p.Replicate())
+	assert.NotContains(t, p.backup.synced().Message, second)
+	p.master.standby()
+
+	p.push(gitserver.Write(second+"/view.json", `{"good": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	assert.NotContains(t, p.backup.synced().Message, "came by the pair")
+	assert.NotContains(t, p.master.standby().Message, "came by the pair")
+}
+
+// A gateway that does not answer for a moment has not lost its place by that.
+func TestAnActiveBackupThatDoesNotSayItsPlaceKeepsIt(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.Failover(true)
+	p.backup.synced()
+	p.backup.put(view, `{"mine": 1}`)
+	require.NoError(t, p.backup.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500}))
+	r := p.backup.synced()
+	assert.True(t, r.Paired)
+	p.backup.synced()
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "drift, and nobody took over")
+}

@@ -1,0 +1,107 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A dry run and a pause tell the gateway nothing. Of files that are there already they say no more than is known of it.
+
+// unasked ends a dry run.
+func (s *run) unasked(ctx context.Context) error {
+	if s.r.DryRun { // the plan is the answer
+		return nil
+	}
+	confirmed, err := s.confirmed(ctx)
+	if err != nil || confirmed {
+		return err
+	}
+	s.r.Phase, s.r.Reason, s.r.DryRun = Applied, v1alpha1.ReasonProgressing, true
+	s.r.Message = fmt.Sprintf("dry run, the gateway was asked for nothing: the files of %s are on the disk, and it has not confirmed them", s.t.Commit.Short())
+	return nil
+}
+
+// paused ends a sync that is not to be. A gateway that runs the target all the same says so.
+func (s *run) paused(ctx context.Context) error {
+	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+	s.r.Phase = Held
+	d, err := s.open()
+	if err != nil {
+		return held
+	}
+	s.dir = d // what lies on the disk is said also while nothing is synced
+	if !s.there() {
+		return held
+	}
+	confirmed, err := s.confirmed(ctx)
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		return held
+	}
+	stays, err := s.stays(ctx)
+	if err != nil {
+		return err
+	}
+	if !stays {
+		return held
+	}
+	s.r.Phase, s.r.Reason = Synced, v1alpha1.ReasonPaused
+	if s.standby.on {
+		s.r.Phase = Standby
+	}
+	s.r.Message = "syncing is paused; " + s.t.Commit.Short() + " is there already"
+	return nil
+}
+
+// stays reports whether the node of a pair stands where it stood when its files were compared. Where it stands now is not kept: the
+// sync that comes after the pause has to find that out, and to compare them.
+func (s *run) stays(ctx context.Context) (bool, error) {
+	was, err := s.lastPlace()
+	if err != nil || was == "" {
+		return true, err
+	}
+	s.r.Paired = true
+	state, _ := s.look(ctx)
+	err = s.askPlace(ctx, state)
+	return s.standby.on == was.standby(), err
+}
+
+// there reports whether nothing at all would be done for the target's files. What cannot be told is not there.
+func (s *run) there() bool {
+	var err error
+	if s.rules, err = s.rulesAt(s.t.Ref, s.t.Commit); err != nil {
+		return false
+	}
+	if s.owed, err = loadOwed(s.dir); err != nil {
+		return false
+	}
+	if s.force, err = s.forced(); err != nil {
+		return false
+	}
+	return s.settled()
+}
+
+// confirmed reports whether the gateway took the files that are there, as far as anybody ever asks it; the error is of one that
+// was not seen running.
+func (s *run) confirmed(ctx context.Context) (bool, error) {
+	if s.peers.Gateway == nil || !s.peers.Token {
+		return true, nil
+	}
+	if err := s.owed.drop(s.dir); err != nil {
+		return false, err
+	}
+	if s.t.BeforeStart {
+		return false, s.notStarted()
+	}
+	if !s.ran() {
+		if err := s.awaitStart(ctx); err != nil {
+			return false, err
+		}
+	}
+	return s.owed.empty(), nil
+}

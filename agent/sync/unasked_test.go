@@ -1,0 +1,127 @@
+package sync_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// Who looks what would be done must not be told that all is well with a gateway that refused it.
+func TestADryRunOfFilesThatTheGatewayHasNotTakenIsNotSyncedAndTellsItNothing(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.gw.ClearFaults()
+
+	b.gw.ResetRequests()
+	b.target.Profile.DryRun = true
+	r := b.ended(sync.Applied, v1alpha1.ReasonProgressing)
+	assert.True(t, r.DryRun)
+	assert.NoError(t, r.Err, "it is answered, and nothing comes of trying again")
+	assert.Contains(t, r.Message, "has not confirmed them")
+	assert.Equal(t, b.target.Commit, r.Commit)
+	assert.Empty(t, b.gw.Requests())
+
+	b.target.Profile.DryRun = false
+	b.synced()
+	b.target.Profile.DryRun = true
+	b.synced()
+	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
+}
+
+func TestADryRunBesideAGatewayThatHasNotStartedIsNotSyncedBeforeItWasSeenRunning(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.target.Start = "one"
+	b.synced()
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start, b.target.Profile.DryRun = "two", true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.gw.ResetRequests()
+	b.synced()
+	assert.Equal(t, 1, b.gw.Count(asked))
+	assert.Len(t, b.gw.Requests(), 1)
+}
+
+// A pause keeps a gateway where it is: whether that is where it is to be does not change by it.
+func TestAPausedGatewayIsSyncedWhereItRunsTheTargetAndElseHeld(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	good := b.push(first()...)
+	b.target.Start = "one"
+	b.synced()
+	paused := func(phase sync.Phase, why string) *sync.Report {
+		t.Helper()
+		b.target.Profile.Paused = true
+		defer func() { b.target.Profile.Paused = false }()
+		r := b.sync()
+		require.Equal(t, phase, r.Phase, "%s: %s", why, r)
+		require.Equal(t, good, r.Commit, why)
+		require.Equal(t, v1alpha1.ReasonPaused, r.Reason, why)
+		return r
+	}
+	b.gw.ResetRequests()
+	r := paused(sync.Synced, "it runs the target")
+	require.NoError(t, r.Err)
+	assert.Empty(t, b.gw.Requests())
+
+	was := b.target
+	b.target.Profile.ExcludePatterns = []string{"**/*.md"}
+	paused(sync.Held, "other rules")
+	b.target = was
+	b.target.ForceID = "again"
+	paused(sync.Held, "a request to force a sync that was not dealt with")
+	b.target = was
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	paused(sync.Held, "another commit")
+
+	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.gw.ClearFaults()
+	good = b.target.Commit
+	paused(sync.Held, "the gateway has not confirmed it")
+	b.synced()
+	paused(sync.Synced, "it has")
+
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start, b.target.Profile.Paused = "two", true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	paused(sync.Synced, "it was seen running")
+}
+
+func TestAPausedNodeOfAPairSaysItsPlaceAndIsHeldWhereThatIsAnother(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	pause := func(on bool) { p.master.target.Profile.Paused, p.backup.target.Profile.Paused = on, on }
+	pause(true)
+	p.master.ended(sync.Synced, v1alpha1.ReasonPaused)
+	p.backup.ended(sync.Standby, v1alpha1.ReasonPaused)
+
+	// A failover meanwhile: what the pair copied is not compared before somebody resumes it.
+	p.Failover(true)
+	for range 2 {
+		p.backup.ended(sync.Held, v1alpha1.ReasonPaused)
+		p.master.ended(sync.Held, v1alpha1.ReasonPaused)
+	}
+	pause(false)
+	p.backup.synced()
+	p.master.standby()
+	pause(true)
+	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
+	p.master.ended(sync.Standby, v1alpha1.ReasonPaused)
+}

@@ -1,0 +1,262 @@
+package sync_test
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// Commits in which files and directories take each other's places, a gateway that writes, deletes and makes directories,
+// also while files are applied, other mappings, rules and restarts, in any order: no version of the gateway's is lost, no
+// sync fails but for what it is to refuse, and one that is Synced has the commit where it names no drift.
+func TestWhateverGitAndTheGatewayDoNothingIsLostAndSyncedIsSynced(t *testing.T) {
+	for _, seed := range []uint64{3, 6, 16, 22, 30} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { newWalk(t, seed).run(40) })
+	}
+}
+
+type walk struct {
+	t      *testing.T
+	dice   *rand.Rand
+	dir    string
+	remote *repo.Remote
+	git    *gitserver.Repo
+	store  *repo.Store
+	engine *sync.Engine
+	target sync.Target
+	want   map[string]string // by path in git
+	n      int
+	during func() // while files are applied
+	log    []string
+}
+
+// Few names, so that they meet.
+var walkPaths = []string{
+	"p/project.json", "p/v/view.json", "p/v/resource.json", "p/v", "p/w/data.bin", "q", "q/v", "q/v/x.txt", "r.txt", "r/s.txt", "p-x/y.txt", "p/v/in/deep.txt",
+}
+
+var walkMappings = [][]v1alpha1.Mapping{
+	{{Source: "a", Destination: "projects"}},
+	{{Source: "a", Destination: "projects"}, {Source: "b", Destination: "projects"}},
+	{{Source: "b", Destination: "projects"}, {Source: "a", Destination: "projects"}},
+	{{Source: "a", Destination: "projects"}, {Source: "b", Destination: "config/x"}},
+}
+
+func newWalk(t *testing.T, seed uint64) *walk {
+	w := &walk{t: t, dice: rand.New(rand.NewPCG(seed, 7)), dir: t.TempDir(), want: map[string]string{}}
+	w.git = gitserver.NewRepo(t, filepath.Join(w.dir, "git"))
+	u, err := repo.ParseURL(w.git.Dir)
+	require.NoError(t, err)
+	w.remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(w.data("config/resources/core"), 0o755))
+	w.open()
+	t.Cleanup(w.shut)
+	w.target = sync.Target{Ref: "main", Name: "refs/heads/main"}
+	w.target.Profile.Mappings = walkMappings[0]
+	w.commit(8)
+	return w
+}
+
+func (w *walk) data(path string) string { return filepath.Join(w.dir, "data", path) }
+
+func (w *walk) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *walk) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf(format+"\n%s", append(args, strings.Join(w.log[max(0, len(w.log)-40):], "\n"))...)
+}
+
+func (w *walk) open() {
+	var err error
+	w.store, err = repo.Open(filepath.Join(w.dir, "objects"), repo.StoreOptions{})
+	require.NoError(w.t, err)
+	log := slog.New(slog.DiscardHandler)
+	w.engine = sync.New(sync.Config{DataDir: w.data(""), Store: w.store, Log: log, Disk: disk.Options{Log: log}, Progress: func(step string, _, _ int) {
+		if do := w.during; do != nil && step == "apply" {
+			w.during = nil
+			do()
+		}
+	}})
+}
+
+func (w *walk) shut() {
+	require.NoError(w.t, w.engine.Close())
+	require.NoError(w.t, w.store.Close())
+}
+
+func (w *walk) content(who, path string) string {
+	w.n++
+	if strings.HasSuffix(path, "resource.json") {
+		return fmt.Sprintf(`{"scope":"G","files":[],"attributes":{},"by":"%s-%d"}`, who, w.n)
+	}
+	return fmt.Sprintf(`"%s-%d"`, who, w.n)
+}
+
+// commit changes some files of git; one that takes a directory's name, or is below another's, takes its place.
+func (w *walk) commit(changes int) {
+	for range changes {
+		p := []string{"a/", "b/"}[w.dice.IntN(2)] + walkPaths[w.dice.IntN(len(walkPaths))]
+		if there := slices.Sorted(maps.Keys(w.want)); len(there) > 4 && w.dice.IntN(3) == 0 {
+			delete(w.want, there[w.dice.IntN(len(there))])
+			continue
+		}
+		takePlace(w.want, p, w.content("git", p))
+	}
+	files := maps.Clone(w.want)
+	files["README"] = "so that it is never empty"
+	id, err := plan.ParseID(w.git.Orphan("c", gitserver.Files(files)))
+	require.NoError(w.t, err)
+	w.target.Commit = id
+	w.say("commit %s: %v", id.Short(), slices.Sorted(maps.Keys(w.want)))
+}
+
+func takePlace(files map[string]string, path, content string) {
+	maps.DeleteFunc(files, func(o, _ string) bool {
+		return strings.HasPrefix(o, path+"/") || strings.HasPrefix(path, o+"/")
+	})
+	files[path] = content
+}
+
+// gateway does something on the disk; what the moment does not allow is left.
+func (w *walk) gateway() {
+	p := "projects/" + walkPaths[w.dice.IntN(len(walkPaths))]
+	at := w.data(p)
+	fi, err := os.Lstat(at)
+	switch k := w.dice.IntN(8); {
+	case k < 5:
+		if os.MkdirAll(filepath.Dir(at), 0o755) == nil && (err != nil || !fi.IsDir()) {
+			content := w.content("gateway", p)
+			w.say("the gateway writes %s %s", p, content)
+			require.NoError(w.t, os.WriteFile(at+".tmp", []byte(content), 0o644))
+			require.NoError(w.t, os.Rename(at+".tmp", at))
+		}
+	case err != nil:
+	case k < 6:
+		w.say("the gateway removes %s", p)
+		require.NoError(w.t, os.RemoveAll(at))
+	case fi.Mode().IsRegular():
+		w.say("the gateway makes a directory of %s", p)
+		require.NoError(w.t, os.Remove(at))
+		require.NoError(w.t, os.Mkdir(at, 0o755))
+	}
+}
+
+func (w *walk) run(steps int) {
+	profile := &w.target.Profile
+	synced := 0
+	for step := range steps {
+		switch k := w.dice.IntN(12); {
+		case k < 5:
+			w.commit(1 + w.dice.IntN(3))
+		case k < 6:
+			profile.Mappings = walkMappings[w.dice.IntN(len(walkMappings))]
+			w.say("mappings %v", profile.Mappings)
+		case k < 7:
+			profile.Prune = []v1alpha1.Prune{v1alpha1.PruneOwned, v1alpha1.PruneMirror, v1alpha1.PruneNone}[w.dice.IntN(3)]
+			profile.ConflictPolicy = []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins}[w.dice.IntN(3)]
+			w.say("prune %s, %s", profile.Prune, profile.ConflictPolicy)
+		case k < 8:
+			w.shut()
+			if w.dice.IntN(2) == 0 {
+				w.say("the manifest is lost")
+				require.NoError(w.t, os.RemoveAll(w.data(".stoker/manifest")))
+			}
+			w.open()
+		default:
+			w.gateway()
+			w.gateway()
+		}
+		w.target.Repair, w.target.ForceID = w.dice.IntN(6) == 0, ""
+		if w.sync(step) == sync.Synced {
+			synced++
+			w.compare()
+		}
+	}
+	require.Greater(w.t, synced, steps/4, "it is not always held")
+}
+
+func (w *walk) sync(step int) sync.Phase {
+	before, meanwhile := w.versions(), false
+	w.during = nil
+	if w.dice.IntN(3) == 0 {
+		w.during = func() { w.gateway(); before, meanwhile = w.versions(), true }
+	}
+	r := w.engine.Sync(w.t.Context(), sync.Peers{Remote: w.remote}, w.target)
+	if r.Reason == v1alpha1.ReasonMassDeletion || meanwhile && r.Reason == v1alpha1.ReasonWriteFailed {
+		w.target.ForceID = fmt.Sprint(step)
+		w.say("%s; forced", r)
+		r = w.engine.Sync(w.t.Context(), sync.Peers{Remote: w.remote}, w.target)
+	}
+	w.say("→ %s", r)
+	after := w.versions()
+	for v, path := range before {
+		if _, kept := after[v]; !kept {
+			w.fail("lost: %s, which lay at %s", v, path)
+		}
+	}
+	if r.Reason == v1alpha1.ReasonWriteFailed {
+		w.fail("failed: %s", r)
+	}
+	return r.Phase
+}
+
+var version = regexp.MustCompile(`gateway-\d+`)
+
+// versions finds what the gateway wrote, with where it lies.
+func (w *walk) versions() map[string]string {
+	found := map[string]string{}
+	require.NoError(w.t, filepath.WalkDir(w.data(""), func(p string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || e.Name() == "manifest" || strings.HasSuffix(p, ".jsonl") {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		if v := version.Find(b); v != nil {
+			found[string(v)] = p
+		}
+		return err
+	}))
+	return found
+}
+
+// compare looks for each file of the commit where nothing says that the gateway's version stays.
+func (w *walk) compare() {
+	drift, err := w.engine.Drift(w.t.Context(), true)
+	require.NoError(w.t, err)
+	if w.target.Profile.ConflictPolicy == v1alpha1.ConflictGatewayWins || drift.Files > len(drift.Paths) {
+		return
+	}
+	want := map[string]string{}
+	for _, m := range w.target.Profile.Mappings {
+		for _, p := range slices.Sorted(maps.Keys(w.want)) {
+			if rest, ok := strings.CutPrefix(p, m.Source+"/"); ok {
+				takePlace(want, m.Destination+"/"+rest, w.want[p])
+			}
+		}
+	}
+	for p, content := range want {
+		if slices.ContainsFunc(drift.Paths, func(d disk.Drifted) bool { return d.Path == p }) {
+			continue
+		}
+		if b, err := os.ReadFile(w.data(p)); err != nil || string(b) != content {
+			w.fail("Synced, and no drift at %s: it has %q (%v), and git %q", p, b, err, content)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package application
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"stoker.io/stoker/internal/file"
+)
+
+// Self is where a Job looks for what it is.
+type Self struct {
+	Job Job
+	// PodInfo is the directory of a downward API volume with the files annotations and labels of the pod.
+	PodInfo string
+	// InstanceLabel is the label by which Argo CD marks its objects.
+	InstanceLabel string
+	// Client reads the Job itself, where that is allowed; nil for not.
+	Client kubernetes.Interface
+}
+
+// Application finds out by whose sync the Job was made: from what is said of its pod, which takes no rights, else from the
+// Job, which takes the right to get it.
+func (s Self) Application(ctx context.Context) (Name, error) {
+	for _, kind := range []string{"annotations", "labels"} {
+		pairs, err := podInfo(filepath.Join(s.PodInfo, kind))
+		if err != nil {
+			return Name{}, err
+		}
+		if name, ok := s.marked(pairs, pairs); ok {
+			return name, nil
+		}
+	}
+	if s.Job.Name == "" || s.Client == nil {
+		return Name{}, errors.New("nothing says which Application this is for: give --application NAMESPACE/NAME, or the environment variables JOB_NAME and POD_NAMESPACE and the right to get that Job")
+	}
+	job, err := s.Client.BatchV1().Jobs(s.Job.Namespace).Get(ctx, s.Job.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return Name{}, fmt.Errorf("which Application this is for stands on the Job %s, which cannot be read: give --application NAMESPACE/NAME: %w", s.Job, err)
+	case err != nil:
+		return Name{}, err
+	}
+	name, ok := s.marked(job.Annotations, job.Labels)
+	if !ok {
+		return Name{}, fmt.Errorf("the Job %s has neither the annotation %s nor the label %s of an Application: was it made by Argo CD? Give --application NAMESPACE/NAME", s.Job, TrackingAnnotation, s.InstanceLabel)
+	}
+	return name, nil
+}
+
+// marked reads the marks of Argo CD; the annotation counts before the label, which others write, too.
+func (s Self) marked(annotations, labels map[string]string) (Name, bool) {
+	if name, ok := FromTracking(annotations[TrackingAnnotation]); ok {
+		return name, true
+	}
+	if value := labels[s.InstanceLabel]; value != "" {
+		return FromInstance(value)
+	}
+	return Name{}, false
+}
+
+// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
+const maxPodInfo = 2 << 20
+
+// podInfo reads a file of a downward API volume: a line for each pair, name="value". No file is no pair.
+func podInfo(name string) (map[string]string, error) {
+	raw, err := file.Read(name, maxPodInfo)
+	switch {
+	case os.IsNotExist(err):
+		return map[string]string{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("what is said of this pod: %w", err)
+	}
+	return parsePairs(string(raw)), nil
+}
+
+// parsePairs passes over lines that are no pair.
+func parsePairs(text string) map[string]string {
+	pairs := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, quoted, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if value, err := strconv.Unquote(quoted); ok && err == nil {
+			pairs[name] = value
+		}
+	}
+	return pairs
+}

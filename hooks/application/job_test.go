@@ -1,0 +1,145 @@
+package application
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestAnApplicationIsNamedWithItsNamespaceOrInThatOfArgoCD(t *testing.T) {
+	for text, want := range map[string]Name{
+		"site": {"argocd", "site"}, "argocd/site": {"argocd", "site"}, "plant/site-1.a": {"plant", "site-1.a"},
+		"": {}, "/": {}, "a/": {}, "/a": {}, "a/b/c": {}, "A": {}, "a b": {}, "a_b": {}, "-": {}, strings.Repeat("a", 300): {},
+	} {
+		got, err := ParseName(text)
+		if want == (Name{}) {
+			assert.ErrorContains(t, err, "NAMESPACE/NAME", text)
+			continue
+		}
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got)
+	}
+}
+
+func TestATrackingAnnotationIsReadToItsFirstColon(t *testing.T) {
+	for id, want := range map[string]Name{
+		"site:batch/Job:plant/stoker-pre": {"argocd", "site"},
+		"site:batch/Job:plant/":           {"argocd", "site"}, // of an object whose name is generated
+		"apps_site:batch/Job:plant/x":     {"apps", "site"},
+		"site:":                           {"argocd", "site"},
+		"site":                            {}, // no annotation of Argo CD
+		"":                                {}, ":batch/Job:plant/x": {}, "_site:x": {}, "apps_:x": {}, "a_b_c:x": {}, "Site:x": {}, "a/b:x": {},
+	} {
+		got, ok := FromTracking(id)
+		assert.Equal(t, want != Name{}, ok, id)
+		if ok {
+			assert.Equal(t, want, got, id)
+		}
+	}
+	got, ok := FromInstance("apps_site")
+	assert.True(t, ok)
+	assert.Equal(t, Name{"apps", "site"}, got)
+}
+
+func TestTheNameThatArgoCDGivesAJobTellsRevisionPhaseAndStart(t *testing.T) {
+	start := time.Unix(1795150392, 0).UTC()
+	for name, want := range map[string]Made{
+		"stoker-pre-d71ae04-presync-1795150392":            {"d71ae04", "presync", start},
+		"stoker-d71ae04-sync-1795150392":                   {"d71ae04", "sync", start},
+		"a-b-c-0000000-postsync-1795150392":                {"0000000", "postsync", start},
+		"x-d71ae04-syncfail-1795150392":                    {"d71ae04", "syncfail", start},
+		"stoker-pre--presync-1795150392":                   {"", "presync", start}, // several sources
+		"stoker-pre-1.2.3-presync-1795150392":              {"", "presync", start}, // a chart
+		"stoker-pred71ae04-presync-1795150392":             {"", "presync", start}, // where does the revision begin?
+		"d71ae04-presync-1795150392":                       {"", "presync", start},
+		"stoker-sync-d71ae04-sync-1795150392":              {"d71ae04", "sync", start},
+		"stoker-d71ae04-presync-1-d71ae05-sync-1795150392": {"d71ae05", "sync", start},
+	} {
+		got, ok := ParseMade(name)
+		assert.True(t, ok, name)
+		assert.Equal(t, want, got, name)
+	}
+	for _, name := range []string{"", "stoker-wait", "stoker-d71ae04-presync-179515039", "stoker-d71ae04-presync-17951503921", "stoker-d71ae04-skip-1795150392", "presync-1795150392"} {
+		_, ok := ParseMade(name)
+		assert.False(t, ok, name)
+	}
+}
+
+func TestThePodOfAJobTellsTheJobWhereItsNameWasNotCut(t *testing.T) {
+	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", OfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
+	assert.Equal(t, "job", OfPod("job-abcde"))
+	for _, pod := range []string{"", "job", "job-abc", "job-ABCDE", "-abcde", strings.Repeat("a", 58) + "-abcde"} {
+		assert.Empty(t, OfPod(pod), pod)
+	}
+}
+
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{"stoker-pre-d71ae04-presync-1795150392", "site:batch/Job:plant/", "apps_site:", "-presync-0000000000", "plant/site", `argocd.argoproj.io/tracking-id="a:b"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if made, ok := ParseMade(s); ok {
+			assert.True(t, made.Revision == "" || len(made.Revision) == revisionDigits && strings.Contains(s, "-"+made.Revision+"-"+made.Phase+"-"))
+		}
+		for _, read := range []func(string) (Name, bool){FromTracking, FromInstance} {
+			if name, ok := read(s); ok {
+				again, err := ParseName(name.String())
+				assert.NoError(t, err)
+				assert.Equal(t, name, again)
+				assert.True(t, strings.HasPrefix(s, name.Name) || strings.HasPrefix(s, name.Namespace+"_"+name.Name))
+			}
+		}
+		assert.True(t, OfPod(s) == "" || strings.HasPrefix(s, OfPod(s)+"-"))
+		_ = parsePairs(s)
+	})
+}
+
+func TestAJobFindsItsApplicationInItsPodAndElseOnItself(t *testing.T) {
+	job := Job{Namespace: "plant", Name: "stoker"}
+	marked := func(annotations, labels map[string]string) *fake.Clientset {
+		return fake.NewClientset(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name, Annotations: annotations, Labels: labels}})
+	}
+	tracked := map[string]string{TrackingAnnotation: "apps_site:batch/Job:plant/stoker"}
+	info := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(info, name), []byte(text), 0o600))
+	}
+	find := func(s Self) (Name, error) {
+		s.Job, s.InstanceLabel = job, InstanceLabel
+		return s.Application(t.Context())
+	}
+
+	got, err := find(Self{PodInfo: info, Client: marked(tracked, map[string]string{InstanceLabel: "other"})})
+	require.NoError(t, err)
+	assert.Equal(t, Name{"apps", "site"}, got, "the annotation counts before the label")
+	got, err = find(Self{PodInfo: info, Client: marked(nil, map[string]string{InstanceLabel: "line"})})
+	require.NoError(t, err)
+	assert.Equal(t, Name{"argocd", "line"}, got)
+	_, err = find(Self{PodInfo: info, Client: marked(nil, nil)})
+	require.ErrorContains(t, err, "was it made by Argo CD?")
+	_, err = find(Self{PodInfo: info, Client: fake.NewClientset()})
+	require.ErrorContains(t, err, "cannot be read: give --application")
+	_, err = find(Self{PodInfo: info})
+	require.ErrorContains(t, err, "give --application")
+
+	write("labels", "batch.kubernetes.io/job-name=\"stoker\"\nno pair\n"+InstanceLabel+"=\"line-2\"")
+	got, err = find(Self{PodInfo: info})
+	require.NoError(t, err)
+	assert.Equal(t, Name{"argocd", "line-2"}, got)
+	write("annotations", "x=\"\\\"\\n\"\n"+TrackingAnnotation+"=\"site:batch/Job:plant/\"\n")
+	got, err = find(Self{PodInfo: info})
+	require.NoError(t, err)
+	assert.Equal(t, Name{"argocd", "site"}, got)
+	own := Self{Job: job, PodInfo: t.TempDir(), InstanceLabel: "example.com/app", Client: marked(nil, map[string]string{"example.com/app": "own-key"})}
+	got, err = own.Application(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, Name{"argocd", "own-key"}, got)
+}

@@ -1,0 +1,227 @@
+package application
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/giturl"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
+)
+
+var (
+	// ErrOvertaken means that the sync which made the Job is over: what it was made for is no longer asked for.
+	ErrOvertaken = errors.New("the sync that made this Job is over")
+	// ErrStale means that the Application did not say in time which revision it syncs.
+	ErrStale = errors.New("the Application does not say which revision it syncs")
+	// ErrOtherRepository means that the revision is none of the repository that was asked for.
+	ErrOtherRepository = errors.New("the revision is of another repository")
+)
+
+// Asked is what is asked about a sync.
+type Asked struct {
+	Application Name
+	Job         Job
+	// Repo is the repository whose commit is asked for.
+	Repo string
+	// Source tells which of several sources counts: its position from 1, as the argocd command line has it, or its address.
+	// "" is the one whose repository is Repo.
+	Source string
+	// Within bounds the wait until the Application speaks of this sync.
+	Within time.Duration
+}
+
+// Sync is what was found out.
+type Sync struct {
+	Application Name
+	// Commit is the whole commit that the sync brings.
+	Commit  string
+	Started metav1.Time
+}
+
+// pause between two looks. A sync says what it brings some two seconds after it has made its first hooks.
+const pause = 500 * time.Millisecond
+
+const maxLook = 10 * time.Second
+
+// Learn reads the Application until it speaks of the sync that made the Job.
+//
+// Argo CD writes that a new sync is running before it has replaced the result of the last one. So a result counts only
+// where it has this very Job among the hooks that run, or where its revision begins as the one in the Job's name.
+func Learn(ctx context.Context, client dynamic.Interface, asked Asked) (Sync, error) {
+	waiting, cancel := context.WithTimeout(ctx, asked.Within)
+	defer cancel()
+	why := ErrStale
+	for n := 0; ; n++ {
+		looking := waiting
+		if n == 0 { // however short the time is, it is asked once
+			looking = ctx
+		}
+		app, err := get(looking, client, asked.Application)
+		switch {
+		case err == nil:
+			var s Sync
+			s, err = asked.judge(app)
+			if err == nil || !errors.Is(err, ErrStale) {
+				return s, err
+			}
+			why = err
+		case looking.Err() == nil && !passing(err):
+			return Sync{}, err
+		case looking.Err() == nil && n == 0: // what the Application has said counts for more than a look that came too late
+			why = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		if !pace.Wait(waiting, pause) {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return Sync{}, ctx.Err()
+	}
+	return Sync{}, fmt.Errorf("%w (waited for %s)", why, asked.Within)
+}
+
+func get(ctx context.Context, client dynamic.Interface, name Name) (*Application, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxLook)
+	defer cancel()
+	u, err := client.Resource(Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return read(u)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w\nThe Job needs the right to get Application %s in namespace %s: the Role stoker-hooks-applications, which the chart makes with hooks.applications", err, name.Name, name.Namespace)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Application %s in namespace %s: give --application NAMESPACE/NAME: %w", name.Name, name.Namespace, err)
+	}
+	return nil, err
+}
+
+// passing reports whether an error may be gone by itself. An Application that cannot be read stays so.
+func passing(err error) bool {
+	_, unreadable := errors.AsType[*unreadableError](err)
+	return !unreadable && kube.Passing(err)
+}
+
+// judge says what one look at the Application tells. It is pure.
+func (a Asked) judge(app *Application) (Sync, error) {
+	o := app.Status.OperationState
+	if o == nil {
+		return Sync{}, fmt.Errorf("%w: %s has not synced yet", ErrStale, a.Application)
+	}
+	made, named := ParseMade(a.Job.Name)
+	if named && o.StartedAt.Unix() > made.Started.Unix() {
+		return Sync{}, fmt.Errorf("%w: it was started at %s, and %s has started another one at %s", ErrOvertaken, at(metav1.Time{Time: made.Started}), a.Application, at(o.StartedAt))
+	}
+	if o.over() {
+		return Sync{}, fmt.Errorf("%w: that of %s ended as %s", ErrOvertaken, a.Application, o.Phase)
+	}
+	r := o.SyncResult
+	if r == nil {
+		return Sync{}, fmt.Errorf("%w: %s has no result yet", ErrStale, a.Application)
+	}
+	ours := r.running(a.Job)
+	byName := named && made.Revision != "" && strings.HasPrefix(r.Revision, made.Revision)
+	if !ours && !byName {
+		return Sync{}, fmt.Errorf("%w: the last result of %s has revision %s and not the Job %s among its running hooks", ErrStale, a.Application, revision(r), a.Job)
+	}
+	commit, err := a.pick(app, r)
+	return Sync{Application: a.Application, Commit: commit, Started: o.StartedAt}, err
+}
+
+func revision(r *SyncResult) string {
+	if r.Revision == "" && len(r.Revisions) > 0 {
+		return strings.Join(r.Revisions[:min(len(r.Revisions), 8)], " ")
+	}
+	return fmt.Sprintf("%.40q", r.Revision)
+}
+
+// pick finds the commit of the source that counts.
+func (a Asked) pick(app *Application, r *SyncResult) (string, error) {
+	sources, revisions := pairs(app, r)
+	if len(sources) != len(revisions) {
+		return "", fmt.Errorf("%w: %s has %d sources, and its result %d revisions", ErrStale, a.Application, len(sources), len(revisions))
+	}
+	found := -1
+	for i, s := range sources {
+		if !a.wants(i, s) {
+			continue
+		}
+		if found >= 0 && revisions[i] != revisions[found] {
+			return "", fmt.Errorf("%w: sources %d and %d of %s are both it, at different revisions: name one with --source", ErrOtherRepository, found+1, i+1, a.Application)
+		}
+		found = i
+	}
+	switch {
+	case found < 0 && a.Source != "":
+		return "", fmt.Errorf("%w: --source %.200q is none of the %d sources of %s", ErrOtherRepository, a.Source, len(sources), a.Application)
+	case found < 0, !giturl.Same(sources[found].RepoURL, a.Repo):
+		return "", fmt.Errorf("%w: %s syncs %s, and spec.git.repo is %s: a commit of the one is none of the other; name the ref yourself", ErrOtherRepository, a.Application, addresses(sources), address(a.Repo))
+	case sources[found].Chart != "" || !v1alpha1.IsCommit(revisions[found]):
+		return "", fmt.Errorf("%w: the revision %.40q of %s is no commit of git", ErrOtherRepository, revisions[found], a.Application)
+	}
+	return revisions[found], nil
+}
+
+// pairs are the sources of a sync with their revisions. What the result says counts before the spec, which may have
+// changed since.
+func pairs(app *Application, r *SyncResult) ([]Source, []string) {
+	switch {
+	case len(r.Revisions) > 0 && len(r.Sources) > 0:
+		return r.Sources, r.Revisions
+	case len(r.Revisions) > 0:
+		return app.Spec.Sources, r.Revisions
+	case r.Source != nil && r.Source.RepoURL != "":
+		return []Source{*r.Source}, []string{r.Revision}
+	case app.Spec.Source != nil:
+		return []Source{*app.Spec.Source}, []string{r.Revision}
+	}
+	return nil, nil
+}
+
+// wants reports whether the source at index i is the one that counts.
+func (a Asked) wants(i int, s Source) bool {
+	switch n, err := strconv.Atoi(a.Source); {
+	case a.Source == "":
+		return giturl.Same(s.RepoURL, a.Repo)
+	case err == nil:
+		return i+1 == n
+	}
+	return giturl.Same(s.RepoURL, a.Source)
+}
+
+const maxShown = 4
+
+func addresses(sources []Source) string {
+	var list []string
+	for _, s := range sources[:min(len(sources), maxShown)] {
+		list = append(list, address(s.RepoURL))
+	}
+	if more := len(sources) - maxShown; more > 0 {
+		list = append(list, fmt.Sprintf("%d more", more))
+	}
+	if len(list) == 0 {
+		return "no repository"
+	}
+	return strings.Join(list, ", ")
+}
+
+// address is the address of a repository without what may be a password in it.
+func address(s string) string {
+	if scheme, rest, ok := strings.Cut(s, "://"); ok {
+		host, path, _ := strings.Cut(rest, "/")
+		if i := strings.LastIndexByte(host, '@'); i >= 0 {
+			host = host[i+1:]
+		}
+		s = scheme + "://" + host + "/" + path
+	}
+	return fmt.Sprintf("%.200s", s)
+}

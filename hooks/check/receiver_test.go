@@ -1,0 +1,252 @@
+package check
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+const withReceiver = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: stoker-receiver, labels: {app.kubernetes.io/name: stoker, app.kubernetes.io/component: receiver}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {a: b}}
+  template: {metadata: {labels: {a: b}}, spec: {serviceAccountName: stoker-receiver, containers: [{name: receiver, image: receiver}]}}
+`
+
+const doored = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}, webhook: {secretRef: {name: line-webhook, key: token}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: mill}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}, webhook: {secretRef: {name: mill-webhook, key: token}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: shut}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}, webhook: {enabled: false, secretRef: {name: none, key: token}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plain}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
+`
+
+// person runs what a message tells to run.
+type person struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	path    string
+}
+
+func newPerson(t *testing.T, cluster *kubetest.Cluster) person {
+	t.Helper()
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	bin := t.TempDir()
+	require.NoError(t, os.Symlink(filepath.Join(kubernetes, "kubectl"), filepath.Join(bin, "kubectl")))
+	return person{t, cluster, bin}
+}
+
+// heeds takes the first command that the lines have.
+func (p person) heeds(lines string) {
+	p.t.Helper()
+	_, command, ok := strings.Cut(lines, ": kubectl ")
+	require.True(p.t, ok, lines)
+	command, _, _ = strings.Cut(command, "\n")
+	shell := exec.CommandContext(p.t.Context(), "sh", "-c", "kubectl "+strings.ReplaceAll(command, "openssl rand -hex 32", "echo 0123456789"))
+	shell.Env = append(os.Environ(), "PATH="+p.path+":"+os.Getenv("PATH"), "KUBECONFIG="+p.cluster.Kubeconfig(), "HOME="+p.path)
+	out, err := shell.CombinedOutput()
+	require.NoError(p.t, err, "%s\n%s", command, out)
+}
+
+// The commands are run as they are printed, until nothing is missing.
+func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
+	cluster := kubetest.Control(t)
+	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, doored)
+	l := looker(t, cluster.RESTConfig(), namespace)
+	found := look(t, l)[receiver]
+	assert.Contains(t, found, "ok: no receiver is installed")
+	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, and there is no receiver")
+	assert.Equal(t, 3, strings.Count(found, "\n"), found)
+
+	cluster.ApplyYAML(t, system, withReceiver)
+	assert.Contains(t, look(t, l)[receiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: nobody can ask over HTTP")
+	ready(t, l, system, "stoker-receiver", 2)
+	found = look(t, l)[receiver]
+	assert.Contains(t, found, "ok: Deployment "+system+"/stoker-receiver: 2 pods are ready\n")
+	assert.Contains(t, found, "failed: line: the receiver may not read Secret line-webhook, so that everybody is refused: list {namespace: "+namespace+", name: line-webhook} in webhookReceiver.secrets, or run: kubectl ")
+	assert.Contains(t, found, "failed: mill: the receiver may not read Secret mill-webhook")
+	assert.Contains(t, found, "failed: line: there is no Secret line-webhook")
+	assert.NotContains(t, found, "shut")
+	assert.NotContains(t, found, "plain")
+
+	who := newPerson(t, cluster)
+	who.heeds(found)
+	found = look(t, l)[receiver]
+	assert.Contains(t, found, "ok: line: the receiver may read Secret line-webhook\n")
+	assert.Contains(t, found, "ok: mill: the receiver may read Secret mill-webhook\n")
+	who.heeds(found)
+	found = look(t, l)[receiver]
+	assert.NotContains(t, found, "there is no Secret line-webhook")
+	who.heeds(found)
+	assert.NotContains(t, look(t, l)[receiver], "failed")
+
+	// What is there already, and is not enough: a Secret with another key, a Role that names another Secret, a RoleBinding of
+	// another account.
+	api := l.Core.RbacV1()
+	role, err := api.Roles(namespace).Get(t.Context(), receiverSecrets+"-line-webhook", metav1.GetOptions{})
+	require.NoError(t, err)
+	role.Rules[0].ResourceNames = []string{"line-webhook"}
+	_, err = api.Roles(namespace).Update(t.Context(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	binding, err := api.RoleBindings(namespace).Get(t.Context(), receiverSecrets+"-line-webhook", metav1.GetOptions{})
+	require.NoError(t, err)
+	binding.Subjects[0].Namespace = "elsewhere"
+	_, err = api.RoleBindings(namespace).Update(t.Context(), binding, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	secret, err := l.Core.CoreV1().Secrets(namespace).Get(t.Context(), "mill-webhook", metav1.GetOptions{})
+	require.NoError(t, err)
+	secret.Data = map[string][]byte{"token": []byte("\n")}
+	_, err = l.Core.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	found = look(t, l)[receiver]
+	assert.Equal(t, 3, strings.Count(found, "failed: "), found)
+	who.heeds(found)
+	found = look(t, l)[receiver]
+	assert.Equal(t, 1, strings.Count(found, "failed: "), found)
+	assert.Contains(t, found, "failed: mill: Secret mill-webhook has nothing under the key token")
+	who.heeds(found)
+	assert.NotContains(t, look(t, l)[receiver], "failed")
+}
+
+// Somebody with the rights of one namespace, but for its Secrets.
+func TestWhoMayNotSeeTheReceiverIsToldWhatIsKnownOfItsRights(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, doored+`---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader}
+rules:
+  - {apiGroups: [stoker.io], resources: [gatewaysyncs], verbs: [get, list]}
+  - {apiGroups: [rbac.authorization.k8s.io], resources: [roles, rolebindings], verbs: [get, list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
+`)
+	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
+	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
+	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook, and would refuse everybody")
+	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")
+	assert.Contains(t, found, "unknown: line: whether Secret line-webhook is there cannot be read")
+	assert.NotContains(t, found, "failed")
+}
+
+func TestOnlyARuleThatLetsASecretBeReadCounts(t *testing.T) {
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: "line"}}
+	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: "one", Key: "token"}
+	rule := func(verb, group, resource string, names ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names}
+	}
+	for name, c := range map[string]struct {
+		rule rbacv1.PolicyRule
+		want State
+	}{
+		"names it":        {rule("get", "", "secrets", "two", "one"), OK},
+		"names all words": {rule("*", "*", "*", "one"), OK},
+		"names none":      {rule("get", "", "secrets"), Warning},
+		"another":         {rule("get", "", "secrets", "two"), Failed},
+		"another verb":    {rule("list", "", "secrets", "one"), Failed},
+		"another group":   {rule("get", "apps", "secrets", "one"), Failed},
+		"another kind":    {rule("get", "", "configmaps", "one"), Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &grants{namespace: "plant", named: map[string]bool{}}
+			g.add("Role r", []rbacv1.PolicyRule{c.rule})
+			list := g.tell([]*v1alpha1.GatewaySync{gs})
+			require.Len(t, list, 1)
+			assert.Equal(t, c.want, list[0].State, list[0].Message)
+		})
+	}
+}
+
+func TestARoleBindingIsAReceiversOnlyByItsOwnAccount(t *testing.T) {
+	d := doors{accounts: []account{{"stoker", "stoker-receiver"}}}
+	subject := func(kind, namespace, name string) []rbacv1.Subject {
+		return []rbacv1.Subject{{Kind: kind, Namespace: namespace, Name: name}}
+	}
+	assert.True(t, d.among(subject("ServiceAccount", "stoker", "stoker-receiver")))
+	assert.False(t, d.among(subject("ServiceAccount", "plant", "stoker-receiver")))
+	assert.False(t, d.among(subject("User", "stoker", "stoker-receiver")))
+	d = doors{hidden: true}
+	assert.True(t, d.among(subject("ServiceAccount", "plant", "stoker-receiver")))
+	assert.False(t, d.among(subject("ServiceAccount", "plant", "default")))
+}
+
+func TestTheCommandBuildsOnWhatIsThere(t *testing.T) {
+	role := func(name string, rules ...rbacv1.PolicyRule) *rbacv1.Role {
+		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	}
+	one := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"one"}}
+	binding := func(name, role, account string) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{Kind: "Role", Name: role},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "stoker", Name: account}}}
+	}
+	const (
+		own    = receiverSecrets + "-one" // the chart can take over nothing that somebody else has made
+		create = "kubectl create role stoker-receiver-secrets-one --namespace plant --verb=get --resource=secrets --resource-name=one --resource-name=two && "
+		bind   = "kubectl create rolebinding stoker-receiver-secrets-one --namespace plant --role=stoker-receiver-secrets-one --serviceaccount=stoker:stoker-receiver"
+		rule   = `{"apiGroups":[""],"resources":["secrets"],"resourceNames":["two"],"verbs":["get"]}`
+		set    = " --namespace plant --serviceaccount=stoker:stoker-receiver"
+	)
+	two := rbacv1.PolicyRule{Verbs: one.Verbs, APIGroups: one.APIGroups, Resources: one.Resources, ResourceNames: []string{"two"}}
+	for name, c := range map[string]struct {
+		role    *rbacv1.Role
+		binding *rbacv1.RoleBinding
+		want    string
+	}{
+		"nothing":             {nil, nil, create + bind},
+		"an empty role":       {role(receiverSecrets), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules","value":[` + strings.Replace(rule, `"two"`, `"one","two"`, 1) + `]}]'`},
+		"a role for one":      {role(receiverSecrets, one), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
+		"another's":           {role(receiverSecrets, one, two), binding(receiverSecrets, receiverSecrets, "other"), "kubectl set subject rolebinding stoker-receiver-secrets" + set},
+		"of another role":     {role(receiverSecrets, one, two), binding(receiverSecrets, "other", receiverName), "kubectl create rolebinding stoker-receiver-secrets-named --namespace plant --role=stoker-receiver-secrets --serviceaccount=stoker:stoker-receiver"},
+		"a binding of none":   {nil, binding(receiverSecrets, receiverSecrets, receiverName), create + bind},
+		"one's own":           {role(own, one), binding(own, own, receiverName), `kubectl patch role stoker-receiver-secrets-one --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
+		"one's own, not here": {role(own, one, two), binding(own, own, "other"), "kubectl set subject rolebinding stoker-receiver-secrets-one" + set},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &grants{doors: doors{accounts: []account{{"stoker", receiverName}}}, namespace: "plant", roles: map[string]*rbacv1.Role{}, bindings: map[string]*rbacv1.RoleBinding{}}
+			if c.role != nil {
+				g.roles[c.role.Name] = c.role
+			}
+			if c.binding != nil {
+				g.bindings[c.binding.Name] = c.binding
+			}
+			assert.Equal(t, c.want, g.mend([]string{"one", "two"}))
+		})
+	}
+}

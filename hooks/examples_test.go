@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	psa "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+const waves = "../examples/argocd"
+
+// ofHelm is a value in a chart's template, and conditional a line that does not come out of it: what stands there does not
+// matter here.
+var (
+	ofHelm      = regexp.MustCompile(`\{\{ \.[^}]*\}\}`)
+	conditional = regexp.MustCompile(`(?m)^ *\{\{- (with|end)\b.*\n`)
+)
+
+// documents are the objects of a file, each as YAML.
+func documents(t *testing.T, file string) [][]byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(waves, file))
+	require.NoError(t, err)
+	raw = ofHelm.ReplaceAllFunc(conditional.ReplaceAll(raw, nil), func(value []byte) []byte {
+		if bytes.Contains(value, []byte("| quote ")) {
+			return []byte(`"2"`)
+		}
+		return []byte("2")
+	})
+	split := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(raw)))
+	defer split.Close()
+	var list [][]byte
+	for {
+		document := make([]byte, 64<<10)
+		n, err := split.Read(document)
+		if err == io.EOF {
+			return list
+		}
+		require.NoError(t, err)
+		list = append(list, document[:n])
+	}
+}
+
+const (
+	hookOf     = "argocd.argoproj.io/hook"
+	deletionOf = "argocd.argoproj.io/hook-delete-policy"
+	waveOf     = "argocd.argoproj.io/sync-wave"
+)
+
+// hookFiles are the Jobs of the three examples.
+var hookFiles = []string{"plain/hooks.yaml", "helm/templates/hooks.yaml", "kustomize/hooks.yaml", "set-ref.yaml"}
+
+// Each hook ends by itself, leaves at most one Job behind, runs in a restricted namespace, and is a command that there is.
+func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	require.NoError(t, err)
+	restricted := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
+	for _, file := range hookFiles {
+		phases := map[string]string{}
+		for _, document := range documents(t, file) {
+			var job batchv1.Job
+			require.NoError(t, yaml.Unmarshal(document, &job))
+			if job.Kind != "Job" {
+				continue
+			}
+			name := file + " " + job.Name + job.GenerateName
+			pod := job.Spec.Template.Spec
+			require.Len(t, pod.Containers, 1, name)
+			c := pod.Containers[0]
+			phases[job.Annotations[hookOf]] = c.Args[0]
+
+			assert.Positive(t, *job.Spec.ActiveDeadlineSeconds, name)
+			assert.GreaterOrEqual(t, *job.Spec.BackoffLimit, int32(2), name)
+			assert.Nil(t, job.Spec.TTLSecondsAfterFinished, "%s: a Job that is gone before Argo CD has looked makes a sync hang", name)
+			if job.GenerateName != "" {
+				assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: a name of its own each time is kept by nobody", name)
+				assert.True(t, strings.HasSuffix(job.GenerateName, "-"), name)
+				assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: its pods carry the whole name", name)
+			} else {
+				assert.Equal(t, "BeforeHookCreation", job.Annotations[deletionOf], name)
+			}
+			rules := job.Spec.PodFailurePolicy.Rules
+			require.Len(t, rules, 2, name)
+			assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: of a pod that is evicted nothing follows", name)
+			assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
+			assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
+			assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
+			assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: another try may do", name)
+			assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
+			assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
+			assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
+			assert.Equal(t, corev1.TerminationMessageFallbackToLogsOnError, c.TerminationMessagePolicy, name)
+			assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, name)
+			assert.False(t, c.Resources.Limits.Memory().IsZero(), name)
+			for _, result := range evaluator.EvaluatePod(restricted, &job.Spec.Template.ObjectMeta, &pod) {
+				assert.True(t, result.Allowed, "%s: %s %s", name, result.ForbiddenReason, result.ForbiddenDetail)
+			}
+
+			root := newCLI(io.Discard, io.Discard).root("stoker")
+			found, left, err := root.Find(c.Args)
+			require.NoError(t, err, name)
+			require.NotSame(t, root, found, name)
+			require.NoError(t, found.ParseFlags(left), name)
+			require.NoError(t, found.ValidateArgs(found.Flags().Args()), name)
+			if timeout := found.Flags().Lookup("timeout"); timeout != nil && found.Name() == "sync" {
+				assert.Equal(t, "15m0s", timeout.DefValue, "%s: its deadline is longer than what it waits", name)
+				assert.Greater(t, *job.Spec.ActiveDeadlineSeconds, int64(15*60), name)
+			}
+		}
+		want := map[string]string{"PreSync": "preflight", "PostSync": "sync", "SyncFail": "rollback"}
+		if file == "set-ref.yaml" {
+			want = map[string]string{"Sync": "set-ref"}
+		}
+		assert.Equal(t, want, phases, file)
+	}
+}
+
+// What is applied comes in waves: who the Jobs are, the GatewaySync, its gateways.
+func TestTheExamplesComeInWaves(t *testing.T) {
+	for _, dir := range []string{"plain", "helm/templates", "kustomize"} {
+		for _, document := range documents(t, dir+"/gateways.yaml") {
+			var set appsv1.StatefulSet
+			require.NoError(t, yaml.Unmarshal(document, &set))
+			assert.Equal(t, "1", set.Annotations[waveOf], dir)
+			if set.Kind == "StatefulSet" {
+				assert.Equal(t, "line", set.Spec.Template.Annotations[v1alpha1.AnnotationCRName])
+				assert.Equal(t, appsv1.ParallelPodManagement, set.Spec.PodManagementPolicy, "%s: else Kubernetes keeps a pod that cannot start", dir)
+			}
+		}
+		for _, document := range documents(t, dir+"/rights.yaml") {
+			var account corev1.ServiceAccount
+			require.NoError(t, yaml.Unmarshal(document, &account))
+			assert.Equal(t, []string{"PreSync", "BeforeHookCreation", "-1"}, []string{account.Annotations[hookOf], account.Annotations[deletionOf], account.Annotations[waveOf]}, dir)
+		}
+	}
+	gs, _, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
+	require.NoError(t, err)
+	assert.Equal(t, "0", gs.Annotations[waveOf])
+	assert.Empty(t, v1alpha1.Validate(gs))
+	var before corev1.ConfigMap
+	require.NoError(t, yaml.Unmarshal(documents(t, "plain/preflight.yaml")[0], &before))
+	again, _, err := v1alpha1.Decode([]byte(before.Data["gatewaysync.yaml"]))
+	require.NoError(t, err)
+	assert.Equal(t, gs, again, "what is looked at before is what is applied then")
+	assert.Equal(t, "-1", before.Annotations[waveOf])
+}
+
+// A real API server takes the plain example as it stands, but for names that the API server makes.
+func TestAnAPIServerTakesThePlainExample(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	for _, file := range []string{"rights.yaml", "preflight.yaml", "gatewaysync.yaml", "gateways.yaml", "hooks.yaml"} {
+		for _, document := range documents(t, "plain/"+file) {
+			text := strings.ReplaceAll(strings.ReplaceAll(string(document), "generateName: stoker-rollback-", "name: stoker-rollback-x"), "namespace: plant", "namespace: "+namespace)
+			cluster.ApplyYAML(t, namespace, text)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// The branch moves on to what mends it while somebody waits, and the rollback lapses: nobody has asked for anything else.
+func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
+	t.Parallel()
+	good, bad, mended := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
+	held := &v1alpha1.GatewaySync{
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
+			v1alpha1.AnnotationRequestedRef: good, v1alpha1.AnnotationRequestedUnless: bad, v1alpha1.AnnotationRequestedAt: "now",
+		}},
+		Spec: v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
+	}
+	runs := func(gs *v1alpha1.GatewaySync, ref, commit string) *v1alpha1.GatewaySync {
+		gs = gs.DeepCopy()
+		gs.Status.Target, gs.Status.LastHandledRequest = &v1alpha1.TargetStatus{Ref: ref, Commit: commit, RequestedAt: "now"}, "now"
+		gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
+		return gs
+	}
+	lapsed := runs(held, "main", mended)
+	lapsed.Status.Request = &v1alpha1.RequestStatus{Lapsed: good + "@main unless " + bad}
+	other := held.DeepCopy()
+	other.Annotations[v1alpha1.AnnotationRequestedRef] = "v3"
+	delete(other.Annotations, v1alpha1.AnnotationRequestedUnless)
+	for name, c := range map[string]struct {
+		then *v1alpha1.GatewaySync
+		args []string
+		code int
+		said string
+	}{
+		"what is wanted":                {lapsed, nil, exitDone, "1 of 1 gateways run main at ccccccc"},
+		"that, and no rollback":         {lapsed, []string{"--no-rollback"}, exitDone, "1 of 1 gateways run main at ccccccc"},
+		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "are to run main (spec.git.ref says so)"},
+		"somebody asks for another ref": {runs(other, "v3", mended), nil, exitSuperseded, "are to run v3"},
+		"the same, and no rollback":     {runs(other, "v3", mended), []string{"--no-rollback"}, exitSuperseded, "are to run v3"},
+		"the rollback stays":            {runs(held, good, good), nil, exitDone, "1 of 1 gateways run bbbbbbb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var looks atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				gs := held
+				if looks.Add(1) > 1 {
+					gs = c.then
+				}
+				w.Header().Set("Content-Type", "application/json")
+				assert.NoError(t, json.NewEncoder(w).Encode(gs))
+			}))
+			t.Cleanup(server.Close)
+			var said strings.Builder
+			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "wait", "line"}, c.args...), &said, &said)
+			require.Equal(t, c.code, code, said.String())
+			assert.Contains(t, said.String(), c.said)
+			assert.Equal(t, int64(2), looks.Load())
+		})
+	}
+}
+
+// Who asks with hardly any time wants to know where it stands; so does a Job on a slow node.
+func TestAWaitLooksOnceHoweverShortTheTimeIs(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&fleet{gs: &v1alpha1.GatewaySync{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", Annotations: map[string]string{v1alpha1.AnnotationRequestedAt: "earlier"}},
+		Spec:       v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
+	}, before: func(s *v1alpha1.GatewaySyncStatus) {
+		s.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", SyncStatus: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonGatewayUnreachable}}
+	}})
+	t.Cleanup(server.Close)
+	var said strings.Builder
+	code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "wait", "line", "--timeout", "1ns"}, &said, &said)
+	assert.Equal(t, exitTimeout, code)
+	assert.Contains(t, said.String(), "not done after 1ns: 0 of 1 gateways run main")
+}

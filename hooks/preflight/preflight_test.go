@@ -1,0 +1,285 @@
+package preflight
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const token = "S3CR3T-1"
+
+// world is a private repository behind HTTPS, and the Secrets that a Job mounts.
+type world struct {
+	repo   *gitserver.Repo
+	server *gitserver.Server
+	url    string
+	dir    string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	root := t.TempDir()
+	w := &world{repo: gitserver.NewRepo(t, filepath.Join(root, "plant.git")), dir: t.TempDir()}
+	server, err := gitserver.Start(root, gitserver.Options{TLS: true, Auth: gitserver.Token(token)})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Close()) })
+	w.server, w.url = server, server.URL("plant.git")
+	w.mount(t, "git/token", token)
+	w.mount(t, "ca/ca.crt", string(server.CA()))
+	return w
+}
+
+func (w *world) mount(t *testing.T, name, content string) {
+	t.Helper()
+	file := filepath.Join(w.dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+}
+
+// sync is a GatewaySync of the repository with profiles in YAML.
+func (w *world) sync(t *testing.T, sync string) *v1alpha1.GatewaySync {
+	t.Helper()
+	gs, _, err := v1alpha1.Decode(fmt.Appendf(nil, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant, namespace: plant}
+spec:
+  git: {repo: %q, ref: main, caSecretRef: {name: ca, key: ca.crt}, auth: {token: {secretRef: {name: git, key: token}}}}
+  sync: %s
+`, w.url, sync))
+	require.NoError(t, err)
+	return gs
+}
+
+func (w *world) look(t *testing.T, asked Asked) Result {
+	t.Helper()
+	asked.Secrets.Dir, asked.Form = w.dir, resource.Form83
+	found, err := Look(t.Context(), asked)
+	require.NoError(t, err)
+	raw, err := json.Marshal(found)
+	require.NoError(t, err)
+	assert.NotContains(t, string(raw), token, "C7")
+	return found
+}
+
+func says(p []Problem) string {
+	var lines []string
+	for _, one := range p {
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s %s", one.Reason, one.Message, strings.Join(one.Gateways, ","))))
+	}
+	return strings.Join(lines, "\n")
+}
+
+const oneProfile = `{profiles: {default: {mappings: [{source: projects, destination: projects, required: true}]}}}`
+
+func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
+	w := newWorld(t)
+	commit := w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
+	gs := w.sync(t, oneProfile)
+	found := w.look(t, Asked{GatewaySync: gs})
+	assert.Empty(t, found.Problems)
+	assert.Equal(t, Result{Ref: "main", Commit: commit, Checked: []Checked{{Profile: "default", Files: 1}}, Problems: []Problem{}}, found)
+
+	t.Run("another token is refused", func(t *testing.T) {
+		w.mount(t, "git/token", "S3CR3T-1-old")
+		defer w.mount(t, "git/token", token)
+		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "AuthFailed: ")
+	})
+	t.Run("each mount that is missing is named, and git is not asked", func(t *testing.T) {
+		other := gs.DeepCopy()
+		other.Spec.Git.Auth.Token.SecretRef.Key, other.Spec.Git.CASecretRef.Name = "password", "authority"
+		w.server.Forget()
+		said := says(w.look(t, Asked{GatewaySync: other}).Problems)
+		assert.Contains(t, said, "spec.git.auth.token names key password of Secret git, which is not mounted: mount that Secret at "+w.dir+"/git, or give --secret git/password=FILE")
+		assert.Contains(t, said, "spec.git.caSecretRef names key ca.crt of Secret authority, which is not mounted")
+		assert.Empty(t, w.server.Requests())
+	})
+	t.Run("a file can be given in place of a mount", func(t *testing.T) {
+		other := gs.DeepCopy()
+		other.Spec.Git.Auth.Token.SecretRef.Name = "elsewhere"
+		found := w.look(t, Asked{GatewaySync: other, Secrets: Mounts{Files: map[string]string{"elsewhere/token": filepath.Join(w.dir, "git/token")}}})
+		assert.Empty(t, found.Problems)
+	})
+	t.Run("an empty secret is said", func(t *testing.T) {
+		w.mount(t, "git/token", "\n")
+		defer w.mount(t, "git/token", token)
+		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "is empty")
+	})
+}
+
+func TestARefIsHeldToWhatARequestMayName(t *testing.T) {
+	w := newWorld(t)
+	first := w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
+	second := w.repo.Commit("second", gitserver.Write("projects/a/x.json", "{ }"))
+	w.repo.Tag("v1", first)
+	w.repo.Branch("feature", w.repo.Orphan("foreign", gitserver.Write("projects/a/x.json", "[]")))
+	foreign := strings.TrimSpace(w.repo.Git("rev-parse", "feature"))
+	w.repo.ForcePush(second)
+	gs := w.sync(t, oneProfile)
+	gs.Spec.Git.AllowedRefs = []string{"main"}
+	for ref, want := range map[string]string{
+		"":       "",
+		"main":   "",
+		second:   "",
+		first:    "", // behind main
+		"v1":     "RefNotAllowed: a request may not name refs/tags/v1: spec.git.allowedRefs admits main",
+		foreign:  "RefNotAllowed: commit " + foreign,
+		"nobody": "RefNotFound: ",
+		"a..b":   "RefNotFound: ",
+	} {
+		found := w.look(t, Asked{GatewaySync: gs, Ref: ref})
+		if want == "" {
+			assert.Empty(t, found.Problems, ref)
+		} else {
+			assert.Contains(t, says(found.Problems), want, ref)
+			assert.Empty(t, found.Checked)
+		}
+	}
+	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v1"}
+	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "RefNotAllowed", "what is requested already is held to it, too")
+	gs.Spec.Git.AllowedRefs, gs.Spec.Git.Ref = nil, first
+	gs.Annotations = nil
+	assert.Equal(t, first, w.look(t, Asked{GatewaySync: gs}).Commit, "spec.git.ref may be any commit")
+}
+
+func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
+	w := newWorld(t)
+	w.repo.Commit("first", gitserver.Files(map[string]string{
+		"projects/a/x.json": "{}", "north/n.txt": "{{.Labels.area}} {{.GatewayName}}", "services/line-1/projects/b/x.json": "{}",
+	}))
+	gs := w.sync(t, `{profiles: {default: {mappings: [{source: "{{.Labels.area}}", destination: config/x, required: true, template: true}]}}}`)
+	north, south := map[string]string{"area": "north"}, map[string]string{"area": "south"}
+	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{
+		{Name: "line-1", Labels: north}, {Name: "line-2", Labels: south}, {Name: "line-3", Labels: south}, {Name: "line-4", Unread: "pods cannot be listed"},
+	}})
+	assert.Equal(t, []Checked{{Gateway: "line-1", Profile: "default", Files: 1}}, found.Checked)
+	said := says(found.Problems)
+	assert.Contains(t, said, "SourceMissing: profile default: mappings[0]: the commit has no south, and the mapping is required line-2,line-3")
+	assert.Len(t, found.Problems, 1, "what stands in labels that nobody may read stops nobody")
+	assert.Contains(t, strings.Join(found.Warnings, "\n"), `line-4: profile default: mappings[0]`)
+	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not looked at, for the labels of its pod are not known: pods cannot be listed")
+
+	found = w.look(t, Asked{GatewaySync: gs})
+	assert.Empty(t, found.Problems, "who is not there yet stops nobody")
+	assert.Contains(t, strings.Join(found.Warnings, "\n"), "no gateway of it is known yet: name one with --gateway NAME=default")
+
+	t.Run("without profiles the pod says the folder", func(t *testing.T) {
+		gs := w.sync(t, "{}")
+		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{
+			{Name: "line-1", Annotations: map[string]string{v1alpha1.AnnotationServicePath: "services/line-1"}},
+			{Name: "line-2", Annotations: map[string]string{v1alpha1.AnnotationServicePath: "services/line-2"}},
+			{Name: "line-3", Unread: "pods cannot be listed"},
+		}})
+		assert.Equal(t, []Checked{{Gateway: "line-1", Files: 1}}, found.Checked)
+		assert.Contains(t, says(found.Problems), "SourceMissing: ")
+		assert.Len(t, found.Problems, 1)
+		assert.Contains(t, strings.Join(found.Warnings, "\n"), "line-3: not looked at")
+		assert.Contains(t, strings.Join(w.look(t, Asked{GatewaySync: gs}).Warnings, "\n"), "no files were looked at")
+	})
+	t.Run("a profile that a gateway has and the spec does not", func(t *testing.T) {
+		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Profile: "area"}}, Profiles: []string{"area"}})
+		assert.Contains(t, says(found.Problems), "ProfileNotFound: ")
+	})
+}
+
+// Where pods may not be listed, the gateways that are there are looked at as far as it goes: a sync that would be well is not
+// stopped, and what is broken for whatever labels is said.
+func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
+	w := newWorld(t)
+	w.repo.Commit("first", gitserver.Files(map[string]string{
+		"projects/a/x.json": "{", "names/n.txt": "{{.Nope}}", "sites/north/s.txt": "s",
+		"index/i.txt": `{{with .Labels}}{{index . "area"}}{{end}}{{$.PodOrdinal}}`,
+	}))
+	gs := w.sync(t, `{profiles: {default: {mappings: [
+{source: projects, destination: projects}, {source: names, destination: a, template: true}, {source: index, destination: b, template: true},
+{source: "sites/{{.Labels.area}}", destination: c, required: true}, {source: "services/{{.GatewayName}}", destination: d, required: true}]}}}`)
+	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Unread: "pods cannot be listed"}}})
+	said, warned := says(found.Problems), strings.Join(found.Warnings, "\n")
+	for _, want := range []string{"ConfigSyntaxError: profile default: projects/a/x.json", "TemplateFailed: profile default: ", "SourceMissing: profile default: mappings[4]: the commit has no services/line-1"} {
+		assert.Contains(t, said, want)
+	}
+	assert.Equal(t, 3, strings.Count(said, "(annotations of its pod are not known, such as what it excludes: pods cannot be listed) line-1"))
+	assert.Len(t, found.Problems, 3, said)
+	assert.Contains(t, warned, "b/i.txt")
+	assert.Contains(t, warned, "mappings[3]")
+
+	found = w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Labels: map[string]string{"area": "north"}}}})
+	assert.Len(t, found.Problems, 3)
+	assert.Empty(t, found.Warnings, "who may read them knows")
+}
+
+// A label or a mode that is missing leaves a path with an empty part, which is refused. Of a gateway that is not there yet,
+// or whose pod may not be read, nobody knows that it is missing.
+func TestAPathWhosePartIsNotKnownYetStopsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.repo.Commit("first", gitserver.Files(map[string]string{"lines/a/x.json": "{}", "modes/x.json": "{}"}))
+	gs := w.sync(t, `{profiles: {default: {mappings: [
+{source: 'lines/{{index .Labels "line"}}', destination: projects}, {source: modes, destination: "config/resources/{{.DeploymentMode}}"}]}}}`)
+	for _, gateways := range [][]Gateway{nil, {{Name: "line-1", Unread: "pods cannot be listed"}}} {
+		found := w.look(t, Asked{GatewaySync: gs, Gateways: gateways})
+		assert.Empty(t, found.Problems, "%v", gateways)
+		warned := strings.Join(found.Warnings, "\n")
+		assert.Contains(t, warned, "mappings[0]")
+		assert.Contains(t, warned, "mappings[1]")
+	}
+	known := Gateway{Name: "line-1", Labels: map[string]string{"line": "a"}}
+	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}})
+	require.Len(t, found.Problems, 1, "who may read the pod knows")
+	assert.Equal(t, v1alpha1.ReasonTemplateFailed, found.Problems[0].Reason)
+	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/" here`)
+	known.Annotations = map[string]string{v1alpha1.AnnotationDeploymentMode: "dev"}
+	assert.Empty(t, w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}}).Problems)
+}
+
+func TestWhatIsWrongWithOneMappingDoesNotHideAnother(t *testing.T) {
+	w := newWorld(t)
+	w.repo.Commit("first", gitserver.Files(map[string]string{"names/n.txt": "{{.Nope}}", "projects/a/x.json": `{"a": 1}`, "lone": "x"}))
+	gs := w.sync(t, `{profiles: {default: {mappings: [
+{source: nowhere, destination: a, required: true}, {source: projects, destination: projects}, {source: names, destination: b, template: true},
+{source: lone, destination: c, type: dir}, {source: projects, destination: d, patches: [{file: "**/x.json", set: {a: "{{.Missing}}"}}]}]}}}`)
+	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1"}}})
+	said := says(found.Problems)
+	for _, want := range []string{"SourceMissing: profile default: mappings[0]", "TemplateFailed: profile default: ", "SourceMissing: profile default: mappings[3]: type is dir", "TemplateFailed: profile default: mappings[4]: patches[0]"} {
+		assert.Contains(t, said, want)
+	}
+	assert.Len(t, found.Problems, 4, said)
+}
+
+func TestProblemsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	files := map[string]string{}
+	for i := range 2 * maxProblems {
+		files[fmt.Sprintf("projects/a/x%d.json", i)] = "{"
+	}
+	w.repo.Commit("first", gitserver.Files(files))
+	found := w.look(t, Asked{GatewaySync: w.sync(t, `{profiles: {a: {mappings: [{source: projects, destination: a}]}, b: {mappings: [{source: projects, destination: projects}]}}}`)})
+	assert.Len(t, found.Problems, maxProblems)
+	assert.Contains(t, found.Warnings, fmt.Sprintf("there are more problems than %d", maxProblems))
+}
+
+func TestARunThatIsEndedSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
+	w.server.Inject(gitserver.Stall(0))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for w.server.InFlight() == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	_, err := Look(ctx, Asked{GatewaySync: w.sync(t, oneProfile), Secrets: Mounts{Dir: w.dir}})
+	assert.ErrorIs(t, err, context.Canceled)
+}

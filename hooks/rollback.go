@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/verb"
+)
+
+func (c *cli) rollback() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "rollback NAME",
+		Short: "Go back to the last good commit",
+		Long: `Go back to the last good commit: the last one that ran on every gateway, verified.
+
+Where a branch led to what is rolled back, the rollback counts until the branch moves on: its next commit is taken again.
+Where a request did, it counts until somebody asks for another ref.
+
+With --if-needed it is for a Job that runs when a sync failed, for whatever reason. It asks for a fresh look at git, waits
+for the verdict on what is wanted now, and goes back only where the commit itself is what fails: a file that is no JSON, a
+template, a source that is not there. Where gateways are away, a person is waited for, or they are still on their way, going
+back would help nobody and hold off a good commit: then, and where there is nothing to go back to, it says so and ends with 0.`,
+		Example: `  # back to the last commit that ran on all gateways
+  stoker rollback line --wait
+
+  # to an earlier one
+  stoker history line
+  stoker rollback line --to 8a9ef4f
+
+  # in the SyncFail hook of Argo CD
+  stoker rollback line --if-needed --by argocd --id "$JOB_NAME"`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := command.Flags()
+	ifNeeded := f.Bool("if-needed", false, "go back only where the commit that is wanted now fails, and end with 0 where not")
+	verdict := f.Duration("verdict-timeout", time.Minute, "with --if-needed: how long to wait for the verdict on the commit")
+	to := f.String("to", "", "a commit of the history, seven digits or more; left out: the last good one")
+	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+		failed := ""
+		if err := verb.CheckTo(*to); err != nil { // before anybody is asked
+			return err
+		}
+		if *ifNeeded {
+			if *verdict <= 0 {
+				return outcome(exitUsage, "--verdict-timeout must be more than nothing")
+			}
+			needed, commit, err := got.needed(ctx, args[0], *verdict)
+			if err != nil || !needed {
+				return err
+			}
+			failed = commit
+		}
+		return got.ask(ctx, args[0], "goes back", func(ctx context.Context, p place) (verb.Answer, error) {
+			for { // the lead may be about to say where the branch stands
+				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
+				if !errors.Is(err, verb.ErrTooEarly) || !pace.Wait(ctx, time.Second) {
+					return answer, err
+				}
+			}
+		})
+	}).sends(command)
+	return command
+}
+
+// needed finds out whether the commit that is wanted now is what fails, and which that is; it says why where it is not.
+func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
+	p, err := a.connect()
+	if err != nil {
+		return false, "", err
+	}
+	not := func(format string, args ...any) (bool, string, error) {
+		fmt.Fprintf(a.talk, "%s: nothing was rolled back: %s\n", name, clean(fmt.Sprintf(format, args...)))
+		return false, "", nil
+	}
+	gs, err := p.get(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return not("%s", p.explain(name, err))
+	case err != nil:
+		return false, "", p.explain(name, err)
+	case verb.Taken(gs, a.by, a.id):
+		if d, err := v1alpha1.DesiredRef(gs, ""); err != nil || !v1alpha1.IsCommit(d.Ref) {
+			return not("request %s went back before, and by now another ref is wanted", a.id)
+		}
+		return true, "", nil // the answer to a repeat is not another one
+	case gs.Status.LastGood == nil:
+		return not("%s", verb.ErrNothingGood)
+	}
+	// What failed may be mended in git by now, or not be known yet.
+	before := verb.Judge(gs, "", nil)
+	if err := p.persist(ctx, func(ctx context.Context) error {
+		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
+		return err
+	}); err != nil {
+		return false, "", p.explain(name, err)
+	}
+	v, err := a.verdict(ctx, p, name, before, within)
+	switch {
+	case ctx.Err() != nil:
+		return false, "", fmt.Errorf("interrupted, nothing was rolled back: %s", v.Message)
+	case err != nil:
+		return false, "", p.explain(name, err)
+	case v.Phase == verb.Succeeded:
+		return not("%s", v.Message)
+	case v.Phase != verb.Failed:
+		return not("no verdict within %s: %s", within, v.Message)
+	case !ofCommit(v):
+		return not("it is not the commit that fails: %s: %s", v.Reason, v.Message)
+	}
+	return true, v.Commit, nil
+}
+
+// verdict waits until it is known how it ends, for as long as within says. The last word counts.
+//
+// A deadline that is over begins anew when a fresh look is asked for. So what was said before that stands, where git says the
+// same commit still and a gateway that it is the commit's fault.
+func (a *asking) verdict(ctx context.Context, p place, name string, before verb.Verdict, within time.Duration) (verb.Verdict, error) {
+	waiting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	w := &watcher{cli: a.cli, place: p, name: name}
+	last := verb.Verdict{Message: "the API server does not answer"}
+	for n := 0; ; n++ {
+		looking := waiting
+		if n == 0 {
+			looking = ctx
+		}
+		w.ref = "" // whatever is wanted now
+		v, err := w.look(looking)
+		switch {
+		case err == nil:
+			last = v
+		case ctx.Err() == nil && !kube.Passing(err):
+			return last, err
+		}
+		if late(before) && ofCommit(before) && v.Phase == verb.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
+			return before, nil
+		}
+		if v.Phase == verb.Succeeded || v.Phase == verb.Held || v.Phase == verb.Failed && !undecided(v) {
+			return v, nil
+		}
+		if !pace.Wait(waiting, interval(n)) {
+			break
+		}
+	}
+	if last.Phase == "" {
+		return last, outcome(exitAgain, "nothing was rolled back: %s", last.Message)
+	}
+	return last, nil
+}
+
+// late reports whether it failed because it took too long.
+func late(v verb.Verdict) bool {
+	return v.Phase == verb.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
+}
+
+// undecided reports whether a gateway fails for what is not the commit's fault, while others have not said yet how they fare.
+func undecided(v verb.Verdict) bool {
+	return !ofCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
+}
+
+// ofCommit reports whether a failure lies in what the commit holds, so that another one helps. Gateways say so: what is wrong
+// before they have it (the ref, the git server, the spec) is no fault of the commit's.
+func ofCommit(v verb.Verdict) bool {
+	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
+		return slices.ContainsFunc(v.Behind, brought)
+	}
+	failed := slices.DeleteFunc(slices.Clone(v.Behind), func(b verb.Behind) bool { return !b.Fails() })
+	i := slices.IndexFunc(failed, func(b verb.Behind) bool { return b.Reason == v.Reason })
+	switch {
+	case i < 0 || v.Gateways.Failed == 0:
+		return false
+	case len(failed) > v.Gateways.Failed: // some speak of what was wanted before
+		return brought(failed[i])
+	}
+	return slices.ContainsFunc(failed, brought)
+}
+
+// brought reports whether it is what the commit brought that a gateway does not run. A repository that cannot be read is not: a
+// git server's login page looks so.
+func brought(b verb.Behind) bool {
+	switch b.Reason {
+	case v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonPatchFailed, v1alpha1.ReasonConfigSyntaxError, v1alpha1.ReasonSourceMissing,
+		v1alpha1.ReasonUnsafePath, v1alpha1.ReasonPathCollision, v1alpha1.ReasonLimitExceeded, v1alpha1.ReasonLFSPointer,
+		v1alpha1.ReasonVerificationFailed:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+// What is the fault of gateways, people or git would be the same with the commit before.
+func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
+	v := func(reason v1alpha1.Reason, failed int, rows ...v1alpha1.Reason) verb.Verdict {
+		v := verb.Verdict{Phase: verb.Failed, Reason: reason, Gateways: verb.Count{Failed: failed}}
+		for _, r := range rows {
+			v.Behind = append(v.Behind, verb.Behind{Reason: r})
+		}
+		return v
+	}
+	const (
+		late       = v1alpha1.ReasonProgressDeadlineExceeded
+		broken     = v1alpha1.ReasonConfigSyntaxError
+		restart    = v1alpha1.ReasonPodRestartNeeded
+		unverified = v1alpha1.ReasonVerificationFailed
+		away       = v1alpha1.ReasonGatewayUnreachable
+		login      = v1alpha1.ReasonUnsupportedRepository
+	)
+	for name, c := range map[string]struct {
+		v               verb.Verdict
+		want, undecided bool
+	}{
+		"a file that is no JSON":                      {v(broken, 1, broken), true, false},
+		"a source that is not there":                  {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
+		"the same, and others are on their way":       {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
+		"a ref that is not there":                     {v(v1alpha1.ReasonRefNotFound, 0), false, false},
+		"the same, and what gateways failed for once": {v(v1alpha1.ReasonRefNotFound, 1, broken), false, false},
+		"credentials":                                 {v(v1alpha1.ReasonAuthFailed, 1, v1alpha1.ReasonAuthFailed), false, false},
+		"a login page in the place of git":            {v(login, 0), false, false},
+		"a login page that a gateway gets":            {v(login, 1, login), false, false},
+		"more refs than are looked at":                {v(v1alpha1.ReasonLimitExceeded, 0, v1alpha1.ReasonProgressing), false, false},
+		"more files than are taken":                   {v(v1alpha1.ReasonLimitExceeded, 1, v1alpha1.ReasonLimitExceeded), true, false},
+		"a pod that has to be started again":          {v(restart, 1, restart), false, false},
+		"the same beside one that may still get it":   {v(restart, 1, restart, unverified), false, true},
+		"the same beside one that cannot":             {v(restart, 2, restart, broken), true, false},
+		"the same beside one that could not before":   {v(restart, 1, restart, broken), false, true},
+		"too late, and gateways are away":             {v(late, 0, away, v1alpha1.ReasonDesignerSessionActive), false, false},
+		"too late, and a gateway does not take it":    {v(late, 0, away, unverified), true, false},
+		"too late, and nobody is known to be behind":  {v(late, 0), false, false},
+	} {
+		assert.Equal(t, c.want, ofCommit(c.v), name)
+		assert.Equal(t, c.undecided, undecided(c.v), name)
+	}
+}
+
+// fleet answers as an API server with one GatewaySync does, whose status is another one once it was asked for something.
+type fleet struct {
+	mu            sync.Mutex
+	gs            *v1alpha1.GatewaySync
+	before, after func(*v1alpha1.GatewaySyncStatus) // without after it does not answer any more
+}
+
+func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var patch struct {
+		Metadata struct{ Annotations map[string]*string }
+	}
+	if r.Method == http.MethodPatch && json.NewDecoder(r.Body).Decode(&patch) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	for name, value := range patch.Metadata.Annotations {
+		if delete(f.gs.Annotations, name); value != nil {
+			f.gs.Annotations[name] = *value
+		}
+	}
+	f.gs.Status = v1alpha1.GatewaySyncStatus{
+		LastGood: &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)},
+		Target:   &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40), RequestedAt: f.gs.Annotations[v1alpha1.AnnotationRequestedAt]},
+	}
+	switch asked := f.gs.Status.Target.RequestedAt != "earlier"; {
+	case !asked:
+		f.before(&f.gs.Status)
+	case f.after != nil:
+		f.after(&f.gs.Status)
+	case r.Method == http.MethodGet:
+		panic(http.ErrAbortHandler)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(f.gs)
+}
+
+// The lead begins a deadline anew when somebody asks for a fresh look, as the SyncFail hook does.
+func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T) {
+	t.Parallel()
+	row := func(reason v1alpha1.Reason) func(*v1alpha1.GatewaySyncStatus) {
+		return func(s *v1alpha1.GatewaySyncStatus) {
+			s.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", SyncStatus: v1alpha1.GatewayPending, Reason: reason, Message: "why"}}
+		}
+	}
+	late := func(reason v1alpha1.Reason) func(*v1alpha1.GatewaySyncStatus) {
+		return func(s *v1alpha1.GatewaySyncStatus) {
+			row(reason)(s)
+			s.LastHandledRequest = "earlier"
+			s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonProgressDeadlineExceeded)}}
+		}
+	}
+	const unverified, away = v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonGatewayUnreachable
+	moved := func(s *v1alpha1.GatewaySyncStatus) { row(unverified)(s); s.Target.Commit = strings.Repeat("c", 40) }
+	unseen := func(s *v1alpha1.GatewaySyncStatus) { late(unverified)(s); s.Target.RequestedAt = "earlier" }
+	for name, c := range map[string]struct {
+		before, after func(*v1alpha1.GatewaySyncStatus)
+		said          string
+	}{
+		"the API server goes away":                {late(unverified), nil, "nothing was rolled back: the API server does not answer"},
+		"a gateway does not take it":              {late(unverified), row(unverified), "goes back (to aaaaaaa until main moves on from bbbbbbb)"},
+		"a gateway was away, and still is":        {late(away), row(away), "nothing was rolled back: no verdict within"},
+		"a gateway did not take it, and now may":  {late(unverified), row(v1alpha1.ReasonProgressing), "nothing was rolled back: no verdict within"},
+		"the branch has moved on":                 {late(unverified), moved, "nothing was rolled back: no verdict within"},
+		"nobody has looked at the branch anew":    {late(unverified), unseen, "nothing was rolled back: no verdict within"},
+		"it was not late before it was asked for": {row(unverified), row(unverified), "nothing was rolled back: no verdict within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(&fleet{before: c.before, after: c.after, gs: &v1alpha1.GatewaySync{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+				ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{v1alpha1.AnnotationRequestedAt: "earlier"}},
+				Spec:       v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
+			}})
+			t.Cleanup(server.Close)
+			var said strings.Builder
+			code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed", "--by", "argocd", "--id", "job", "--verdict-timeout", "500ms"}, &said, &said)
+			want := exitDone
+			if c.after == nil {
+				want = exitAgain
+			}
+			assert.Equal(t, want, code)
+			assert.Contains(t, said.String(), c.said)
+		})
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/application"
+)
+
+// syncing is what a Job of a sync of Argo CD is told about itself.
+type syncing struct {
+	*cli
+	application, source    string
+	instanceLabel, podInfo string
+	within                 time.Duration
+}
+
+// unnamed is the value of --application that leaves its name to be found out.
+const unnamed = "auto"
+
+// syncs adds the flags of a command that can take its ref from a sync.
+func (c *cli) syncs(command *cobra.Command) *syncing {
+	s := &syncing{cli: c}
+	f := command.Flags()
+	f.StringVar(&s.application, "application", "", "take the commit that this Application of Argo CD is syncing: NAMESPACE/NAME, NAME in the namespace argocd, or auto to find it out")
+	f.StringVar(&s.source, "source", "", "which of several sources counts: its position from 1, or its address; left out: the one that is spec.git.repo")
+	f.StringVar(&s.instanceLabel, "instance-label", application.InstanceLabel, "with --application auto: the label by which Argo CD marks its objects")
+	f.StringVar(&s.podInfo, "pod-info", "/etc/podinfo", "with --application auto: where the pod's annotations and labels are mounted")
+	f.DurationVar(&s.within, "application-timeout", 2*time.Minute, "how long to wait until the Application says what it is syncing")
+	return s
+}
+
+// on reports whether the ref comes from a sync.
+func (s *syncing) on() bool { return s.application != "" }
+
+// job is the Job that this runs in.
+func (s *syncing) job(p place) application.Job {
+	j := application.Job{Namespace: s.env("POD_NAMESPACE"), Name: s.env("JOB_NAME")}
+	if j.Namespace == "" {
+		j.Namespace = p.namespace
+	}
+	if j.Name == "" {
+		j.Name = application.OfPod(s.env("POD_NAME"))
+	}
+	return j
+}
+
+// learn finds the commit that is being synced, if it is one of the repository of gs.
+func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
+	job := s.job(p)
+	if job.Name == "" {
+		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job that this runs in: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
+	}
+	if s.within <= 0 {
+		return application.Sync{}, job, outcome(exitUsage, "--application-timeout must be more than nothing")
+	}
+	name, err := s.name(ctx, p, job)
+	if err != nil {
+		return application.Sync{}, job, err
+	}
+	found, err := application.Learn(ctx, p.Dynamic, application.Asked{
+		Application: name, Job: job, Repo: gs.Spec.Git.Repo, Source: s.source, Within: s.within,
+	})
+	switch {
+	case errors.Is(err, application.ErrOvertaken):
+		err = &outcomeError{exitSuperseded, err}
+	case errors.Is(err, application.ErrStale):
+		err = &outcomeError{exitTimeout, err}
+	case errors.Is(err, application.ErrOtherRepository):
+		err = &outcomeError{exitUsage, err}
+	case err == nil:
+		fmt.Fprintf(s.talk, "Application %s is syncing %s\n", found.Application, found.Commit)
+	}
+	return found, job, err
+}
+
+func (s *syncing) name(ctx context.Context, p place, job application.Job) (application.Name, error) {
+	if s.application != unnamed {
+		name, err := application.ParseName(s.application)
+		if err != nil {
+			return name, &outcomeError{exitUsage, err}
+		}
+		return name, nil
+	}
+	asking, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return application.Self{Job: job, PodInfo: s.podInfo, InstanceLabel: s.instanceLabel, Client: p.Core}.Application(asking)
+}

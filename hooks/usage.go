@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// brief leaves kubectl's flags, which all commands have, to the command options: they would bury a command's own.
+var brief = strings.NewReplacer(
+	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
+	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
+)
+
+func (c *cli) options() *cobra.Command {
+	return &cobra.Command{
+		Use:     "options",
+		Short:   "List the flags of all commands, which are those of kubectl",
+		Example: `  stoker options`,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(c.out, command.Root().PersistentFlags().FlagUsages())
+			return err
+		},
+	}
+}
+
+// counts says of arguments that are too few or too many how the command is written.
+func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		err := inner(command, args)
+		switch {
+		case err == nil:
+			return nil
+		case len(args) == 0:
+			return fmt.Errorf("%s: the name of a GatewaySync is missing", command.Use)
+		}
+		return fmt.Errorf("%s: too many arguments", command.Use)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/internal/tuning"
+)
+
+// proxies are the variables that agents may be given: those by which they find a proxy. The rest of their environment follows
+// from the pod and its GatewaySync.
+var proxies = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
+
+// maxVariable bounds the value of one, which is in every pod.
+const maxVariable = 4096
+
+// agentEnv reads --agent-env. No error has a value in it, for that may be a secret that does not belong there.
+func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
+	seen := map[string]bool{}
+	for _, text := range given {
+		name, value, ok := strings.Cut(text, "=")
+		variable := strings.ToUpper(name)
+		switch {
+		case !ok:
+			errs = append(errs, errors.New("--agent-env: write NAME=VALUE"))
+			continue
+		case !slices.Contains(proxies, variable) || name != variable && name != strings.ToLower(variable):
+			errs = append(errs, fmt.Errorf("--agent-env: %.60q is none of the variables that agents may be given: %s, or the same in lower case", name, strings.Join(proxies, ", ")))
+			continue
+		case seen[variable]:
+			errs = append(errs, fmt.Errorf("--agent-env: %s is given twice", variable))
+			continue
+		}
+		seen[variable] = true
+		check := proxyProblem
+		if variable == "NO_PROXY" {
+			check = noProxyProblem
+		}
+		if problem := check(value); problem != "" {
+			errs = append(errs, fmt.Errorf("--agent-env: %s %s", name, problem))
+			continue
+		}
+		env = append(env, corev1.EnvVar{Name: name, Value: value})
+	}
+	return env, errs
+}
+
+var (
+	hostAndPort = regexp.MustCompile(`^[-._A-Za-z0-9]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
+	// unproxied is a host, a domain with or without a dot or *. before it, or an address, each with or without a port.
+	unproxied = regexp.MustCompile(`^(\*\.|\.)?[-_A-Za-z0-9][-._A-Za-z0-9]*(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
+)
+
+// proxyProblem says why a value is no address of a proxy that pods may carry.
+func proxyProblem(value string) string {
+	address := value
+	if !strings.Contains(value, "://") {
+		address = "http://" + value
+	}
+	u, err := url.Parse(address)
+	switch {
+	case strings.Contains(value, "@"):
+		return "has a user or a password in it: everybody who may see a pod could read it. Name a proxy that knows pods by their addresses"
+	case len(value) > maxVariable || err != nil || !hostAndPort.MatchString(u.Host) || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return "is no address of a proxy, such as http://proxy.example.com:3128"
+	case !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme):
+		return "is an address of no proxy that the agent can use: write http, https or socks5 before it"
+	}
+	if _, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && err != nil {
+		return "has a port that is none"
+	}
+	return ""
+}
+
+// noProxyProblem says why a value is no list of what is asked without a proxy. An entry of another form would match nothing,
+// silently.
+func noProxyProblem(value string) string {
+	if value == "" || len(value) > maxVariable {
+		return fmt.Sprintf("is empty, or longer than %d bytes", maxVariable)
+	}
+	for i, entry := range strings.Split(value, ",") {
+		entry = strings.TrimSpace(entry)
+		_, _, noNetwork := net.ParseCIDR(entry)
+		if entry != "" && entry != "*" && noNetwork != nil && net.ParseIP(entry) == nil && !unproxied.MatchString(entry) {
+			return fmt.Sprintf("has an entry that would match nothing, number %d: write hosts, domains (example.com, .example.com), addresses and networks (10.0.0.0/8), with commas between them", i+1)
+		}
+	}
+	return ""
+}
+
+// agentArgs checks --agent-arg: flags that an agent reads as they are, and that say nothing about a pod.
+func agentArgs(given []string) (errs []error) {
+	var s tuning.Settings
+	known := flag.NewFlagSet("agent", flag.ContinueOnError)
+	known.SetOutput(io.Discard)
+	s.Register(known)
+	var names []string
+	known.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
+	seen := map[string]bool{}
+	for _, text := range given {
+		dashed, value, ok := strings.Cut(text, "=")
+		name, isFlag := strings.CutPrefix(dashed, "--")
+		switch {
+		case !ok || !isFlag:
+			errs = append(errs, fmt.Errorf("--agent-arg: write --flag=value in place of %.60q", dashed))
+		case known.Lookup(name) == nil:
+			errs = append(errs, fmt.Errorf("--agent-arg: %.60s is no flag that can be set for all agents: the injector, the pod and its GatewaySync decide the rest. Those are %s",
+				dashed, strings.Join(names, ", ")))
+		case seen[name]:
+			errs = append(errs, fmt.Errorf("--agent-arg: %s is given twice", dashed))
+		default:
+			seen[name] = true
+			if err := known.Set(name, value); err != nil {
+				errs = append(errs, fmt.Errorf("--agent-arg: %s=%.60s: %w", dashed, value, err))
+			}
+		}
+	}
+	for _, err := range s.Problems(known) {
+		errs = append(errs, fmt.Errorf("--agent-arg: %w", err))
+	}
+	return errs
+}

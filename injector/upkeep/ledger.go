@@ -1,0 +1,149 @@
+package upkeep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+)
+
+const (
+	// annotationEvicted of the lock has the evictions whose successors have not come up.
+	annotationEvicted = "stoker.io/evicted"
+	// remembered is how long a pod that was evicted is waited for: then its owner is taken for gone or scaled down on purpose. No
+	// pod that was there then is still young enough to be evicted.
+	remembered = time.Hour
+	// maxEvicted bounds how many are waited for at a time, so that the annotation stays below what an object may have.
+	maxEvicted = 500
+	// loadEvery is how often it is tried to read what was written.
+	loadEvery = time.Second
+)
+
+var (
+	errDeposed = errors.New("another replica runs upkeep by now")
+	errFull    = fmt.Errorf("the successors of %d pods that were evicted have not come up: no more are evicted", maxEvicted)
+)
+
+// Lock is the Lease that whoever runs upkeep holds.
+type Lock struct{ Namespace, Name, Holder string }
+
+// eviction is one whose successor has not come up yet.
+type eviction struct {
+	Namespace   string    `json:"namespace"`
+	GatewaySync string    `json:"gatewaySync"`
+	Pod         string    `json:"pod"`
+	UID         types.UID `json:"uid"`
+	Owner       types.UID `json:"owner"`
+	// By is the owner's kind and name, for people.
+	By string `json:"by"`
+	// Deployment is the name of the one that the owner belongs to, "" where it belongs to none.
+	Deployment string `json:"deployment,omitempty"`
+	// Newest is when the youngest pod of the owner was made: its successors are younger.
+	Newest metav1.Time `json:"newest"`
+	At     metav1.Time `json:"at"`
+	// Came says that the pod had a successor, which did not come up.
+	Came bool `json:"came,omitempty"`
+}
+
+// ledger writes evictions down, one of a GatewaySync, before they are made: in the lock itself, which every replica that comes
+// next reads, and which one that was replaced cannot write any more.
+type ledger struct {
+	client kubernetes.Interface
+	lock   Lock
+	now    func() time.Time
+
+	mu      sync.Mutex
+	evicted map[types.UID]eviction // by GatewaySync
+}
+
+// load reads what the replica before wrote down, until it can or ctx ends.
+func (l *ledger) load(ctx context.Context, log *slog.Logger) {
+	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
+		lease, err := l.client.CoordinationV1().Leases(l.lock.Namespace).Get(ctx, l.lock.Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			log.Warn("the lock of upkeep cannot be read; that is tried again", "error", err)
+			return false, nil
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.evicted = map[types.UID]eviction{}
+		if err == nil && lease.Annotations[annotationEvicted] != "" {
+			if err := json.Unmarshal([]byte(lease.Annotations[annotationEvicted]), &l.evicted); err != nil {
+				log.Error("what is written of evictions cannot be read, and is forgotten", "annotation", annotationEvicted, "error", err)
+				l.evicted = map[types.UID]eviction{}
+			}
+		}
+		return true, nil
+	}) // it ends with ctx, which the caller sees
+}
+
+// of returns the eviction of a GatewaySync's pod whose successor has not come up.
+func (l *ledger) of(gs types.UID) (eviction, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.evicted[gs]
+	return e, ok && l.now().Sub(e.At.Time) < remembered
+}
+
+func (l *ledger) put(ctx context.Context, gs types.UID, e eviction) error {
+	return l.write(ctx, func(all map[types.UID]eviction) error {
+		if _, ok := all[gs]; !ok && len(all) >= maxEvicted {
+			return errFull
+		}
+		all[gs] = e
+		return nil
+	})
+}
+
+func (l *ledger) drop(ctx context.Context, gs types.UID) error {
+	return l.write(ctx, func(all map[types.UID]eviction) error {
+		delete(all, gs)
+		return nil
+	})
+}
+
+func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := maps.Clone(l.evicted)
+	maps.DeleteFunc(next, func(_ types.UID, e eviction) bool { return l.now().Sub(e.At.Time) >= remembered })
+	if err := change(next); err != nil {
+		return err
+	}
+	text, err := json.Marshal(next)
+	if err != nil {
+		return err
+	}
+	leases := l.client.CoordinationV1().Leases(l.lock.Namespace)
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // it is renewed meanwhile
+		lease, err := leases.Get(ctx, l.lock.Name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			return err
+		case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != l.lock.Holder:
+			return errDeposed
+		}
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, annotationEvicted, string(text))
+		if len(next) == 0 {
+			delete(lease.Annotations, annotationEvicted)
+		}
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{FieldManager: fieldManager})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write down in Lease %s/%s which pod is evicted: %w", l.lock.Namespace, l.lock.Name, err)
+	}
+	l.evicted = next
+	return nil
+}

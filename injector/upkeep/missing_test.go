@@ -1,0 +1,167 @@
+package upkeep
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// counted counts evictions by what became of them.
+type counted map[string]int
+
+func (counted) Without(map[v1alpha1.Reason]int)    {}
+func (c counted) Eviction(result string)           { c[result]++ }
+func (counted) Turn(string, string, time.Duration) {}
+
+// evicting is an Upkeep with one pod to repair. answer is told of each eviction, and what was written down by then.
+func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Upkeep, repair func() (decided, map[string]turn, error)) {
+	t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep"}}
+	lease.Spec.HolderIdentity = new("me")
+	client := fake.NewClientset(lease)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		e := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		assert.EqualValues(t, "gw", *e.DeleteOptions.Preconditions.UID)
+		l, err := client.Tracker().Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "stoker-system", "upkeep")
+		require.NoError(t, err)
+		return true, nil, answer(len(e.DeleteOptions.DryRun) > 0, l.(*coordinationv1.Lease).Annotations[annotationEvicted])
+	})
+	u = &Upkeep{Config: Config{Core: client, Repair: RepairEvict, Answering: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
+	u.ledger = &ledger{client: client, lock: Lock{"stoker-system", "upkeep", "me"}, now: u.Now, evicted: map[types.UID]eviction{}}
+	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
+	gs.UID = "line"
+	return u, func() (decided, map[string]turn, error) {
+		turns := map[string]turn{}
+		d, _, err := u.repair(t.Context(), gs, p, podsThere{live: []*corev1.Pod{p}}, turns)
+		return d, turns, err
+	}
+}
+
+func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
+	now := noon.Add(time.Minute)
+	var asked []string
+	u, repair := evicting(t, &now, func(dry bool, written string) error {
+		switch {
+		case dry:
+			assert.Empty(t, written)
+			asked = append(asked, "may it")
+		default:
+			assert.Contains(t, written, `"pod":"gw-0"`)
+			asked = append(asked, "go")
+		}
+		return nil
+	})
+	d, turns, err := repair()
+	require.NoError(t, err)
+	assert.Empty(t, d.reason)
+	assert.Equal(t, []string{"may it", "go"}, asked)
+	assert.NotEmpty(t, turns["line"].wait, "and no other of the same GatewaySync is evicted")
+	_, ok := u.ledger.of("line")
+	assert.True(t, ok)
+	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
+}
+
+// A StatefulSet that is scaled to 0 while a successor cannot come up has no gateways: nobody waits for the evicted one.
+func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
+	now := noon.Add(time.Minute)
+	u, repair := evicting(t, &now, func(bool, string) error { return nil })
+	_, _, err := repair()
+	require.NoError(t, err)
+	gs := syncOf()
+	gs.UID = "line"
+	ofThis := func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelCRName: gs.Name} }
+	successor := ownedPod("gw-0", "new", "StatefulSet", true, 2*time.Minute, ofThis, waits("ErrImagePull"))
+	n := u.namespace("plant")
+	look := func(pods ...*corev1.Pod) turn {
+		t.Helper()
+		turns, err := u.turns(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podsThere{live: pods})
+		require.NoError(t, err)
+		return turns[gs.Name]
+	}
+	assert.True(t, look().absent, "it is not made again yet")
+	now = noon.Add(20 * time.Minute)
+	assert.True(t, look().absent, "and whether it will be is not known")
+	got := look(successor)
+	assert.True(t, got.stuck)
+	assert.Contains(t, got.wait, "ErrImagePull")
+	now = now.Add(successorWithin)
+	assert.True(t, look().absent, "it may be made again")
+
+	// Another replica takes over, and has seen nothing of it.
+	next := &Upkeep{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{client: u.Core, lock: u.ledger.lock, now: u.Now}}
+	next.ledger.load(t.Context(), u.Log)
+	u, n = next, next.namespace("plant")
+	now = now.Add(time.Second)
+	assert.True(t, look().absent)
+	now = now.Add(successorWithin)
+	assert.True(t, look().absent)
+	now = now.Add(time.Second)
+	assert.Equal(t, turn{}, look())
+	_, ok := u.ledger.of(gs.UID)
+	assert.False(t, ok)
+}
+
+func TestWhatADisruptionBudgetForbidsIsNotWrittenDownAndABusyAPIServerIsNoBudget(t *testing.T) {
+	now := noon.Add(time.Minute)
+	refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
+	u, repair := evicting(t, &now, func(dry bool, _ string) error {
+		assert.True(t, dry)
+		return refused
+	})
+	d, _, err := repair()
+	require.NoError(t, err)
+	assert.Contains(t, d.message, "PodDisruptionBudget")
+	_, ok := u.ledger.of("line")
+	assert.False(t, ok)
+
+	refused = apierrors.NewTooManyRequests("too many requests, please try again later", 1)
+	d, _, err = repair()
+	require.Error(t, err, "it is tried again")
+	assert.Empty(t, d.reason)
+	assert.Equal(t, counted{"blocked": 1, "failed": 1}, u.Metrics)
+}
+
+func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
+	now := noon.Add(time.Minute)
+	u, repair := evicting(t, &now, func(dry bool, _ string) error {
+		if dry {
+			return nil
+		}
+		return apierrors.NewNotFound(policyv1.Resource("pods"), "gw-0")
+	})
+	_, turns, err := repair()
+	require.NoError(t, err)
+	assert.Empty(t, turns)
+	_, ok := u.ledger.of("line")
+	assert.False(t, ok)
+}
+
+// Between two answers of the API server only this node's clock says what time it is, and somebody may set it.
+func TestAClockThatWasSetBackMakesNoPodYoung(t *testing.T) {
+	now := noon.Add(time.Minute)
+	_, repair := evicting(t, &now, func(dry bool, _ string) error {
+		assert.True(t, dry)
+		now = noon.Add(time.Hour) // what the answer says
+		return nil
+	})
+	d, _, err := repair()
+	require.NoError(t, err)
+	assert.Contains(t, d.message, "too old")
+}

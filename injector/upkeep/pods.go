@@ -1,0 +1,75 @@
+package upkeep
+
+import (
+	"context"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"stoker.io/stoker/internal/kube"
+)
+
+// podWatch watches the pods of a namespace, or of all.
+type podWatch struct {
+	namespace string // "" for all
+	informer  cache.SharedIndexInformer
+	refused   atomic.Bool // the API server does not let them be listed
+}
+
+// watchPods makes a podWatch. changed is called with pods that ask for an agent or have one, failed with tries that failed.
+func watchPods(client kubernetes.Interface, namespace string, changed func(*corev1.Pod), failed func(error)) (*podWatch, error) {
+	w := &podWatch{namespace: namespace}
+	living := func(o *metav1.ListOptions) {
+		o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
+	}
+	told := func(err error) {
+		if apierrors.IsForbidden(err) {
+			w.refused.Store(true)
+		}
+		failed(err)
+	}
+	w.informer = cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), living, told), &corev1.Pod{}, 0,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	if err := w.informer.SetTransform(slim); err != nil {
+		return nil, err
+	}
+	// Tries that failed are told already.
+	if err := w.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
+		return nil, err
+	}
+	tell := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if p, ok := obj.(*corev1.Pod); ok && concerns(p) {
+			changed(p)
+		}
+	}
+	_, err := w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+	})
+	return w, err
+}
+
+// served reports whether there is nothing more to wait for: a namespace whose rights are missing must not stop what is done in
+// others.
+func (w *podWatch) served() bool {
+	return w.informer.HasSynced() || w.namespace != "" && w.refused.Load()
+}
+
+// sees reports whether it is known which pods and GatewaySyncs a namespace has.
+func (u *Upkeep) sees(namespace string) bool {
+	if !u.Find.Seen(namespace) {
+		return false
+	}
+	for _, w := range u.pods {
+		if w.namespace == "" || w.namespace == namespace {
+			return w.informer.HasSynced()
+		}
+	}
+	return false
+}

@@ -1,0 +1,165 @@
+package upkeep
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+)
+
+// ownedPod is a pod of an owner, made so long after noon.
+func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := podNamed(name, agent)
+	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(age))
+	p.OwnerReferences = []metav1.OwnerReference{{UID: "owner", Kind: kind, Name: "site", Controller: new(true)}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func ofSet(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.OwnerReferences[0].UID, p.OwnerReferences[0].Name = types.UID(name), name }
+}
+
+// ofDeployment makes the owner one of a Deployment's ReplicaSets.
+func ofDeployment(name, hash string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		ofSet(name + "-" + hash)(p)
+		metav1.SetMetaDataLabel(&p.ObjectMeta, "pod-template-hash", hash)
+	}
+}
+
+func hasStarted(p *corev1.Pod) {
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: inject.Container, Started: new(true)}}
+}
+
+func waits(reason string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: inject.Container, Started: new(false), State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+	}
+}
+
+func endsAt(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.Add(after))) }
+}
+
+// Nothing but what the API server shows, and what was written down, says whether the next pod may be evicted.
+func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T) {
+	e := func(kind string) eviction {
+		return eviction{Namespace: "plant", Pod: "site-0", UID: "old", Owner: "owner", By: kind + " site", Newest: metav1.NewTime(noon.Add(-time.Minute)), At: metav1.NewTime(noon)}
+	}
+	set, rolled := e("StatefulSet"), e("ReplicaSet")
+	rolled.By, rolled.Deployment = "ReplicaSet gw-1", "gw"
+	bare, came := e("ReplicaSet"), set
+	bare.By, came.Came = "ReplicaSet gw-1", true
+	next := ownedPod("site-1", "one", "StatefulSet", false, 5*time.Second)
+	for _, c := range []struct {
+		name    string
+		e       eviction
+		there   podsThere
+		exists  bool
+		ends    time.Duration
+		at      time.Duration
+		over    bool
+		stuck   bool
+		absent  bool
+		message string
+	}{
+		{name: "its eviction is not seen yet", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
+		{name: "it was never evicted", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
+		{name: "it ends", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "has not ended"},
+		{name: "it does not end", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "has not ended"},
+		{name: "nobody made it again yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not made it again"},
+		{name: "nobody made it again since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not made it again"},
+		{name: "nobody makes it again", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
+		{name: "where to look", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
+		{name: "the one after it came first", e: set, there: podsThere{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not made it again"},
+		{name: "it came without", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "can the API server reach the injector?"},
+		{name: "it came and asks for nothing any more", e: set, exists: true, at: 2 * time.Second, over: true},
+		{name: "no node has it", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
+		{name: "its image cannot be pulled", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
+		{name: "it came up", e: set, there: podsThere{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "an owner made again under its name", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
+		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not made it again"},
+		{name: "a younger one is", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "or one of the Deployment's next ReplicaSet", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
+		{name: "but none of another Deployment", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not made it again"},
+		{name: "nor of a ReplicaSet that has none", e: bare, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not made it again"},
+		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not made it again"},
+		{name: "it came, and its owner let go of it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
+		{name: "but not while it ends", e: e("ReplicaSet"), there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
+			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "has not ended"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, over := c.e.turn(c.there, noon.Add(c.ends), c.exists, noon.Add(c.at))
+			assert.Equal(t, c.over, over)
+			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
+			assert.Contains(t, got.wait, c.message)
+			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is evicted" && c.at > lostAfter)
+		})
+	}
+}
+
+// What happens beside repair (a node is drained, somebody restarts the other node of a pair) is waited for, too.
+func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
+	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
+	assert.Equal(t, turn{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
+	ends := podsThere{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
+	assert.Contains(t, others(ends, noon).wait, "pod pair-0")
+	assert.False(t, others(ends, noon.Add(2*time.Minute)).stuck)
+	assert.True(t, others(ends, noon.Add(2*time.Minute+time.Second)).stuck)
+	starts := podsThere{live: []*corev1.Pod{ownedPod("late-0", "l", "StatefulSet", true, 4*time.Minute), ownedPod("site-1", "two", "StatefulSet", true, 0, waits("ImagePullBackOff"))}}
+	assert.False(t, others(starts, noon.Add(5*time.Minute)).stuck)
+	stuck := others(starts, noon.Add(6*time.Minute))
+	assert.True(t, stuck.stuck)
+	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
+}
+
+// The API server says when a pod was created; a node whose clock is behind would take every pod for a young one.
+func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
+	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
+	there := podsThere{live: []*corev1.Pod{p}}
+	u := &Upkeep{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
+	d, _, err := u.repair(t.Context(), syncOf(), p, there, nil)
+	require.NoError(t, err)
+	assert.Contains(t, d.message, "too old")
+	u.Now = func() time.Time { return noon.Add(young - time.Second) }
+	d, soon, err := u.repair(t.Context(), syncOf(), p, there, nil)
+	require.NoError(t, err)
+	assert.Empty(t, d.reason)
+	assert.True(t, soon, "it waits for the webhook")
+	d, soon, err = u.repair(t.Context(), syncOf(), p, there, map[string]turn{"line": {wait: "pod gw-1 ends"}})
+	require.NoError(t, err)
+	assert.Empty(t, d.reason)
+	assert.False(t, soon, "its turn comes when something changes")
+	d, _, err = u.repair(t.Context(), syncOf(), p, there, map[string]turn{"line": {wait: "pod gw-1 ends", stuck: true}})
+	require.NoError(t, err)
+	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
+	assert.Contains(t, d.message, "because pod gw-1 ends")
+}
+
+// No gateways counts as healthy, and lets whoever waits go on.
+func TestAGatewayThatIsAwayBecauseOfUsIsNotNoGateways(t *testing.T) {
+	there := podsThere{awaited: "pod site-0 was evicted"}
+	gs := syncOf()
+	gs.Status = *leaderless(gs, there, noon)
+	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, outcome(&gs.Status))
+	for _, c := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSidecarInjected} {
+		assert.True(t, strings.Contains(meta.FindStatusCondition(gs.Status.Conditions, c).Message, "pod site-0 was evicted"), c)
+	}
+	assert.Empty(t, gs.Status.LastHandledRequest)
+	gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"])
+	gs.Status = *leaderless(gs, podsThere{}, noon.Add(remembered))
+	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
+}

@@ -1,0 +1,96 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/internal/serve"
+)
+
+// Endpoint is a server. Flag, without its dashes, says where it listens; Listen opens it there.
+type Endpoint struct {
+	Flag   string
+	Listen func(context.Context) (*serve.Server, error)
+}
+
+// Config is what a binary consists of.
+type Config struct {
+	Settings Settings
+	// Namespace is the binary's own, for the log.
+	Namespace string
+	// Endpoints are its own servers. Those of --health-addr and --metrics-addr come with the settings.
+	Endpoints []Endpoint
+	// Ready reports whether requests may be led here. Waits is what /readyz says while they may not: what is waited for.
+	Ready func() bool
+	Waits string
+	// Loops are what it does besides. Each ends with its context.
+	Loops   []func(context.Context) error
+	Metrics *prometheus.Registry
+	Log     *slog.Logger
+}
+
+// Run opens the servers, then serves and runs the loops until ctx ends or one of them fails, which ends the others. It
+// returns when all have ended. The error of a server that cannot be opened names its flag. Loops find the log in their
+// context, as client-go does.
+func Run(ctx context.Context, c Config) error {
+	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.Log.Handler())))
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, e := range append(c.Endpoints,
+		plain("health-addr", c.Settings.HealthAddr, Health(c.Ready, c.Waits)), plain("metrics-addr", c.Settings.MetricsAddr, Metrics(c.Metrics))) {
+		srv, err := e.Listen(ctx)
+		if err != nil {
+			stop()
+			return errors.Join(fmt.Errorf("--%s: %w", e.Flag, err), group.Wait())
+		}
+		c.Log.Info("listening", "for", e.Flag, "address", srv.Addr(), "namespace", c.Namespace)
+		group.Go(func() error { return srv.Run(ctx) })
+	}
+	for _, loop := range c.Loops {
+		group.Go(func() error { return loop(ctx) })
+	}
+	return group.Wait()
+}
+
+func plain(name, addr string, h http.Handler) Endpoint {
+	return Endpoint{Flag: name, Listen: func(ctx context.Context) (*serve.Server, error) { return serve.Listen(ctx, addr, h) }}
+}
+
+// Health answers /healthz, always, and /readyz, with what is waited for until ready.
+func Health(ready func() bool, waits string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready() {
+			http.Error(w, waits, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+// Registry makes a registry that measures the process and Go's runtime already.
+func Registry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// Metrics answers /metrics, four requests at a time and ten seconds each.
+func Metrics(reg *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	return mux
+}

@@ -1,0 +1,73 @@
+package daemon
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Settings is what every binary is told that serves the GatewaySyncs of a cluster.
+type Settings struct {
+	// WatchNamespace are the namespaces to serve; none stands for all.
+	WatchNamespace     Texts
+	WatchLabelSelector string
+
+	HealthAddr  string
+	MetricsAddr string
+	LogFormat   string
+	LogLevel    string
+	Kubeconfig  string
+	Version     bool
+
+	// Selector is WatchLabelSelector, once Problems has read it.
+	Selector labels.Selector
+}
+
+// Register adds the flags of the settings.
+func (s *Settings) Register(f *flag.FlagSet) {
+	f.Var(&s.WatchNamespace, "watch-namespace", "a `namespace` to serve (repeatable); without any, all of them")
+	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only GatewaySyncs that this label `selector` admits")
+	f.StringVar(&s.HealthAddr, "health-addr", ":8082", "`address` of /healthz and /readyz")
+	f.StringVar(&s.MetricsAddr, "metrics-addr", ":8083", "`address` of /metrics")
+	f.StringVar(&s.LogFormat, "log-format", "json", "json or text")
+	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
+	f.BoolVar(&s.Version, "version", false, "print the version and exit")
+}
+
+// Problems reads the settings and says what is wrong with them, for Explain.
+func (s *Settings) Problems() []error {
+	problems := []error{OneOf("log-format", s.LogFormat, "json", "text"), LevelProblem(s.LogLevel)}
+	for _, ns := range s.WatchNamespace {
+		if len(validation.IsDNS1123Label(ns)) > 0 {
+			problems = append(problems, fmt.Errorf("--watch-namespace: %q is no name of a namespace", ns))
+		}
+	}
+	var err error
+	if s.Selector, err = labels.Parse(s.WatchLabelSelector); err != nil {
+		problems = append(problems, fmt.Errorf("--watch-label-selector: %w", err))
+	}
+	return problems
+}
+
+// LevelProblem says what is wrong with the value of --log-level.
+func LevelProblem(level string) error {
+	return OneOf("log-level", level, "debug", "info", "warn", "error")
+}
+
+// Log makes the log of a binary: as text, or, with any other format, as JSON. A level that is none stands for info.
+func Log(out io.Writer, format, level string) *slog.Logger {
+	o := &slog.HandlerOptions{}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err == nil {
+		o.Level = l
+	}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(out, o))
+	}
+	return slog.New(slog.NewJSONHandler(out, o))
+}

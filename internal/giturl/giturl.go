@@ -1,0 +1,77 @@
+// Package giturl tells whether two addresses name one repository. Senders write the address of a repository in another
+// form than a GatewaySync does: https where it says ssh, with .git or without.
+package giturl
+
+import (
+	"net/url"
+	"strings"
+)
+
+const maxAddress = 2048
+
+// Same reports whether two addresses name one repository: the same host and the same path. Scheme, user, port, a trailing
+// slash, .git and case do not count: hosts serve one repository over https and ssh, at ports of their own. Neither does
+// what is no address name anything, nor are folders of a machine the same as anything but themselves.
+func Same(a, b string) bool {
+	hostA, pathA, okA := split(a)
+	hostB, pathB, okB := split(b)
+	return okA && okB && hostA == hostB && strings.EqualFold(pathA, pathB)
+}
+
+// split takes an address apart. The host is "" for a folder.
+func split(s string) (host, path string, ok bool) {
+	s = strings.TrimSpace(s)
+	if s == "" || len(s) > maxAddress {
+		return "", "", false
+	}
+	scheme, rest, hasScheme := strings.Cut(s, "://")
+	switch {
+	case strings.HasPrefix(s, "/"):
+		return "", trimmed(s), trimmed(s) != ""
+	case !hasScheme:
+		return scp(s)
+	case strings.EqualFold(scheme, "file"):
+		return "", trimmed(rest), strings.HasPrefix(rest, "/") && trimmed(rest) != ""
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Hostname() == "" {
+		return "", "", false
+	}
+	switch strings.ToLower(scheme) {
+	case "https", "http", "ssh", "git+ssh", "ssh+git":
+	default:
+		return "", "", false
+	}
+	path = trimmed(u.Path)
+	return strings.ToLower(u.Hostname()), path, path != ""
+}
+
+// scp reads user@host:path.
+func scp(s string) (host, path string, ok bool) {
+	if i := strings.LastIndexByte(s[:colon(s)], '@'); i >= 0 {
+		s = s[i+1:]
+	}
+	i := colon(s)
+	if i == len(s) || strings.ContainsAny(s[:i], "/ ") {
+		return "", "", false
+	}
+	host, path = strings.ToLower(strings.Trim(s[:i], "[]")), trimmed(s[i+1:])
+	return host, path, host != "" && path != ""
+}
+
+// colon is where the path of user@host:path begins; the end where there is none. An IPv6 address stands in brackets.
+func colon(s string) int {
+	from := strings.IndexByte(s, ']') + 1
+	if i := strings.IndexByte(s[from:], ':'); i >= 0 {
+		return from + i
+	}
+	return len(s)
+}
+
+func trimmed(path string) string {
+	path = strings.Trim(path, "/")
+	if cut := len(path) - len(".git"); cut > 0 && strings.EqualFold(path[cut:], ".git") {
+		path = strings.TrimRight(path[:cut], "/")
+	}
+	return path
+}

@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// dated is an API server whose clock is ahead of this node's, and which takes its time.
+type dated struct {
+	ahead, takes time.Duration
+	date         string // where it says something else
+}
+
+func (d *dated) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(d.takes / 2)
+	date := d.date
+	if date == "" {
+		date = time.Now().Add(d.ahead).UTC().Format(http.TimeFormat)
+	}
+	time.Sleep(d.takes - d.takes/2)
+	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Date": {date}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+}
+
+func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &dated{}
+		clients, err := ConnectTo(&rest.Config{Host: "http://server.invalid", Transport: server}, "test")
+		require.NoError(t, err)
+		ask := func() {
+			_, err := clients.Core.CoreV1().Pods("plant").Get(t.Context(), "x", metav1.GetOptions{})
+			require.Error(t, err)
+			_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
+			require.Error(t, err)
+		}
+		assert.Equal(t, time.Now(), clients.Now(), "before it has said anything")
+		for _, ahead := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute, 10 * 365 * 24 * time.Hour, 300 * time.Millisecond, 0} {
+			server.ahead = ahead
+			for range 20 { // at any part of a second
+				server.takes = 37 * time.Millisecond
+				ask()
+				time.Sleep(361 * time.Millisecond)
+				assert.WithinDuration(t, time.Now().Add(ahead), clients.Now(), time.Second+server.takes, "%s", ahead)
+			}
+		}
+		assert.Equal(t, time.Now(), clients.Now(), "clocks that agree are not corrected")
+
+		server.ahead = time.Hour
+		for _, c := range []struct {
+			takes time.Duration
+			date  string
+		}{{brisk + time.Millisecond, ""}, {0, "soon"}, {0, " "}} {
+			server.takes, server.date = c.takes, c.date
+			ask()
+			assert.Equal(t, time.Now(), clients.Now(), "%+v tells no time", c)
+		}
+	})
+	assert.WithinDuration(t, time.Now(), Clients{}.Now(), time.Minute, "who has no such clock has his own")
+}

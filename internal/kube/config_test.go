@@ -1,0 +1,89 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// behindAProxy is set in the process that has a proxy in its environment from the start: net/http reads it once.
+const behindAProxy = "STOKER_TEST_BEHIND_A_PROXY"
+
+func TestFromAPodTheAPIServerIsAskedDirectlyWhateverProxyThereIs(t *testing.T) {
+	if os.Getenv(behindAProxy) == "" {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		c.Env = append(os.Environ(), behindAProxy+"=1", "HTTPS_PROXY=http://proxy.invalid:3128", "https_proxy=", "NO_PROXY=", "no_proxy=")
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Contains(t, string(out), "--- PASS: "+t.Name())
+		return
+	}
+	const server = "https://10.96.0.1:443"
+	var dialled []string
+	dial := func(_ context.Context, _, address string) (net.Conn, error) {
+		dialled = append(dialled, address)
+		return nil, errors.New("nobody is there")
+	}
+	ask := func(config *rest.Config, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		config.Dial = dial
+		clients, err := ConnectTo(config, "test")
+		require.NoError(t, err)
+		_, err = clients.Core.CoreV1().Pods("plant").Get(t.Context(), "x", metav1.GetOptions{})
+		require.ErrorContains(t, err, "nobody is there")
+		_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
+		require.ErrorContains(t, err, "nobody is there")
+	}
+	ask(configure("", func() (*rest.Config, error) { return &rest.Config{Host: server}, nil }))
+	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
+
+	t.Log("whoever names a kubeconfig is outside, and has the proxies that kubectl has")
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: '"+server+"'}}]}"), 0o600))
+	dialled = nil
+	ask(configure(file, nil))
+	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled)
+
+	_, err := configure("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
+	assert.ErrorIs(t, err, rest.ErrNotInCluster)
+}
+
+func TestBothClientsOfAPodHaveOneConnection(t *testing.T) {
+	var opened atomic.Int64
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	config, err := configure("", func() (*rest.Config, error) {
+		return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
+	})
+	require.NoError(t, err)
+	clients, err := ConnectTo(config, "test")
+	require.NoError(t, err)
+	for range 3 {
+		_, err = clients.Core.CoreV1().Pods("plant").Get(t.Context(), "x", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+	}
+	assert.EqualValues(t, 1, opened.Load())
+}

@@ -1,0 +1,154 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// plants is an API server with a GatewaySync in each of three namespaces; its label tells where it is.
+func plants() *fake.FakeDynamicClient {
+	var objects []runtime.Object
+	for _, ns := range []string{"a", "b", "c"} {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+		u.SetNamespace(ns)
+		u.SetName("plant")
+		u.SetLabels(map[string]string{"at": ns})
+		objects = append(objects, u)
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{GatewaySync.Resource(): v1alpha1.Kind + "List"}, objects...)
+	client.PrependWatchReactor("*", listFirst)
+	return client
+}
+
+// run watches until the test ends, and returns when everything was seen.
+func (w *Watched) run(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() { stop(); assert.NoError(t, <-done) })
+	require.Eventually(t, w.HasSynced, time.Minute, time.Millisecond)
+}
+
+func TestGatewaySyncsOfWatchedNamespacesAreSeenOnceAndOthersNot(t *testing.T) {
+	only, err := labels.Parse("at in (b, c)")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		listed   []string
+		selector labels.Selector
+		want     []string
+	}{
+		{nil, nil, []string{"a", "b", "c"}},
+		{nil, only, []string{"b", "c"}},
+		{[]string{"b"}, nil, []string{"b"}},
+		{[]string{"b", "a", "b"}, nil, []string{"a", "b"}},
+		{[]string{"b", "a"}, only, []string{"b"}},
+	} {
+		changed := make(chan string, 9)
+		w, err := Watch(plants(), c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
+		require.NoError(t, err)
+		assert.False(t, w.HasSynced(), "nothing was seen yet")
+		w.run(t)
+		var seen []string
+		for _, gs := range w.List() {
+			seen = append(seen, gs.Namespace)
+		}
+		assert.ElementsMatch(t, c.want, seen, "%q", c.listed)
+		for _, ns := range []string{"a", "b", "c"} {
+			gs, err := w.Get(ns, "plant")
+			if !slices.Contains(c.want, ns) {
+				assert.ErrorIs(t, err, ErrNotSeen)
+				continue
+			}
+			require.NoError(t, err)
+			assert.Equal(t, ns, gs.Namespace)
+		}
+		_, err = w.Get("b", "other")
+		assert.ErrorIs(t, err, ErrNotSeen)
+		close(changed)
+		var told []string
+		for ns := range changed {
+			told = append(told, ns)
+		}
+		assert.ElementsMatch(t, c.want, told, "each is told once")
+	}
+}
+
+func TestAnAPIServerThatCannotBeWatchedIsTold(t *testing.T) {
+	client, refused := plants(), errors.New("no right")
+	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, nil, refused })
+	failed := make(chan error, 1)
+	w, err := Watch(client, nil, nil, nil, func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	select {
+	case err := <-failed:
+		assert.ErrorIs(t, err, refused)
+	case <-time.After(time.Minute):
+		t.Error("nobody was told")
+	}
+	assert.False(t, w.HasSynced())
+	stop()
+	assert.NoError(t, <-done)
+}
+
+// Rights that are missing in one namespace are no reason not to serve the others; where they are missing in all, nothing is served.
+func TestNamespacesThatMayNotBeListedAreNotWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		refused []string
+		served  bool
+	}{{nil, true}, {[]string{"b"}, true}, {[]string{"a", "b"}, false}} {
+		client := plants()
+		for _, ns := range c.refused {
+			forbidden := apierrors.NewForbidden(GatewaySync.Resource().GroupResource(), "", errors.New("no right in "+ns))
+			in := func(a clienttesting.Action) bool { return a.GetNamespace() == ns }
+			client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
+		}
+		told := make(chan error, 100)
+		w, err := Watch(client, []string{"a", "b"}, nil, nil, func(err error) {
+			if apierrors.IsForbidden(err) {
+				told <- err
+			}
+		})
+		require.NoError(t, err)
+		assert.False(t, w.Served(), "nobody was asked yet")
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		if c.served {
+			require.Eventually(t, w.Served, time.Minute, time.Millisecond)
+		}
+		for range c.refused {
+			assert.Error(t, <-told)
+		}
+		assert.Equal(t, c.served, w.Served(), c.refused)
+		assert.Equal(t, len(c.refused) == 0, w.HasSynced(), c.refused)
+		assert.Equal(t, !slices.Contains(c.refused, "a"), w.Seen("a"), c.refused)
+		stop()
+		assert.NoError(t, <-done)
+	}
+}

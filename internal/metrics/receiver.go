@@ -1,0 +1,71 @@
+package metrics
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Receiver is what a receiver measures.
+type Receiver struct {
+	received    *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	statuses    *prometheus.CounterVec
+	secrets     *prometheus.CounterVec
+	panics      prometheus.Counter
+	connections prometheus.Gauge
+	closed      *prometheus.CounterVec
+	expiry      prometheus.Gauge
+}
+
+// NewReceiver registers the metrics of a receiver.
+func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help})
+	}
+	m := &Receiver{
+		received: counter("webhook_received_total", "Requests to /webhook by sender and what became of them.", "source", "result"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "webhook_duration_seconds",
+			Help: "Time from the header of a request to its answer.", Buckets: seconds}, []string{"result"}),
+		statuses: counter("webhook_status_requests_total", "Requests to /status by outcome: the phase that was told, or why none was.", "result"),
+		secrets:  counter("webhook_secret_reads_total", "Reads of Secrets by outcome.", "result"),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "stoker", Name: "webhook_panics_total",
+			Help: "Requests that made the receiver fail in a way that it does not know: a defect, please report it."}),
+		connections: gauge("webhook_connections", "Connections that are open."),
+		closed:      counter("webhook_connections_closed_total", "Connections that were closed because there were too many, by whose.", "reason"),
+		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the certificate that is served ends; 0 without TLS."),
+	}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
+		[]string{"version", "goversion"})
+	build.WithLabelValues(version, runtime.Version()).Set(1)
+	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, build)
+	return m
+}
+
+// Received records a request to /webhook. source is a sender, or unknown where nobody proved to be one.
+func (m *Receiver) Received(source, result string, d time.Duration) {
+	m.received.WithLabelValues(source, result).Inc()
+	m.duration.WithLabelValues(result).Observe(d.Seconds())
+}
+
+// Status records a request to /status.
+func (m *Receiver) Status(result string) { m.statuses.WithLabelValues(result).Inc() }
+
+// SecretRead records a read of a Secret: read, missing, forbidden or failed.
+func (m *Receiver) SecretRead(result string) { m.secrets.WithLabelValues(result).Inc() }
+
+// Panic records a request that was not understood at all.
+func (m *Receiver) Panic() { m.panics.Inc() }
+
+// Connections sets how many are open.
+func (m *Receiver) Connections(n int) { m.connections.Set(float64(n)) }
+
+// ConnectionClosed records one that was closed at once: too many of one address.
+func (m *Receiver) ConnectionClosed(reason string) { m.closed.WithLabelValues(reason).Inc() }
+
+// CertificateEnds sets when the certificate that is served ends.
+func (m *Receiver) CertificateEnds(at time.Time) { m.expiry.Set(float64(at.Unix())) }

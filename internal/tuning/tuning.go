@@ -1,0 +1,121 @@
+// Package tuning is what whoever runs agents may set of them: how they log, and how much they take. The agent has these flags,
+// in a pod and outside of one, and the injector admits them, and no others, for the agents that it puts into pods.
+package tuning
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/internal/daemon"
+)
+
+// Settings are the values of the flags.
+type Settings struct {
+	LogFormat string
+	LogLevel  string
+
+	MaxFiles      int
+	MaxBlob       Size
+	MaxRendered   Size
+	MaxRepository Size
+	MaxLostFound  Size
+	LostFoundAge  time.Duration
+	MaxPath       int
+	MaxDepth      int
+}
+
+// Register adds the flags. What the settings hold are the defaults.
+func (s *Settings) Register(f *flag.FlagSet) {
+	f.StringVar(&s.LogFormat, "log-format", s.LogFormat, "json, text, or auto: text on a terminal")
+	f.StringVar(&s.LogLevel, "log-level", s.LogLevel, "debug, info, warn or error")
+
+	f.IntVar(&s.MaxFiles, "max-files", s.MaxFiles, "how many files a gateway may have from git")
+	f.IntVar(&s.MaxPath, "max-path", s.MaxPath, "`bytes` of the longest path")
+	f.IntVar(&s.MaxDepth, "max-depth", s.MaxDepth, "directories of the deepest path")
+	f.Var(&s.MaxBlob, "max-blob", "the largest file (`size`)")
+	f.Var(&s.MaxRendered, "max-rendered", "the largest file that is a template or patched, before and after (`size`)")
+	f.Var(&s.MaxRepository, "max-repository", "the most that the cache of git objects may take (`size`)")
+	f.Var(&s.MaxLostFound, "max-lost-found", "the most that lost+found may take; the oldest goes first (`size`)")
+	f.Var((*age)(&s.LostFoundAge), "lost-found-age", "how long lost+found keeps a file, in hours or days (`duration`)")
+}
+
+// Problems says what is wrong with the flags that were given, for daemon.Explain.
+func (s *Settings) Problems(f *flag.FlagSet) []error {
+	numbers := map[string]int64{
+		"max-files": int64(s.MaxFiles), "max-path": int64(s.MaxPath), "max-depth": int64(s.MaxDepth), "max-blob": int64(s.MaxBlob), "max-rendered": int64(s.MaxRendered),
+		"max-repository": int64(s.MaxRepository), "max-lost-found": int64(s.MaxLostFound), "lost-found-age": int64(s.LostFoundAge),
+	}
+	var errs []error
+	f.Visit(func(given *flag.Flag) {
+		switch number, is := numbers[given.Name]; {
+		case given.Name == "log-format":
+			errs = append(errs, daemon.OneOf("log-format", s.LogFormat, "auto", "json", "text"))
+		case given.Name == "log-level":
+			errs = append(errs, daemon.LevelProblem(s.LogLevel))
+		case is && number <= 0:
+			errs = append(errs, fmt.Errorf("--%s must be more than 0", given.Name))
+		}
+	})
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// Size is a flag that takes bytes, or KiB, MiB and GiB.
+type Size int64
+
+var units = []struct {
+	suffix string
+	factor int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
+
+func (b *Size) String() string {
+	for _, u := range units {
+		if int64(*b)%u.factor == 0 && *b != 0 {
+			return fmt.Sprintf("%d%s", int64(*b)/u.factor, u.suffix)
+		}
+	}
+	return "0"
+}
+
+// Set implements flag.Value.
+func (b *Size) Set(v string) error {
+	for _, u := range units {
+		num, ok := strings.CutSuffix(v, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(num, 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.factor {
+			return fmt.Errorf("%q is not a size such as 512MiB", v)
+		}
+		*b = Size(n * u.factor)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size such as 512MiB", v)
+}
+
+// age is a duration that may be given in days.
+type age time.Duration
+
+func (a *age) String() string { return time.Duration(*a).String() }
+
+// Set implements flag.Value.
+func (a *age) Set(v string) error {
+	if days, ok := strings.CutSuffix(v, "d"); ok {
+		n, err := strconv.ParseInt(days, 10, 32)
+		if err != nil || n < 0 || n > 36500 {
+			return fmt.Errorf("%.80q is not a duration such as 720h or 30d", v)
+		}
+		*a = age(time.Duration(n) * 24 * time.Hour)
+		return nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return fmt.Errorf("%.80q is not a duration such as 720h or 30d", v)
+	}
+	*a = age(d)
+	return nil
+}

@@ -1,0 +1,76 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	argoCDModule  = "github.com/argoproj/argo-cd/v2"
+	argoCDVersion = "2.14.21" // that of test/argocd/go.mod
+)
+
+// argoCDCommands are the names by which the one binary is called.
+var argoCDCommands = []string{"argocd-application-controller", "argocd-notifications", "argocd-repo-server", "argocd-server"}
+
+// ArgoCD returns a directory that holds the commands of Argo CD, and its kinds in crds.
+func (c *Cache) ArgoCD(ctx context.Context) (string, error) {
+	binary, err := c.nested(ctx, "argocd", argoCDModule+"/cmd", "-s -w -X "+argoCDModule+"/common.version="+argoCDVersion)
+	if err != nil {
+		return "", err
+	}
+	key, err := c.key(append([]string{binary}, argoCDCommands...))
+	if err != nil {
+		return "", err
+	}
+	return c.once(ctx, "argocdcommands", key, func(dir string) error {
+		for _, name := range append([]string{"argocd"}, argoCDCommands...) {
+			if err := os.Symlink(binary, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		source, err := c.moduleDir(ctx, filepath.Join("test", "argocd"), argoCDModule)
+		if err != nil {
+			return err
+		}
+		return copyFiles(filepath.Join(source, "manifests", "crds"), filepath.Join(dir, "crds"))
+	})
+}
+
+// Kustomize returns the path of kustomize, which Argo CD calls for folders with a kustomization.
+func (c *Cache) Kustomize(ctx context.Context) (string, error) {
+	return c.nested(ctx, "argocd/kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "-s -w")
+}
+
+// moduleDir is where Go keeps a module that a nested module requires.
+func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir, cmd.Env = filepath.Join(c.Module, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("where Go keeps %s: %w: %s", module, err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// copyFiles copies the files of a directory, and none of the directories in it.
+func copyFiles(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	errs := []error{os.MkdirAll(to, 0o755)}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(from, e.Name()))
+		errs = append(errs, err, os.WriteFile(filepath.Join(to, e.Name()), content, 0o644))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,95 @@
+package document
+
+import "regexp"
+
+// Entry says which test types the commands of a document that its pattern finds. The first entry that fits a command counts.
+type Entry struct {
+	Document string
+	Heading  string // one of the document's; "" is all of it
+	Lines    *regexp.Regexp
+	Test     string // package and function
+}
+
+// Fits reports whether the entry is about a command.
+func (e Entry) Fits(c Command) bool {
+	return e.Document == c.Document && (e.Heading == "" || e.Heading == c.Heading) && e.Lines.MatchString(c.Text)
+}
+
+// The tests that type commands.
+const (
+	byChart    = "test/charts TestCommandsOfTheDocumentsWork"
+	byNodes    = "test/e2e TestAFleetOnARealCluster"
+	byFleet    = "test/fleet TestTheCommandsOfAPlantWork"
+	bySingle   = "test/fleet TestTheExampleOfOneGateway"
+	byAreas    = "test/fleet TestTheExampleOfASiteAndItsAreas"
+	byReplicas = "test/fleet TestTheExampleOfReplicatedFrontends"
+	byArgoCD   = "hooks TestTheCommandsOfThePageOnArgoCDRunAsWritten"
+	byKargo    = "hooks/kargo TestTheDocumentsCommandsRun"
+	byAlone    = "test/scenario TestTheCommandsForAnAgentAloneWork"
+	byGateway  = "test/gateway TestREADMEExamplesWork"
+	byMake     = "test/document TestMakeKnowsItsTargets"
+	byKey      = "test/document TestTheKeyIsOneForSSH"
+)
+
+// NewEntry is an entry for the commands of a document that a regular expression finds.
+func NewEntry(document, lines, test string) Entry {
+	return Entry{Document: document, Lines: regexp.MustCompile(lines), Test: test}
+}
+
+func under(document, heading, test string) Entry {
+	return Entry{Document: document, Heading: heading, Lines: regexp.MustCompile(``), Test: test}
+}
+
+// Ledger is all that is typed. What needs a kubelet is for the tests with nodes; the rest needs an API server, or less.
+var Ledger = []Entry{
+	NewEntry("README.md", `^make `, byMake),
+	NewEntry("README.md", `^helm test `, byNodes),
+	NewEntry("README.md", `^stoker `, byFleet),
+	NewEntry("README.md", ``, byChart),
+	NewEntry("charts/stoker/README.md", ``, byChart),
+
+	NewEntry("docs/agent.md", ``, byAlone),
+	NewEntry("docs/argocd.md", `^kubectl logs |^argocd `, byNodes),
+	under("docs/argocd.md", "When a sync hangs or fails", byNodes),
+	under("docs/argocd.md", "Gateways that do not start", byNodes),
+	NewEntry("docs/argocd.md", ``, byArgoCD),
+	NewEntry("docs/cli.md", `^stoker (check|diff)| /manifest/`, byNodes),
+	NewEntry("docs/cli.md", ``, byFleet),
+	NewEntry("docs/git.md", ``, byKey),
+	NewEntry("docs/installation.md", `^helm test | rollout status `, byNodes),
+	NewEntry("docs/installation.md", ``, byChart),
+	NewEntry("docs/kargo.md", `^stoker `, byFleet),
+	NewEntry("docs/kargo.md", ``, byKargo),
+	NewEntry("docs/lost-and-found.md", ``, byAlone),
+	NewEntry("docs/migration.md", ``, byChart),
+	NewEntry("docs/operations.md", `^helm test |/proxy/state$`, byNodes),
+	NewEntry("docs/operations.md", ``, byChart),
+	NewEntry("docs/performance.md", ``, byMake),
+	NewEntry("docs/security.md", ``, byChart),
+	NewEntry("docs/status.md", ``, byFleet),
+	NewEntry("docs/troubleshooting.md", `^curl `, byAlone),
+	NewEntry("docs/troubleshooting.md", `^stoker `, byFleet),
+	NewEntry("docs/troubleshooting.md", ``, byNodes),
+	NewEntry("docs/webhooks.md", ``, byFleet),
+
+	NewEntry("examples/single/README.md", `^stoker `, bySingle),
+	NewEntry("examples/single/README.md", ``, byFleet),
+	NewEntry("examples/areas/README.md", `^stoker `, byAreas),
+	NewEntry("examples/areas/README.md", ``, byFleet),
+	NewEntry("examples/frontends/README.md", `^stoker `, byReplicas),
+	NewEntry("examples/frontends/README.md", ``, byFleet),
+	NewEntry("examples/kargo/README.md", ``, byKargo),
+	NewEntry("examples/kubernetes/README.md", ``, byChart),
+	NewEntry("examples/quickstart/README.md", ``, byAlone),
+	NewEntry("test/gateway/README.md", ``, byGateway),
+}
+
+// Who names the test that types a command; "" where there is none.
+func Who(c Command) string {
+	for _, e := range Ledger {
+		if e.Fits(c) {
+			return e.Test
+		}
+	}
+	return ""
+}

@@ -1,0 +1,146 @@
+// Package program builds programs of this module for tests and runs them as processes of their own.
+//
+//	func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }
+//
+//	func TestSomething(t *testing.T) {
+//		p := program.Start(t, "site-a", exec.Command(program.Build(t, "agent"), "--file", …))
+//		…
+//		p.End(t, syscall.SIGTERM)
+//	}
+package program
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"stoker.io/stoker/test/program/output"
+)
+
+// endsWithin bounds how long a program takes that was told to end: ten times what a loaded machine needs.
+const endsWithin = 90 * time.Second
+
+// Log collects what a program says.
+type Log = output.Log
+
+// built are the programs of this test process.
+var built struct {
+	mu    sync.Mutex
+	dir   string // "" where nobody would remove it
+	files map[string]string
+}
+
+// M runs the tests of a package and removes what was built for them. It goes around what else the package needs to run its
+// tests in.
+type M struct{ Tests interface{ Run() int } }
+
+// Run runs the tests.
+func (m M) Run() int {
+	dir, err := os.MkdirTemp("", "stoker-programs-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	built.mu.Lock()
+	built.dir, built.files = dir, map[string]string{}
+	built.mu.Unlock()
+	return m.Tests.Run()
+}
+
+// Build builds the program in a room of this module ("agent", "hooks") and returns its file. Each is built once for a test
+// process.
+func Build(t testing.TB, room string) string {
+	t.Helper()
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if built.dir == "" {
+		t.Fatal("program: nobody would remove it: write func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }")
+	}
+	file, ok := built.files[room]
+	if ok {
+		return file
+	}
+	file = filepath.Join(built.dir, filepath.Base(room))
+	if out, err := exec.Command("go", "build", "-o", file, "stoker.io/stoker/"+room).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", room, err, out)
+	}
+	built.files[room] = file
+	return file
+}
+
+// Process is a program that runs.
+type Process struct {
+	// Log is what it said, on both of its outputs.
+	Log *Log
+
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// Start starts a program, which ends with the test at the latest. The log of a test that failed has what it said, under this
+// name.
+func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{Log: &Log{}, cmd: cmd, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.Log, p.Log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() { p.err = cmd.Wait(); close(p.done) }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", name, p.Log)
+		}
+	})
+	return p
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("%s: %v", s, err)
+	}
+}
+
+// End sends a signal, waits until the program has ended, and returns its error: nil where it ended well.
+func (p *Process) End(t testing.TB, s syscall.Signal) error {
+	t.Helper()
+	p.Signal(t, s)
+	return p.Wait(t)
+}
+
+// Wait waits until the program has ended, and returns its error.
+func (p *Process) Wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(endsWithin):
+		t.Fatalf("it does not end:\n%s", p.Log)
+		return errors.New("it does not end")
+	}
+}
+
+// Ended reports whether the program has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }

@@ -1,0 +1,27 @@
+package program
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Small builds the program in a room as a release does, and fails the test where the binary has more bytes than ceiling.
+func Small(t testing.TB, room string, ceiling int64) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), filepath.Base(room))
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "stoker.io/stoker/"+room)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", room, err, out)
+	}
+	fi, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f MiB", float64(fi.Size())/(1<<20))
+	if fi.Size() > ceiling {
+		t.Errorf("%s has %d bytes, and may have %d: see which dependency came in: go version -m, go tool nm -size", room, fi.Size(), ceiling)
+	}
+}

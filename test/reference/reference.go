@@ -1,0 +1,118 @@
+// Package reference compares a program with the page of the documentation that describes it.
+package reference
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Rows returns, of each row of a text's tables whose first cell is code, the n-1 cells behind it by the first one. Code is
+// taken without its backquotes.
+func Rows(text string, n int) map[string][]string {
+	rows := map[string][]string{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		first := strings.TrimSpace(cells[0])
+		if len(cells) < n || !strings.HasPrefix(first, "`") {
+			continue
+		}
+		var row []string
+		for _, cell := range cells[1:n] {
+			row = append(row, strings.Trim(strings.TrimSpace(cell), "`"))
+		}
+		rows[strings.Trim(first, "`")] = row
+	}
+	return rows
+}
+
+// Page is the text of a page.
+func Page(t testing.TB, page string) string {
+	t.Helper()
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Flags holds a page to the flags of a program: it lists each as `--name` with its default, and none that is not there.
+func Flags(t testing.TB, page string, flags *flag.FlagSet) {
+	t.Helper()
+	rows := Rows(Page(t, page), 2)
+	names := map[string]bool{}
+	flags.VisitAll(func(f *flag.Flag) {
+		name := "--" + f.Name
+		names[name] = true
+		row, ok := rows[name]
+		switch {
+		case !ok:
+			t.Errorf("%s does not list %s", page, name)
+		case f.DefValue == "" || f.DefValue == "false":
+		case !sameDefault(f.DefValue, row[0]):
+			t.Errorf("%s: the default of %s is %s, and not %s", page, name, f.DefValue, row[0])
+		}
+	})
+	if len(names) == 0 {
+		t.Error("the program has no flags")
+	}
+	nothingElse(t, page, rows, "--", names)
+}
+
+// sameDefault compares a default with what a page says: durations by what they are, as 720h is better to read than 720h0m0s.
+func sameDefault(is, said string) bool {
+	a, errA := time.ParseDuration(is)
+	b, errB := time.ParseDuration(said)
+	return is == said || errA == nil && errB == nil && a == b
+}
+
+var (
+	metricName   = regexp.MustCompile(`fqName: "([^"]+)"`)
+	metricLabels = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
+)
+
+// Metrics holds a page to the metrics that a program has registered: it lists each with its labels, and none of the project's
+// that is not there.
+func Metrics(t testing.TB, page string, registered prometheus.Collector) {
+	t.Helper()
+	rows := Rows(Page(t, page), 2)
+	descs := make(chan *prometheus.Desc)
+	go func() { registered.Describe(descs); close(descs) }()
+	names := map[string]bool{}
+	for d := range descs {
+		m, labels := metricName.FindStringSubmatch(d.String()), metricLabels.FindStringSubmatch(d.String())
+		if m == nil || labels == nil {
+			t.Errorf("a metric describes itself in a way that cannot be read: %s", d)
+			continue
+		}
+		name := m[1]
+		names[name] = true
+		row, ok := rows[name]
+		if !ok {
+			t.Errorf("%s does not list %s", page, name)
+		} else if is, said := plain(labels[1]), plain(row[0]); is != said {
+			t.Errorf("%s: the labels of %s are %q, and not %q", page, name, is, said)
+		}
+	}
+	if len(names) == 0 {
+		t.Error("the program has no metrics")
+	}
+	nothingElse(t, page, rows, "stoker_", names)
+}
+
+// plain is a list of labels without what Markdown and Go put around them.
+func plain(labels string) string { return strings.NewReplacer("`", "", " ", "").Replace(labels) }
+
+func nothingElse(t testing.TB, page string, rows map[string][]string, prefix string, there map[string]bool) {
+	t.Helper()
+	for name := range rows {
+		if strings.HasPrefix(name, prefix) && !there[name] {
+			t.Errorf("%s lists %s, which is not there", page, name)
+		}
+	}
+}

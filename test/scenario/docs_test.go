@@ -1,0 +1,95 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
+)
+
+// terminal is that of a person on the gateway's machine. Where that machine has fixed addresses and Ignition's own directory,
+// agent and curl are told the plant's: what is given last counts.
+func (p *plant) terminal() *document.Shell {
+	p.t.Helper()
+	programs := map[string]string{"agent": p.script("agent", fmt.Sprintf(`case "$1" in
+lost-and-found) exec %[1]q "$@" ;;
+*) exec %[1]q "$@" --data-dir %[2]q --gateway-url %[3]q --repo-dir %[4]q --health-addr 127.0.0.1:0 --metrics-addr 127.0.0.1:0 ;;
+esac`, program.Build(p.t, "agent"), p.data, p.gw.URL(), filepath.Join(p.dir, "objects")))}
+	if curl, err := exec.LookPath("curl"); err == nil && p.agent != nil {
+		programs["curl"] = p.script("curl", fmt.Sprintf("exec %q --fail-with-body --connect-to 127.0.0.1:8082:%s \"$@\"", curl, p.agent.health))
+	}
+	return document.NewShell(p.t, p.dir, programs)
+}
+
+func (p *plant) script(name, text string) string {
+	p.t.Helper()
+	file := filepath.Join(p.t.TempDir(), name)
+	require.NoError(p.t, os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	return file
+}
+
+// What the documents show of an agent without Kubernetes is typed beside a gateway.
+func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	t.Run("by the page on the agent", func(t *testing.T) {
+		p := newPlant(t)
+		first := p.repo.Commit("first", site()...)
+		p.saveSpec()
+		for c := range lines.Of("docs/agent.md") {
+			p.terminal().Watch(t, c.Text, "Synced", first)
+		}
+		p.start()
+		p.synced(first)
+		var edits []gitserver.Edit
+		for i := range 3 {
+			file := fmt.Sprintf("projects/line/ignition/script-python/pkg%d/mod/code.py", i)
+			p.write(file, fmt.Sprintf("# of a person, %d\n", i))
+			edits = append(edits, gitserver.Write(inGit+file, "def run():\n    return None\n"))
+		}
+		p.synced(p.repo.Commit("second", edits...))
+
+		person := p.terminal()
+		for c := range lines.Of("docs/troubleshooting.md") {
+			if _, err := exec.LookPath("curl"); err != nil {
+				t.Logf("no curl on this machine: %s", c.Text)
+				continue
+			}
+			assert.Contains(t, person.Type(t, c.Text), `"Synced"`)
+		}
+		require.NoError(t, os.Symlink(p.data, filepath.Join(p.dir, "DIR")))
+		for c := range lines.Of("docs/lost-and-found.md") {
+			person.Type(t, c.Text)
+		}
+		saved, err := os.ReadFile(filepath.Join(p.dir, "saved.json"))
+		require.NoError(t, err)
+		assert.Contains(t, p.lostAndFound(), string(saved))
+		p.await("what was restored is drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
+		p.stop()
+	})
+	t.Run("by the quick start", func(t *testing.T) {
+		p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Name = "site-a" })
+		dir, err := filepath.Abs(filepath.Join(examples, "quickstart"))
+		require.NoError(t, err)
+		head := p.importTree(dir)
+		raw, err := os.ReadFile(filepath.Join(dir, "gatewaysync.yaml"))
+		require.NoError(t, err)
+		p.spec.raw = regexp.MustCompile(`repo: .*`).ReplaceAllLiteralString(string(raw), "repo: "+p.git.URL("site.git"))
+		p.secret("gateway-api/apiKey", p.gw.Token())
+		p.saveSpec()
+		for c := range lines.Of("examples/quickstart/README.md") {
+			p.terminal().Watch(t, c.Text, "Synced", head)
+		}
+		assert.FileExists(t, filepath.Join(p.data, "projects", "site-a", "project.json"))
+	})
+}
