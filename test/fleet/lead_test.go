@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -9,90 +10,89 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/fleet/plant"
 )
+
+// notLeading is what an agent logs when its term is over; after that it writes nothing as lead.
+const notLeading = `"msg":"not leading any more"`
 
 func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
 	t.Parallel()
-	p := newPlant(t, 3)
-	for _, g := range p.gw {
-		g.start()
-	}
-	p.converges("first", p.first)
-	advertisements := p.git.Stats().Advertisements
-	uploads := p.git.Stats().UploadPacks
+	p := plant.New(t, 3)
+	p.Start()
+	p.Converges("first", p.First)
+	advertisements := p.Git.Stats().Advertisements
+	uploads := p.Git.Stats().UploadPacks
 	t.Logf("first sync of 3 gateways: %d advertisements, %d fetches", advertisements, uploads)
 
-	lead := p.lead()
+	lead := p.Lead()
 	require.NotNil(t, lead)
-	lead.end(syscall.SIGKILL)
-	second := p.commit("second")
-	p.eventually("another one leads", func() bool { l := p.lead(); return l != nil && l != lead })
-	lead.start()
-	p.converges("second", second)
+	require.Error(t, lead.Agent.End(t, syscall.SIGKILL))
+	second := p.Push("second")
+	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != lead })
+	lead.Start()
+	p.Converges("second", second)
 
-	old := p.lead()
+	old := p.Lead()
 	began := time.Now()
-	require.NoError(t, old.cmd.Process.Signal(syscall.SIGTERM))
-	p.eventually("another one leads", func() bool { l := p.lead(); return l != nil && l != old })
+	old.Agent.Signal(t, syscall.SIGTERM)
+	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	took := time.Since(began)
 	t.Logf("handed over in %s", took)
 	assert.Less(t, took, 20*time.Second, "ten times what it may take")
-	<-old.done
-	assert.Zero(t, old.cmd.ProcessState.ExitCode())
-	third := p.commit("third")
-	old.start()
-	p.converges("third", third)
+	require.NoError(t, old.Agent.Wait(t))
+	third := p.Push("third")
+	old.Start()
+	p.Converges("third", third)
 }
 
 // C4: a lead whose process is stopped for longer than its lock lasts wakes up when another one leads, and overwrites
 // nothing: neither the target nor the status.
 func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
 	t.Parallel()
-	p := newPlant(t, 2)
-	for _, g := range p.gw {
-		g.start()
-	}
-	p.converges("first", p.first)
-	old := p.lead()
+	p := plant.New(t, 2)
+	p.Start()
+	p.Converges("first", p.First)
+	old := p.Lead()
 	require.NotNil(t, old)
-	require.NoError(t, old.cmd.Process.Signal(syscall.SIGSTOP))
-	second := p.commit("second")
-	p.eventually("another one leads", func() bool { l := p.lead(); return l != nil && l != old })
-	next := p.lead()
-	p.eventually("the one that runs has the commit", func() bool { return next.title() == "second" })
-	target := p.target()
+	old.Agent.Signal(t, syscall.SIGSTOP)
+	second := p.Push("second")
+	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
+	next := p.Lead()
+	p.Eventually("the one that runs has the commit", func() bool { return next.Title() == "second" })
+	target := p.Target()
 	assert.Equal(t, second, target.Commit)
 	// What is watched begins with what is there: the last word of the one that was stopped has to be replaced first.
-	p.eventually("the status is the other one's", func() bool { st := p.status(); return st.Target != nil && st.Target.Commit == second })
+	p.Eventually("the status is the other one's", func() bool { st := p.Status(); return st.Target != nil && st.Target.Commit == second })
 
-	seen := p.watch()
-	require.NoError(t, old.cmd.Process.Signal(syscall.SIGCONT))
-	p.converges("second", second)
-	time.Sleep(8 * time.Second) // more than one renewal
+	seen := p.Watch()
+	old.Agent.Signal(t, syscall.SIGCONT)
+	p.Converges("second", second)
+	p.Eventually("it knows that it does not lead", func() bool { return strings.Contains(old.Agent.Log.String(), notLeading) })
 	require.NotEmpty(t, seen())
-	for _, st := range seen() {
-		assert.Equal(t, second, st.Target.Commit, "no status of the one that was stopped")
-		assert.Len(t, st.DiscoveredGateways, 2)
+	for _, gs := range seen() {
+		assert.Equal(t, second, gs.Status.Target.Commit, "no status of the one that was stopped")
+		assert.Len(t, gs.Status.DiscoveredGateways, 2)
 	}
-	assert.Equal(t, next, p.lead())
-	assert.Equal(t, target.Lead.Transitions, p.target().Lead.Transitions)
-	assert.Equal(t, second, p.target().Commit)
+	assert.Equal(t, next, p.Lead())
+	assert.Equal(t, target.Lead.Transitions, p.Target().Lead.Transitions)
+	assert.Equal(t, second, p.Target().Commit)
 }
 
 // An API server that goes away and comes back costs nothing but time, and the gateways stay as they are.
 func TestAFleetOutlivesItsAPIServer(t *testing.T) {
 	t.Parallel()
-	p := newPlantIn(t, kubetest.Control(t, kubetest.Private()), 2)
-	for _, g := range p.gw {
-		g.start()
+	p := plant.NewIn(t, kubetest.Control(t, kubetest.Private()), 2)
+	p.Start()
+	p.Converges("first", p.First)
+	lead := p.Lead()
+	require.NotNil(t, lead)
+	p.Cluster.Kill(t, kubetest.APIServer)
+	second := p.Push("second")
+	p.Eventually("nobody leads", func() bool { return strings.Contains(lead.Agent.Log.String(), notLeading) })
+	for _, g := range p.Gateways() {
+		assert.Equal(t, "first", g.Title())
 	}
-	p.converges("first", p.first)
-	p.cluster.Kill(t, kubetest.APIServer)
-	second := p.commit("second")
-	time.Sleep(18 * time.Second) // the lock is over
-	for _, g := range p.gw {
-		assert.Equal(t, "first", g.title())
-	}
-	p.cluster.Start(t, kubetest.APIServer)
-	p.converges("second", second)
+	p.Cluster.Start(t, kubetest.APIServer)
+	p.Converges("second", second)
 }

@@ -4,50 +4,33 @@ import (
 	"bytes"
 	"errors"
 	"os/exec"
-	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 // person is somebody at a terminal who may ask for refs and nothing else.
 type person struct {
-	p                  *plant
+	t                  *testing.T
 	binary, kubeconfig string
 }
 
-func newPerson(p *plant) *person {
-	t := p.t
+func newPerson(t *testing.T, p *plant.Plant) *person {
 	t.Helper()
-	dir := t.TempDir()
-	who := &person{p: p, binary: filepath.Join(dir, "stoker"), kubeconfig: filepath.Join(dir, "kubeconfig")}
-	out, err := exec.Command("go", "build", "-o", who.binary, "stoker.io/stoker/hooks").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	p.cluster.Apply(t, filepath.Join("..", "..", "kustomize", "base", "user-roles.yaml"))
-	_, err = p.kube.Core.CoreV1().ServiceAccounts(p.ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "setter"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = p.kube.Core.RbacV1().RoleBindings(p.ns).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-setter"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "stoker-setter"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "setter", Namespace: p.ns}}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	config := p.cluster.As(t, p.ns, "setter", "")
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
-	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: p.ns}
-	kc.CurrentContext = "c"
-	require.NoError(t, clientcmd.WriteToFile(*kc, who.kubeconfig))
-	return who
+	p.Allow("setter", "stoker-setter")
+	return &person{t: t, binary: program.Build(t, "hooks"), kubeconfig: p.Kubeconfig("setter", "")}
 }
 
 // command is a command that is not started yet, and all that it will say.
@@ -60,12 +43,12 @@ func (w *person) command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 
 // types runs a command, and returns what it says when it ends with this code, and within the bound of everything here.
 func (w *person) types(code int, args ...string) string {
-	w.p.t.Helper()
+	w.t.Helper()
 	cmd, said := w.command(args...)
-	require.NoError(w.p.t, cmd.Start())
-	timer := time.AfterFunc(liveness, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	require.NoError(w.t, cmd.Start())
+	timer := time.AfterFunc(plant.Liveness, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer timer.Stop()
-	require.Equal(w.p.t, code, codeOf(w.p.t, cmd.Wait()), "stoker %q: %s", args, said)
+	require.Equal(w.t, code, codeOf(w.t, cmd.Wait()), "stoker %q: %s", args, said)
 	return said.String()
 }
 
@@ -81,68 +64,140 @@ func codeOf(t *testing.T, err error) int {
 // P4, P5: the commands against agents that do the work, with the rights of the role that is shipped.
 func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	t.Parallel()
-	p := newPlant(t, 2)
-	who := newPerson(p)
-	for _, g := range p.gw {
-		g.start()
-	}
+	p := plant.New(t, 2)
+	who := newPerson(t, p)
+	p.Start()
 	titles := func(want string) {
 		t.Helper()
-		for _, g := range p.gw {
-			assert.Equal(t, want, g.title(), "when the command is done, the gateways are")
+		for _, g := range p.Gateways() {
+			assert.Equal(t, want, g.Title(), "when the command is done, the gateways are")
 		}
 	}
 	who.types(0, "wait", "site")
 	titles("first")
-	p.Tag("v1", p.first)
-	second := p.commit("second")
+	p.Tag("v1", p.First)
+	second := p.Push("second")
 	who.types(0, "sync", "site", "--wait")
 	titles("second")
 
 	who.types(0, "set-ref", "site", "v1", "--wait", "--by", "argocd", "--id", "job-1")
 	titles("first")
-	version := p.version()
+	version := p.GatewaySync().Annotations
 	who.types(0, "set-ref", "site", "v1", "--wait", "--by", "argocd", "--id", "job-1")
-	assert.Equal(t, version, p.version(), "a repeat changes nothing")
+	assert.Equal(t, version, p.GatewaySync().Annotations, "a repeat changes nothing")
 	who.types(0, "set-ref", "site", "main", "--wait")
 	titles("second")
 
 	p.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 	began := time.Now()
 	assert.Contains(t, who.types(1, "sync", "site", "--wait"), "ConfigSyntaxError")
-	assert.Less(t, time.Since(began), liveness, "it ends at once, not when its time is over")
+	assert.Less(t, time.Since(began), plant.Liveness, "it ends at once, not when its time is over")
 	assert.Contains(t, who.types(0, "rollback", "site", "--wait"), "until main moves on")
 	titles("second")
 	assert.Contains(t, who.types(0, "rollback", "site"), "already")
-	assert.Equal(t, second, p.status().LastGood.Commit)
-	third := p.commit("third")
-	p.converges("third", third)
+	assert.Equal(t, second, p.Status().LastGood.Commit)
+	third := p.Push("third")
+	p.Converges("third", third)
 
 	assert.Contains(t, who.types(1, "set-ref", "site", "nothing", "--wait"), "RefNotFound")
 	titles("third")
 	who.types(0, "set-ref", "site", "main", "--wait")
 
 	who.types(0, "pause", "site")
-	fourth := p.commit("fourth")
+	fourth := p.Push("fourth")
 	assert.Contains(t, who.types(6, "sync", "site", "--wait"), "paused")
 	waiting, said := who.command("wait", "site", "--ref", "main")
 	who.types(0, "resume", "site")
-	p.converges("fourth", fourth)
+	p.Converges("fourth", fourth)
 
-	for _, g := range p.gw {
-		g.end(syscall.SIGTERM) // nobody is left to do it
+	for _, g := range p.Gateways() {
+		require.NoError(t, g.Agent.End(t, syscall.SIGTERM)) // nobody is left to do it
 	}
 	who.types(0, "sync", "site")
 	require.NoError(t, waiting.Start())
 	who.types(0, "set-ref", "site", "v1", "--by", "kargo")
 	require.Equal(t, 4, codeOf(t, waiting.Wait()), "%s", said)
 	assert.Contains(t, said.String(), "asked for by kargo")
-	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "5s"), "not done")
+	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "2s"), "not done")
 }
 
-// version is that of the object's annotations and spec: what the lead writes beside them does not count.
-func (p *plant) version() map[string]string {
-	gs, err := p.syncs().Get(p.t.Context(), "site")
-	require.NoError(p.t, err)
-	return gs.Annotations
+// P5, P4: Jobs that are started twice ask once; a wait that was begun on an older generation does not end on it, says which
+// gateway is behind, and does not outlive its object.
+func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
+	t.Parallel()
+	p := plant.New(t, 2)
+	who := newPerson(t, p)
+	p.Start()
+	p.Tag("v1", p.First)
+	second := p.Push("second")
+	p.Converges("second", second)
+	seen := p.Watch()
+
+	var jobs []*exec.Cmd
+	var said []*bytes.Buffer
+	for range 3 {
+		cmd, out := who.command("set-ref", "site", "v1", "--wait", "--by", "argocd", "--id", "stoker-set-ref-1")
+		require.NoError(t, cmd.Start())
+		jobs, said = append(jobs, cmd), append(said, out)
+	}
+	for i, cmd := range jobs {
+		require.Equal(t, 0, codeOf(t, cmd.Wait()), "%s", said[i])
+	}
+	p.Converges("first", p.First)
+	requests := map[string]bool{}
+	for _, gs := range seen() {
+		requests[gs.Annotations[v1alpha1.AnnotationRequestedAt]] = true
+	}
+	delete(requests, "")
+	assert.Len(t, requests, 1, "three Jobs with one id ask once")
+	resolved := "v1 is at " + p.First[:7]
+	p.Eventually("the event", func() bool { return events(t, p, "RefResolved", resolved) > 0 })
+	assert.Equal(t, 1, events(t, p, "RefResolved", resolved), "and move the fleet once")
+
+	// A generation that nobody has looked at yet, and then a gateway whose agent does not move.
+	lead := p.Lead()
+	behind := p.Gateways()[0]
+	if behind == lead {
+		behind = p.Gateways()[1]
+	}
+	behind.Agent.Signal(t, syscall.SIGSTOP)
+	patch(t, p, `{"spec": {"git": {"ref": "refs/heads/main"}}}`)
+	text := who.types(3, "wait", "site", "--timeout", "4s")
+	assert.Contains(t, text, behind.Name, "who is behind")
+	p.Eventually("the other gateway moves", func() bool { return lead.Title() == "second" })
+	assert.Equal(t, "first", behind.Title())
+	waiting, out := who.command("wait", "site")
+	require.NoError(t, waiting.Start())
+	behind.Agent.Signal(t, syscall.SIGCONT)
+	require.Equal(t, 0, codeOf(t, waiting.Wait()), "%s", out)
+	assert.Equal(t, "second", behind.Title())
+
+	behind.Agent.Signal(t, syscall.SIGSTOP)
+	p.Push("third")
+	who.types(0, "sync", "site")
+	waiting, out = who.command("wait", "site")
+	require.NoError(t, waiting.Start())
+	require.NoError(t, kube.GatewaySyncs(p.Kube.Dynamic, p.Namespace).Delete(t.Context(), "site", metav1.DeleteOptions{}))
+	require.Equal(t, 1, codeOf(t, waiting.Wait()), "%s", out)
+	assert.Contains(t, out.String(), "site")
+	assert.Equal(t, "second", behind.Title(), "its gateways stay as they are")
+}
+
+func patch(t *testing.T, p *plant.Plant, text string) {
+	t.Helper()
+	_, err := kube.GatewaySyncs(p.Kube.Dynamic, p.Namespace).Patch(t.Context(), p.Name, types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: "test"})
+	require.NoError(t, err)
+}
+
+// events counts those of a reason that say something.
+func events(t *testing.T, p *plant.Plant, reason, what string) (n int) {
+	t.Helper()
+	list, err := p.Kube.Core.EventsV1().Events(p.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, e := range list.Items {
+		if e.Reason == reason && strings.Contains(e.Note, what) {
+			n++
+		}
+	}
+	return n
 }

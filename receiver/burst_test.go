@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/fleet/plant"
+)
+
+const burst, senders = 10000, 700
+
+// R6: ten thousand pushes at once to two replicas in front of a real fleet, which polls nothing: at most two syncs of each
+// gateway, one for each commit, the last push is not lost, health answers all the time, and memory is bounded.
+func TestR6ABurstIsAFewLooksAndTheLastPushIsNotLost(t *testing.T) {
+	t.Parallel()
+	p := plant.New(t, 2, webhooked)
+	install(t, p.Cluster)
+	grant(t, p.Cluster, p.Namespace)
+	replicas := []*replica{start(t, p.Cluster), start(t, p.Cluster, "--watch-namespace="+p.Namespace)}
+	p.Start()
+	p.Converges("first", p.First)
+	scans := map[string]int{}
+	for _, g := range p.Gateways() {
+		scans[g.Name] = g.Simulator.Scans("projects")
+	}
+	p.Push("second")
+	seen := p.Watch()
+	before := map[*replica]int{}
+	for _, r := range replicas {
+		before[r], _ = r.memory()
+	}
+
+	var accepted, refused, again, other atomic.Int64
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: connectionsEach - 16, MaxConnsPerHost: connectionsEach - 16}}
+	var slowest atomic.Int64
+	stop, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			for _, r := range replicas {
+				began := time.Now()
+				assert.Equal(t, http.StatusOK, r.code(r.health+"/healthz"))
+				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	repository := p.GatewaySync().Spec.Git.Repo
+	began := time.Now()
+	work := make(chan int)
+	var all sync.WaitGroup
+	for range senders {
+		all.Go(func() {
+			for i := range work {
+				key := webhookSecret
+				if i%10 == 5 {
+					key = "wrong"
+				}
+				send := func() int {
+					res, err := client.Do(pushed(replicas[i%2].url+"/webhook/"+p.Namespace+"/"+p.Name, repository, key, fmt.Sprintf("d-%d", i)))
+					if err != nil {
+						return 0
+					}
+					_, _ = io.Copy(io.Discard, res.Body) // only the code counts
+					_ = res.Body.Close()
+					return res.StatusCode
+				}
+				code := send()
+				for tries := 1; code == http.StatusServiceUnavailable && tries < 5; tries++ { // the API server of a crowded machine
+					again.Add(1)
+					code = send()
+				}
+				switch code {
+				case http.StatusAccepted:
+					accepted.Add(1)
+				case http.StatusUnauthorized:
+					refused.Add(1)
+				default:
+					other.Add(1)
+				}
+			}
+		})
+	}
+	third := ""
+	for i := range burst {
+		if i == burst-1 {
+			third = p.Push("third") // and then one more says so
+		}
+		work <- i
+	}
+	close(work)
+	all.Wait()
+	took := time.Since(began)
+	close(stop)
+	<-watched
+	p.Converges("third", third)
+
+	asked := map[string]bool{}
+	for _, gs := range seen() {
+		asked[gs.Annotations[v1alpha1.AnnotationRequestedAt]] = true
+	}
+	t.Logf("%d accepted, %d refused, %d else, %d sent again in %s; %d writes; health took %s at most", accepted.Load(), refused.Load(), other.Load(), again.Load(), took, len(asked), time.Duration(slowest.Load()))
+	assert.EqualValues(t, burst, accepted.Load()+refused.Load()+other.Load())
+	assert.Zero(t, other.Load(), "every sender gets an answer that says what became of it, or to send it again")
+	for _, g := range p.Gateways() {
+		assert.LessOrEqual(t, g.Simulator.Scans("projects")-scans[g.Name], 2, "%s: one sync for each commit", g.Name)
+	}
+	assert.Less(t, len(asked), burst/20, "a few writes")
+	assert.Less(t, time.Duration(slowest.Load()), 5*time.Second, "ten times what it takes beside other tests")
+	for _, r := range replicas {
+		_, peak := r.memory()
+		t.Logf("memory: %d KiB before, %d KiB at most", before[r]>>10, peak>>10)
+		assert.Less(t, peak-before[r], 32<<20)
+		require.NotContains(t, r.Log.String(), "S3CR3T", "C7")
+		require.NotContains(t, r.Log.String(), "panic")
+	}
+}

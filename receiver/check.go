@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"time"
+
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/pace"
+)
+
+// checkWithin is how long the command check waits for an installation that has just been made, checkEach bounds one question.
+const (
+	checkWithin, checkEvery, checkEach = time.Minute, 2 * time.Second, 10 * time.Second
+	commandCheck                       = "check"
+	maxAnswer                          = 64 << 10
+)
+
+// check is the command check: does a receiver answer at an address, and lets nobody in without a secret? It is what
+// `helm test` runs.
+func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := flag.NewFlagSet("receiver "+commandCheck, flag.ContinueOnError)
+	f.SetOutput(stderr)
+	address := f.String("url", "", "`address` of the receiver, such as http://stoker-receiver.stoker-system.svc:9444")
+	authority := f.String("tls-ca-file", "", "a `file` with the certificates that an https address is checked with; where it is not there, those of the system")
+	if err := daemon.Parse(f, args); err != nil {
+		return err
+	}
+	u, err := url.Parse(*address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || f.NArg() > 0 {
+		fmt.Fprintf(stderr, "receiver %s: --url is required: http:// or https:// and a host; see receiver %s --help\n", commandCheck, commandCheck)
+		return daemon.ErrUsage
+	}
+	client, err := checkClient(*authority)
+	if err == nil {
+		err = checkUntil(ctx, client, u.JoinPath("webhook", "stoker-check", "stoker-check").String())
+	}
+	if err == nil {
+		fmt.Fprintf(stdout, "%s: a receiver answers, and refuses who has no secret\n", u.Redacted())
+	}
+	return err
+}
+
+func checkClient(authority string) (*http.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if authority != "" {
+		pem, err := file.Read(authority, 1<<20)
+		if errors.Is(err, fs.ErrNotExist) { // the Secret of a certificate of a public authority has none
+			return newClient(config), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca-file: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--tls-ca-file: %s holds no certificate", authority)
+		}
+	}
+	return newClient(config), nil
+}
+
+func newClient(config *tls.Config) *http.Client {
+	return &http.Client{Timeout: checkEach, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+}
+
+func checkUntil(ctx context.Context, client *http.Client, address string) error {
+	for end := time.Now().Add(checkWithin); ; {
+		err := checkOnce(ctx, client, address)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		if !pace.Wait(ctx, checkEvery) {
+			return err
+		}
+	}
+}
+
+func checkOnce(ctx context.Context, client *http.Client, address string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	var said struct{ Result string }
+	if res.StatusCode != http.StatusUnauthorized || json.Unmarshal(body, &said) != nil || said.Result != "refused" {
+		return fmt.Errorf("%s answers %s, and not as a receiver does to who has no secret: %.200q", address, res.Status, body)
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package credential
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/internal/secret"
+)
+
+func secrets(list ...string) []secret.String {
+	var all []secret.String
+	for _, s := range list {
+		all = append(all, secret.New(s))
+	}
+	return all
+}
+
+func revealed(list []secret.String) []string {
+	var all []string
+	for _, s := range list {
+		all = append(all, s.Reveal())
+	}
+	return all
+}
+
+func TestASecretHasOneValueALine(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                      nil,
+		" \n\t\n":               nil,
+		"one":                   {"one"},
+		"one\n":                 {"one"},
+		"one\r\n":               {"one"},
+		" new \n\nold\n":        {"new", "old"},
+		"a b":                   {"a b"},
+		"1\n2\n3\n4":            {"1", "2", "3", "4"},
+		strings.Repeat("x", 99): {strings.Repeat("x", 99)},
+	} {
+		got, ok := Values([]byte(text))
+		assert.True(t, ok, "%q", text)
+		assert.Equal(t, want, revealed(got), "%q", text)
+	}
+	for _, text := range []string{"1\n2\n3\n4\n5", strings.Repeat("x", maxContent+1)} {
+		got, ok := Values([]byte(text))
+		assert.False(t, ok)
+		assert.Empty(t, got)
+	}
+}
+
+func sign(key, body string) string {
+	h := hmac.New(sha256.New, []byte(key))
+	h.Write([]byte(body))
+	return "sha256=" + hex.EncodeToString(h.Sum(nil))
+}
+
+func TestAProofFitsTheSecretThatItWasMadeWith(t *testing.T) {
+	c := NewChecker()
+	const body = "body"
+	for _, h := range []http.Header{
+		{"X-Hub-Signature-256": {sign("key", body)}},
+		{"X-Hub-Signature": {sign("key", body)}},
+		{"X-Gitlab-Token": {"key"}},
+		{"Authorization": {"Bearer key"}},
+		{"Authorization": {"Basic OmtleQ=="}},
+	} {
+		p, ok := Read(h)
+		require.True(t, ok, "%v", h)
+		assert.True(t, c.Knows(p, []byte(body), secrets("key"), MaxValues), "%v", h)
+		assert.True(t, c.Knows(p, []byte(body), secrets("old", "key"), MaxValues), "%v", h)
+		assert.True(t, c.Knows(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "%v: more than expected count, too", h)
+		for _, none := range [][]secret.String{nil, secrets(""), secrets("kex"), secrets("ke"), secrets("key "), make([]secret.String, 3)} {
+			assert.False(t, c.Knows(p, []byte(body), none, MaxValues), "%v", h)
+		}
+		assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
+		assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")
+	}
+	// An empty key signs, too; it is nobody's.
+	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}})
+	require.True(t, ok)
+	assert.False(t, c.Knows(p, []byte(body), secrets(""), MaxValues))
+}
+
+func TestWhatCannotBeRightIsNoProof(t *testing.T) {
+	good := sign("key", "")
+	for name, h := range map[string]http.Header{
+		"nothing":             {},
+		"upper case":          {"X-Hub-Signature-256": {"sha256=" + strings.ToUpper(good[7:])}},
+		"sha1":                {"X-Hub-Signature": {"sha1=" + good[7:47]}},
+		"sha1 with sha256's":  {"X-Hub-Signature": {"sha1=" + good[7:]}},
+		"no hex":              {"X-Hub-Signature-256": {"sha256=" + strings.Repeat("g", 64)}},
+		"twice":               {"X-Hub-Signature-256": {good, good}},
+		"an empty signature":  {"X-Hub-Signature-256": {""}, "Authorization": {"Bearer key"}},
+		"two tokens":          {"X-Gitlab-Token": {"key", "key"}},
+		"an empty token":      {"X-Gitlab-Token": {""}},
+		"two authorizations":  {"Authorization": {"Bearer key", "Bearer key"}},
+		"a blank bearer":      {"Authorization": {"Bearer  "}},
+		"a broken basic":      {"Authorization": {"Basic ???"}},
+		"a basic without one": {"Authorization": {"Basic a2V5Og=="}},
+		"another scheme":      {"Authorization": {"Digest key"}},
+	} {
+		_, ok := Read(h)
+		assert.False(t, ok, name)
+	}
+}
+
+// R5: tokens of identity providers are not taken, whoever they say they come from: a token is compared as it is, and never
+// read. So there is no issuer, no audience and no algorithm to get wrong.
+func TestR5ATokenOfAnIdentityProviderIsNoSecret(t *testing.T) {
+	c := NewChecker()
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	for name, algorithm := range map[string]string{"unsigned": "none", "signed with the secret": "HS256", "signed by somebody": "RS256"} {
+		for _, claims := range []string{
+			`{"iss":"https://accounts.example.com","aud":"stoker-receiver","sub":"ci","email":"ci@example.com","exp":4102444800}`,
+			`{"iss":"https://kubernetes.default.svc","aud":["stoker-receiver"],"sub":"system:serviceaccount:plant:default"}`, `{}`,
+		} {
+			token := part(`{"alg":"`+algorithm+`","typ":"JWT"}`) + "." + part(claims)
+			h := hmac.New(sha256.New, []byte("key"))
+			h.Write([]byte(token))
+			token += "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+			for _, header := range []http.Header{{"Authorization": {"Bearer " + token}}, {"X-Gitlab-Token": {token}}} {
+				p, ok := Read(header)
+				require.True(t, ok)
+				assert.False(t, c.Knows(p, nil, secrets("key"), MaxValues), name)
+				assert.False(t, c.Knows(p, nil, nil, MaxValues), name)
+			}
+		}
+	}
+}
+
+func TestSecretsInFilesAreReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	write := func(name, text string) { require.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }
+	write(a, "S3CR3T-1\n")
+	write(b, "S3CR3T-2\nS3CR3T-3\n")
+	for name, text := range map[string]string{filepath.Join(dir, "none"): "", filepath.Join(dir, "blank"): " \n", filepath.Join(dir, "many"): "1\n2\n3\n4\n5"} {
+		if text != "" {
+			write(name, text)
+		}
+		_, err := ReadFiles([]string{a, name}, time.Second, slog.New(slog.DiscardHandler))
+		assert.ErrorContains(t, err, name)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f, err := ReadFiles([]string{a, b}, 10*time.Second, slog.New(slog.NewTextHandler(&log, nil)))
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx) }()
+		later := func(want ...string) {
+			t.Helper()
+			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			assert.Equal(t, want, revealed(f.Values()))
+		}
+		later("S3CR3T-1", "S3CR3T-2", "S3CR3T-3")
+		write(a, "S3CR3T-4")
+		later("S3CR3T-4", "S3CR3T-2", "S3CR3T-3")
+		require.NoError(t, os.Remove(a))
+		later("S3CR3T-4", "S3CR3T-2", "S3CR3T-3")
+		write(b, "")
+		later("S3CR3T-4")
+		later("S3CR3T-4")
+		stop()
+		require.NoError(t, <-done)
+		assert.Equal(t, 1, strings.Count(log.String(), b+" is empty"), "once: %s", log.String())
+		assert.NotContains(t, log.String(), "S3CR3T", "C7")
+	})
+}

@@ -1,0 +1,93 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Files are secrets in files, which are read again while they are used.
+type Files struct {
+	names []string
+	every time.Duration
+	log   *slog.Logger
+	each  [][]secret.String
+	all   atomic.Pointer[[]secret.String]
+}
+
+// ReadFiles reads the files. Each must have a value.
+func ReadFiles(names []string, every time.Duration, log *slog.Logger) (*Files, error) {
+	f := &Files{names: names, every: every, log: log, each: make([][]secret.String, len(names))}
+	for i, name := range names {
+		values, err := read(name)
+		if err != nil {
+			return nil, err
+		}
+		if len(values) == 0 {
+			return nil, fmt.Errorf("%s is empty: an empty secret would let anybody in", name)
+		}
+		f.each[i] = values
+	}
+	f.join()
+	return f, nil
+}
+
+func read(name string) ([]secret.String, error) {
+	content, err := file.Read(name, maxContent)
+	if err != nil {
+		return nil, err
+	}
+	values, ok := Values(content)
+	if !ok {
+		return nil, fmt.Errorf("%s has more than %d lines: a secret has one value a line", name, MaxValues)
+	}
+	return values, nil
+}
+
+func (f *Files) join() {
+	var all []secret.String
+	for _, values := range f.each {
+		all = append(all, values...)
+	}
+	f.all.Store(&all)
+}
+
+// Values are all values of all files.
+func (f *Files) Values() []secret.String { return *f.all.Load() }
+
+// Run reads the files again every so often until ctx ends. One that cannot be read keeps its values, one that is empty has
+// none.
+func (f *Files) Run(ctx context.Context) error {
+	said := make([]string, len(f.names))
+	ticker := time.NewTicker(f.every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		for i, name := range f.names {
+			problem := ""
+			values, err := read(name)
+			switch {
+			case err != nil:
+				problem = err.Error()
+			case len(values) == 0:
+				problem, f.each[i] = name+" is empty", nil
+			default:
+				f.each[i] = values
+			}
+			if problem != "" && problem != said[i] {
+				f.log.Error("an install-wide secret cannot be used", "file", name, "error", problem)
+			}
+			said[i] = problem
+		}
+		f.join()
+	}
+}

@@ -1,0 +1,175 @@
+package gate
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestABodyIsReadWholeOrNotAtAll(t *testing.T) {
+	b := NewBodies(1)
+	for name, c := range map[string]struct {
+		length int
+		want   error
+	}{
+		"none": {0, nil}, "tiny": {100, nil}, "just tiny": {tiny - 1, nil}, "as large as tiny": {tiny, nil}, "small": {tiny + 1, nil}, "just small": {small - 1, nil}, "as large as small": {small, nil}, "larger": {small + 1, nil},
+		"the largest": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
+	} {
+		for _, known := range []bool{true, false} {
+			text := strings.Repeat("x", c.length)
+			r := httptest.NewRequest(http.MethodPost, "/", iotest.HalfReader(strings.NewReader(text)))
+			r.ContentLength = -1
+			if known {
+				r.ContentLength = int64(c.length)
+			}
+			body, release, err := b.Read(httptest.NewRecorder(), r)
+			assert.ErrorIs(t, err, c.want, name)
+			if c.want == nil {
+				assert.Equal(t, text, string(body), name)
+			}
+			release()
+			release() // once is enough, twice does no harm
+			assert.Empty(t, b.large, name)
+			assert.LessOrEqual(t, len(b.idle), 1, "%s: its memory is used again", name)
+		}
+	}
+	cut := errors.New("cut")
+	for _, n := range []int{10, small + 10} {
+		r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)))
+		_, release, err := b.Read(httptest.NewRecorder(), r)
+		assert.ErrorIs(t, err, cut)
+		release()
+	}
+}
+
+func TestOnlyAFewLargeBodiesAreInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBodies(1)
+		large := func() *http.Request {
+			return httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*small)))
+		}
+		_, release, err := b.Read(httptest.NewRecorder(), large())
+		require.NoError(t, err)
+		began := time.Now()
+		_, none, err := b.Read(httptest.NewRecorder(), large())
+		assert.ErrorIs(t, err, ErrBusy)
+		assert.Equal(t, waits, time.Since(began))
+		none()
+		_, none, err = b.Read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("small")))
+		require.NoError(t, err, "small ones go on")
+		none()
+		release()
+		_, release, err = b.Read(httptest.NewRecorder(), large())
+		require.NoError(t, err)
+		release()
+	})
+}
+
+func TestOneAddressHasAThirdOfThePlacesForLargeBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBodies(6)
+		read := func(from string) (release func(), err error) {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*small)))
+			r.RemoteAddr = from
+			_, release, err = b.Read(httptest.NewRecorder(), r)
+			return release, err
+		}
+		var held []func()
+		for _, from := range []string{"192.0.2.1:1", "192.0.2.1:2", "[2001:db8::1]:1", "[2001:db8::2]:1"} {
+			release, err := read(from)
+			require.NoError(t, err, from)
+			held = append(held, release)
+		}
+		for _, from := range []string{"192.0.2.1:3", "[2001:db8::3]:1"} {
+			began := time.Now()
+			_, err := read(from)
+			assert.ErrorIs(t, err, ErrBusy, from)
+			assert.Equal(t, waits, time.Since(began))
+		}
+		release, err := read("198.51.100.1:1")
+		require.NoError(t, err, "another address has its own")
+		held[0]()
+		again, err := read("192.0.2.1:4")
+		require.NoError(t, err)
+		for _, release := range append(held, release, again) {
+			release()
+		}
+		assert.Empty(t, b.owners, "nobody is remembered")
+		assert.Empty(t, b.large)
+		assert.Len(t, b.idle, 5, "as many as were read at a time")
+	})
+}
+
+func TestConnectionsAreBoundedInAllAndForEachAddress(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var open, closed atomic.Int64
+	l := Listener(inner, Limits{Total: 3, Each: 2, Opened: func(n int) { open.Store(int64(n)) }, Closed: func() { closed.Add(1) }})
+	accepted := make(chan net.Conn, 10)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				ended <- err
+				return
+			}
+			accepted <- c
+		}
+	}()
+	dial := func(from string) net.Conn {
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", inner.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	isClosed := func(c net.Conn) {
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+		var timeout net.Error
+		assert.False(t, errors.As(err, &timeout) && timeout.Timeout(), "it is closed at once")
+	}
+	dial("127.0.0.2")
+	first := <-accepted
+	dial("127.0.0.2")
+	<-accepted
+	isClosed(dial("127.0.0.2"))
+	assert.EqualValues(t, 1, closed.Load())
+	dial("127.0.0.3")
+	<-accepted
+	assert.EqualValues(t, 3, open.Load())
+
+	waits := dial("127.0.0.4") // it is full, and waits outside
+	select {
+	case <-accepted:
+		t.Fatal("a fourth one is in")
+	case <-time.After(50 * time.Millisecond):
+	}
+	require.NoError(t, first.Close())
+	_ = first.Close() // twice gives back one place
+	c := <-accepted
+	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
+	require.NoError(t, l.Close())
+	assert.ErrorIs(t, <-ended, net.ErrClosed)
+}
+
+func TestAnAddressIsItsOwners(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",
+		"[2001:db8:1:2::9]:81": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@", "": "",
+	} {
+		assert.Equal(t, want, owner(address), address)
+	}
+}

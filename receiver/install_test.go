@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// The commands of the page are run as they are written, by whoever reads it from top to bottom. Only the way to the
+// receiver's Service is put in.
+func TestTheCommandsOfThePageRun(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("there is no curl")
+	}
+	page, err := os.ReadFile("../docs/webhooks.md")
+	require.NoError(t, err)
+	script := []string{"set -eu"}
+	for typed := range strings.Lines(string(page)) {
+		for _, command := range []string{"TOKEN=", "kubectl ", "curl "} {
+			if strings.HasPrefix(typed, "    "+command) {
+				script = append(script, strings.TrimSpace(typed))
+			}
+		}
+	}
+	require.Len(t, script, 1+4+3)
+
+	cluster := kubetest.Control(t)
+	install(t, cluster)
+	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: plant}\n")
+	cluster.ApplyYAML(t, "plant", `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook: {secretRef: {name: stoker-webhook, key: token}}}
+`)
+	r := start(t, cluster)
+	cache, err := build.Open(build.Cache{})
+	require.NoError(t, err)
+	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	path, home := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink(filepath.Join(bin, "kubectl"), filepath.Join(path, "kubectl")))
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".curlrc"), []byte("silent\nshow-error\nfail-with-body\nretry = 30\nretry-delay = 1\nretry-all-errors\nconnect-to = \"stoker-receiver.stoker-system.svc:9444:"+
+		strings.TrimPrefix(r.url, "http://")+"\"\n"), 0o600))
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.Join(script, "\n"))
+	cmd.Env = []string{"PATH=" + path + ":" + os.Getenv("PATH"), "KUBECONFIG=" + cluster.Kubeconfig(), "HOME=" + home}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s\n%s", out, r.Log)
+	for _, want := range []string{"secret/stoker-webhook created", "rolebinding.rbac.authorization.k8s.io/stoker-receiver-secrets-stoker-webhook created",
+		`"result":"accepted","ref":"v2.4.0"`, `"phase":"Progressing","ref":"v2.4.0"`} {
+		assert.Contains(t, string(out), want)
+	}
+	assert.Equal(t, 2, strings.Count(string(out), `"result":"accepted"`), "%s", out)
+	admin, err := kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	gs, err := kube.GatewaySyncs(admin.Dynamic, "plant").Get(t.Context(), "line")
+	require.NoError(t, err)
+	assert.Equal(t, "v2.4.0", gs.Annotations[v1alpha1.AnnotationRequestedRef])
+}
+
+// certificate makes one for localhost, as cert-manager would mount it.
+func certificate(t *testing.T, dir string) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+	require.NoError(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+}
+
+func TestAReceiverServesTLSAndIsChecked(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Control(t)
+	namespace := line(t, cluster)
+	dir := t.TempDir()
+	certificate(t, dir)
+	r := start(t, cluster, "--tls-dir="+dir)
+	url := strings.Replace(r.url, "http://", "https://", 1)
+	var out, talk bytes.Buffer
+	require.Equal(t, daemon.ExitDone, run(t.Context(), []string{"check", "--url=" + url, "--tls-ca-file=" + filepath.Join(dir, "tls.crt")}, noEnv, &out, &talk), talk.String())
+	assert.Equal(t, url+": a receiver answers, and refuses who has no secret\n", out.String())
+	client, err := checkClient(filepath.Join(dir, "tls.crt"))
+	require.NoError(t, err)
+	res, err := client.Do(pushed(url+"/webhook/"+namespace+"/line", "https://git.example.com/plant/line", webhookSecret, "d"))
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	assert.Equal(t, http.StatusAccepted, res.StatusCode)
+	assert.Equal(t, "HTTP/1.1", res.Proto, "a connection has one request at a time")
+
+	// What answers otherwise is none.
+	plain := start(t, cluster)
+	require.NoError(t, checkOnce(t.Context(), client, plain.url+"/webhook/stoker-check/stoker-check"))
+	assert.ErrorContains(t, checkOnce(t.Context(), client, plain.health+"/healthz"), "405")
+	unknown, err := checkClient(filepath.Join(dir, "nowhere"))
+	require.NoError(t, err, "the certificate of a public authority has no file")
+	assert.ErrorContains(t, checkOnce(t.Context(), unknown, url+"/webhook/stoker-check/stoker-check"), "certificate")
+	_, err = checkClient(filepath.Join(dir, "tls.key"))
+	assert.ErrorContains(t, err, "holds no certificate")
+}

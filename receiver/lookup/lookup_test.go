@@ -1,0 +1,71 @@
+package lookup
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+func object(name string, spec map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+	u.SetNamespace("plant")
+	u.SetName(name)
+	return u
+}
+
+// C2: one that cannot be read is its own problem. Its senders are refused, so that somebody has to be told.
+func TestOnesThatAreServedAreKnownAndThoseThatCannotBeAreTold(t *testing.T) {
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"},
+		object("line", map[string]any{"git": map[string]any{"ref": "main"}}),
+		object("closed", map[string]any{"webhook": map[string]any{"enabled": false}}),
+		object("broken", map[string]any{"git": "main"}))
+	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) { // it lists before it watches
+		w, ok := action.(clienttesting.WatchActionImpl)
+		return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+	})
+	changed, unreadable := make(chan string, 9), make(chan *kube.UndecodableError, 9)
+	l, err := New(client, nil, nil, Told{
+		Changed:    func(gs *v1alpha1.GatewaySync) { changed <- gs.Name },
+		Unreadable: func(err *kube.UndecodableError) { unreadable <- err },
+		Failed:     func(error) {},
+	})
+	require.NoError(t, err)
+	assert.True(t, l.Unseen("plant"))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	require.Eventually(t, l.Served, time.Minute, time.Millisecond)
+	assert.False(t, l.Unseen("plant"))
+	stop()
+	require.NoError(t, <-done)
+	for name, served := range map[string]bool{"line": true, "closed": false, "broken": false, "nobody": false} {
+		assert.Equal(t, served, l.Get("plant", name) != nil, name)
+	}
+	require.Len(t, l.List(), 1)
+	close(changed)
+	close(unreadable)
+	var told []string
+	for name := range changed {
+		told = append(told, name)
+	}
+	assert.Equal(t, []string{"line"}, told)
+	bad := <-unreadable
+	require.NotNil(t, bad)
+	assert.Equal(t, "broken", bad.Name)
+	assert.ErrorContains(t, bad, "git")
+	assert.Nil(t, <-unreadable, "once")
+}

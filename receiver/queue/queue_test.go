@@ -1,0 +1,371 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+// book notes what was carried out, and when it began.
+type book struct {
+	mu    sync.Mutex
+	took  time.Duration // each
+	fails error
+	pages []page
+}
+
+type page struct {
+	key   Key
+	r     verb.Request
+	began time.Time
+}
+
+func (b *book) do(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
+	b.mu.Lock()
+	b.pages = append(b.pages, page{key, r, time.Now()})
+	n, took, fails := len(b.pages), b.took, b.fails
+	b.mu.Unlock()
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return verb.Answer{}, ctx.Err()
+	}
+	return verb.Answer{Outcome: verb.Set, At: fmt.Sprint(n)}, fails
+}
+
+func (b *book) page(n int) page {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pages[n-1]
+}
+
+func (b *book) requests() (list []verb.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.pages {
+		list = append(list, p.r)
+	}
+	return list
+}
+
+var plant = Key{"plant", "line"}
+
+func pushed(id string) verb.Request { return verb.Request{By: "github", ID: id} }
+
+func TestHintsThatComeWhileOneIsCarriedOutAreOneThatBeginsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: 20 * time.Millisecond}
+		q := New(Config{Do: b.do})
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Microsecond)
+				came := time.Now()
+				answer, err := q.Ask(t.Context(), plant, pushed(fmt.Sprint(i)))
+				assert.NoError(t, err)
+				var n int
+				_, err = fmt.Sscan(answer.At, &n)
+				assert.NoError(t, err)
+				assert.False(t, b.page(n).began.Before(came), "what began before it came says nothing of it")
+			})
+		}
+		all.Wait()
+		q.Close()
+		assert.Equal(t, []verb.Request{pushed("0"), {By: "github"}}, b.requests(), "one at once, one for all others, which has no id that could be a repeat")
+		assert.GreaterOrEqual(t, b.pages[1].began.Sub(b.pages[0].began), q.Pace)
+	})
+}
+
+func TestHintsBecomeRareWhileTheyKeepComing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		q := New(Config{Do: b.do})
+		for range 1000 {
+			go func() { _, _ = q.Ask(t.Context(), plant, pushed("x")) }()
+			time.Sleep(10 * time.Millisecond)
+		}
+		q.Close()
+		assert.LessOrEqual(t, len(b.pages), 10*4+5, "four a second")
+		assert.GreaterOrEqual(t, len(b.pages), 35)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		q := New(Config{Do: b.do})
+		for range 3 { // after a quiet time it is done at once again
+			began := time.Now()
+			_, err := q.Ask(t.Context(), plant, pushed("x"))
+			require.NoError(t, err)
+			assert.Zero(t, time.Since(began))
+			time.Sleep(time.Second)
+		}
+		q.mu.Lock()
+		assert.Empty(t, q.objects, "nobody is remembered")
+		assert.Zero(t, q.busy)
+		q.mu.Unlock()
+		q.Close()
+	})
+}
+
+func TestRequestsForRefsKeepTheirOrderAndWaitForNoHint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: 10 * time.Millisecond}
+		q := New(Config{Do: b.do, Pace: time.Minute, MaxPace: time.Minute})
+		_, err := q.Ask(t.Context(), plant, pushed("a"))
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		ask := func(r verb.Request) {
+			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
+			synctest.Wait()
+		}
+		v := func(ref string) verb.Request { return verb.Request{By: "kargo", Ref: ref} }
+		began := time.Now()
+		ask(pushed("b"))
+		for _, ref := range []string{"v1", "v2", "v2", "v3", "v2"} {
+			ask(v(ref))
+		}
+		ask(verb.Request{By: "cli", Force: true})
+		for len(b.requests()) < 6 {
+			time.Sleep(time.Millisecond)
+		}
+		assert.Less(t, time.Since(began), time.Second)
+		all.Wait()
+		assert.Equal(t, []verb.Request{pushed("a"), v("v1"), v("v2"), v("v3"), v("v2"), {By: "cli", Force: true}, pushed("b")}, b.requests())
+		q.Close()
+	})
+}
+
+// numbers decides for all numbers, but for none beside an odd one.
+type numbers struct{ list string }
+
+func (n *numbers) Lasting() bool { return n.list != "odd" }
+
+func (n *numbers) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
+	return verb.Request{}, n.list, nil
+}
+
+func (n *numbers) Join(other verb.Decider) (verb.Decider, bool) {
+	o, ok := other.(*numbers)
+	if !ok || o.list == "odd" {
+		return nil, false
+	}
+	return &numbers{n.list + o.list}, true
+}
+
+func TestRequestsThatOneDecidesForAreOneWhileNothingElseIsAskedForBetweenThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: time.Second}
+		q := New(Config{Do: b.do, Waiting: 5})
+		var all sync.WaitGroup
+		ask := func(r verb.Request) {
+			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
+			synctest.Wait()
+		}
+		tag := func(id, n string) verb.Request {
+			return verb.Request{By: "gitea", Ref: "v" + n, ID: id, Follows: true, Decider: &numbers{n}}
+		}
+		ask(tag("a", "1")) // is being carried out, and takes nothing
+		for n := range 40 {
+			ask(tag(fmt.Sprint("b", n), "2"))
+		}
+		ask(pushed("h"))
+		ask(tag("c", "3"))
+		ask(verb.Request{By: "kargo", Ref: "main", ID: "p"})
+		ask(tag("d", "4"))
+		ask(tag("e", "odd"))
+		_, err := q.Ask(t.Context(), plant, verb.Request{By: "kargo", Ref: "more", ID: "q"})
+		assert.ErrorIs(t, err, ErrCrowded)
+		all.Wait()
+		q.Close()
+		var seen []string
+		for _, r := range b.requests() {
+			said := r.ID + ":" + r.Ref
+			if r.Decider != nil {
+				_, list, _ := r.Decider.Decide(nil)
+				said = r.ID + ":" + list
+			}
+			seen = append(seen, said)
+		}
+		assert.Equal(t, []string{"a:1", ":" + strings.Repeat("2", 40) + "3", "h:", "p:main", "d:4", "e:odd"}, seen)
+	})
+}
+
+func TestOneRefAgainAndAgainIsAHintThatKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		q := New(Config{Do: b.do})
+		v1, v2 := verb.Request{By: "generic", Ref: "v1"}, verb.Request{By: "generic", Ref: "v2"}
+		for range 1000 {
+			go func() { _, _ = q.Ask(t.Context(), plant, v1) }()
+			time.Sleep(time.Millisecond)
+		}
+		assert.LessOrEqual(t, len(b.requests()), 10)
+		go func() { _, _ = q.Ask(t.Context(), plant, v1) }()
+		synctest.Wait()
+		_, err := q.Ask(t.Context(), plant, v2)
+		require.NoError(t, err)
+		requests := b.requests()
+		assert.Equal(t, v2, requests[len(requests)-1], "what was asked for last stands")
+		assert.Equal(t, v1, requests[len(requests)-2])
+		q.Close()
+		assert.Equal(t, requests, b.requests())
+	})
+}
+
+func TestThereIsRoomForSoManyObjectsAndSoManyRequestsAndNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: time.Second}
+		q := New(Config{Do: b.do, Objects: 3, Waiting: 2, AtOnce: 2})
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() { _, err := q.Ask(t.Context(), Key{"plant", fmt.Sprint(i)}, pushed("a")); assert.NoError(t, err) })
+		}
+		synctest.Wait()
+		assert.Len(t, b.requests(), 2, "so many at once")
+		_, err := q.Ask(t.Context(), Key{"plant", "4"}, pushed("a"))
+		assert.ErrorIs(t, err, ErrFull)
+		for i := range 2 {
+			all.Go(func() {
+				_, err := q.Ask(t.Context(), Key{"plant", "0"}, verb.Request{Ref: fmt.Sprint(i)})
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		_, err = q.Ask(t.Context(), Key{"plant", "0"}, verb.Request{Ref: "more"})
+		assert.ErrorIs(t, err, ErrCrowded)
+		all.Go(func() { _, err := q.Ask(t.Context(), Key{"plant", "0"}, pushed("hint")); assert.NoError(t, err) })
+		all.Wait()
+		_, err = q.Ask(t.Context(), Key{"plant", "4"}, pushed("a"))
+		assert.NoError(t, err, "there is room again")
+		q.Close()
+	})
+}
+
+func TestWhatIsAskedIsCarriedOutThoughNobodyWaitsForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: 50 * time.Millisecond}
+		q := New(Config{Do: b.do, Pace: time.Hour, MaxPace: time.Hour})
+		_, err := q.Ask(t.Context(), plant, pushed("a"))
+		require.NoError(t, err)
+		ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer leave()
+		_, err = q.Ask(ctx, plant, verb.Request{Ref: "v1"})
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = q.Ask(ctx, plant, pushed("b"))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		began := time.Now()
+		q.Close() // what waits for its time is done now
+		assert.Less(t, time.Since(began), time.Second)
+		assert.Equal(t, []verb.Request{pushed("a"), {Ref: "v1"}, pushed("b")}, b.requests())
+		_, err = q.Ask(t.Context(), plant, pushed("c"))
+		assert.ErrorIs(t, err, ErrClosed)
+		q.Close()
+	})
+}
+
+// The API server is away for fifteen seconds, and all are told no after nine. What they then ask for another replica carries out.
+func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var mu sync.Mutex
+		var written []string
+		q := New(Config{Do: func(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
+			if wait := 15*time.Second - time.Since(began); wait > 0 {
+				select {
+				case <-ctx.Done():
+					return verb.Answer{}, ctx.Err()
+				case <-time.After(wait):
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			written = append(written, key.Name+" "+r.ID)
+			return verb.Answer{Outcome: verb.Set}, nil
+		}})
+		var all sync.WaitGroup
+		ask := func(name string, r verb.Request) {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				_, err := q.Ask(ctx, Key{"plant", name}, r)
+				assert.Error(t, err, "%s %s", name, r.ID)
+				assert.LessOrEqual(t, time.Since(began), 9*time.Second)
+			})
+			synctest.Wait()
+		}
+		for i := range 3 {
+			ask("line", verb.Request{Ref: fmt.Sprint("v1.", i), By: "generic", ID: fmt.Sprint("build-", i)})
+		}
+		ask("line", verb.Request{By: "cli", ID: "forced", Force: true})
+		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "tag", Follows: true, Decider: &numbers{"2"}})
+		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"odd"}})
+		ask("line", pushed("push"))
+		for i := range 20 { // for eight of them at once
+			ask(fmt.Sprint("cell-", i), verb.Request{Ref: "v1", By: "generic", ID: fmt.Sprint("build-", i)})
+		}
+		all.Wait()
+		time.Sleep(time.Minute)
+		mu.Lock()
+		assert.Equal(t, []string{"line tag", "line push"}, written, "what does no harm late is carried out")
+		mu.Unlock()
+
+		answer, err := q.Ask(t.Context(), plant, verb.Request{Ref: "v2", By: "generic", ID: "build-9"})
+		require.NoError(t, err)
+		assert.Equal(t, verb.Set, answer.Outcome)
+		q.Close()
+	})
+}
+
+// Whoever has waited for something else before has less time left.
+func TestARefIsNotWrittenAfterTheDeadlineOfWhoAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: 5 * time.Second}
+		q := New(Config{Do: b.do})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := q.Ask(ctx, plant, verb.Request{Ref: "v1"})
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 2*time.Second, time.Since(began))
+		q.Close()
+		assert.Equal(t, 2*time.Second, time.Since(began), "nothing of it is left")
+
+		ctx, leave := context.WithCancel(t.Context())
+		leave() // it hung up, and was told nothing
+		_, err = New(Config{Do: b.do}).Ask(ctx, plant, verb.Request{Ref: "v2"})
+		assert.ErrorIs(t, err, context.Canceled)
+		synctest.Wait()
+		assert.Equal(t, []verb.Request{{Ref: "v1"}, {Ref: "v2"}}, b.requests())
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestAFailureIsToldToAllThatItConcerns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("down")
+		b := &book{fails: down, took: time.Millisecond}
+		q := New(Config{Do: b.do, Within: time.Second})
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() { _, err := q.Ask(t.Context(), plant, pushed(fmt.Sprint(i))); assert.ErrorIs(t, err, down) })
+		}
+		all.Wait()
+		assert.LessOrEqual(t, len(b.requests()), 2)
+		b.fails, b.took = nil, time.Hour
+		began := time.Now()
+		_, err := q.Ask(t.Context(), plant, verb.Request{Ref: "v1"})
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, time.Second, time.Since(began))
+		q.Close()
+	})
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/program"
+)
+
+func TestMain(m *testing.M) { plant.Main(m) }
+
+// system is the namespace that the manifests of kustomize/ install into.
+const system = "stoker-system"
+
+const webhookSecret = "S3CR3T-of-line"
+
+// shipped is a manifest of kustomize/, with the names of its examples put right.
+func shipped(t testing.TB, file string, names ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "kustomize", "components", file))
+	require.NoError(t, err)
+	return strings.NewReplacer(names...).Replace(string(text))
+}
+
+// replica is a receiver as a process, with the rights that are shipped and no others.
+type replica struct {
+	*testing.T
+	*program.Process
+	url, health, metrics string
+}
+
+// install gives a receiver its rights.
+func install(t *testing.T, cluster *kubetest.Cluster) {
+	t.Helper()
+	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
+	cluster.ApplyYAML(t, system, shipped(t, "receiver/base/rbac.yaml"))
+}
+
+// grant makes the Secret of a namespace and the right to read it.
+func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
+	t.Helper()
+	cluster.ApplyYAML(t, namespace, shipped(t, "receiver-secrets/namespace/role.yaml"))
+	_, err := cluster.Client(t).CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-webhook"},
+		StringData: map[string]string{"secret": webhookSecret}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func start(t *testing.T, cluster *kubetest.Cluster, args ...string) *replica {
+	t.Helper()
+	config := cluster.As(t, system, "stoker-receiver", "")
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
+	kc.CurrentContext = "c"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*kc, file))
+	cmd := exec.Command(program.Build(t, "receiver"), append([]string{"--kubeconfig", file, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), "POD_NAMESPACE="+system)
+	r := &replica{T: t, Process: program.Start(t, "receiver", cmd)}
+	require.Eventually(t, func() bool { return r.Log.Address("metrics-addr") != "" }, plant.Liveness, 5*time.Millisecond, "%s", r.Log)
+	r.url, r.health, r.metrics = "http://"+r.Log.Address("webhook-addr"), "http://"+r.Log.Address("health-addr"), "http://"+r.Log.Address("metrics-addr")
+	require.Eventually(t, func() bool { return r.code(r.health+"/readyz") == http.StatusOK }, plant.Liveness, 10*time.Millisecond, "%s", r.Log)
+	return r
+}
+
+// code asks for a page on a connection of its own.
+func (r *replica) code(url string) int {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get(url)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body) // only the code counts
+	return res.StatusCode
+}
+
+// memory is what the receiver has taken, in bytes; peak what it had at most. Pages of its program are not
+// taken, also where the file lies in memory itself, as on /dev/shm.
+func (r *replica) memory() (now, peak int) {
+	r.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
+	require.NoError(r, err)
+	var most, program, inMemory int
+	for line := range strings.Lines(string(status)) {
+		for name, into := range map[string]*int{"RssAnon:": &now, "VmHWM:": &most, "RssFile:": &program, "RssShmem:": &inMemory} {
+			if rest, ok := strings.CutPrefix(line, name); ok {
+				kib, err := strconv.Atoi(strings.Fields(rest)[0])
+				require.NoError(r, err)
+				*into = kib << 10
+			}
+		}
+	}
+	return now, most - program - inMemory
+}
+
+// pushed is a push of GitHub to a branch, signed.
+func pushed(url, repository, key, id string) *http.Request {
+	return pushedWith(url, repository, key, id, "")
+}
+
+// pushedWith is one with commits, whatever they say.
+func pushedWith(url, repository, key, id, commits string) *http.Request {
+	body := `{"padding":"` + commits + `","ref":"refs/heads/main","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"` + repository + `"}}`
+	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	h := hmac.New(sha256.New, []byte(key))
+	h.Write([]byte(body))
+	req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(h.Sum(nil)))
+	req.Header.Set("X-Github-Event", "push")
+	req.Header.Set("X-Github-Delivery", id)
+	return req
+}
+
+// webhooked lets a GatewaySync learn of commits by the receiver alone.
+func webhooked(gs *v1alpha1.GatewaySync) {
+	no := false
+	gs.Spec.Polling.Enabled = &no
+	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: "stoker-webhook", Key: "secret"}
+}

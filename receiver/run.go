@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/keypair"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/serve"
+	"stoker.io/stoker/receiver/credential"
+	"stoker.io/stoker/receiver/gate"
+	"stoker.io/stoker/receiver/server"
+)
+
+const (
+	// readEvery is how often the certificate and the secrets are read. The kubelet itself needs up to a minute to bring new ones.
+	readEvery = 10 * time.Second
+	// connections are served at a time, and so many of one address: all of an ingress come from one.
+	connections, connectionsEach = 384, 256
+	// bodyWithin and idleFor bound a connection that brings nothing, drainFor the answers to what came before the end.
+	bodyWithin, idleFor, drainFor = 10 * time.Second, 20 * time.Second, 15 * time.Second
+)
+
+// run is the whole program: what main and the tests call. It returns the exit code.
+func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == commandCheck {
+		return daemon.Exit(check(ctx, args[1:], stdout, stderr), "receiver "+commandCheck, stderr)
+	}
+	s, err := parse(args, env, stderr)
+	switch {
+	case err != nil:
+	case s.Version:
+		fmt.Fprintln(stdout, version)
+	default:
+		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel))
+	}
+	return daemon.Exit(err, "receiver", stderr)
+}
+
+// work builds the parts and runs them until ctx ends. Then the servers stop first, and what was accepted is carried out.
+func work(ctx context.Context, s settings, log *slog.Logger) error {
+	reg := daemon.Registry()
+	measured := metrics.NewReceiver(reg, version)
+	secrets, err := credential.ReadFiles(s.InstallSecretFile, readEvery, log)
+	if err != nil {
+		return fmt.Errorf("--install-secret-file: %w", err)
+	}
+	clients, err := kube.Connect(s.Kubeconfig, "stoker-receiver/"+version)
+	if err != nil {
+		return err
+	}
+	srv, err := server.New(server.Config{Clients: clients, Namespace: s.Namespace, Watch: s.WatchNamespace, Selector: s.Selector,
+		Install: secrets.Values, Metrics: measured, Log: log})
+	if err != nil {
+		return err
+	}
+	defer srv.Close()
+	cert := keypair.NewMounted(s.TLSDir, readEvery, log, measured.CertificateEnds)
+	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
+
+	bounds := serve.Bounds{MaxBody: gate.MaxBody + 1, Body: bodyWithin, Idle: idleFor, Drain: drainFor, Log: log, Limit: func(l net.Listener) net.Listener {
+		return gate.Listener(l, gate.Limits{Total: connections, Each: connectionsEach, Opened: measured.Connections,
+			Closed: func() { measured.ConnectionClosed("address") }})
+	}}
+	loops := []func(context.Context) error{srv.Run, secrets.Run}
+	if s.TLSDir != "" {
+		bounds.TLS = &tls.Config{GetCertificate: cert.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+		loops = append(loops, cert.Run)
+	}
+	return daemon.Run(ctx, daemon.Config{
+		Settings: s.Settings, Namespace: s.Namespace, Metrics: reg, Log: log,
+		Ready: ready, Waits: "waiting for the list of GatewaySyncs or for the certificate, or stopping",
+		Endpoints: []daemon.Endpoint{{Flag: "webhook-addr", Listen: func(ctx context.Context) (*serve.Server, error) {
+			return serve.ListenBounded(ctx, s.WebhookAddr, srv.Routes(), bounds)
+		}}},
+		Loops: loops,
+	})
+}

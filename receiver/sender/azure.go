@@ -1,0 +1,59 @@
+package sender
+
+import (
+	"net/http"
+	"strings"
+)
+
+// azureBody is what is read of the events of Azure DevOps.
+type azureBody struct {
+	ID        string `json:"id"`
+	EventType string `json:"eventType"`
+}
+
+type azurePush struct {
+	Resource struct {
+		RefUpdates []struct {
+			Name        string `json:"name"`
+			NewObjectID string `json:"newObjectId"`
+		} `json:"refUpdates"`
+		Repository struct {
+			RemoteURL string `json:"remoteUrl"`
+			SSHURL    string `json:"sshUrl"`
+			WebURL    string `json:"webUrl"`
+		} `json:"repository"`
+	} `json:"resource"`
+}
+
+func parseAzure(h http.Header, body []byte) (Request, error) {
+	var b azureBody
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	id := delivery(http.Header{"Id": {b.ID}}, "Id")
+	switch b.EventType {
+	case "git.push":
+	case "":
+		return Request{}, invalid("eventType is missing")
+	default:
+		return nothing(id, "event %s says nothing about what to run", quote(b.EventType)), nil
+	}
+	var p azurePush // other events have other types under the same names
+	if err := decode(h, body, &p); err != nil {
+		return Request{}, err
+	}
+	repository := p.Resource.Repository
+	r := Request{Kind: Move, ID: id, Repositories: addresses(repository.RemoteURL, repository.SSHURL, repository.WebURL)}
+	for _, u := range p.Resource.RefUpdates {
+		if isCommit(u.NewObjectID) && strings.HasPrefix(u.Name, "refs/") {
+			r.Refs = append(r.Refs, u.Name)
+		}
+	}
+	if len(r.Refs) == 0 {
+		return nothing(id, "no branch and no tag was made or moved"), nil
+	}
+	if len(r.Repositories) == 0 {
+		return Request{}, invalid("resource.repository.remoteUrl is missing")
+	}
+	return r, nil
+}

@@ -1,0 +1,133 @@
+package sender
+
+import (
+	"net/http"
+	"strings"
+
+	kjson "sigs.k8s.io/json"
+)
+
+// maxLinks bounds how many addresses of a repository are looked at.
+const maxLinks = 8
+
+func parseBitbucket(h http.Header, body []byte) (Request, error) {
+	id := delivery(h, "X-Request-Uuid", "X-Request-Id")
+	switch event := h.Get("X-Event-Key"); event {
+	case "diagnostics:ping":
+		return Request{Kind: Ping, ID: id}, nil
+	case "repo:push":
+		return parseBitbucketCloud(h, body, id)
+	case "repo:refs_changed", "mirror:repo_synchronized":
+		return parseBitbucketDataCenter(h, body, id)
+	default:
+		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+	}
+}
+
+// bitbucketCloudBody is what is read of repo:push.
+type bitbucketCloudBody struct {
+	Push struct {
+		Changes []struct {
+			New *struct { // null where it was deleted
+				Type string `json:"type"`
+				Name string `json:"name"`
+			} `json:"new"`
+		} `json:"changes"`
+	} `json:"push"`
+	Repository struct {
+		Links struct {
+			HTML struct {
+				Href string `json:"href"`
+			} `json:"html"`
+		} `json:"links"`
+	} `json:"repository"`
+}
+
+func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error) {
+	var b bitbucketCloudBody
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.Links.HTML.Href)}
+	for _, c := range b.Push.Changes {
+		if c.New == nil || c.New.Name == "" {
+			continue
+		}
+		switch c.New.Type {
+		case "branch", "named_branch":
+			r.Refs = append(r.Refs, branches+c.New.Name)
+		case "tag", "annotated_tag":
+			r.Refs = append(r.Refs, tags+c.New.Name)
+		}
+	}
+	if len(r.Refs) == 0 {
+		return nothing(id, "no branch and no tag was made or moved"), nil
+	}
+	if len(r.Repositories) == 0 {
+		return Request{}, invalid("repository.links.html.href is missing")
+	}
+	return r, nil
+}
+
+// bitbucketDataCenterBody is what is read of repo:refs_changed. Older versions send no links.
+type bitbucketDataCenterBody struct {
+	Changes []struct {
+		Ref struct {
+			ID string `json:"id"`
+		} `json:"ref"`
+		Type   string `json:"type"`
+		ToHash string `json:"toHash"`
+	} `json:"changes"`
+	Repository struct {
+		Slug    string `json:"slug"`
+		Project struct {
+			Key string `json:"key"`
+		} `json:"project"`
+		Links optional[struct {
+			Clone []struct {
+				Href string `json:"href"`
+			} `json:"clone"`
+		}] `json:"links"`
+	} `json:"repository"`
+}
+
+// optional is a value that another version of a sender writes in another form: then it is as good as missing.
+type optional[T any] struct{ value T }
+
+// UnmarshalJSON never fails.
+func (o *optional[T]) UnmarshalJSON(data []byte) error {
+	var value T
+	if kjson.UnmarshalCaseSensitivePreserveInts(data, &value) == nil {
+		o.value = value
+	}
+	return nil
+}
+
+func parseBitbucketDataCenter(h http.Header, body []byte, id string) (Request, error) {
+	var b bitbucketDataCenterBody
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	r := Request{Kind: Move, ID: id}
+	for i, link := range b.Repository.Links.value.Clone {
+		if i == maxLinks {
+			break
+		}
+		r.Repositories = append(r.Repositories, addresses(link.Href)...)
+	}
+	if key, slug := b.Repository.Project.Key, b.Repository.Slug; len(r.Repositories) == 0 && key != "" && slug != "" {
+		r.Repositories = []Repository{{Path: key + "/" + slug}}
+	}
+	for _, c := range b.Changes {
+		if (c.Type == "ADD" || c.Type == "UPDATE") && isCommit(c.ToHash) && strings.HasPrefix(c.Ref.ID, "refs/") {
+			r.Refs = append(r.Refs, c.Ref.ID)
+		}
+	}
+	if len(r.Refs) == 0 {
+		return nothing(id, "no branch and no tag was made or moved"), nil
+	}
+	if len(r.Repositories) == 0 {
+		return Request{}, invalid("repository has neither links.clone nor project.key and slug")
+	}
+	return r, nil
+}

@@ -1,0 +1,133 @@
+//go:build !race
+
+package sender
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// honest holds what is made of a delivery that was changed on its way against what was sent: less may come out of it, never
+// another thing.
+func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) {
+	t.Helper()
+	got, err := Parse(h, body)
+	if err != nil {
+		var invalid *InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Less(t, len(err.Error()), 500, what)
+		return
+	}
+	want := d.Want
+	switch got.Kind {
+	case Ping, Nothing:
+		require.Empty(t, got.Refs)
+	case Move:
+		require.Equal(t, Move, want.Kind, "%s: %s: it became a move: %+v", d.name, what, got)
+		for _, ref := range got.Refs {
+			require.Contains(t, want.Refs, ref, "%s: %s", d.name, what)
+		}
+		for _, r := range got.Repositories {
+			same := slices.Contains(want.Repositories, r) || r.Address == "" && strings.HasSuffix(strings.ToLower(want.Repositories[0].Address), strings.ToLower(r.Path)+".git")
+			require.True(t, same, "%s: %s: %+v", d.name, what, r)
+		}
+	case Ask:
+		if got.Ref == "" && got.Commits == nil {
+			return // to look at git again is never wrong
+		}
+		require.Equal(t, Ask, want.Kind, "%s: %s: it became a request: %+v", d.name, what, got)
+		require.Contains(t, []string{"", want.Ref}, got.Ref, "%s: %s", d.name, what)
+		for _, git := range []string{"https://git.plant.example/north/line.git", "https://git.plant.example/north/other.git"} {
+			was, _, _ := want.Choose(v1alpha1.GitSpec{Repo: git})
+			is, _, err := got.Choose(v1alpha1.GitSpec{Repo: git})
+			if err == nil && got.Commits != nil && is != "" && is != was {
+				// The id of the commit whose tag was lost.
+				require.True(t, slices.ContainsFunc(want.Commits, func(c Commit) bool { return c.ID == is && c.Repository.Is(git) }), "%s: %s: %s", d.name, what, is)
+			}
+		}
+	}
+	if got.Kind != Ask {
+		require.Empty(t, got.Ref)
+		require.Empty(t, got.Commits)
+	}
+}
+
+// nothingID is what hosts send in the place of a commit that is not there.
+const nothingID = "0000000000000000000000000000000000000000"
+
+// R2: every prefix of every delivery.
+func TestR2NoPrefixOfADeliveryIsTakenForSomethingElse(t *testing.T) {
+	for _, d := range deliveries(t) {
+		for n := range len(d.Body) {
+			honest(t, d, d.header(), d.Body[:n], "cut short")
+		}
+	}
+}
+
+// R2: every field of every delivery left out, null, and of every other type; every header left out.
+func TestR2NoFieldThatIsMissingOrOfAnotherTypeIsTakenForSomethingElse(t *testing.T) {
+	others := []any{nil, 7, -1.5, true, false, "", "x", "refs/heads/other", nothingID, []any{}, []any{nil}, []any{"x"}, map[string]any{}, map[string]any{"x": nil}}
+	cases := 0
+	for _, d := range deliveries(t) {
+		var body any
+		require.NoError(t, json.Unmarshal(d.Body, &body))
+		try := func(what string, given any) {
+			cases++
+			changed, err := json.Marshal(body)
+			require.NoError(t, err)
+			if _, other := given.(string); other && given != "" { // another string is another delivery
+				got, err := Parse(d.header(), changed)
+				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == Move, what)
+				return
+			}
+			honest(t, d, d.header(), changed, what)
+		}
+		everyField(body, "", others, try)
+		for name := range d.Header {
+			cases++
+			h := d.header()
+			h.Del(name)
+			honest(t, d, h, d.Body, "without "+name)
+		}
+	}
+	t.Logf("%d cases", cases)
+	assert.Greater(t, cases, 5000)
+}
+
+// everyField changes one value after the other, and puts it back.
+func everyField(value any, path string, others []any, try func(what string, given any)) {
+	name := func(o any) string {
+		b, _ := json.Marshal(o)
+		return strings.Trim(string(b), `"`)
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for key, was := range v {
+			delete(v, key)
+			try(path+"."+key+" is missing", nil)
+			for _, o := range others {
+				v[key] = o
+				try(path+"."+key+" is "+name(o), o)
+			}
+			v[key] = was
+			everyField(was, path+"."+key, others, try)
+		}
+	case []any:
+		for i, was := range v {
+			for _, o := range others {
+				v[i] = o
+				try(path+"[] is "+name(o), o)
+			}
+			v[i] = was
+			everyField(was, path+"[]", others, try)
+		}
+	}
+}

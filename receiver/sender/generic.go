@@ -1,0 +1,189 @@
+package sender
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// genericBody is our own: {"ref": "…", "id": "…", "source": "…"}, each of which may be left out; and two older ones.
+// Fields are raw, because what is left out and what is null or a number are not the same here: a ref that a template turned
+// into nothing, or "1.10" that became 1.1, must not be taken for something else.
+type genericBody struct {
+	Ref         json.RawMessage `json:"ref"`
+	ID          json.RawMessage `json:"id"`
+	Source      json.RawMessage `json:"source"`
+	App         json.RawMessage `json:"app"`
+	Freight     json.RawMessage `json:"freight"`
+	EventType   json.RawMessage `json:"eventType"`
+	PublisherID json.RawMessage `json:"publisherId"`
+	// What git hosts send, whose ref is none that is asked for.
+	Repository json.RawMessage `json:"repository"`
+	ObjectKind json.RawMessage `json:"object_kind"`
+	EventName  json.RawMessage `json:"event_name"`
+	RefType    json.RawMessage `json:"ref_type"`
+	Before     json.RawMessage `json:"before"`
+	After      json.RawMessage `json:"after"`
+	Changes    json.RawMessage `json:"changes"`
+	Resource   json.RawMessage `json:"resource"`
+}
+
+func parseGeneric(h http.Header, body []byte) (Request, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return Request{Kind: Ask}, nil
+	}
+	var b genericBody
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	if b.EventType != nil && b.PublisherID != nil { // a proxy took the header away
+		r, err := parseAzure(h, body)
+		r.Sender = AzureDevOps
+		return r, err
+	}
+	for _, host := range []json.RawMessage{b.Repository, b.ObjectKind, b.EventName, b.RefType, b.Before, b.After, b.Changes, b.Resource, b.PublisherID} {
+		if host != nil {
+			return Request{}, invalid("it looks like a delivery of a git host, but the header that names its event is missing: a proxy may have taken it away")
+		}
+	}
+	r := Request{Kind: Ask}
+	source := ""
+	for _, f := range []struct {
+		name string
+		raw  json.RawMessage
+		into *string
+	}{{"ref", b.Ref, &r.Ref}, {"id", b.ID, &r.ID}, {"source", b.Source, &source}} {
+		if err := text(f.name, f.raw, f.into); err != nil {
+			return Request{}, err
+		}
+	}
+	r.Sender = Generic
+	if source == ArgoCD || source == Kargo {
+		r.Sender = source
+	}
+	switch {
+	case b.Ref != nil:
+		return r, nil
+	case object(b.App):
+		return parseApplication(r, b.App)
+	case object(b.Freight):
+		return parseFreight(r, b.Freight)
+	}
+	return r, nil
+}
+
+// text reads a field that is a string with something in it, or is left out.
+func text(name string, raw json.RawMessage, into *string) error {
+	if raw == nil {
+		return nil
+	}
+	if raw[0] != '"' {
+		return invalid("%s must be a string in quotes, and not %s: a number loses digits (1.10 becomes 1.1)", name, kindOf(raw))
+	}
+	if json.Unmarshal(raw, into) != nil || *into == "" {
+		return invalid("%s is empty: leave it out, or say what it is to be", name)
+	}
+	if len(*into) >= 40 && isNone(*into) { // what git hosts say of a branch that was deleted
+		return invalid("%s is the id of no commit", name)
+	}
+	return nil
+}
+
+func kindOf(raw json.RawMessage) string {
+	switch raw[0] {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "true or false"
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	}
+	return "a number"
+}
+
+func object(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
+
+// parseApplication reads the older body of Argo CD's notifications.
+func parseApplication(r Request, raw json.RawMessage) (Request, error) {
+	var app struct {
+		Metadata struct {
+			Annotations map[string]json.RawMessage `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if err := decode(nil, raw, &app); err != nil {
+		return Request{}, err
+	}
+	ref, ok := app.Metadata.Annotations["git.ref"]
+	if !ok {
+		return Request{}, invalid(`app.metadata.annotations has no git.ref; to ask for a fresh look at git send {"source": "argocd"}`)
+	}
+	r.Sender = ArgoCD
+	return r, text("app.metadata.annotations[git.ref]", ref, &r.Ref)
+}
+
+// maxFreight bounds the commits of a freight.
+const maxFreight = 100
+
+// parseFreight reads the older body of Kargo's events.
+func parseFreight(r Request, raw json.RawMessage) (Request, error) {
+	var freight struct {
+		Commits []struct {
+			RepoURL string          `json:"repoURL"`
+			Tag     json.RawMessage `json:"tag"`
+			ID      json.RawMessage `json:"id"`
+		} `json:"commits"`
+	}
+	if err := decode(nil, raw, &freight); err != nil {
+		return Request{}, err
+	}
+	if n := len(freight.Commits); n == 0 || n > maxFreight {
+		return Request{}, invalid("freight.commits has %d commits: from 1 to %d are read", n, maxFreight)
+	}
+	r.Sender = Kargo
+	for _, c := range freight.Commits {
+		commit := Commit{Repository: Repository{Address: c.RepoURL}}
+		// Kargo leaves an empty tag in the commits of a branch.
+		if c.Tag != nil && !bytes.Equal(c.Tag, []byte(`""`)) {
+			if err := text("freight.commits[].tag", c.Tag, &commit.Tag); err != nil {
+				return Request{}, err
+			}
+		}
+		if err := text("freight.commits[].id", c.ID, &commit.ID); err != nil {
+			return Request{}, err
+		}
+		if commit.ID != "" && (len(commit.ID) != 40 || !isCommit(commit.ID)) {
+			return Request{}, invalid("freight.commits[].id: %s is no commit of 40 hexadecimal digits", quote(commit.ID))
+		}
+		r.Commits = append(r.Commits, commit)
+	}
+	return r, nil
+}
+
+// Choose returns what to ask for in a GatewaySync: the ref, or, of the commits that are offered, that of its repository.
+// The error is an *InvalidError. found is false where no commit is of its repository.
+func (r Request) Choose(git v1alpha1.GitSpec) (ref string, found bool, err error) {
+	if r.Commits == nil {
+		return r.Ref, true, nil
+	}
+	for _, c := range r.Commits {
+		if !c.Repository.Is(git.Repo) {
+			continue
+		}
+		one := c.Tag
+		if one == "" {
+			one = c.ID
+		}
+		switch {
+		case one == "":
+			return "", false, invalid("freight.commits: the commit of this repository has neither a tag nor an id")
+		case found && one != ref:
+			return "", false, invalid("freight.commits: two commits are of this repository: send {\"ref\": \"…\"} instead")
+		}
+		ref, found = one, true
+	}
+	return ref, found, nil
+}

@@ -1,0 +1,95 @@
+package sender
+
+import (
+	"net/http"
+	"strings"
+)
+
+// gitHubBody is what is read of the events of GitHub, Gitea and Forgejo.
+type gitHubBody struct {
+	Ref        string           `json:"ref"`
+	RefType    string           `json:"ref_type"` // create and delete: branch or tag, and Ref is short
+	After      string           `json:"after"`
+	Deleted    bool             `json:"deleted"`
+	Action     string           `json:"action"`
+	Release    *gitHubRelease   `json:"release"`
+	Repository gitHubRepository `json:"repository"`
+}
+
+type gitHubRelease struct {
+	TagName string `json:"tag_name"`
+	Draft   bool   `json:"draft"`
+}
+
+type gitHubRepository struct {
+	CloneURL string `json:"clone_url"`
+	SSHURL   string `json:"ssh_url"`
+	GitURL   string `json:"git_url"`
+	HTMLURL  string `json:"html_url"`
+}
+
+func parseGitHub(h http.Header, body []byte) (Request, error) {
+	return parseLikeGitHub(h, body, h.Get("X-Github-Event"), delivery(h, "X-Github-Delivery"))
+}
+
+func parseGitea(h http.Header, body []byte) (Request, error) {
+	event := h.Get("X-Forgejo-Event")
+	if event == "" {
+		event = h.Get("X-Gitea-Event")
+	}
+	return parseLikeGitHub(h, body, event, delivery(h, "X-Forgejo-Delivery", "X-Gitea-Delivery"))
+}
+
+func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, error) {
+	switch event {
+	case "ping":
+		return Request{Kind: Ping, ID: id}, nil
+	case "push", "create", "release":
+	case "delete":
+		return nothing(id, "what is deleted is not synced"), nil
+	default:
+		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+	}
+	var b gitHubBody
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.CloneURL, b.Repository.SSHURL, b.Repository.GitURL, b.Repository.HTMLURL)}
+	switch event {
+	case "push":
+		if b.Deleted || isNone(b.After) {
+			return nothing(id, "what is deleted is not synced"), nil
+		}
+		if !isCommit(b.After) { // it is not used, but tells a push from a deletion
+			return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
+		}
+		if !strings.HasPrefix(b.Ref, "refs/") {
+			return Request{}, invalid("ref: a push has a full name, such as refs/heads/main, and not %s", quote(b.Ref))
+		}
+		r.Refs = []string{b.Ref}
+	case "create":
+		space := map[string]string{"branch": branches, "tag": tags}[b.RefType]
+		if space == "" {
+			return nothing(id, "a %s was made, and neither a branch nor a tag", quote(b.RefType)), nil
+		}
+		if b.Ref == "" {
+			return Request{}, invalid("ref is missing")
+		}
+		r.Refs = []string{space + b.Ref}
+	case "release":
+		if b.Release == nil {
+			return Request{}, invalid("release is missing")
+		}
+		if b.Action != "published" && b.Action != "released" || b.Release.Draft {
+			return nothing(id, "a release counts when it is published, and this one is %s", quote(b.Action)), nil
+		}
+		if b.Release.TagName == "" {
+			return Request{}, invalid("release.tag_name is missing")
+		}
+		r.Refs = []string{tags + b.Release.TagName}
+	}
+	if len(r.Repositories) == 0 {
+		return Request{}, invalid("repository has no address: neither clone_url nor ssh_url nor git_url nor html_url")
+	}
+	return r, nil
+}

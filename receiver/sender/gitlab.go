@@ -1,0 +1,75 @@
+package sender
+
+import (
+	"net/http"
+	"strings"
+)
+
+// gitLabBody is what is read of the events of GitLab.
+type gitLabBody struct {
+	ObjectKind string        `json:"object_kind"`
+	EventName  string        `json:"event_name"` // a system hook has this alone
+	Ref        string        `json:"ref"`
+	After      string        `json:"after"`
+	Tag        string        `json:"tag"`
+	Action     string        `json:"action"`
+	Project    gitLabProject `json:"project"`
+}
+
+type gitLabProject struct {
+	GitHTTPURL string `json:"git_http_url"`
+	GitSSHURL  string `json:"git_ssh_url"`
+	WebURL     string `json:"web_url"`
+}
+
+func parseGitLab(h http.Header, body []byte) (Request, error) {
+	id := delivery(h, "X-Gitlab-Event-Uuid")
+	switch event := h.Get("X-Gitlab-Event"); event {
+	case "Push Hook", "Tag Push Hook", "Release Hook", "System Hook":
+	default:
+		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+	}
+	var kind struct {
+		ObjectKind string `json:"object_kind"`
+		EventName  string `json:"event_name"`
+	}
+	if err := decode(h, body, &kind); err != nil {
+		return Request{}, err
+	}
+	what := kind.ObjectKind
+	if what == "" {
+		what = kind.EventName
+	}
+	switch what {
+	case "push", "tag_push", "release":
+	case "":
+		return Request{}, invalid("object_kind is missing")
+	default:
+		return nothing(id, "%s says nothing about what to run", quote(what)), nil
+	}
+	var b gitLabBody // other kinds have other types under the same names
+	if err := decode(h, body, &b); err != nil {
+		return Request{}, err
+	}
+	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Project.GitHTTPURL, b.Project.GitSSHURL, b.Project.WebURL)}
+	switch {
+	case what == "release" && b.Action != "create":
+		return nothing(id, "a release counts when it is made, and this is %s", quote(b.Action)), nil
+	case what == "release" && b.Tag == "":
+		return Request{}, invalid("tag is missing")
+	case what == "release":
+		r.Refs = []string{tags + b.Tag}
+	case isNone(b.After):
+		return nothing(id, "what is deleted is not synced"), nil
+	case !isCommit(b.After): // it is not used, but tells a push from a deletion
+		return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
+	case !strings.HasPrefix(b.Ref, "refs/"):
+		return Request{}, invalid("ref: a push has a full name, such as refs/heads/main, and not %s", quote(b.Ref))
+	default:
+		r.Refs = []string{b.Ref}
+	}
+	if len(r.Repositories) == 0 {
+		return Request{}, invalid("project has no address: neither git_http_url nor git_ssh_url nor web_url")
+	}
+	return r, nil
+}

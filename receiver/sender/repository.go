@@ -1,0 +1,67 @@
+package sender
+
+import (
+	"net/url"
+	"strings"
+
+	"stoker.io/stoker/internal/giturl"
+)
+
+// Repository is a repository as a delivery names it: by an address, or, where the host sends none, by the last parts of its
+// path.
+type Repository struct {
+	Address string
+	// Path, such as PLANT/site, is used where there is no address.
+	Path string
+}
+
+// Is reports whether r is the repository of git.repo, whichever of its forms either is written in.
+func (r Repository) Is(repo string) bool {
+	if r.Address != "" {
+		return giturl.Same(azure(r.Address), azure(repo))
+	}
+	want := strings.FieldsFunc(strings.TrimSuffix(strings.TrimRight(repo, "/"), ".git"), func(c rune) bool { return c == '/' || c == ':' })
+	have := strings.Split(strings.Trim(r.Path, "/"), "/")
+	n := len(want)
+	return len(have) == 2 && n > 2 && have[0] != "" && strings.EqualFold(want[n-2], have[0]) && strings.EqualFold(want[n-1], have[1])
+}
+
+// azure brings the addresses of Azure DevOps, which differ between ssh and https and between today's host and the older one,
+// into one form: organisation/project/_git/repository. All others stay as they are.
+func azure(s string) string {
+	host, path := "", ""
+	if u, err := url.Parse(s); err == nil && u.Host != "" {
+		host, path = u.Hostname(), u.Path
+	} else if _, rest, ok := strings.Cut(s, "@"); ok {
+		host, path, _ = strings.Cut(rest, ":")
+	}
+	host = strings.ToLower(host)
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	organisation, older := strings.CutSuffix(host, ".visualstudio.com")
+	switch {
+	case (host == "ssh.dev.azure.com" || host == "vs-ssh.visualstudio.com") && len(parts) == 4 && parts[0] == "v3":
+		parts = []string{parts[1], parts[2], "_git", parts[3]}
+	case older && host != "vs-ssh.visualstudio.com":
+		if strings.EqualFold(parts[0], "DefaultCollection") {
+			parts = parts[1:]
+		}
+		parts = append([]string{organisation}, parts...)
+	case host != "dev.azure.com":
+		return s
+	}
+	if len(parts) == 3 && parts[1] == "_git" { // a project's repository of the same name
+		parts = []string{parts[0], parts[2], "_git", parts[2]}
+	}
+	return (&url.URL{Scheme: "https", Host: "dev.azure.com", Path: "/" + strings.Join(parts, "/")}).String()
+}
+
+// addresses are those that are there.
+func addresses(list ...string) []Repository {
+	var all []Repository
+	for _, a := range list {
+		if a != "" {
+			all = append(all, Repository{Address: a})
+		}
+	}
+	return all
+}

@@ -1,0 +1,159 @@
+package sender
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// delivered is a delivery in testdata, written after the documentation of its sender, and what it comes down to.
+type delivered struct {
+	name   string
+	Header map[string]string
+	Body   json.RawMessage
+	Want   Request
+}
+
+func (d *delivered) header() http.Header {
+	h := http.Header{}
+	for name, value := range d.Header {
+		h.Set(name, value)
+	}
+	return h
+}
+
+func deliveries(t testing.TB) []delivered {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.json")
+	require.NoError(t, err)
+	require.Greater(t, len(files), 30)
+	var all []delivered
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		d := delivered{name: strings.TrimSuffix(filepath.Base(file), ".json")}
+		require.NoError(t, json.Unmarshal(text, &d), file)
+		all = append(all, d)
+	}
+	return all
+}
+
+func TestEachSenderIsUnderstood(t *testing.T) {
+	for _, d := range deliveries(t) {
+		t.Run(d.name, func(t *testing.T) {
+			got, err := Parse(d.header(), d.Body)
+			require.NoError(t, err)
+			assert.Equal(t, got.Kind == Nothing, got.Why != "", "%q", got.Why)
+			got.Why = ""
+			assert.Equal(t, d.Want, got)
+		})
+	}
+}
+
+func TestAnIdThatCannotBeKeptIsNone(t *testing.T) {
+	for _, id := range []string{"", "a b", "ä", strings.Repeat("x", 101), "a\x7f"} {
+		r, err := Parse(http.Header{"X-Github-Event": {"ping"}, "X-Github-Delivery": {id}}, nil)
+		require.NoError(t, err)
+		assert.Empty(t, r.ID)
+	}
+}
+
+func TestWhatIsWrongWithABodyIsSaidInWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		header http.Header
+		body   string
+		want   string
+	}{
+		"a form":                    {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
+		"a number":                  {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
+		"null":                      {nil, `{"ref": null}`, "null"},
+		"no UTF-8":                  {nil, "{\"ref\": \"\xff\"}", "UTF-8"},
+		"a host without its header": {nil, `{"ref":"refs/heads/main","repository":{}}`, "git host"},
+		"no address":                {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}`, "clone_url"},
+		"a short ref":               {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
+		"half an object":            {nil, `{"ref": "x"`, "unexpected end"},
+		"two bodies":                {nil, `{} {}`, "after top-level value"},
+		"two commits":               {nil, `{"freight":{"commits":[]}}`, "0 commits"},
+		"a short commit":            {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
+	} {
+		_, err := Parse(c.header, []byte(c.body))
+		assert.ErrorContains(t, err, c.want, name)
+	}
+	many := `{"push":{"changes":[` + strings.Repeat(`{"new":{"type":"branch","name":"x"}},`, maxRefs+1) + `{}]},"repository":{"links":{"html":{"href":"https://x/y/z"}}}}`
+	_, err := Parse(http.Header{"X-Event-Key": {"repo:push"}}, []byte(many))
+	assert.ErrorContains(t, err, "refs")
+}
+
+func TestCommitsOfAFreightAreChosenByTheirRepository(t *testing.T) {
+	git := v1alpha1.GitSpec{Repo: "git@git.plant.example:north/line.git"}
+	line := func(tag, id string) Commit {
+		return Commit{Repository: Repository{Address: "https://git.plant.example/north/line"}, Tag: tag, ID: id}
+	}
+	other := Commit{Repository: Repository{Address: "https://git.plant.example/north/other"}, Tag: "v9"}
+	for name, c := range map[string]struct {
+		commits []Commit
+		want    string
+		found   bool
+		fails   string
+	}{
+		"its tag":            {[]Commit{other, line("v1", "id")}, "v1", true, ""},
+		"its id":             {[]Commit{line("", "id"), other}, "id", true, ""},
+		"none":               {[]Commit{other}, "", false, ""},
+		"two that are equal": {[]Commit{line("v1", ""), line("v1", "")}, "v1", true, ""},
+		"two":                {[]Commit{line("v1", ""), line("v2", "")}, "", false, "two commits"},
+		"neither":            {[]Commit{line("", "")}, "", false, "neither"},
+	} {
+		ref, found, err := Request{Commits: c.commits}.Choose(git)
+		if c.fails != "" {
+			assert.ErrorContains(t, err, c.fails, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		assert.Equal(t, c.want, ref, name)
+		assert.Equal(t, c.found, found, name)
+	}
+}
+
+func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
+	for address, repo := range map[string]string{
+		"https://github.com/Plant-North/Line.git":                   "git@github.com:plant-north/line",
+		"ssh://git@bitbucket.plant.example:7999/north/line.git":     "ssh://git@bitbucket.plant.example/north/line",
+		"https://north@dev.azure.com/north/Area%201/_git/Line":      "git@ssh.dev.azure.com:v3/north/Area 1/Line",
+		"https://north.visualstudio.com/DefaultCollection/A/_git/L": "https://dev.azure.com/north/A/_git/L",
+		"https://dev.azure.com/north/_git/Line":                     "https://dev.azure.com/north/Line/_git/Line",
+		"https://north.visualstudio.com/_git/Line":                  "ssh://git@ssh.dev.azure.com/v3/north/Line/Line",
+		"https://user:password@gitlab.plant.example/a/b/c.git":      "https://gitlab.plant.example/a/b/c",
+		"http://git.plant.example:3000/north/line.git":              "ssh://git@git.plant.example:2222/north/line.git",
+	} {
+		assert.True(t, Repository{Address: address}.Is(repo), "%s is %s", address, repo)
+		assert.True(t, Repository{Address: repo}.Is(address), "%s is %s", repo, address)
+	}
+	for address, repo := range map[string]string{
+		"https://.*/":                                    "https://github.com/a/b",
+		"https://github.com/.*":                          "https://github.com/a/b",
+		"https://github.com/a/b":                         "https://github.com/a/b2",
+		"https://github.com.evil.example/a/b":            "https://github.com/a/b",
+		"https://evil.example/github.com/a/b":            "https://github.com/a/b",
+		"https://evil.example/?x=https://github.com/a/b": "https://github.com/a/b",
+		"":                                     "https://github.com/a/b",
+		"a/b":                                  "https://github.com/a/b",
+		"\x00":                                 "\x00",
+		"javascript:a/b":                       "javascript:a/c",
+		"https://dev.azure.com/north/A/_git/L": "https://dev.azure.com/north/B/_git/L",
+	} {
+		assert.False(t, Repository{Address: address}.Is(repo), "%s is not %s", address, repo)
+	}
+	assert.True(t, Repository{Path: "NORTH/line"}.Is("https://bitbucket.plant.example/scm/north/line.git"))
+	assert.True(t, Repository{Path: "NORTH/line"}.Is("ssh://git@bitbucket.plant.example:7999/north/line.git"))
+	for _, path := range []string{"", "line", "/line", "x/north/line", "orth/line", "NORTH/lin"} {
+		assert.False(t, Repository{Path: path}.Is("https://bitbucket.plant.example/scm/north/line.git"), path)
+	}
+}

@@ -1,0 +1,171 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/receiver/sender"
+)
+
+// errHintsOnly means that a request asks for more than its secret is good for.
+var errHintsOnly = errors.New("an install-wide secret is for pushes only: to ask for a ref, or for the status, use the GatewaySync's own (spec.webhook.secretRef)")
+
+const (
+	branches = "refs/heads/"
+	tags     = "refs/tags/"
+)
+
+// delivery is what came and who sends it. What it comes to is decided on the object that is written: two tags that come
+// together are judged one after the other, through whichever replica.
+type delivery struct {
+	sender.Request
+	own     bool
+	lasting bool // it takes the gateways to no lower tag than what is wanted when it is written
+}
+
+// decider decides about what came for gs.
+func decider(gs *v1alpha1.GatewaySync, r sender.Request, own bool) *delivery {
+	return &delivery{Request: r, own: own, lasting: !gs.Spec.Webhook.AllowDowngrade}
+}
+
+// together is how many refs are decided about at once.
+const together = 1000
+
+// Join makes one of two deliveries of the same sender about the same repository: who pushes many tags at once sends one
+// delivery for each, and the highest is wanted.
+func (d *delivery) Join(other verb.Decider) (verb.Decider, bool) {
+	o, ok := other.(*delivery)
+	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > together {
+		return nil, false
+	}
+	both := *d
+	both.ID, both.Refs = "", slices.Concat(d.Refs, o.Refs)
+	return &both, true
+}
+
+// Lasting implements queue.Joiner. No poll finds a followed tag, and few git hosts tell of it again.
+func (d *delivery) Lasting() bool { return d.lasting }
+
+// Decide decides on a GatewaySync as it is now.
+func (d *delivery) Decide(gs *v1alpha1.GatewaySync) (verb.Request, string, error) {
+	return decide(gs, d.Request, d.own)
+}
+
+// decide says what a delivery asks of a GatewaySync, or why it asks nothing. own tells whether its sender knows the secret
+// of the GatewaySync itself. It is pure.
+func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Request, why string, err error) {
+	ask = verb.Request{By: r.Sender, ID: r.ID}
+	switch r.Kind {
+	case sender.Ask:
+		ref, found, err := r.Choose(gs.Spec.Git)
+		switch {
+		case err != nil:
+			return ask, "", err
+		case !found:
+			return ask, "no commit of it is of the repository in spec.git.repo", nil
+		case ref != "" && !own:
+			return ask, "", errHintsOnly
+		}
+		ask.Ref = ref
+		return ask, "", nil
+	case sender.Move:
+		return moved(gs, r, own, ask)
+	}
+	return ask, r.Why, nil
+}
+
+// moved decides about refs that were made or have moved. What the gateways run is never taken from them but where the
+// GatewaySync follows tags.
+func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask verb.Request) (verb.Request, string, error) {
+	ours := false
+	for _, repository := range r.Repositories {
+		ours = ours || repository.Is(gs.Spec.Git.Repo)
+	}
+	if !ours {
+		return ask, "it is of another repository than spec.git.repo", nil
+	}
+	why := ""
+	best := ""
+	for _, full := range r.Refs {
+		tag, isTag := strings.CutPrefix(full, tags)
+		if !isTag || concerns(gs, full) || len(gs.Spec.Webhook.FollowTags) == 0 {
+			continue
+		}
+		if problem := unfollowed(gs, tag, own); problem != "" {
+			why = problem
+		} else if best == "" || newer(tag, best) {
+			best = tag
+		}
+	}
+	if best != "" {
+		ask.Ref, ask.Follows = best, true
+		return ask, "", nil
+	}
+	for _, full := range r.Refs {
+		if concerns(gs, full) {
+			return ask, "", nil
+		}
+	}
+	if why == "" {
+		why = fmt.Sprintf("none of its refs is %s, which the gateways are to run", wanted(gs).Ref)
+		if len(r.Refs) == 1 {
+			why = fmt.Sprintf("%.100s is not %s, which the gateways are to run", r.Refs[0], wanted(gs).Ref)
+		}
+	}
+	return ask, why, nil
+}
+
+// wanted is what is to run. A request that names no ref counts for nothing here: the lead says so in the status.
+func wanted(gs *v1alpha1.GatewaySync) v1alpha1.Desired {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	if err != nil {
+		return v1alpha1.Desired{Ref: gs.Spec.Git.Ref}
+	}
+	return d
+}
+
+// concerns reports whether a full name is what the gateways run, or what that depends on.
+func concerns(gs *v1alpha1.GatewaySync, full string) bool {
+	d := wanted(gs)
+	return names(d.Ref, full) || d.ResolveSpec && names(gs.Spec.Git.Ref, full)
+}
+
+// names reports whether a ref, in whichever form, stands for a full name. A commit stands for none: it never moves.
+func names(ref, full string) bool {
+	switch {
+	case v1alpha1.IsCommit(ref):
+		return false
+	case ref == "HEAD": // which branch that is the delivery does not always say
+		return strings.HasPrefix(full, branches)
+	case strings.HasPrefix(ref, "refs/"):
+		return ref == full
+	}
+	return full == branches+ref || full == tags+ref
+}
+
+// unfollowed says why a tag does not become the requested ref, or "".
+func unfollowed(gs *v1alpha1.GatewaySync, tag string, own bool) string {
+	w := gs.Spec.Webhook
+	admitted := false
+	for _, pattern := range w.FollowTags {
+		ok, err := doublestar.Match(pattern, tag)
+		admitted = admitted || ok && err == nil
+	}
+	switch {
+	case !admitted:
+		return fmt.Sprintf("spec.webhook.followTags does not admit the tag %.100s", tag)
+	case !own:
+		return errHintsOnly.Error()
+	case v1alpha1.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
+		return fmt.Sprintf("a tag called %.100s would be taken for something else", tag)
+	case w.AllowDowngrade:
+		return ""
+	}
+	return below(gs, tag)
+}

@@ -1,0 +1,156 @@
+package server
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/receiver/sender"
+)
+
+const other = "2222222222222222222222222222222222222222"
+
+// follows is a GatewaySync that wants a ref, and follows tags.
+func follows(ref string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "git@git.example.com:acme/plant.git", ref
+	gs.Spec.Webhook.FollowTags = []string{"v*", "line/**", "2*", "refs/**", "HEAD", "nightly", commit}
+	for _, c := range change {
+		c(gs)
+	}
+	return gs
+}
+
+func requested(ref, unless string) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) {
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: ref, v1alpha1.AnnotationRequestedOver: v1alpha1.RequestOver(ref, gs.Spec.Git.Ref, "")}
+		if unless != "" {
+			gs.Annotations[v1alpha1.AnnotationRequestedUnless] = unless
+		}
+	}
+}
+
+func ran(refs ...string) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) {
+		for _, ref := range refs {
+			gs.Status.History = append(gs.Status.History, v1alpha1.CommitRecord{Ref: ref, Commit: commit})
+		}
+	}
+}
+
+// followed has these tags followed before.
+func followed(tags string) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) {
+		if gs.Annotations == nil {
+			gs.Annotations = map[string]string{}
+		}
+		gs.Annotations[v1alpha1.AnnotationRequestedTags] = tags
+	}
+}
+
+func downgrades(gs *v1alpha1.GatewaySync) { gs.Spec.Webhook.AllowDowngrade = true }
+
+// What a push comes to: "" is nothing, "hint" a look at git, all else the ref that is asked for.
+func TestWhatAPushComesTo(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gs   *v1alpha1.GatewaySync
+		refs []string
+		want string
+	}{
+		{"its branch", follows("main"), []string{"refs/heads/main"}, "hint"},
+		{"its branch, written whole", follows("refs/heads/main"), []string{"refs/heads/main"}, "hint"},
+		{"one of several", follows("main"), []string{"refs/heads/dev", "refs/heads/main"}, "hint"},
+		{"another branch", follows("main"), []string{"refs/heads/dev"}, ""},
+		{"a branch that begins alike", follows("main"), []string{"refs/heads/main2", "refs/heads/x/main"}, ""},
+		{"a tag of that name is written whole", follows("refs/tags/main"), []string{"refs/heads/main"}, ""},
+		{"a commit never moves", follows(commit), []string{"refs/heads/" + commit, "refs/heads/main"}, ""},
+		{"HEAD may be any branch", follows("HEAD"), []string{"refs/heads/main"}, "hint"},
+		{"what was requested instead", follows("main", requested("dev", "")), []string{"refs/heads/dev"}, "hint"},
+		{"what does not count for now", follows("main", requested("dev", "")), []string{"refs/heads/main"}, ""},
+		{"a rollback ends when the branch moves on", follows("main", requested(commit, other)), []string{"refs/heads/main"}, "hint"},
+		{"a request that is no ref", follows("main", requested("a..b", "")), []string{"refs/heads/main"}, "hint"},
+
+		{"the first tag", follows("main"), []string{"refs/tags/v1.0.0"}, "v1.0.0"},
+		{"the highest of several", follows("main"), []string{"refs/tags/v1.9.0", "refs/tags/v1.10.0", "refs/tags/v1.2.0", "refs/heads/x"}, "v1.10.0"},
+		{"a higher one", follows("v1.9.0"), []string{"refs/tags/v1.10.0"}, "v1.10.0"},
+		{"a lower one", follows("v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
+		{"a lower one than the tag written whole", follows("refs/tags/v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
+		{"a lower one that is allowed", follows("v1.10.0", downgrades), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
+		{"a pre-release of the current one", follows("v2.0.0"), []string{"refs/tags/v2.0.0-rc.1"}, ""},
+		{"the release of the current pre-release", follows("v2.0.0-rc.1"), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
+		{"the current one moved", follows("v2.0.0"), []string{"refs/tags/v2.0.0"}, "hint"},
+		{"a lower one than has run before a rollback", follows("main", requested(commit, other), ran("v1.2.0", "main", "v1.10.0")), []string{"refs/tags/v1.9.0"}, ""},
+		{"a higher one than has run", follows("main", ran("v1.2.0", commit)), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
+		{"what ran before a rollback, told of once more", follows("main", requested(commit, ""), ran("v1.0.0", "v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
+		{"what ran before, and a branch is wanted", follows("main", ran("v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
+		{"what never ran and was gone back from", follows("main", requested(commit, ""), ran("v1.0.0"), followed("v1.0.0 v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
+		{"a lower one than what was gone back from", follows("main", requested(commit, ""), ran("v1.0.0"), followed("v1.0.0 v2.0.0")), []string{"refs/tags/v1.9.0"}, ""},
+		{"the mended one after a rollback", follows("main", requested(commit, ""), ran("v1.0.0"), followed("v1.0.0 v2.0.0")), []string{"refs/tags/v2.0.0", "refs/tags/v2.0.1"}, "v2.0.1"},
+		{"what was gone back from to a version", follows("main", requested("v1.0.0", ""), ran("v2.0.0", "v1.0.0")), []string{"refs/tags/v2.0.0"}, ""},
+		{"the same, written whole", follows("main", requested("refs/tags/v1.0.0", ""), ran("refs/tags/v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
+		{"a higher one than what was gone back to", follows("main", requested("v1.0.0", ""), ran("v2.0.0", "v1.0.0")), []string{"refs/tags/v1.0.1"}, "v1.0.1"},
+		{"what was gone back from, and it is allowed", follows("main", requested(commit, ""), followed("v2.0.0"), downgrades), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
+		{"the followed one moved", follows("main", requested("v2.0.0", ""), followed("v2.0.0")), []string{"refs/tags/v2.0.0"}, "hint"},
+		{"a version of its own kind", follows("line/v1.9.0"), []string{"refs/tags/line/v1.10.0"}, "line/v1.10.0"},
+		{"another kind's says nothing", follows("other/v9.0.0"), []string{"refs/tags/line/v1.0.0"}, "line/v1.0.0"},
+		{"a lower one of its own kind", follows("main", ran("line/v2", "v9")), []string{"refs/tags/line/v1.9.9"}, ""},
+		{"a version by the calendar", follows("2026.09.1"), []string{"refs/tags/2026.10.1"}, "2026.10.1"},
+		{"an older one by the calendar", follows("2026.10.1"), []string{"refs/tags/2026.09.30"}, ""},
+		{"no version", follows("main"), []string{"refs/tags/nightly"}, ""},
+		{"no version, and it is allowed", follows("main", downgrades), []string{"refs/tags/nightly"}, "nightly"},
+		{"a tag that is not followed", follows("main"), []string{"refs/tags/x1.0"}, ""},
+		{"a tag called as a commit", follows("main", downgrades), []string{"refs/tags/" + commit}, ""},
+		{"a tag called as a branch", follows("main", downgrades), []string{"refs/tags/refs/heads/main"}, ""},
+		{"a tag called HEAD", follows("main", downgrades), []string{"refs/tags/HEAD"}, ""},
+		{"a tag, and the branch", follows("main"), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "v1.0.0"},
+		{"a lower tag, and the branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
+	} {
+		r := sender.Request{Sender: sender.GitHub, Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
+		for _, own := range []bool{true, false} {
+			ask, why, err := decide(c.gs, r, own)
+			require.NoError(t, err, c.name)
+			got, want := "", c.want
+			if why == "" {
+				got = ask.Ref
+				if got == "" {
+					got = "hint"
+				}
+				assert.Equal(t, verb.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
+				require.NoError(t, ask.Check())
+			}
+			if !own && want != "hint" { // a secret of the installation sets no ref; it may hint at the branch beside the tag
+				require.Empty(t, ask.Ref, c.name)
+				want = ""
+				if got == "hint" {
+					want = "hint"
+					require.True(t, slices.ContainsFunc(c.refs, func(ref string) bool { return concerns(c.gs, ref) }), c.name)
+				}
+			}
+			assert.Equal(t, want, got, "%s (own: %t): %s", c.name, own, why)
+		}
+		r.Repositories[0].Address = "https://git.example.com/acme/else"
+		_, why, err := decide(c.gs, r, true)
+		require.NoError(t, err)
+		assert.NotEmpty(t, why, "%s: of another repository", c.name)
+	}
+}
+
+func TestVersionsInTags(t *testing.T) {
+	for tag, want := range map[string]string{
+		"v1.2.3": "1.2.3", "V1": "1.0.0", "1.2": "1.2.0", "line/v1.2.3": "1.2.3", "line-1.2.3": "1.2.3", "gw-2-v1.0.0": "1.0.0", "line_v3": "3.0.0",
+		"release-2024.11": "2024.11.0", "v1.0.0-v2": "1.0.0-v2", "v1.0.0+a": "1.0.0+a", "a/b/v2": "2.0.0",
+		"nightly": "", "v": "", "": "", "version1": "", "1.2.3.4": "", "vv1": "", "-": "",
+	} {
+		_, v := version(tag)
+		got := ""
+		if v != nil {
+			got = v.String()
+		}
+		assert.Equal(t, want, got, tag)
+	}
+}

@@ -1,0 +1,84 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// wire is a way to the API server that breaks for what it is told to.
+type wire struct {
+	http.RoundTripper
+	patches, secrets *atomic.Int64 // so many fail
+}
+
+func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch && w.patches.Add(-1) >= 0 || strings.Contains(r.URL.Path, "/secrets/") && w.secrets.Add(-1) >= 0 {
+		return nil, errors.New("connection refused")
+	}
+	return w.RoundTripper.RoundTrip(r)
+}
+
+// An API server that is away for a moment costs a moment. One that stays away is told apart from a wrong secret, for
+// GatewaySyncs that are there and for those that are not.
+func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
+	t.Parallel()
+	var patches, secrets atomic.Int64
+	w := newWorld(t, plant)
+	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return wire{rt, &patches, &secrets} }
+	w.start()
+	patches.Store(2)
+	began := time.Now()
+	got := w.post("plant", `{"ref":"v1"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+	assert.Equal(t, "v1", w.desired("plant").Ref)
+	assert.GreaterOrEqual(t, time.Since(began), 3*firstRetry)
+
+	patches.Store(1 << 40)
+	w.server.queue.Within = time.Second
+	got = w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusServiceUnavailable, got.Code, "nothing is promised")
+	assert.Equal(t, "failed", got.A.Result)
+	assert.Equal(t, "5", got.Header.Get("Retry-After"))
+	assert.Equal(t, "v1", w.desired("plant").Ref)
+	assert.Equal(t, http.StatusUnauthorized, w.post("plant", "", bearer("wrong")).Code)
+
+	secrets.Store(1 << 40)
+	w.start() // it has read no Secret yet
+	raw := ""
+	for _, name := range []string{"plant", "nobody", "plant"} {
+		got := w.post(name, "", bearer(ownSecret))
+		assert.Equal(t, http.StatusServiceUnavailable, got.Code, name)
+		assert.Equal(t, "5", got.Header.Get("Retry-After"))
+		if raw != "" {
+			assert.Equal(t, raw, got.Raw)
+		}
+		raw = got.Raw
+	}
+	require.NotContains(t, w.log.String(), "S3CR3T", "C7")
+}
+
+// A namespace whose rights are missing, or that is not there yet, stops nothing in the others. Whoever asks of it is not told that
+// the secret is wrong.
+func TestANamespaceThatMayNotBeWatchedStopsNothingInTheOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	w.more = []string{"elsewhere"}
+	w.start()
+	got := w.post("plant", `{"ref":"v1"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+	for path, code := range map[string]int{w.ns + "/nobody": http.StatusUnauthorized, "nowhere/plant": http.StatusUnauthorized, "elsewhere/plant": http.StatusServiceUnavailable} {
+		for method, route := range map[string]string{http.MethodPost: "/webhook/", http.MethodGet: "/status/"} {
+			got := w.send(method, route+path, "", bearer(ownSecret))
+			assert.Equal(t, code, got.Code, "%s: %s", path, got.Raw)
+		}
+	}
+	assert.Contains(t, w.log.String(), "GatewaySyncs cannot be watched")
+	assert.Contains(t, w.log.String(), "elsewhere")
+}

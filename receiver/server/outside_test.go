@@ -1,0 +1,188 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/program"
+)
+
+// R7: whether there is such a GatewaySync, such a secret, a right to read it, or none of them, is not seen from outside:
+// not by the status, not by the header, not by the body, and not by the time.
+func TestR7WhatThereIsIsNotSeenFromOutside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	large := strings.Repeat("x", 900<<10)
+	paths := []string{"/plant", "/nobody", "/open", "/closed", "/blank", "/ungranted", "/" + strings.Repeat("a", 300), "/..%2fplant"}
+	for kind, body := range map[string]string{"small": push("refs/heads/main"), "large": large} {
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		answers := map[string][]string{}
+		times := map[string][]time.Duration{}
+		for range 3 { // the first finds no Secret in memory
+			for _, path := range paths {
+				for name, mod := range map[string]func(*http.Request){"signed": signed("wrong", body), "token": bearer("wrong"), "none": func(*http.Request) {}} {
+					for _, method := range []string{http.MethodPost, http.MethodGet} {
+						route, sent := "/webhook/", body
+						if method == http.MethodGet {
+							route, sent = "/status/", ""
+						}
+						all.Go(func() {
+							began := time.Now()
+							got := w.send(method, route+w.ns+path, sent, mod, header("X-Github-Event", "push"))
+							took := time.Since(began)
+							got.Header.Del("Date")
+							mu.Lock()
+							defer mu.Unlock()
+							key := name + method
+							answers[key] = append(answers[key], got.Raw+headerText(got.Header))
+							times[path+key] = append(times[path+key], took)
+							assert.Equal(t, http.StatusUnauthorized, got.Code)
+						})
+					}
+				}
+			}
+			all.Wait()
+		}
+		for key, list := range answers {
+			assert.Len(t, slices.Compact(slices.Sorted(slices.Values(list))), 1, "%s: %s", kind, key)
+		}
+		for key, list := range times {
+			assert.GreaterOrEqual(t, slices.Min(list), refuseAfter, "%s: %s", kind, key)
+		}
+	}
+	assert.LessOrEqual(t, w.counted("stoker_webhook_secret_reads_total", "read")+w.counted("stoker_webhook_secret_reads_total", "missing")+
+		w.counted("stoker_webhook_secret_reads_total", "forbidden"), 40.0, "several hundred requests, three Secrets: what is not there is remembered, too")
+	assert.Zero(t, w.counted("stoker_webhook_panics_total"))
+	require.NotContains(t, w.log.String(), "S3CR3T", "C7")
+}
+
+// slow is a way to an API server that takes its time for a Secret.
+type slow struct{ http.RoundTripper }
+
+const slowRead = 800 * time.Millisecond
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.Contains(r.URL.Path, "/secrets/") {
+		time.Sleep(slowRead)
+	}
+	return s.RoundTripper.RoundTrip(r)
+}
+
+// R7: nor by the time that an API server takes which is slow, where a Secret is read for the first time either.
+func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return slow{rt} }
+	w.start()
+	fastest := map[string]time.Duration{}
+	for i := range 4 {
+		late := fmt.Sprintf("late%d", i)
+		w.cluster.ApplyYAML(t, w.ns, strings.Replace(plant, "name: plant", "name: "+late, 1)+
+			strings.NewReplacer("name: plant", "name: own"+late, "key: secret", "key: k"+late).Replace("---"+plant))
+		for class, name := range map[string]string{"own, a moment ago": "own" + late, "a moment ago": late, "there": "plant", "rotated": "rotated", "nobody": "nobody", "open": "open", "ungranted": "ungranted", "closed": "closed"} {
+			began := time.Now()
+			got := w.post(name, "{}", bearer("wrong"))
+			took := time.Since(began)
+			assert.Contains(t, []int{http.StatusUnauthorized, http.StatusServiceUnavailable}, got.Code)
+			if best, ok := fastest[class]; !ok || took < best {
+				fastest[class] = took
+			}
+		}
+	}
+	times := slices.Sorted(maps.Values(fastest))
+	assert.GreaterOrEqual(t, times[0], refuseAfter)
+	assert.Less(t, times[len(times)-1]-times[0], slowRead/2, "%v", fastest)
+	require.Eventually(t, func() bool { return w.post("late3", "{}", bearer(ownSecret)).Code == http.StatusAccepted }, liveness, 50*time.Millisecond, "who has the secret gets in")
+}
+
+func headerText(h http.Header) string {
+	var b strings.Builder
+	_ = h.Write(&b) // it writes to memory
+	return b.String()
+}
+
+// C9: every route and method.
+func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	for _, path := range []string{"/", "/webhook", "/webhook/a", "/webhook/a/b", "/webhook/a/b/c", "/status", "/status/a/b", "/metrics", "/healthz", "/debug/pprof/", "/shutdown"} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
+			req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, nil)
+			require.NoError(t, err)
+			res, err := http.DefaultClient.Do(req)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			want := http.StatusNotFound
+			switch {
+			case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
+				want = http.StatusUnauthorized
+			case path == "/webhook/a/b", path == "/status/a/b":
+				want = http.StatusMethodNotAllowed
+			}
+			assert.Equal(t, want, res.StatusCode, "%s %s", method, path)
+		}
+	}
+}
+
+// C7: secrets stand in every place of a request, and the log of all levels, the metrics and the answers have none of them.
+func TestC7NoSecretIsEverSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	body := push("refs/heads/main")
+	answers := &program.Log{}
+	say := func(text string) { _, _ = answers.Write([]byte(text)) }
+	var all sync.WaitGroup
+	for _, name := range []string{"plant", "rotated", "ungranted", "blank", "nobody"} {
+		for _, mod := range []func(*http.Request){
+			bearer(ownSecret), bearer(installSecret), bearer("S3CR3T-wrong"), gitHub(ownSecret, "d", body), header("X-Gitlab-Token", "S3CR3T-wrong"),
+			func(r *http.Request) { r.SetBasicAuth("S3CR3T-user", "S3CR3T-wrong") },
+			func(r *http.Request) { r.URL.RawQuery = "token=S3CR3T-query"; bearer("S3CR3T-wrong")(r) },
+		} {
+			all.Go(func() {
+				say(w.post(name, body, mod).Raw)
+				say(w.post(name, `{"ref":{"S3CR3T":1}}`, mod).Raw)
+				say(w.send(http.MethodGet, "/status/"+w.ns+"/"+name, "", mod).Raw)
+			})
+		}
+	}
+	all.Wait()
+	families, err := w.reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		say(f.String())
+	}
+	assert.NotContains(t, answers.String(), "S3CR3T")
+	assert.NotContains(t, w.log.String(), "S3CR3T")
+	gs := w.gs("plant")
+	for key, value := range gs.Annotations {
+		if key != "kubectl.kubernetes.io/last-applied-configuration" {
+			assert.NotContains(t, value, "S3CR3T", key)
+		}
+	}
+}
+
+func TestOnlyWhatIsServedIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+strings.ReplaceAll(plant, "{name: plant}", "{name: line, labels: {serve: here}}"))
+	elsewhere := w.cluster.Namespace(t)
+	w.cluster.ApplyYAML(t, elsewhere, plant)
+	for name, want := range map[string]int{"plant": http.StatusAccepted, "line": http.StatusAccepted} {
+		assert.Equal(t, want, w.post(name, "", bearer(ownSecret)).Code, name)
+	}
+	w.labels = "serve=here"
+	w.start()
+	for path, want := range map[string]int{w.ns + "/plant": http.StatusNotFound, w.ns + "/line": http.StatusAccepted, elsewhere + "/plant": http.StatusNotFound} {
+		token := installSecret // it is told what is not there
+		assert.Equal(t, want, w.send(http.MethodPost, "/webhook/"+path, "", bearer(token)).Code, path)
+	}
+}

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+)
+
+const (
+	// lookWithin bounds the reads for one answer.
+	lookWithin = 5 * time.Second
+	// emptyAfter is how long after a request a fleet may be without gateways: they may come with it.
+	emptyAfter = time.Minute
+	maxQuery   = 256
+)
+
+// Status is the answer to GET /status.
+type Status struct {
+	// Phase is Progressing, Succeeded, Failed or Superseded.
+	Phase verb.Phase `json:"phase"`
+	// Ref is what the gateways are to run, and Commit where that is, "" while nobody knows.
+	Ref      string          `json:"ref"`
+	Commit   string          `json:"commit"`
+	Gateways verb.Count      `json:"gateways"`
+	Reason   v1alpha1.Reason `json:"reason,omitempty"`
+	Message  string          `json:"message"`
+}
+
+// tell serves GET /status/{namespace}/{name}.
+func (s *Server) tell(w http.ResponseWriter, r *http.Request) {
+	s.Metrics.Status(s.answerStatus(w, r))
+}
+
+func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
+	c, release, refused := s.admit(w, r, true)
+	release()
+	if refused != "" {
+		return refused
+	}
+	if !c.own {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
+		say(w, http.StatusUnauthorized, "refused", errHintsOnly.Error())
+		return "refused"
+	}
+	ref, id, err := query(r.URL.RawQuery)
+	if err != nil {
+		say(w, http.StatusBadRequest, "invalid", err.Error())
+		return "invalid"
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
+	defer cancel()
+	status, err := s.look(ctx, c.gs.Namespace, c.gs.Name, ref, id)
+	switch {
+	case apierrors.IsNotFound(err):
+		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
+		return "unknown"
+	case err != nil:
+		s.Log.Error("the status was not read", "namespace", c.gs.Namespace, "gatewaysync", c.gs.Name, "error", err)
+		busy(w, "the API server did not say where the gateways stand")
+		return "failed"
+	}
+	write(w, http.StatusOK, status)
+	return string(status.Phase)
+}
+
+// query reads ?ref=…&id=….
+func query(raw string) (ref, id string, err error) {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return "", "", errors.New("the query cannot be read: write ?ref=…&id=…, percent-encoded")
+	}
+	for name, into := range map[string]*string{"ref": &ref, "id": &id} {
+		list := values[name]
+		if len(list) > 1 {
+			return "", "", fmt.Errorf("%s is there %d times", name, len(list))
+		}
+		if len(list) == 1 {
+			*into = list[0]
+		}
+		if len(*into) > maxQuery {
+			return "", "", fmt.Errorf("%s is longer than %d characters", name, maxQuery)
+		}
+	}
+	return ref, id, nil
+}
+
+// look asks the API server itself: what is in memory may be older than the request that is asked about.
+func (s *Server) look(ctx context.Context, namespace, name, ref, id string) (Status, error) {
+	gs, err := kube.GatewaySyncs(s.status.Dynamic, namespace).Get(ctx, name)
+	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+		return Status{Phase: verb.Failed, Ref: ref, Message: bad.Error()}, nil
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	v, err := verb.Look(ctx, s.status.Dynamic, gs, ref)
+	if err != nil {
+		s.Log.Debug("a failure may be told late", "namespace", namespace, "gatewaysync", name, "error", err)
+	}
+	return conclude(gs, v, id, s.status.Clock.Now()), nil
+}
+
+// asked is since when what is wanted was asked for: by the API server's own record of the write, since clocks of those who ask
+// may be far off. Where there is none, what they say counts, but no time that is yet to come.
+func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
+	since := gs.CreationTimestamp.Time
+	if gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" {
+		return since
+	}
+	recorded := false
+	for _, m := range gs.ManagedFields {
+		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:`+v1alpha1.AnnotationRequestedAt+`"`) {
+			continue
+		}
+		recorded = true
+		if m.Time.After(since) {
+			since = m.Time.Time
+		}
+	}
+	at, err := time.Parse(time.RFC3339Nano, gs.Annotations[v1alpha1.AnnotationRequestedAt])
+	if !recorded && err == nil && at.After(since) && !at.After(now) {
+		since = at
+	}
+	return since
+}
+
+// conclude turns a verdict into an answer that ends some time: whoever polls it may have no deadline of its own. It is pure.
+func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time) Status {
+	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
+	if st.Phase == verb.Held {
+		st.Phase = verb.Progressing
+	}
+	if st.Phase != verb.Overtaken && verb.NotTaken(gs, id) {
+		st.Phase, st.Reason = verb.Failed, ""
+		st.Message = fmt.Sprintf("request %.100s was never taken: POST it to /webhook first, and read the answer", id)
+		return st
+	}
+	if st.Phase != verb.Progressing {
+		return st
+	}
+	since := asked(gs, now)
+	if v.Reason == v1alpha1.ReasonNoGateways {
+		if now.Sub(since) >= emptyAfter {
+			st.Phase = verb.Failed
+			st.Message = "no pod asks for this GatewaySync, so that nothing runs " + st.Ref
+		}
+		return st
+	}
+	// A new commit, or a gateway that came to be, may have begun later than the request.
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
+		since = c.LastTransitionTime.Time
+	}
+	deadline, err := gs.Spec.Deadline()
+	if err != nil {
+		deadline = v1alpha1.DefaultProgressDeadline
+	}
+	if now.Sub(since) >= deadline {
+		st.Phase, st.Reason = verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded
+		st.Message = fmt.Sprintf("not done within spec.progressDeadline (%s): %s", deadline, v.Message)
+	}
+	return st
+}

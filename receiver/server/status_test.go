@@ -1,0 +1,205 @@
+package server
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+)
+
+const commit = "1111111111111111111111111111111111111111"
+
+// synced is the status of a fleet that runs what is asked for.
+func synced(gs *v1alpha1.GatewaySync) {
+	d, _ := v1alpha1.DesiredRef(gs, "")
+	gs.Status.ObservedGeneration = gs.Generation
+	gs.Status.Target = &v1alpha1.TargetStatus{Ref: d.Ref, Commit: commit, RequestedAt: d.RequestedAt}
+	gs.Status.LastHandledRequest = d.RequestedAt
+	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw-0", Namespace: gs.Namespace, PodName: "gw-0", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
+}
+
+func (w *world) status(name, ref, id string, mods ...func(*http.Request)) said {
+	w.Helper()
+	q := url.Values{}
+	if ref != "" {
+		q.Set("ref", ref)
+	}
+	if id != "" {
+		q.Set("id", id)
+	}
+	return w.send(http.MethodGet, "/status/"+w.ns+"/"+name+"?"+q.Encode(), "", append([]func(*http.Request){bearer(ownSecret)}, mods...)...)
+}
+
+func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	id := "test.01hz0000000000000000000002.abcdef0"
+	require.Equal(t, http.StatusAccepted, w.post("plant", `{"ref":"v1","id":"`+id+`","source":"kargo"}`, bearer(ownSecret)).Code)
+	// Right after the answer, by a replica that has just started, too: nothing of before is told.
+	for range 2 {
+		got := w.status("plant", "v1", id)
+		require.Equal(t, http.StatusOK, got.Code, got.Raw)
+		assert.Equal(t, verb.Progressing, got.S.Phase)
+		assert.Equal(t, "v1", got.S.Ref)
+		assert.NotEmpty(t, got.S.Message)
+		w.start()
+	}
+	w.lead("plant", synced)
+	got := w.status("plant", "v1", id)
+	assert.Equal(t, Status{Phase: verb.Succeeded, Ref: "v1", Commit: commit, Gateways: verb.Count{Total: 1, Synced: 1}, Reason: v1alpha1.ReasonSynced,
+		Message: "1 of 1 gateways run v1 at 1111111"}, got.S)
+	assert.Equal(t, verb.Succeeded, w.status("plant", "", "").S.Phase)
+
+	assert.Equal(t, verb.Overtaken, w.status("plant", "v0", "").S.Phase, "somebody asks for another ref now")
+	got = w.status("plant", "v1", "test.01hz0000000000000000000009.abcdef0")
+	assert.Equal(t, verb.Failed, got.S.Phase)
+	assert.Contains(t, got.S.Message, "never taken")
+	assert.Equal(t, verb.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref is where it wanted to be")
+
+	for _, query := range []string{"?ref=%zz", "?ref=a&ref=b", "?id=" + longText} {
+		got := w.send(http.MethodGet, "/status/"+w.ns+"/plant"+query, "", bearer(ownSecret))
+		assert.Equal(t, http.StatusBadRequest, got.Code, query)
+	}
+}
+
+// A ref that is wanted already may have moved: who asks for it is not told of what was before, and whoever asks says so.
+func TestWhoAsksForWhatRunsAlreadyIsToldOnceGitWasLookedAt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, `{"app":{"metadata":{"annotations":{"git.ref":"main"}}}}`, ``} {
+		w.lead("plant", synced)
+		require.Equal(t, verb.Succeeded, w.status("plant", "main", "").S.Phase)
+		was := w.gs("plant").Annotations
+		got := w.post("plant", body, bearer(ownSecret))
+		require.Equal(t, "accepted", got.A.Result, got.Raw)
+		assert.NotEqual(t, was[v1alpha1.AnnotationRequestedAt], got.A.RequestedAt)
+		assert.NotContains(t, w.gs("plant").Annotations, v1alpha1.AnnotationRequestedRef, "it is a hint")
+		assert.Equal(t, verb.Progressing, w.status("plant", "main", "").S.Phase, body)
+	}
+	w.lead("plant", synced)
+	assert.Equal(t, verb.Succeeded, w.status("plant", "main", "").S.Phase)
+	for i, result := range []string{"accepted", "repeated"} {
+		assert.Equal(t, result, w.post("plant", `{"ref":"main","id":"build-1"}`, bearer(ownSecret)).A.Result, i)
+	}
+}
+
+var longText = strings.Repeat("x", maxQuery+1)
+
+// written has the API server record when the request was written.
+func written(at time.Time) func(*v1alpha1.GatewaySync) {
+	return func(gs *v1alpha1.GatewaySync) {
+		gs.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at}, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:stoker.io/requested-at":{}}}}`)}}
+	}
+}
+
+// A laptop's clock may be anything. A request that it stamps is as old as the API server says.
+func TestOnTheAPIServerARequestIsAsOldAsItsWrite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Replace(plant, "spec:", "spec:\n  progressDeadline: 5m", 1))
+	for _, at := range []string{"2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"} {
+		patch := `{"metadata":{"annotations":{"stoker.io/requested-ref":"v1","stoker.io/requested-at":"` + at + `"}}}`
+		_, err := kube.GatewaySyncs(w.admin.Dynamic, w.ns).Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-annotate"})
+		require.NoError(t, err)
+		gs := w.gs("plant")
+		gs.CreationTimestamp = metav1.NewTime(gs.CreationTimestamp.Add(-24 * time.Hour))
+		since := asked(gs, time.Now())
+		assert.WithinDuration(t, time.Now(), since, liveness, at)
+		assert.Equal(t, verb.Progressing, w.status("plant", "v1", "").S.Phase, at)
+	}
+}
+
+func TestAStatusEndsSomeTime(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	asked := func(ago time.Duration) *v1alpha1.GatewaySync {
+		gs := &v1alpha1.GatewaySync{}
+		gs.CreationTimestamp = metav1.NewTime(now.Add(-24 * time.Hour))
+		gs.Spec.Git.Ref = "main"
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: now.Add(-ago).Format(time.RFC3339Nano)}
+		return gs
+	}
+	working := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonProgressing, Message: "0 of 1"}
+	empty := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonNoGateways, Message: "no gateway"}
+	paused := verb.Verdict{Phase: verb.Held, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
+	for _, c := range []struct {
+		name   string
+		v      verb.Verdict
+		ago    time.Duration
+		change func(*v1alpha1.GatewaySync)
+		want   verb.Phase
+		reason v1alpha1.Reason
+	}{
+		{"it is under way", working, 9 * time.Minute, nil, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"it takes too long", working, 10 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"it may take longer", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"something new has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
+		}, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"a person paused it", paused, time.Minute, nil, verb.Progressing, v1alpha1.ReasonPaused},
+		{"nobody lets it go on", paused, 11 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"gateways may come with it", empty, 59 * time.Second, nil, verb.Progressing, v1alpha1.ReasonNoGateways},
+		{"no gateways come", empty, time.Minute, nil, verb.Failed, v1alpha1.ReasonNoGateways},
+		{"a time that is none", working, 0, func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "noon" }, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"whoever asked has a clock that is behind", working, 20 * time.Hour, written(now.Add(-time.Minute)), verb.Progressing, v1alpha1.ReasonProgressing},
+		{"and then it takes too long", working, 20 * time.Hour, written(now.Add(-10 * time.Minute)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"whoever asked has a clock that is ahead", working, -1000 * time.Hour, written(now.Add(-time.Minute)), verb.Progressing, v1alpha1.ReasonProgressing},
+		{"and that ends, too", working, -1000 * time.Hour, written(now.Add(-10 * time.Minute)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"a time that is yet to come, and nobody knows better", working, -1000 * time.Hour, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"others wrote something else a moment ago", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) {
+			written(now.Add(-10 * time.Minute))(gs)
+			gs.ManagedFields = append(gs.ManagedFields, metav1.ManagedFieldsEntry{Time: &metav1.Time{Time: now}, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}, metav1.ManagedFieldsEntry{})
+		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"two have written it, the last of them a minute ago", working, 20 * time.Hour, func(gs *v1alpha1.GatewaySync) {
+			written(now.Add(-time.Minute))(gs)
+			last := gs.ManagedFields
+			written(now.Add(-time.Hour))(gs) // whichever the API server tells of first
+			gs.ManagedFields = append(last, gs.ManagedFields...)
+		}, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"done is done", verb.Verdict{Phase: verb.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, verb.Succeeded, v1alpha1.ReasonSynced},
+		{"overtaken is overtaken", verb.Verdict{Phase: verb.Overtaken}, time.Hour, nil, verb.Overtaken, ""},
+	} {
+		gs := asked(c.ago)
+		if c.change != nil {
+			c.change(gs)
+		}
+		st := conclude(gs, c.v, "", now)
+		assert.Equal(t, c.want, st.Phase, c.name)
+		assert.Equal(t, c.reason, st.Reason, c.name)
+	}
+}
+
+// The status query is of strangers until it is read: it is never half right.
+func FuzzStatusQuery(f *testing.F) {
+	for _, q := range []string{"", "ref=v1&id=test.01hz0000000000000000000001.abcdef0", "ref=%zz", "ref=a&ref=b", "ref=refs%2Fheads%2Fmain", "id=;", "ref=a;id=b", "&&&", "ref=%00"} {
+		f.Add(q)
+	}
+	gs := &v1alpha1.GatewaySync{}
+	gs.Spec.Git.Ref = "main"
+	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: `{"kargo":"test.01hz0000000000000000000001.abcdef0"}`}
+	f.Fuzz(func(t *testing.T, raw string) {
+		ref, id, err := query(raw)
+		if err != nil {
+			return
+		}
+		if len(ref) > maxQuery || len(id) > maxQuery {
+			t.Fatal("too long")
+		}
+		values, err := url.ParseQuery(raw)
+		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
+			t.Fatalf("%q: %q %q", raw, ref, id)
+		}
+		st := conclude(gs, verb.Judge(gs, ref, nil), id, time.Unix(0, 0))
+		if ref != "" && ref != "main" && st.Phase != verb.Overtaken || st.Phase == verb.Succeeded {
+			t.Fatalf("%q: %+v", raw, st)
+		}
+	})
+}

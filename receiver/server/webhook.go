@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/receiver/queue"
+	"stoker.io/stoker/receiver/sender"
+)
+
+// unknown is the sender in the metrics of a request that nobody vouches for.
+const unknown = "unknown"
+
+// webhook serves POST /webhook/{namespace}/{name}.
+func (s *Server) webhook(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	source, result := s.receive(w, r)
+	s.Metrics.Received(source, result, time.Since(began))
+}
+
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result string) {
+	c, release, refused := s.admit(w, r, false)
+	if refused != "" {
+		release()
+		return unknown, refused
+	}
+	request, err := sender.Parse(r.Header, c.body)
+	c.body = nil
+	release()
+	source = request.Sender
+	if err != nil {
+		say(w, http.StatusBadRequest, "invalid", err.Error())
+		return source, "invalid"
+	}
+	if request.Kind == sender.Ping {
+		say(w, http.StatusOK, "pong", "the secret is right; pushes will be taken")
+		return source, "pong"
+	}
+	key := queue.Key{Namespace: c.gs.Namespace, Name: c.gs.Name}
+	ctx, cancel := context.WithTimeout(r.Context(), answerWithin)
+	defer cancel()
+	ask, why, err := decide(c.gs, request, c.own)
+	if err == nil && why != "" && request.Kind != sender.Nothing { // what is in memory may be older than the push
+		now, problem := s.now(ctx, key)
+		if problem != nil {
+			return source, s.failed(w, key, problem)
+		}
+		ask, why, err = decide(now, request, c.own)
+	}
+	if request.Kind == sender.Move && ask.Ref != "" {
+		ask.Decider = decider(c.gs, request, c.own)
+	}
+	switch {
+	case errors.Is(err, errHintsOnly):
+		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
+		say(w, http.StatusUnauthorized, "refused", err.Error())
+		return source, "refused"
+	case err != nil:
+		say(w, http.StatusBadRequest, "invalid", err.Error())
+		return source, "invalid"
+	case why != "":
+		say(w, http.StatusAccepted, "ignored", why)
+		return source, "ignored"
+	}
+	return source, s.ask(ctx, w, key, ask)
+}
+
+// now is a GatewaySync as the API server has it. A burst is a few reads, as it is of hints.
+func (s *Server) now(ctx context.Context, key queue.Key) (*v1alpha1.GatewaySync, error) {
+	got, err := s.looks.Ask(ctx, key, verb.Request{})
+	return got.GatewaySync, err
+}
+
+// ask has a request carried out and says what became of it. "Accepted" is said when the API server has it.
+func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, ask verb.Request) string {
+	got, err := s.queue.Ask(ctx, key, ask)
+	if err != nil {
+		return s.failed(w, key, err)
+	}
+	a := answer{Ref: got.Ref, RequestedAt: got.At, Message: got.Message}
+	code := http.StatusAccepted
+	switch got.Outcome {
+	case verb.Superseded:
+		code, a.Result = http.StatusConflict, "superseded"
+	case verb.Ignored:
+		say(w, code, "ignored", got.Message)
+		return "ignored"
+	case verb.Unchanged:
+		a.Result = "repeated"
+	default:
+		a.Result = "accepted"
+		switch {
+		case a.Message != "":
+		case ask.Ref != "":
+			a.Message = "the gateways are to run " + got.Ref
+		default:
+			a.Message = "the gateways are to look at git again, for " + got.Ref
+		}
+	}
+	write(w, code, a)
+	return a.Result
+}
+
+// failed says why a request was not carried out.
+func (s *Server) failed(w http.ResponseWriter, key queue.Key, err error) string {
+	_, invalid := errors.AsType[*verb.InvalidError](err)
+	switch {
+	case invalid:
+		say(w, http.StatusBadRequest, "invalid", err.Error())
+		return "invalid"
+	case apierrors.IsNotFound(err):
+		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
+		return "unknown"
+	case errors.Is(err, queue.ErrCrowded):
+		w.Header().Set("Retry-After", "5")
+		say(w, http.StatusTooManyRequests, "busy", err.Error())
+		return "busy"
+	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrClosed), errors.Is(err, errUnthought):
+		busy(w, err.Error())
+		return "busy"
+	}
+	s.Log.Error("a request was not carried out; the sender is told to send it again", "namespace", key.Namespace, "gatewaysync", key.Name, "error", err)
+	w.Header().Set("Retry-After", "5")
+	say(w, http.StatusServiceUnavailable, "failed", "the API server did not take it: see the log of the receiver")
+	return "failed"
+}

@@ -1,0 +1,399 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/receiver/queue"
+	"stoker.io/stoker/receiver/sender"
+)
+
+const others = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: open}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: closed}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {enabled: false, secretRef: {name: webhook, key: secret}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: blank}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {secretRef: {name: webhook, key: empty}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: rotated}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {secretRef: {name: webhook, key: both}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: ungranted}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {secretRef: {name: ungranted, key: secret}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: tagged}
+spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {followTags: ["v*"], secretRef: {name: webhook, key: secret}}}
+`
+
+func TestAPushOfTheDesiredBranchAsksForAFreshLookAndForNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	body := push("refs/heads/main")
+	got := w.post("plant", body, gitHub(ownSecret, "d1", body))
+	require.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+	assert.Equal(t, "accepted", got.A.Result)
+	gs := w.gs("plant")
+	assert.Equal(t, got.A.RequestedAt, gs.Annotations[v1alpha1.AnnotationRequestedAt], "it stands there when it is accepted")
+	assert.Equal(t, "github", gs.Annotations[v1alpha1.AnnotationRequestedBy])
+	assert.JSONEq(t, `{"github":"d1"}`, gs.Annotations[v1alpha1.AnnotationRequestedIDs])
+	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "R3: never a ref of the body")
+	assert.EqualValues(t, 1, gs.Generation)
+	for _, m := range gs.ManagedFields {
+		assert.Contains(t, []string{"kubetest", verb.FieldManager}, m.Manager)
+	}
+
+	again := w.post("plant", body, gitHub(ownSecret, "d1", body))
+	assert.Equal(t, http.StatusAccepted, again.Code)
+	assert.Equal(t, "repeated", again.A.Result, "R4: a delivery counts once")
+	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion)
+
+	for name, body := range map[string]string{
+		"another branch":     push("refs/heads/dev"),
+		"a tag":              push("refs/tags/v1"),
+		"another repository": strings.Replace(push("refs/heads/main"), "acme/plant", "acme/else", 1),
+		"R3: a pattern":      strings.Replace(push("refs/heads/main"), "https://git.example.com/acme/plant.git", "https://.*/", 1),
+		"a deletion":         strings.Replace(push("refs/heads/main"), `"deleted":false`, `"deleted":true`, 1),
+	} {
+		got := w.post("plant", body, gitHub(ownSecret, "d2", body))
+		assert.Equal(t, http.StatusAccepted, got.Code, name)
+		assert.Equal(t, "ignored", got.A.Result, name)
+		assert.NotEmpty(t, got.A.Message, name)
+	}
+	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion, "none of them wrote anything")
+	assert.Equal(t, 1.0, w.counted("stoker_webhook_received_total", "github", "accepted"))
+	problems, err := testutil.GatherAndLint(w.reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}
+
+func TestAnAuthenticatedCallerAsksForARef(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	older, newer := "test.01hz0000000000000000000001.abcdef0", "test.01hz0000000000000000000002.abcdef0"
+	for _, step := range []struct {
+		body   string
+		code   int
+		result string
+		ref    string
+	}{
+		{`{"ref":"v1.10","id":"` + newer + `","source":"kargo","freight":"51f97f6","stage":"test"}`, 202, "accepted", "v1.10"},
+		{`{"ref":"v1.10","id":"` + newer + `","source":"kargo"}`, 202, "repeated", "v1.10"},
+		{`{"ref":"v1.9","id":"` + older + `","source":"kargo"}`, 409, "superseded", "v1.10"},
+		{`{"ref":1.10}`, 400, "invalid", "v1.10"},
+		{`{"ref":null}`, 400, "invalid", "v1.10"},
+		{`{"ref":""}`, 400, "invalid", "v1.10"},
+		{`{"ref":"a..b"}`, 400, "invalid", "v1.10"},
+		{`{"ref":"--upload-pack=x"}`, 400, "invalid", "v1.10"},
+		{`{"ref":"v2","id":"has space"}`, 400, "invalid", "v1.10"},
+		{`[]`, 400, "invalid", "v1.10"},
+		{``, 202, "accepted", "v1.10"},
+		{`{"source":"argocd","id":"site/2026-11-20T04:47:45Z"}`, 202, "accepted", "v1.10"},
+		{`{"ref":"refs/heads/dev"}`, 202, "accepted", "refs/heads/dev"},
+		{`{"app":{"metadata":{"annotations":{"git.ref":"v3"}}}}`, 202, "accepted", "v3"},
+		{`{"app":{"metadata":{"annotations":{}}}}`, 400, "invalid", "v3"},
+		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/else","tag":"v9"},{"repoURL":"ssh://git@git.example.com/acme/plant","tag":"v4","id":"1111111111111111111111111111111111111111"}]}}`, 202, "accepted", "v4"},
+		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/plant","id":"1111111111111111111111111111111111111111"}]}}`, 202, "accepted", "1111111111111111111111111111111111111111"},
+		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/else","tag":"v9"}]}}`, 202, "ignored", "1111111111111111111111111111111111111111"},
+		{`{"ref":"main"}`, 202, "accepted", "main"},
+	} {
+		got := w.post("plant", step.body, bearer(ownSecret))
+		assert.Equal(t, step.code, got.Code, "%s: %s", step.body, got.Raw)
+		assert.Equal(t, step.result, got.A.Result, step.body)
+		assert.NotEmpty(t, got.A.Message+got.A.Ref, step.body)
+		assert.Equal(t, step.ref, w.desired("plant").Ref, step.body)
+	}
+
+	got := w.post("plant", `{"ref":"v5"}`, bearer(installSecret))
+	assert.Equal(t, http.StatusUnauthorized, got.Code, "an install-wide secret may only hint")
+	assert.Contains(t, got.A.Message, "secretRef")
+	assert.Equal(t, http.StatusUnauthorized, w.send("GET", "/status/"+w.ns+"/plant", "", bearer(installSecret)).Code)
+	assert.Equal(t, "main", w.desired("plant").Ref)
+	got = w.post("open", `{}`, bearer(installSecret))
+	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+	assert.Equal(t, http.StatusNotFound, w.post("nobody", `{}`, bearer(installSecret)).Code, "404 for who is known")
+	assert.Equal(t, http.StatusNotFound, w.post("closed", `{}`, bearer(installSecret)).Code)
+}
+
+func TestTagsAndReleasesAreFollowedUpwardsWhereTheGatewaySyncSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	n := 0
+	tag := func(name, key, ref string) said {
+		n++
+		body := push(ref)
+		got := w.post(name, body, gitHub(key, "d"+string(rune('a'+n)), body))
+		w.sees(name)
+		return got
+	}
+	assert.Equal(t, "ignored", tag("plant", ownSecret, "refs/tags/v1.0.0").A.Result, "it follows no tags")
+	assert.Equal(t, "ignored", tag("tagged", ownSecret, "refs/tags/nightly").A.Result)
+	assert.Equal(t, "ignored", tag("tagged", installSecret, "refs/tags/v1.0.0").A.Result)
+	assert.Equal(t, "main", w.desired("tagged").Ref)
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.9.0").A.Result)
+	assert.Equal(t, "v1.9.0", w.desired("tagged").Ref)
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.10.0").A.Result)
+	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref, "10 is more than 9")
+	got := tag("tagged", ownSecret, "refs/tags/v1.9.0")
+	assert.Equal(t, "ignored", got.A.Result, "R3: a captured delivery takes nobody back")
+	assert.Contains(t, got.A.Message, "lower version")
+	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref)
+
+	release := `{"action":"published","release":{"tag_name":"v1.11.0","draft":false},"repository":{"ssh_url":"git@git.example.com:acme/plant.git"}}`
+	got = w.post("tagged", release, gitHub(ownSecret, "dr", release), header("X-Github-Event", "release"))
+	assert.Equal(t, "accepted", got.A.Result, got.Raw)
+	assert.Equal(t, "v1.11.0", w.desired("tagged").Ref)
+	w.sees("tagged")
+	at := w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedAt]
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.11.0").A.Result, "the tag itself has moved: a hint")
+	assert.NotEqual(t, at, w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedAt])
+	assert.Equal(t, "v1.11.0", w.desired("tagged").Ref)
+
+	// v1.12.0 is broken and never runs; somebody goes back, and then the host tells that it was released.
+	w.lead("tagged", func(gs *v1alpha1.GatewaySync) {
+		gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "v1.11.0", Commit: commit, At: metav1.Now()}
+	})
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.0").A.Result)
+	_, err := verb.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "cli", "")
+	require.NoError(t, err)
+	w.sees("tagged")
+	release = strings.Replace(release, "v1.11.0", "v1.12.0", 1)
+	got = w.post("tagged", release, gitHub(ownSecret, "ds", release), header("X-Github-Event", "release"))
+	assert.Equal(t, "ignored", got.A.Result, "what was gone back from stays where it is")
+	assert.Contains(t, got.A.Message, "was to run before")
+	assert.Equal(t, commit, w.desired("tagged").Ref)
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.1").A.Result, "and the next version is taken")
+	assert.Equal(t, "v1.9.0 v1.10.0 v1.11.0 v1.12.0 v1.12.1", w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedTags])
+}
+
+// R3: deliveries that come together, in any order and through any replica, are judged on what stands there when they are
+// written, and not on what a replica saw last.
+func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	replicas := []string{w.url}
+	w.start()
+	replicas = append(replicas, w.url)
+	changes, err := w.admin.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gatewaysyncs")).Namespace(w.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=tagged"})
+	require.NoError(t, err)
+	defer changes.Stop()
+	const rounds, tags = 6, 30 // of each round more come together than may wait
+	written := make(chan int, 1)
+	go func() {
+		highest, writes, last := semver.MustParse("0.0.0"), 0, fmt.Sprintf("v%d.%d.0", rounds, tags)
+		for ref := ""; ref != last; writes++ {
+			change, open := <-changes.ResultChan()
+			if !open {
+				break
+			}
+			object, err := meta.Accessor(change.Object)
+			if !assert.NoError(t, err) {
+				break
+			}
+			if ref = object.GetAnnotations()[v1alpha1.AnnotationRequestedRef]; ref != "" {
+				v := semver.MustParse(ref)
+				assert.False(t, v.LessThan(highest), "%s after %s", v, highest)
+				highest = v
+			}
+		}
+		written <- writes
+	}()
+	for major := 1; major <= rounds; major++ {
+		var all sync.WaitGroup
+		results := make(chan string, 2*tags)
+		for i := range 2 * tags { // each comes twice: what is sent again has an id of its own
+			url, tag := replicas[(i+major)%2], fmt.Sprintf("v%d.%d.0", major, tags-(i+major)%tags)
+			body := push("refs/tags/" + tag)
+			all.Go(func() {
+				got := w.sendTo(url, http.MethodPost, "/webhook/"+w.ns+"/tagged", body, gitHub(ownSecret, fmt.Sprintf("d-%d-%d", major, i), body))
+				assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+				results <- got.A.Result
+			})
+		}
+		all.Wait()
+		close(results)
+		require.Equal(t, fmt.Sprintf("v%d.%d.0", major, tags), w.desired("tagged").Ref)
+		for result := range results {
+			assert.Contains(t, []string{"accepted", "ignored"}, result)
+		}
+	}
+	require.GreaterOrEqual(t, <-written, rounds)
+}
+
+// Deliveries of one sender about one repository are judged as one; those of others are not.
+func TestADeliveryIsJoinedByOnesOfItsKind(t *testing.T) {
+	of := func(ref string, change func(*delivery)) *delivery {
+		d := decider(follows("main"), sender.Request{Sender: sender.Gitea, Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
+		if change != nil {
+			change(d)
+		}
+		return d
+	}
+	first := of("v1.0.0", nil)
+	both, ok := first.Join(of("v1.10.0", nil))
+	require.True(t, ok)
+	both, ok = both.(*delivery).Join(of("v1.9.0", nil))
+	require.True(t, ok)
+	ask, why, err := both.Decide(follows("main"))
+	require.NoError(t, err)
+	assert.Empty(t, why)
+	assert.Equal(t, verb.Request{Ref: "v1.10.0", By: "gitea", Follows: true}, ask)
+	assert.Equal(t, of("v1.0.0", nil), first, "it stays as it was")
+	for name, change := range map[string]func(*delivery){
+		"another sender": func(d *delivery) { d.Sender = sender.GitHub },
+		"another secret": func(d *delivery) { d.own = false },
+		"another right":  func(d *delivery) { d.lasting = false },
+		"another repository": func(d *delivery) {
+			d.Repositories = []sender.Repository{{Address: "https://git.example.com/acme/else"}}
+		},
+		"too many refs": func(d *delivery) { d.Refs = slices.Repeat(d.Refs, together) },
+	} {
+		_, ok := first.Join(of("v1.10.0", change))
+		assert.False(t, ok, name)
+	}
+	assert.True(t, first.Lasting(), "a tag that comes late takes nothing from what was asked for since")
+	assert.False(t, decider(follows("main", downgrades), first.Request, true).Lasting(), "unless it may be a lower one")
+}
+
+type careless struct{}
+
+func (careless) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
+	panic("nobody has thought of this")
+}
+
+// R2: also what is carried out beside the requests does not end the program.
+func TestWhatNobodyHasThoughtOfCostsOneRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	key := queue.Key{Namespace: w.ns, Name: "plant"}
+	_, err := w.server.queue.Ask(t.Context(), key, verb.Request{By: "github", Ref: "v1", Decider: careless{}})
+	require.ErrorIs(t, err, errUnthought)
+	assert.Equal(t, 1.0, w.counted("stoker_webhook_panics_total"))
+	assert.Contains(t, w.log.String(), "please report it")
+	got := w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+	assert.Equal(t, "v2", w.desired("plant").Ref)
+	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write is logged once")
+}
+
+// What a push is of is not what a replica saw last: spec.git.ref may have been changed a moment ago.
+func TestAPushRightAfterTheSpecChangedIsHeard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	for i := range 10 {
+		branch := fmt.Sprintf("b%d", i)
+		patch := fmt.Sprintf(`{"spec":{"git":{"ref":%q}}}`, branch)
+		_, err := kube.GatewaySyncs(w.admin.Dynamic, w.ns).Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err)
+		body := push("refs/heads/" + branch)
+		got := w.post("plant", body, gitHub(ownSecret, branch, body))
+		require.Equal(t, "accepted", got.A.Result, got.Raw)
+	}
+}
+
+// R4: who does not know the secret is refused, whatever comes instead of it, and on both routes.
+func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	body := push("refs/heads/main")
+	good := signature(ownSecret, body)
+	before := w.gs("plant").ResourceVersion
+	var all sync.WaitGroup
+	for name, mod := range map[string]func(*http.Request){
+		"nothing":                  func(*http.Request) {},
+		"a blank signature":        header("X-Hub-Signature-256", ""),
+		"no prefix":                header("X-Hub-Signature-256", strings.TrimPrefix(good, "sha256=")),
+		"sha1":                     header("X-Hub-Signature-256", "sha1="+strings.TrimPrefix(good, "sha256=")[:40]),
+		"upper case":               header("X-Hub-Signature-256", "sha256="+strings.ToUpper(strings.TrimPrefix(good, "sha256="))),
+		"cut short":                header("X-Hub-Signature-256", good[:len(good)-2]),
+		"of another body":          signed(ownSecret, body+" "),
+		"of another GatewaySync":   signed("S3CR3T-new", body),
+		"an empty key":             signed("", body),
+		"an older one beside":      func(r *http.Request) { signed("x", body)(r); header("X-Hub-Signature", good)(r) },
+		"twice":                    func(r *http.Request) { r.Header["X-Hub-Signature-256"] = []string{good, good} },
+		"a wrong token beside":     func(r *http.Request) { signed("x", body)(r); bearer(ownSecret)(r) },
+		"a blank token":            bearer(""),
+		"a wrong token":            bearer(ownSecret + "x"),
+		"the start of the token":   bearer(ownSecret[:len(ownSecret)-1]),
+		"a GitLab token":           header("X-Gitlab-Token", "no"),
+		"a password":               func(r *http.Request) { r.SetBasicAuth(ownSecret, "no") },
+		"an empty password":        func(r *http.Request) { r.SetBasicAuth("", "") },
+		"another scheme":           header("Authorization", "Digest "+ownSecret),
+		"the secret as the scheme": header("Authorization", ownSecret),
+	} {
+		for _, method := range []string{"POST", "GET"} {
+			path := map[string]string{"POST": "/webhook/", "GET": "/status/"}[method] + w.ns + "/plant"
+			all.Go(func() { // each is refused slowly
+				got := w.send(method, path, map[string]string{"POST": body}[method], mod, header("X-Github-Event", "push"))
+				assert.Equal(t, http.StatusUnauthorized, got.Code, "%s %s: %s", method, name, got.Raw)
+			})
+		}
+	}
+	all.Wait()
+	assert.Equal(t, http.StatusUnauthorized, w.send("GET", "/status/"+w.ns+"/plant", "", signed(ownSecret, "")).Code, "a signature of nothing is good for ever")
+	assert.Equal(t, before, w.gs("plant").ResourceVersion)
+
+	for name, mod := range map[string]func(*http.Request){
+		"GitHub":    signed(ownSecret, body),
+		"Bitbucket": header("X-Hub-Signature", good),
+		"GitLab":    header("X-Gitlab-Token", ownSecret),
+		"Bearer":    bearer(ownSecret),
+		"lower":     header("Authorization", "bearer "+ownSecret),
+		"Basic":     func(r *http.Request) { r.SetBasicAuth("whoever", ownSecret) },
+	} {
+		got := w.post("plant", body, mod, header("X-Github-Event", "ping"))
+		assert.Equal(t, http.StatusOK, got.Code, "%s: %s", name, got.Raw)
+	}
+	for _, value := range []string{"S3CR3T-new", "S3CR3T-old"} {
+		assert.Equal(t, http.StatusAccepted, w.post("rotated", "{}", bearer(value)).Code, "both count while it is rotated")
+	}
+	assert.Equal(t, http.StatusUnauthorized, w.post("rotated", "{}", bearer("S3CR3T-new S3CR3T-old")).Code)
+	assert.Equal(t, http.StatusUnauthorized, w.post("blank", "{}", bearer("anything")).Code, "an empty secret is none")
+	assert.Contains(t, w.log.String(), "is empty")
+}
+
+// A right that is missing is refused outside, and inside it is said what to do.
+func TestARightThatIsMissingIsNamedInTheLogAndNowhereElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	for range 3 {
+		got := w.post("ungranted", `{}`, bearer("S3CR3T-ungranted"))
+		assert.Equal(t, http.StatusUnauthorized, got.Code)
+		assert.NotContains(t, got.Raw, "role")
+	}
+	log := w.log.String()
+	assert.Equal(t, 1, strings.Count(log, "kubectl create role "), log)
+	assert.Contains(t, log, "kubectl create role stoker-receiver-secrets-ungranted -n "+w.ns+" --verb=get --resource=secrets --resource-name=ungranted "+
+		`&& kubectl create rolebinding stoker-receiver-secrets-ungranted -n `+w.ns+" --role=stoker-receiver-secrets-ungranted --serviceaccount=stoker-system:stoker-receiver",
+		"beside the Role that is there for another Secret")
+	assert.Less(t, w.counted("stoker_webhook_secret_reads_total", "forbidden"), 10.0, "it is asked for seldom")
+}

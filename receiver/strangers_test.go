@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// line makes a GatewaySync that nothing but a receiver looks at.
+func line(t *testing.T, cluster *kubetest.Cluster) (namespace string) {
+	t.Helper()
+	namespace = cluster.Namespace(t)
+	install(t, cluster)
+	grant(t, cluster, namespace)
+	cluster.ApplyYAML(t, namespace, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook: {secretRef: {name: stoker-webhook, key: secret}}}
+`)
+	return namespace
+}
+
+// from is a way to the receiver from another address of this machine.
+func from(address string) net.Dialer {
+	return net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 10 * time.Second}
+}
+
+// strangers are the connections that one address opens.
+const strangers = 10000
+
+// R1: bodies without an end, headers and bodies that never come in whole, thousands of connections: memory is bounded,
+// health answers, and whoever has the secret is heard all the while.
+func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Control(t)
+	namespace := line(t, cluster)
+	r := start(t, cluster)
+	address := strings.TrimPrefix(r.url, "http://")
+	path := "/webhook/" + namespace + "/line"
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	right := func() {
+		began := time.Now()
+		res, err := client.Do(pushed(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d"))
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		assert.Equal(t, http.StatusAccepted, res.StatusCode)
+		res, err = client.Do(pushedWith(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d", strings.Repeat("x", 40<<10)))
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		assert.Equal(t, http.StatusAccepted, res.StatusCode, "a large one, too")
+		assert.Equal(t, http.StatusOK, r.code(r.health+"/healthz"))
+		assert.Less(t, time.Since(began), 5*time.Second)
+	}
+	right()
+	before, _ := r.memory()
+
+	// A gibibyte in chunks: it is not read beyond its limit.
+	var sent atomic.Int64
+	endless := func(credential string) int {
+		body := io.LimitReader(&zeros{&sent}, 1<<30)
+		req, err := http.NewRequest(http.MethodPost, r.url+path, io.NopCloser(body))
+		require.NoError(t, err)
+		if credential != "" {
+			req.Header.Set("X-Hub-Signature-256", credential)
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return 0 // it was answered and closed while we were sending
+		}
+		require.NoError(t, res.Body.Close())
+		return res.StatusCode
+	}
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() {
+			assert.Contains(t, []int{http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable, 0}, endless("sha256="+strings.Repeat("a", 64)))
+		})
+	}
+	all.Wait()
+	assert.Contains(t, []int{http.StatusUnauthorized, 0}, endless(""))
+	assert.Less(t, sent.Load(), int64(41*8<<20), "and not taken in either")
+	res, err := client.Do(&http.Request{Method: http.MethodPost, URL: mustURL(t, r.url+path), ContentLength: 1 << 30, Body: io.NopCloser(io.LimitReader(&zeros{&sent}, 1<<30)), Header: http.Header{}})
+	if err == nil {
+		assert.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
+		require.NoError(t, res.Body.Close())
+	}
+	right()
+
+	// Connections of one address that say nothing, or never come to an end.
+	stranger := from("127.0.0.2")
+	var closed atomic.Int64
+	began := time.Now()
+	for i := range strangers {
+		c, err := stranger.DialContext(t.Context(), "tcp", address)
+		require.NoError(t, err)
+		all.Go(func() {
+			defer c.Close()
+			switch i % 3 {
+			case 0:
+				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nX-Slow: ", path)
+			case 1:
+				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nX-Hub-Signature-256: sha256=%s\r\n\r\n{", path, strings.Repeat("a", 64))
+			case 2: // it takes a place for large bodies, and holds it
+				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nX-Hub-Signature-256: sha256=%s\r\n\r\n%s", path, strings.Repeat("a", 64), strings.Repeat("x", 40<<10))
+			}
+			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+			_, err := io.Copy(io.Discard, bufio.NewReader(c))
+			if !os.IsTimeout(err) {
+				closed.Add(1)
+			}
+		})
+		if i%2000 == 1999 {
+			right()
+		}
+	}
+	right()
+	all.Wait()
+	t.Logf("%d connections were closed within %s", closed.Load(), time.Since(began))
+	assert.Equal(t, int64(strangers), closed.Load(), "each of them was ended by the receiver")
+	assert.Less(t, time.Since(began), 50*time.Second)
+
+	large, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer large.Close()
+	_, _ = fmt.Fprintf(large, "POST %s HTTP/1.1\r\nHost: x\r\nX-Large: %s\r\n\r\n", path, strings.Repeat("x", 64<<10))
+	answer, err := http.ReadResponse(bufio.NewReader(large), nil)
+	if err == nil {
+		assert.Equal(t, http.StatusRequestHeaderFieldsTooLarge, answer.StatusCode)
+		require.NoError(t, answer.Body.Close())
+	}
+	right()
+	_, peak := r.memory()
+	t.Logf("memory: %d KiB before, %d KiB at most", before>>10, peak>>10)
+	assert.Less(t, peak-before, 32<<20)
+}
+
+func mustURL(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	require.NoError(t, err)
+	return u
+}
+
+// zeros never ends.
+type zeros struct{ sent *atomic.Int64 }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	z.sent.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// What was answered with 202 stands in the object, however the receiver ends.
+func TestWhatWasAcceptedIsNotLostWhenTheReceiverEnds(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Control(t)
+	namespace := line(t, cluster)
+	admin, err := kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	for name, end := range map[string]syscall.Signal{"it is asked to": syscall.SIGTERM, "it is killed": syscall.SIGKILL} {
+		r := start(t, cluster)
+		client := &http.Client{Timeout: time.Minute}
+		var mu sync.Mutex
+		last, done := 0, make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := 1; ; i++ {
+				req, err := http.NewRequest(http.MethodPost, r.url+"/webhook/"+namespace+"/line", strings.NewReader(fmt.Sprintf(`{"ref":"v%d"}`, i)))
+				assert.NoError(t, err)
+				req.Header.Set("Authorization", "Bearer "+webhookSecret)
+				res, err := client.Do(req)
+				if err != nil {
+					return
+				}
+				_ = res.Body.Close()
+				if res.StatusCode == http.StatusAccepted {
+					mu.Lock()
+					last = i
+					mu.Unlock()
+				}
+			}
+		}()
+		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return last > 20 }, time.Minute, time.Millisecond)
+		began := time.Now()
+		ended := r.End(t, end)
+		<-done
+		if end == syscall.SIGTERM {
+			assert.NoError(t, ended, r.Log.String())
+			assert.Less(t, time.Since(began), 20*time.Second)
+		}
+		gs, err := kube.GatewaySyncs(admin.Dynamic, namespace).Get(t.Context(), "line")
+		require.NoError(t, err)
+		assert.Contains(t, []string{fmt.Sprintf("v%d", last), fmt.Sprintf("v%d", last+1)}, gs.Annotations[v1alpha1.AnnotationRequestedRef], "%s: the next one may have been written and not answered", name)
+	}
+}

@@ -1,0 +1,349 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/test/program"
+)
+
+// cluster counts the reads and answers as it is told.
+type cluster struct {
+	*Vault
+	log    program.Log
+	mu     sync.Mutex
+	reads  int
+	takes  time.Duration
+	places []Place
+	value  string
+	err    error
+	broken string // the name of a Secret that cannot be decrypted
+	denied string // the name of one that may not be read, which the API server knows by itself
+}
+
+var webhook = Place{"plant", "webhook", "secret"}
+
+// newCluster runs a vault; change is what there is before it starts.
+func newCluster(t *testing.T, change func(*cluster)) *cluster {
+	t.Helper()
+	c := &cluster{value: "S3CR3T", takes: 10 * time.Millisecond, places: []Place{webhook, webhook}}
+	if change != nil {
+		change(c)
+	}
+	client := fake.NewClientset()
+	client.PrependReactor("get", "secrets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		c.mu.Lock()
+		c.reads++
+		c.mu.Unlock()
+		time.Sleep(c.takes)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.denied != "" && a.(clienttesting.GetAction).GetName() == c.denied {
+			return true, nil, errForbidden
+		}
+		if c.err != nil {
+			return true, nil, c.err
+		}
+		if a.(clienttesting.GetAction).GetName() == c.broken {
+			return true, nil, errBroken
+		}
+		return true, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "webhook"}, Data: map[string][]byte{"secret": []byte(c.value)}}, nil
+	})
+	c.Vault = New(Config{Client: client, Namespace: "stoker-system", Log: slog.New(slog.NewTextHandler(&c.log, nil)), Named: func() ([]Place, bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Clone(c.places), true
+	}})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	return c
+}
+
+// settle waits until everything was read that is due.
+func (c *cluster) settle() { time.Sleep(every + c.takes) }
+
+func (c *cluster) set(value string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.value, c.err = value, err
+}
+
+func (c *cluster) names(p Place) {
+	c.mu.Lock()
+	c.places = append([]Place{p}, c.places...)
+	c.mu.Unlock()
+	c.Wants(p)
+}
+
+func (c *cluster) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reads
+}
+
+func (c *cluster) get() string {
+	var all []string
+	for _, v := range c.Values(webhook) {
+		all = append(all, v.Reveal())
+	}
+	return strings.Join(all, ",")
+}
+
+var (
+	resource     = schema.GroupResource{Resource: "secrets"}
+	errBroken    = apierrors.NewInternalError(errors.New("unable to transform key: no matching prefix found"))
+	errForbidden = apierrors.NewForbidden(resource, "webhook", errors.New("no"))
+	errMissing   = apierrors.NewNotFound(resource, "webhook")
+	errDown      = errors.New("connection refused")
+)
+
+func TestASecretIsReadSeldomAndAhead(t *testing.T) {
+	for name, c := range map[string]struct {
+		value string
+		err   error
+		want  string
+		fresh time.Duration
+	}{
+		"it is there":        {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshFor},
+		"it is empty":        {" \n", nil, "", retryAfter},
+		"it is a file":       {"1\n2\n3\n4\n5", nil, "", retryAfter},
+		"it is missing":      {"", errMissing, "", retryAfter},
+		"it is forbidden":    {"", errForbidden, "", retryAfter},
+		"the server is down": {"", errDown, "", retryAfter},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			v := newCluster(t, func(v *cluster) { v.value, v.err = c.value, c.err })
+			assert.True(t, v.Unsure(), "nothing was read yet")
+			assert.False(t, v.Complete())
+			v.settle()
+			for range 1000 {
+				assert.Equal(t, c.want, v.get(), name)
+			}
+			assert.True(t, v.Complete(), name)
+			assert.LessOrEqual(t, v.count(), 2, name)
+			time.Sleep(time.Minute) // what cannot be read is tried again soon, and then seldom
+			before := v.count()
+			assert.LessOrEqual(t, before, 10, name)
+			time.Sleep(c.fresh)
+			v.settle()
+			assert.InDelta(t, before+1, v.count(), 1, name)
+			assert.Equal(t, errors.Is(c.err, errDown), v.Unsure(), name)
+			assert.NotContains(t, v.log.String(), "S3CR3T", "C7")
+		})
+	}
+}
+
+func TestWhatBecomesRightIsTakenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, func(v *cluster) { v.err = errForbidden })
+		for range 30 {
+			assert.Empty(t, v.get())
+			time.Sleep(time.Minute / 2)
+		}
+		said := strings.Count(v.log.String(), "kubectl create rolebinding")
+		assert.Equal(t, 2, said, "a quarter of an hour: once, and once again")
+		assert.Contains(t, v.log.String(), "--serviceaccount=stoker-system:stoker-receiver")
+		v.set("S3CR3T", nil)
+		time.Sleep(retryAfter)
+		v.settle()
+		assert.Equal(t, "S3CR3T", v.get())
+		v.set("other", nil)
+		time.Sleep(30 * time.Second) // what the page about webhooks says
+		assert.Equal(t, "other", v.get())
+		v.set("", errMissing)
+		time.Sleep(freshFor)
+		v.settle()
+		assert.Empty(t, v.get(), "a Secret that was deleted lets nobody in")
+	})
+}
+
+func TestWhileTheAPIServerIsAwayTheLastValueCountsForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, nil)
+		v.settle()
+		assert.Equal(t, "S3CR3T", v.get())
+		assert.False(t, v.Unsure())
+		v.set("", errDown)
+		time.Sleep(freshFor)
+		v.settle()
+		for range 100 {
+			assert.Equal(t, "S3CR3T", v.get())
+			assert.True(t, v.Unsure(), "all the time")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(staleFor)
+		v.settle()
+		assert.Empty(t, v.get(), "but not for ever")
+		v.set("S3CR3T", nil)
+		time.Sleep(awayFor)
+		v.settle()
+		assert.Equal(t, "S3CR3T", v.get())
+		assert.False(t, v.Unsure())
+	})
+}
+
+// To who sends, "refused" is the last word, and "come again" is not.
+func TestAnAPIServerThatCannotAnswerIsAway(t *testing.T) {
+	for name, err := range map[string]error{
+		"etcd is not reached":         apierrors.NewServerTimeout(resource, "get", 2),
+		"it takes too long":           apierrors.NewTimeoutError("slow", 1),
+		"too many ask":                apierrors.NewTooManyRequestsError("later"),
+		"it starts":                   apierrors.NewServiceUnavailable("starting"),
+		"it fails":                    apierrors.NewInternalError(errors.New("etcd")),
+		"it does not know our token":  apierrors.NewUnauthorized("who?"),
+		"it has not read its roles":   errForbidden,
+		"a proxy in between is wrong": errors.New("malformed HTTP response"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			v := newCluster(t, nil)
+			v.settle()
+			v.set("", err)
+			time.Sleep(freshFor)
+			v.settle()
+			assert.Equal(t, "S3CR3T", v.get(), name)
+			assert.True(t, v.Unsure(), name)
+			v.set("S3CR3T", nil)
+			time.Sleep(awayFor)
+			v.settle()
+			assert.Equal(t, "S3CR3T", v.get(), name)
+			assert.False(t, v.Unsure(), name)
+		})
+	}
+}
+
+// It was encrypted with a key that is gone: the API server fails for it alone, and for good.
+func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, func(c *cluster) {
+			c.takes = 0 // the client does one read after the other
+			c.broken, c.places = "broken", append(c.places, Place{"other", "broken", "token"})
+		})
+		v.settle()
+		assert.True(t, v.Unsure(), "it may be a moment's matter")
+		assert.Equal(t, "S3CR3T", v.get())
+		time.Sleep(staleFor + freshFor + awayFor)
+		for range 1000 {
+			assert.False(t, v.Unsure())
+			time.Sleep(time.Second)
+		}
+		// All the same an API server that is away is.
+		v.set("", errDown)
+		time.Sleep(freshFor)
+		v.settle()
+		for range 100 {
+			assert.True(t, v.Unsure())
+			time.Sleep(time.Second)
+		}
+		// And for a while after a long time in which it answered for none.
+		time.Sleep(2 * staleFor)
+		v.set("S3CR3T", nil)
+		time.Sleep(retryAfter)
+		v.settle()
+		assert.True(t, v.Unsure())
+		time.Sleep(staleFor + freshFor + awayFor)
+		assert.False(t, v.Unsure())
+	})
+}
+
+func TestASecretThatMayNotBeReadSaysNothingOfTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, func(c *cluster) {
+			c.takes = 0
+			c.denied, c.places = "denied", append(c.places, Place{"other", "denied", "token"})
+		})
+		v.settle()
+		time.Sleep(time.Minute)
+		require.False(t, v.Unsure())
+		v.set("", apierrors.NewInternalError(errors.New("etcdserver: no leader")))
+		time.Sleep(freshFor)
+		v.settle()
+		for range 2 * int(staleFor/time.Second) {
+			require.True(t, v.Unsure(), "the store of all is away")
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func TestARightThatIsTakenAwayLetsNobodyInSoonAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, nil)
+		v.settle()
+		v.set("", errDown)
+		time.Sleep(time.Minute)
+		v.set("", errForbidden)
+		time.Sleep(retryAfter)
+		v.settle()
+		assert.Equal(t, "S3CR3T", v.get(), "how long it was away before says nothing")
+		assert.NotContains(t, v.log.String(), "may not be read")
+		time.Sleep(sureAfter + retryAfter)
+		v.settle()
+		assert.Empty(t, v.get())
+		assert.Contains(t, v.log.String(), "may not be read")
+		time.Sleep(awayFor)
+		assert.False(t, v.Unsure())
+	})
+}
+
+func TestWhatIsNamedAnewIsReadAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newCluster(t, nil)
+		v.settle()
+		assert.False(t, v.Unsure())
+		fresh := Place{"other", "new", "secret"}
+		v.names(fresh)
+		assert.True(t, v.Unsure(), "until then nobody can be told from anybody")
+		time.Sleep(2 * v.takes)
+		assert.NotEmpty(t, v.Values(fresh))
+		assert.False(t, v.Unsure())
+		assert.Equal(t, 2, v.count())
+	})
+}
+
+func TestWhatIsReadIsBoundedAndWhatIsNewComesFirst(t *testing.T) {
+	var all []Place
+	for i := range maxEntries + 100 {
+		all = append(all, Place{"plant", fmt.Sprintf("%05d", i), "secret"})
+	}
+	var log bytes.Buffer
+	v := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Named: func() ([]Place, bool) { return slices.Clone(all), true }})
+	now := time.Now()
+	for due := v.due(now); len(due) > 0; due = v.due(now) {
+		assert.LessOrEqual(t, len(due), round)
+		for _, p := range due {
+			require.Nil(t, v.entries[p], "each is read once")
+			v.entries[p] = &entry{until: now.Add(freshFor)}
+		}
+	}
+	assert.Len(t, v.entries, maxEntries)
+	assert.Equal(t, 1, strings.Count(log.String(), "more secrets are named than are read"))
+	fresh := Place{"a", "new", "secret"}
+	all = append(all[10:maxEntries:maxEntries], fresh)
+	due := v.due(now.Add(freshFor))
+	assert.Len(t, due, round)
+	assert.Equal(t, fresh, due[0], "though all are due")
+	assert.Len(t, v.entries, maxEntries-10, "what is not named is forgotten")
+}

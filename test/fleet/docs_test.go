@@ -1,0 +1,272 @@
+package fleet
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/fleet/door"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
+)
+
+// kubectl is the program.
+func kubectl(t *testing.T) string {
+	t.Helper()
+	cache, err := build.Open(build.Cache{})
+	require.NoError(t, err)
+	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	return filepath.Join(programs, "kubectl")
+}
+
+// terminal is that of a person who may ask for refs and nothing else, in a plant's namespace.
+func terminal(t *testing.T, p *plant.Plant, dir string) *document.Shell {
+	t.Helper()
+	p.Allow("setter", "stoker-setter")
+	return document.NewShell(t, dir, map[string]string{"stoker": program.Build(t, "hooks")}, "KUBECONFIG="+p.Kubeconfig("setter", ""))
+}
+
+// office is the terminal of somebody who may do everything.
+func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string) *document.Shell {
+	t.Helper()
+	programs["kubectl"] = kubectl(t)
+	return document.NewShell(t, document.Root(t), programs, "KUBECONFIG="+cluster.Kubeconfig())
+}
+
+// What is shown of plants is typed where there is one, with agents at work.
+func TestTheCommandsOfAPlantWork(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	cluster := kubetest.Control(t, kubetest.Private())
+	t.Run("by the examples", func(t *testing.T) {
+		t.Parallel()
+		admin := office(t, cluster, map[string]string{})
+		for _, folder := range []string{"single", "areas", "frontends"} {
+			for c := range lines.Of("examples/" + folder + "/README.md") {
+				admin.Type(t, c.Text)
+			}
+		}
+	})
+	t.Run("by the README", func(t *testing.T) {
+		t.Parallel()
+		p := plant.NewAt(t, cluster, "line", "line", 1)
+		p.Start()
+		p.Tag("v1.3.0", p.First)
+		second := p.Push("second")
+		p.Converges("second", second)
+		seen := p.Watch()
+		person := terminal(t, p, t.TempDir())
+		for _, page := range []string{"docs/troubleshooting.md", "README.md"} {
+			for c := range lines.Of(page) {
+				person.Type(t, c.Text)
+			}
+		}
+		p.Converges("second", second)
+		ran := slices.ContainsFunc(seen(), func(gs v1alpha1.GatewaySync) bool { return gs.Status.LastGood.Commit == p.First })
+		assert.True(t, ran, "v1.3.0 ran in between")
+	})
+	t.Run("by the references", func(t *testing.T) {
+		t.Parallel()
+		w := newWorkplace(t, cluster)
+		for c := range lines.Of("docs/cli.md") {
+			w.types(c)
+		}
+		for c := range lines.Of("docs/kargo.md") {
+			assert.Contains(t, w.person.Type(t, c.Text), "2 of 2 gateways run")
+		}
+		w.admin.Type(t, "kubectl config set-context --current --namespace plant")
+		for c := range lines.Of("docs/status.md") {
+			assert.Contains(t, w.admin.Type(t, c.Text), "line", c.Text)
+		}
+		w.receives(lines)
+	})
+}
+
+// workplace is a plant whose GatewaySync has two profiles and credentials, and somebody who sits in a clone of its repository.
+type workplace struct {
+	*plant.Plant
+	t             *testing.T
+	person, admin *document.Shell
+	release, head string
+	broken        string
+}
+
+func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
+	t.Helper()
+	w := &workplace{t: t}
+	w.Plant = plant.NewAt(t, cluster, "plant", "line", 2, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Git.Auth = &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git-credentials", Key: "token"}}}
+		door.Locked(gs)
+		area := gs.Spec.Sync.Profiles["default"]
+		area.Mappings = append(slices.Clone(area.Mappings), v1alpha1.Mapping{Source: "config", Destination: "config"})
+		gs.Spec.Sync.Profiles["area"] = area
+	})
+	w.Start()
+	w.Converges("first", w.First)
+	properties := filepath.Join("..", "..", "examples", "areas", "repository", "area", filepath.Dir(systemProperties))
+	files := map[string]string{}
+	for _, name := range []string{"config.json", "resource.json"} {
+		content, err := os.ReadFile(filepath.Join(properties, name))
+		require.NoError(t, err)
+		files[filepath.Dir(systemProperties)+"/"+name] = string(content)
+	}
+	w.Commit("an area", gitserver.Files(files))
+	w.release = w.Push("release")
+	w.Tag("v2.4.0", w.release)
+	w.Ask()
+	w.Converges("release", w.release)
+	w.head = w.Push("head")
+	w.Ask()
+	w.Converges("head", w.head)
+
+	clone := filepath.Join(t.TempDir(), "plant")
+	git := exec.CommandContext(t.Context(), "git", "clone", "--quiet", w.Git.URL("site.git"), clone)
+	git.Env = gitserver.Env()
+	said, err := git.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	gs := w.GatewaySync()
+	manifest, err := yaml.Marshal(&v1alpha1.GatewaySync{TypeMeta: gs.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: gs.Name}, Spec: gs.Spec})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(clone, "gatewaysync.yaml"), manifest, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(clone, "token.txt"), []byte("a secret of this test\n"), 0o600))
+
+	w.admin = office(t, cluster, map[string]string{})
+	w.admin.Type(t, "kubectl apply --filename hooks/testdata/applications.yaml")
+	w.admin.Type(t, "kubectl create namespace argocd")
+	w.admin.Type(t, "kubectl --namespace argocd create role applications --verb=get --resource=applications.argoproj.io")
+	w.admin.Type(t, "kubectl --namespace argocd create rolebinding applications --role=applications --serviceaccount=plant:setter")
+	w.admin.Type(t, "kubectl create clusterrolebinding setter --clusterrole=stoker-view --serviceaccount=plant:setter") // for get -A
+	w.person = terminal(t, w.Plant, clone)
+	w.person.Set("REVISION", w.release)
+	w.person.Set("POD_NAMESPACE", "plant")
+	w.person.Set("JOB_UID", "0b7a4f52-0d1c-4d5e-9d0e-1c1f0f7a9a10")
+	w.job("stoker-rollback-1")
+	return w
+}
+
+// Ask asks for a look at git: nobody waits for the poll.
+func (w *workplace) Ask() {
+	w.t.Helper()
+	_, err := verb.NewSetter(w.Kube.Dynamic, nil).Ask(w.t.Context(), w.Namespace, w.Name, verb.Request{By: "cli"})
+	require.NoError(w.t, err)
+}
+
+// job is the one that a person is in the place of.
+func (w *workplace) job(name string) { w.person.Set("JOB_NAME", name) }
+
+// syncing is what Argo CD says of a sync of the release, while the Job runs.
+func (w *workplace) syncing(job string) {
+	w.t.Helper()
+	w.job(job)
+	w.Cluster.ApplyYAML(w.t, "argocd", `{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: line},
+  spec: {source: {repoURL: "`+w.Git.URL("site.git")+`", path: .}},
+  status: {operationState: {phase: Running, startedAt: "`+time.Now().UTC().Format(time.RFC3339)+`", syncResult: {revision: `+w.release+`, resources: [
+    {group: batch, version: v1, kind: Job, namespace: plant, name: `+job+`, hookPhase: Running, hookType: Sync}]}}}}`)
+}
+
+// types enters an example of the reference, where what it is for is the case, and looks at what it says.
+func (w *workplace) types(c document.Command) {
+	t := w.t
+	t.Helper()
+	if c.Heading == "Completion" {
+		file := filepath.Join(w.person.Dir, "kubectl_complete-stoker")
+		require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n"+c.Text+"\n"), 0o700))
+		assert.Contains(t, w.person.Type(t, "./kubectl_complete-stoker status l"), "line\tmain 2/2\n")
+		return
+	}
+	if to, ok := strings.CutPrefix(c.Text, "stoker rollback line --to "); ok {
+		require.True(t, strings.HasPrefix(w.First, to), "write %.7s into the examples: the first commit here is %s", w.First, w.First)
+	}
+	switch c.Heading + ": " + c.Text {
+	case "stoker rollback: stoker rollback line --wait": // why anybody would
+		w.broken = w.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
+		w.person.Type(t, "stoker set-ref line main")
+		w.Eventually("it is told", func() bool {
+			return w.Status().Target != nil && strings.Contains(w.GatewayMessages(), "ConfigSyntaxError")
+		})
+	case `stoker rollback: stoker rollback line --if-needed --by argocd --id "$JOB_NAME"`:
+		w.person.Type(t, "stoker set-ref line main")
+	case "stoker set-ref: stoker set-ref line v2.4.0 --wait":
+		w.head = w.Push("mended")
+	case `stoker set-ref: stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"`:
+		w.job("stoker-set-ref-1")
+	case "stoker set-ref: stoker set-ref line --application argocd/line":
+		w.syncing("stoker-set-ref-2")
+	case "stoker wait: stoker wait line --ref v2.4.0 --timeout 5m":
+		w.person.Type(t, "stoker set-ref line v2.4.0")
+	case "stoker wait: stoker wait line --application argocd/line":
+		w.syncing("stoker-set-ref-3")
+		w.person.Type(t, "stoker set-ref line --application argocd/line")
+	}
+	said := w.person.Type(t, c.Text)
+	for _, want := range map[string][]string{
+		"stoker get":              {"line", "2/2"},
+		"stoker get -A":           {"plant"},
+		"stoker get line -o yaml": {"kind: GatewaySync"},
+		"stoker history line":     {w.First[:7], w.release[:7], w.head[:7]},
+	}[c.Text] {
+		assert.Contains(t, said, want, c.Text)
+	}
+}
+
+// GatewayMessages are what the gateways say of themselves.
+func (w *workplace) GatewayMessages() string {
+	var b strings.Builder
+	for _, g := range w.Status().DiscoveredGateways {
+		b.WriteString(string(g.Reason) + " " + g.Message + "\n")
+	}
+	return b.String()
+}
+
+// receives types what the page on webhooks shows. Names of the cluster's DNS mean nothing here: curl is told where they lead.
+func (w *workplace) receives(lines *document.Lines) {
+	t := w.t
+	t.Helper()
+	const page = "docs/webhooks.md"
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		for c := range lines.Of(page) {
+			t.Logf("no curl on this machine: %s", c.Text)
+		}
+		return
+	}
+	w.admin.Type(t, "kubectl create namespace stoker-system")
+	w.admin.Type(t, "kubectl --namespace stoker-system create serviceaccount stoker-receiver")
+	w.admin.Type(t, "kubectl --namespace plant create rolebinding receiver --clusterrole=stoker-setter --serviceaccount=stoker-system:stoker-receiver")
+	for c := range lines.Of(page, "In three steps") {
+		w.admin.Type(t, c.Text)
+	}
+	receiver := door.Serve(t, w.Plant, w.Cluster.As(t, "stoker-system", "stoker-receiver", ""))
+	at, err := url.Parse(receiver.URL)
+	require.NoError(t, err)
+	wrapped := filepath.Join(t.TempDir(), "curl")
+	require.NoError(t, os.WriteFile(wrapped, []byte("#!/bin/sh\nexec "+curl+" --silent --show-error --fail-with-body --connect-to stoker-receiver.stoker-system.svc:9444:"+at.Host+` "$@"`+"\n"), 0o700))
+	w.admin.Set("PATH", filepath.Dir(wrapped)+":"+os.Getenv("PATH"))
+	for c := range lines.Of(page, "Asking for a ref") {
+		said := w.admin.Type(t, c.Text)
+		if strings.Contains(c.Text, "/status/") {
+			w.Eventually("it is done", func() bool {
+				said = w.admin.Type(t, c.Text)
+				return strings.Contains(said, `"Succeeded"`)
+			})
+			assert.Contains(t, said, "2 of 2 gateways run v2.4.0")
+		}
+	}
+}

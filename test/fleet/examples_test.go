@@ -1,0 +1,283 @@
+package fleet
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// example is a folder of examples/ as its README has it installed.
+type example struct {
+	*plant.Plant
+	t         *testing.T
+	folder    string
+	templates map[string]*appsv1.StatefulSet
+	before    map[*plant.Gateway]map[string]string // what was on a gateway before its agent came
+	lines     *document.Lines
+}
+
+// install creates what a folder's manifests say, and a pod for each replica, with the names and labels that the controller
+// of StatefulSets gives. Nothing of the manifests is changed but the addresses of the GatewaySync.
+func install(t *testing.T, name string, lines *document.Lines) *example {
+	t.Helper()
+	e := &example{t: t, lines: lines, folder: filepath.Join("..", "..", "examples", name), templates: map[string]*appsv1.StatefulSet{}, before: map[*plant.Gateway]map[string]string{}}
+	var gs *v1alpha1.GatewaySync
+	var rest bytes.Buffer
+	for _, document := range bytes.Split(e.manifests(), []byte("---\n")) {
+		if len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		var kind metav1.TypeMeta
+		require.NoError(t, yaml.Unmarshal(document, &kind))
+		if kind.Kind == "GatewaySync" {
+			gs = &v1alpha1.GatewaySync{}
+			require.NoError(t, yaml.UnmarshalStrict(document, gs))
+			continue
+		}
+		if kind.Kind == "StatefulSet" {
+			set := &appsv1.StatefulSet{}
+			require.NoError(t, yaml.UnmarshalStrict(document, set))
+			e.templates[set.Name] = set
+		}
+		rest.WriteString("---\n")
+		rest.Write(document)
+	}
+	require.NotNil(t, gs)
+	e.Plant = plant.Of(t, gs, filepath.Join(e.folder, "repository"))
+	e.Cluster.ApplyYAML(t, e.Namespace, rest.String())
+	for _, name := range slices.Sorted(maps.Keys(e.templates)) {
+		for i := range int(*e.templates[name].Spec.Replicas) {
+			e.replica(name, i)
+		}
+	}
+	return e
+}
+
+// manifests is what kubectl applies: the folder's kustomization, or its files.
+func (e *example) manifests() []byte {
+	e.t.Helper()
+	if _, err := os.Stat(filepath.Join(e.folder, "kustomization.yaml")); err == nil {
+		made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), e.folder)
+		require.NoError(e.t, err)
+		all, err := made.AsYaml()
+		require.NoError(e.t, err)
+		return all
+	}
+	files, err := filepath.Glob(filepath.Join(e.folder, "*.yaml"))
+	require.NoError(e.t, err)
+	var all bytes.Buffer
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(e.t, err)
+		all.WriteString("---\n")
+		all.Write(content)
+	}
+	return all.Bytes()
+}
+
+// replica makes a pod of a StatefulSet.
+func (e *example) replica(set string, index int) *plant.Gateway {
+	e.t.Helper()
+	s := e.templates[set]
+	pod := &corev1.Pod{ObjectMeta: *s.Spec.Template.ObjectMeta.DeepCopy(), Spec: *s.Spec.Template.Spec.DeepCopy()}
+	pod.Name = set + "-" + strconv.Itoa(index)
+	pod.Labels["apps.kubernetes.io/pod-index"] = strconv.Itoa(index)
+	pod.Labels["statefulset.kubernetes.io/pod-name"] = pod.Name
+	for _, claim := range s.Spec.VolumeClaimTemplates {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + pod.Name}}})
+	}
+	g := e.Add(pod)
+	e.before[g] = e.files(g)
+	return g
+}
+
+// files are those of a gateway's projects and configuration, by path, without what the gateway keeps for itself.
+func (e *example) files(g *plant.Gateway) map[string]string {
+	e.t.Helper()
+	all := map[string]string{}
+	for _, top := range []string{"projects", "config"} {
+		err := filepath.WalkDir(g.Path(top), func(path string, d os.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == ".resources" || d.Name() == "local"):
+				return filepath.SkipDir
+			case d.IsDir():
+				return nil
+			}
+			content, err := os.ReadFile(path)
+			in, _ := filepath.Rel(g.Path("."), path)
+			all[filepath.ToSlash(in)] = string(content)
+			return err
+		})
+		require.NoError(e.t, err)
+	}
+	return all
+}
+
+// folders says which folder of the repository goes where on a gateway; values what is set in which file: a text of it, and
+// what that becomes.
+type (
+	folders map[string]string
+	values  map[string][2]string
+)
+
+// has asserts that a gateway got the files of some folders, with some values set, and no other file.
+func (e *example) has(g *plant.Gateway, from folders, set values) {
+	e.t.Helper()
+	want := map[string]string{}
+	for source, destination := range from {
+		require.NoError(e.t, filepath.WalkDir(filepath.Join(e.folder, "repository", source), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			in, _ := filepath.Rel(filepath.Join(e.folder, "repository", source), path)
+			want[destination+"/"+filepath.ToSlash(in)] = string(content)
+			return err
+		}))
+	}
+	signed := map[string]bool{} // anew, as one of their files is not that of git
+	for file, v := range set {
+		signed[filepath.Dir(file)+"/resource.json"] = v[0] != v[1]
+		require.Contains(e.t, want, file)
+		require.Equal(e.t, 1, strings.Count(want[file], v[0]))
+		want[file] = strings.Replace(want[file], v[0], v[1], 1)
+	}
+	got := e.files(g)
+	for path, content := range want {
+		if signed[path] {
+			assert.NotEqual(e.t, signature(e.t, content), signature(e.t, got[path]), "%s: %s is signed anew", g.Identity, path)
+		} else {
+			assert.Equal(e.t, content, got[path], "%s: %s", g.Identity, path)
+		}
+		delete(got, path)
+		delete(e.before[g], path)
+	}
+	assert.Equal(e.t, e.before[g], got, "%s has nothing else that it had not before", g.Identity)
+	assert.Empty(e.t, g.Simulator.LoadErrors())
+}
+
+func signature(t *testing.T, resource string) string {
+	t.Helper()
+	var r struct {
+		Attributes struct{ LastModificationSignature string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(resource), &r))
+	require.NotEmpty(t, r.Attributes.LastModificationSignature)
+	return r.Attributes.LastModificationSignature
+}
+
+// run starts the agents and waits until all gateways run a commit.
+func (e *example) run(commit string) {
+	e.t.Helper()
+	e.Start()
+	e.Eventually("all gateways run it", func() bool { return e.Ready(commit) })
+	assert.Len(e.t, e.Status().DiscoveredGateways, len(e.Gateways()))
+	// Its README says what to type then, in a namespace of its name.
+	person := terminal(e.t, e.Plant, e.t.TempDir())
+	for c := range e.lines.Of("examples/" + filepath.Base(e.folder) + "/README.md") {
+		require.Contains(e.t, c.Text, " --namespace "+e.Name)
+		person.Type(e.t, strings.Replace(c.Text, " --namespace "+e.Name, " --namespace "+e.Namespace, 1))
+	}
+}
+
+// names of the gateways by their pods.
+func (e *example) names() map[string]*plant.Gateway {
+	by := map[string]*plant.Gateway{}
+	for _, g := range e.Gateways() {
+		by[g.Identity] = g
+	}
+	return by
+}
+
+func TestTheExampleOfOneGateway(t *testing.T) {
+	t.Parallel()
+	e := install(t, "single", document.Open(t))
+	e.run(e.First)
+	require.Len(t, e.Gateways(), 1)
+	e.has(e.names()["press"], folders{"projects": "projects", "config": "config"}, nil)
+}
+
+func quoted(name string) string { return `"` + name + `"` }
+
+const systemProperties = "config/resources/core/ignition/system-properties/config.json"
+
+// Five gateways, one repository, two profiles: each gets what its profile says and what is in the folder of its name.
+func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
+	t.Parallel()
+	e := install(t, "areas", document.Open(t))
+	e.run(e.First)
+	gateways := e.names()
+	require.Len(t, gateways, 5)
+	e.has(gateways["site"], folders{"shared/projects": "projects", "site/projects": "projects", "site/config": "config"}, nil)
+	for _, area := range []string{"mixing", "filling", "packing", "utilities"} {
+		require.Contains(t, gateways, area)
+		e.has(gateways[area], folders{"shared/projects": "projects", "area/projects": "projects", "area/config": "config", "areas/" + area + "/config": "config"},
+			values{systemProperties: {`"area"`, quoted(area)},
+				"projects/operate/com.inductiveautomation.perspective/views/Area/view.json": {`"an area"`, quoted(area)}})
+	}
+
+	tags := "config/resources/core/ignition/tag-definition/default/Area/tags.json"
+	was := map[string]map[string]string{}
+	for name, g := range gateways {
+		was[name] = e.files(g)
+	}
+	second := e.Commit("more nozzles", gitserver.Write("areas/filling/"+tags, "[]\n"))
+	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // not when the minute is over
+	require.NoError(t, err)
+	e.run(second)
+	was["filling"][tags] = "[]\n"
+	for name, g := range gateways {
+		assert.Equal(t, was[name], e.files(g), "%s: a commit of one area changes one gateway", name)
+	}
+}
+
+// Replicas of one template have their own names, and one that comes later gets what the others run.
+func TestTheExampleOfReplicatedFrontends(t *testing.T) {
+	t.Parallel()
+	e := install(t, "frontends", document.Open(t))
+	e.run(e.First)
+	require.Len(t, e.Gateways(), 3)
+	e.replica("frontends", 3)
+	e.Start()
+	e.Eventually("there are four", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "4/4" })
+	gateways := e.names()
+	for _, name := range []string{"frontends", "frontends-1", "frontends-2", "frontends-3"} {
+		require.Contains(t, gateways, name)
+		e.has(gateways[name], folders{"projects": "projects", "config": "config"},
+			values{systemProperties: {`"frontends"`, quoted(name)},
+				"projects/operators/com.inductiveautomation.perspective/views/Served/view.json": {`"a frontend"`, quoted(name)}})
+	}
+	var pods []string
+	for _, row := range e.Status().DiscoveredGateways {
+		pods = append(pods, row.Name+" is "+row.PodName)
+	}
+	assert.Equal(t, "frontends is frontends-0, frontends-1 is frontends-1, frontends-2 is frontends-2, frontends-3 is frontends-3", strings.Join(pods, ", "))
+}

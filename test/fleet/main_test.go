@@ -1,0 +1,20 @@
+// Package fleet drives whole fleets: the real agent, one process for each gateway, against a real API server, a real git
+// server and simulated gateways.
+package fleet
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"stoker.io/stoker/test/fleet/plant"
+)
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	plant.Main(m)
+}

@@ -1,0 +1,54 @@
+package plant
+
+import (
+	"path/filepath"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// account is that of the gateways' pods.
+const account = "default"
+
+// Allow makes a service account, where it is not there, and gives it one of the roles that are made for users
+// (stoker-setter, stoker-view) in the plant's namespace.
+func (p *Plant) Allow(account, role string) {
+	p.t.Helper()
+	p.apply("user-roles.yaml")
+	_, err := p.Kube.Core.CoreV1().ServiceAccounts(p.Namespace).Create(p.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(p.t, err)
+	}
+	p.bind(role, account)
+}
+
+// bind gives an account a ClusterRole in the plant's namespace.
+func (p *Plant) bind(role, account string) {
+	p.t.Helper()
+	_, err := p.Kube.Core.RbacV1().RoleBindings(p.Namespace).Create(p.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role + "." + account},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: p.Namespace}}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(p.t, err)
+	}
+}
+
+// Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. With a pod its token is
+// bound to that pod.
+func (p *Plant) Kubeconfig(account, pod string) string {
+	p.t.Helper()
+	config := p.Cluster.As(p.t, p.Namespace, account, pod)
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: p.Namespace}
+	kc.CurrentContext = "c"
+	file := filepath.Join(p.t.TempDir(), "kubeconfig")
+	require.NoError(p.t, clientcmd.WriteToFile(*kc, file))
+	return file
+}

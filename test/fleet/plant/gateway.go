@@ -1,0 +1,165 @@
+package plant
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/program"
+)
+
+// Gateway is a pod: a simulated gateway, and the process of its agent.
+type Gateway struct {
+	// Name is that of the pod, Identity that of the gateway.
+	Name, Identity string
+	Simulator      *simulator.Gateway
+	// Agent is the process that was started last; nil before the first.
+	Agent *program.Process
+
+	p    *Plant
+	dir  string
+	pod  *corev1.Pod
+	side corev1.Container // the agent's, as it was injected
+}
+
+// Add injects the agent into a pod, creates the pod, and starts its gateway. Nobody else runs it.
+func (p *Plant) Add(pod *corev1.Pod) *Gateway {
+	p.t.Helper()
+	gs, err := p.syncs().Get(p.t.Context(), p.Name)
+	require.NoError(p.t, err)
+	pod = p.injected(pod, gs)
+	pod, err = p.Kube.Core.CoreV1().Pods(p.Namespace).Create(p.t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	g := &Gateway{Name: pod.Name, p: p, dir: p.t.TempDir(), pod: pod}
+	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == inject.Container })
+	require.GreaterOrEqual(p.t, i, 0)
+	g.side = pod.Spec.InitContainers[i]
+	for _, m := range g.side.VolumeMounts {
+		require.NoError(p.t, os.MkdirAll(g.inside(m.MountPath), 0o755))
+	}
+	g.Identity, err = v1alpha1.GatewayName(pod.Name, pod.Labels, pod.Annotations)
+	require.NoError(p.t, err)
+	g.Simulator, err = simulator.Start(simulator.Options{Data: g.inside(g.env("DATA_PATH")), Name: g.Identity})
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { assert.NoError(p.t, g.Simulator.Close()) })
+	g.mount(gs)
+	p.front.add(g.Simulator)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gateways = append(p.gateways, g)
+	return g
+}
+
+// injected is the pod with its agent, as the injector's webhook would answer.
+func (p *Plant) injected(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod {
+	p.t.Helper()
+	pod = pod.DeepCopy()
+	pod.Namespace = p.Namespace
+	ops, decision := inject.Patch(pod, gs, inject.Defaults{Image: v1alpha1.AgentImage{Repository: "agent", Tag: "test"}})
+	require.True(p.t, decision.Injected, "%s: %s", decision.Reason, decision.Message)
+	before, err := json.Marshal(pod)
+	require.NoError(p.t, err)
+	encoded, err := json.Marshal(ops)
+	require.NoError(p.t, err)
+	patch, err := jsonpatch.DecodePatch(encoded)
+	require.NoError(p.t, err)
+	after, err := patch.Apply(before)
+	require.NoError(p.t, err)
+	out := &corev1.Pod{}
+	require.NoError(p.t, json.Unmarshal(after, out))
+	return out
+}
+
+// inside is where a path of the agent's container lies.
+func (g *Gateway) inside(path string) string { return filepath.Join(g.dir, "root", path) }
+
+// Path is where a file of the gateway's data directory lies.
+func (g *Gateway) Path(file string) string {
+	return filepath.Join(g.inside(g.env("DATA_PATH")), filepath.FromSlash(file))
+}
+
+// mount writes what the kubelet would mount: the Secrets that the spec names, and the pod's labels and annotations.
+func (g *Gateway) mount(gs *v1alpha1.GatewaySync) {
+	g.p.t.Helper()
+	for _, m := range g.side.VolumeMounts {
+		name, ok := strings.CutPrefix(m.MountPath, g.env("SECRETS_DIR")+"/")
+		if !ok {
+			continue
+		}
+		for _, listed := range strings.FieldsFunc(g.env("SECRETS"), func(r rune) bool { return r == ',' || r == ' ' }) {
+			if key, ok := strings.CutPrefix(listed, name+"/"); ok {
+				g.write(filepath.Join(m.MountPath, key), "a secret of this test")
+			}
+		}
+	}
+	if ref := gs.Spec.Gateway.APIKey(); ref != nil {
+		g.write(filepath.Join(g.env("SECRETS_DIR"), ref.Name, ref.Key), g.Simulator.Token())
+	}
+	for file, values := range map[string]map[string]string{"labels": g.pod.Labels, "annotations": g.pod.Annotations} {
+		var b strings.Builder
+		for name, value := range values {
+			fmt.Fprintf(&b, "%s=%q\n", name, value)
+		}
+		g.write(filepath.Join(g.env("PODINFO_DIR"), file), b.String())
+	}
+}
+
+func (g *Gateway) write(path, content string) {
+	g.p.t.Helper()
+	file := g.inside(path)
+	require.NoError(g.p.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(g.p.t, os.WriteFile(file, []byte(content), 0o600))
+}
+
+// env is a variable of the agent's container, as the kubelet would set it.
+func (g *Gateway) env(name string) string {
+	for _, v := range g.side.Env {
+		switch {
+		case v.Name != name:
+		case v.ValueFrom == nil || v.ValueFrom.FieldRef == nil:
+			return strings.ReplaceAll(v.Value, "$$(", "$(")
+		default:
+			return map[string]string{"metadata.name": g.pod.Name, "metadata.namespace": g.pod.Namespace, "metadata.uid": string(g.pod.UID)}[v.ValueFrom.FieldRef.FieldPath]
+		}
+	}
+	return ""
+}
+
+// Start starts the gateway's agent, with the environment of its container.
+func (g *Gateway) Start() {
+	t := g.p.t
+	t.Helper()
+	cmd := exec.Command(program.Build(t, "agent"), "--kubeconfig", g.p.Kubeconfig(account, g.Name), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json")
+	cmd.Env = []string{"HOME=" + g.dir}
+	for _, v := range g.side.Env {
+		value := g.env(v.Name)
+		if filepath.IsAbs(value) {
+			value = g.inside(value)
+		}
+		cmd.Env = append(cmd.Env, v.Name+"="+value)
+	}
+	g.Agent = program.Start(t, g.Name, cmd)
+}
+
+// Title is what the project line on the gateway says.
+func (g *Gateway) Title() string {
+	b, err := os.ReadFile(g.Path("projects/line/project.json"))
+	var project struct{ Title string }
+	if err != nil || json.Unmarshal(b, &project) != nil {
+		return ""
+	}
+	return project.Title
+}

@@ -1,0 +1,119 @@
+package plant
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+func (p *Plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
+	return kube.GatewaySyncs(p.Kube.Dynamic, p.Namespace)
+}
+
+// GatewaySync is the object as it is now; empty where it cannot be read.
+func (p *Plant) GatewaySync() *v1alpha1.GatewaySync {
+	gs, err := p.syncs().Get(p.t.Context(), p.Name)
+	if err != nil {
+		return &v1alpha1.GatewaySync{}
+	}
+	return gs
+}
+
+// Status is that of the object; empty where it cannot be read.
+func (p *Plant) Status() *v1alpha1.GatewaySyncStatus { return &p.GatewaySync().Status }
+
+// Target is what the agents are told; empty where it cannot be read.
+func (p *Plant) Target() v1alpha1.SyncTargetSpec {
+	t, err := kube.SyncTargets(p.Kube.Dynamic, p.Namespace).Get(p.t.Context(), p.Name)
+	if err != nil {
+		return v1alpha1.SyncTargetSpec{}
+	}
+	return t.Spec
+}
+
+// Lead is the gateway whose agent leads, nil for none.
+func (p *Plant) Lead() *Gateway {
+	name, _, _ := strings.Cut(p.Target().Lead.Holder, "_")
+	for _, g := range p.Gateways() {
+		if g.Name == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// Watch records every state of the object from now on; what it returns lists them. Each is shown to the functions first, one
+// after the other.
+func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alpha1.GatewaySync) {
+	p.t.Helper()
+	w, err := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace).Watch(p.t.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name).String()})
+	require.NoError(p.t, err)
+	var mu sync.Mutex
+	var all []v1alpha1.GatewaySync
+	done := make(chan struct{})
+	p.t.Cleanup(func() { w.Stop(); <-done })
+	go func() {
+		defer close(done)
+		for e := range w.ResultChan() {
+			data, err := json.Marshal(e.Object)
+			var gs v1alpha1.GatewaySync
+			if err == nil && json.Unmarshal(data, &gs) == nil {
+				for _, look := range each {
+					look(&gs)
+				}
+				mu.Lock()
+				all = append(all, gs)
+				mu.Unlock()
+			}
+		}
+	}()
+	return func() []v1alpha1.GatewaySync {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// Converges waits until all gateways run a commit, by the title that its project has, and the status says so.
+func (p *Plant) Converges(title, commit string) {
+	p.t.Helper()
+	p.Eventually(title+" everywhere", func() bool {
+		for _, g := range p.Gateways() {
+			if g.Title() != title {
+				return false
+			}
+		}
+		return p.Ready(commit)
+	})
+}
+
+// Ready reports whether the status says that all gateways run a commit.
+func (p *Plant) Ready(commit string) bool {
+	st := p.Status()
+	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.LastGood != nil && st.LastGood.Commit == commit
+}
+
+// Eventually waits until something is so.
+func (p *Plant) Eventually(what string, ok func() bool) {
+	p.t.Helper()
+	deadline := time.Now().Add(Liveness)
+	for !ok() {
+		if time.Now().After(deadline) {
+			st, err := json.MarshalIndent(p.Status(), "", "  ")
+			require.NoError(p.t, err)
+			p.t.Fatalf("never: %s\n%s", what, st)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

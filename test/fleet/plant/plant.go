@@ -1,0 +1,220 @@
+// Package plant gives tests a whole fleet: a GatewaySync on a real API server, a real git server, and gateways that are
+// simulated, each with the real agent as a process beside it. Pods are put together by the code of the injector, as they
+// would be in a cluster, and agents have the rights that the chart gives them.
+//
+//	func TestMain(m *testing.M) { plant.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		p := plant.New(t, 2)               // GatewaySync "site" on branch main, pods gw-0 and gw-1
+//		p.Start()                          // their agents
+//		p.Converges("first", p.First)
+//		second := p.Push("second")
+//		p.Converges("second", second)
+//	}
+//
+// Plants of one test process share a control plane, and each has a namespace and a git server of its own.
+package plant
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
+)
+
+// Liveness bounds every wait: ten times what a loaded machine needs.
+const Liveness = 90 * time.Second
+
+// M runs the tests of a package, ends their control plane and removes the agent that was built for them.
+type M struct{ *testing.M }
+
+// Run runs the tests.
+func (m M) Run() int { return program.M{Tests: kubetest.M{M: m.M}}.Run() }
+
+// Main is the TestMain of a package that makes plants.
+func Main(m *testing.M) { os.Exit(M{m}.Run()) }
+
+// Plant is a GatewaySync with its repository and its gateways.
+type Plant struct {
+	*gitserver.Repo
+	Git     *gitserver.Server
+	Cluster *kubetest.Cluster
+	Kube    kube.Clients // with all rights
+	// Namespace holds everything, Name is that of the GatewaySync.
+	Namespace, Name string
+	// First is the commit that the repository began with.
+	First string
+
+	t        testing.TB
+	module   string
+	front    *front
+	mu       sync.Mutex
+	gateways []*Gateway
+}
+
+// New makes a plant with gateways gw-0, gw-1, … that run; their agents are started by Start. A change is made to the
+// GatewaySync before it is created.
+func New(t testing.TB, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
+	t.Helper()
+	return NewIn(t, kubetest.Control(t), gateways, change...)
+}
+
+// NewIn makes a plant on a control plane of the test's own.
+func NewIn(t testing.TB, cluster *kubetest.Cluster, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
+	t.Helper()
+	p := open(t, cluster, cluster.Namespace(t))
+	p.First = p.Push("first")
+	return p.named("site", gateways, change)
+}
+
+// NewAt makes a plant whose namespace and GatewaySync have the names that a document gives them, on a control plane of the
+// test's own. Pods are called after the GatewaySync.
+func NewAt(t testing.TB, cluster *kubetest.Cluster, namespace, name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
+	t.Helper()
+	p := open(t, cluster, cluster.NamespaceOf(t, namespace))
+	p.First = p.Push("first")
+	return p.named(name, gateways, change)
+}
+
+// Another makes a second GatewaySync with gateways of its own in the same namespace, over the same repository: the next
+// stage of a pipeline.
+func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
+	p.t.Helper()
+	other := &Plant{Repo: p.Repo, Git: p.Git, Cluster: p.Cluster, Kube: p.Kube, Namespace: p.Namespace, First: p.First, t: p.t, module: p.module, front: p.front}
+	return other.named(name, gateways, change)
+}
+
+// Of makes a plant of a GatewaySync as a user has written it, and of the folder that its repository holds, without a
+// gateway. Only the addresses of the repository and of the gateways are put in.
+func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
+	t.Helper()
+	cluster := kubetest.Control(t)
+	p := open(t, cluster, cluster.Namespace(t))
+	var edits []gitserver.Edit
+	require.NoError(t, filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		in, err := filepath.Rel(folder, path)
+		edits = append(edits, gitserver.Write(filepath.ToSlash(in), string(content)))
+		return err
+	}))
+	p.First = p.Commit("as it is", edits...)
+	p.create(gs.DeepCopy())
+	return p
+}
+
+// open gives a namespace the rights of its agents, and makes a repository.
+func open(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
+	t.Helper()
+	p := &Plant{t: t, Cluster: cluster, Namespace: namespace, front: newFront(t)}
+	var err error
+	p.Kube, err = kube.ConnectTo(cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	sources, err := build.Open(build.Cache{})
+	require.NoError(t, err)
+	p.module = sources.Module
+	p.apply("agent-role.yaml", "policies.yaml")
+	p.bind("stoker-agent", account)
+	root := t.TempDir()
+	p.Repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+	p.Git, err = gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Git.Close() }) // a test may have closed it
+	return p
+}
+
+// named makes the GatewaySync that most tests have, and its gateways.
+func (p *Plant) named(name string, gateways int, change []func(*v1alpha1.GatewaySync)) *Plant {
+	p.t.Helper()
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	gs.Spec.Git.Ref = "main"
+	gs.Spec.Polling.Interval = "1s"
+	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
+	gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	for _, c := range change {
+		c(gs)
+	}
+	p.create(gs)
+	prefix := "gw"
+	if name != "site" {
+		prefix = name
+	}
+	for i := range gateways {
+		p.Add(p.pod(fmt.Sprintf("%s-%d", prefix, i)))
+	}
+	return p
+}
+
+// create puts the addresses into a GatewaySync and creates it.
+func (p *Plant) create(gs *v1alpha1.GatewaySync) {
+	p.t.Helper()
+	p.Name, gs.Namespace = gs.Name, p.Namespace
+	gs.Spec.Git.Repo, gs.Spec.Gateway.Port = p.Git.URL("site.git"), &p.front.port
+	_, err := p.syncs().Create(p.t.Context(), gs, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+// pod is a small pod that asks for an agent.
+func (p *Plant) pod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: p.Name, v1alpha1.AnnotationGatewayName: name}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "gateway", Image: "gateway", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/usr/local/bin/ignition/data"}}}},
+			Volumes:    []corev1.Volume{{Name: "data"}},
+		},
+	}
+}
+
+// Push commits a project that says which commit it is, and returns the commit.
+func (p *Plant) Push(title string) string {
+	p.t.Helper()
+	return p.Commit(title, gitserver.Files(map[string]string{
+		"projects/line/project.json": fmt.Sprintf(`{"title": %q, "description": "", "parent": "", "enabled": true, "inheritable": false}`, title),
+	}))
+}
+
+// Gateways are all of them.
+func (p *Plant) Gateways() []*Gateway {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.gateways)
+}
+
+// Start starts the agents of all gateways that have none running.
+func (p *Plant) Start() {
+	p.t.Helper()
+	for _, g := range p.Gateways() {
+		if g.Agent == nil || g.Agent.Ended() {
+			g.Start()
+		}
+	}
+}
+
+// apply applies files of what kustomize installs.
+func (p *Plant) apply(files ...string) {
+	p.t.Helper()
+	for _, file := range files {
+		p.Cluster.Apply(p.t, filepath.Join(p.module, "kustomize", "base", file))
+	}
+}
