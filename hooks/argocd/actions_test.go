@@ -1,0 +1,248 @@
+//go:build !race
+
+package argocd
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+// noon is when people click; what follows the second comes from the object's version.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func action(t testing.TB, name string) *script {
+	return load(t, filepath.Join("actions", name, "action.lua"))
+}
+
+// click runs an action and returns the object that Argo CD writes.
+func (s *script) click(t testing.TB, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
+	t.Helper()
+	raw, err := s.run(object(t, gs), noon)
+	if err != nil {
+		return nil, err
+	}
+	after := map[string]any{}
+	require.NoError(t, json.Unmarshal(raw, &after))
+	before := object(t, gs)
+	require.Equal(t, before["spec"], mended(before["spec"], after["spec"]), "an action leaves the spec")
+	require.Equal(t, before["status"], mended(before["status"], after["status"]), "an action leaves the status")
+	meta := after["metadata"].(map[string]any)
+	notes, _ := meta["annotations"].(map[string]any)
+	out := gs.DeepCopy()
+	out.Annotations = nil
+	for name, value := range notes {
+		if out.Annotations == nil {
+			out.Annotations = map[string]string{}
+		}
+		out.Annotations[name] = value.(string)
+	}
+	return out, nil
+}
+
+// mended is what Argo CD makes of empty objects, which Lua returns as empty lists.
+func mended(before, after any) any {
+	old, isMap := before.(map[string]any)
+	is, stillMap := after.(map[string]any)
+	switch list, isList := after.([]any); {
+	case isMap && stillMap:
+		for k, v := range is {
+			is[k] = mended(old[k], v)
+		}
+	case isMap && isList && len(list) == 0:
+		return before
+	case isList:
+		was, _ := before.([]any)
+		for i := range list {
+			if i < len(was) {
+				list[i] = mended(was[i], list[i])
+			}
+		}
+	}
+	return after
+}
+
+// at is the time that Argo CD and the command line write when somebody acts at noon.
+func at(t testing.TB, gs *v1alpha1.GatewaySync) time.Time {
+	t.Helper()
+	version, err := strconv.ParseInt(gs.ResourceVersion, 10, 64)
+	require.NoError(t, err)
+	return noon.Add(time.Duration(version))
+}
+
+// asked does the same by the verbs.
+func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*verb.Setter) (verb.Answer, error)) (*v1alpha1.GatewaySync, verb.Answer, error) {
+	t.Helper()
+	u := &unstructured.Unstructured{Object: object(t, gs)}
+	u.SetAPIVersion("stoker.io/v1alpha1")
+	u.SetKind("GatewaySync")
+	client := fake.NewSimpleDynamicClient(runtime.NewScheme(), u)
+	answer, err := do(verb.NewSetter(client, func() time.Time { return at(t, gs) }))
+	return answer.GatewaySync, answer, err
+}
+
+// version gives an object one whose digits a time of Go does not shorten.
+func (d dice) version(gs *v1alpha1.GatewaySync) {
+	gs.ResourceVersion = strconv.Itoa(1 + 10*d.IntN(100_000_000))
+}
+
+func (d dice) rolled() *v1alpha1.GatewaySync {
+	gs := d.gatewaySync()
+	d.version(gs)
+	if good := mostly(d, commitA, commitB, "", "none"); good != "" {
+		gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: good, At: metav1.NewTime(noon)}
+	}
+	return gs
+}
+
+func TestARollbackInArgoCDWritesWhatTheCommandLineWrites(t *testing.T) {
+	t.Parallel()
+	rollback, discovery := action(t, "rollback"), load(t, "actions/discovery.lua")
+	seen := map[string]int{}
+	for seed := range uint64(400) {
+		gs := dice{rand.New(rand.NewPCG(seed, 8))}.rolled()
+		after, err := rollback.click(t, gs)
+		want, answer, wantErr := asked(t, gs, func(s *verb.Setter) (verb.Answer, error) {
+			return s.Rollback(t.Context(), "plant", "site", "", "argocd", "")
+		})
+		offered := !offers(t, discovery, gs)["rollback"].Disabled
+		require.Equal(t, wantErr == nil && answer.Outcome == verb.Set, offered, "seed %d: it is offered where it does something", seed)
+		if wantErr != nil {
+			require.Error(t, err, "seed %d: the command line says %v", seed, wantErr)
+			seen["refused"]++
+			continue
+		}
+		require.NoError(t, err, "seed %d", seed)
+		require.Equal(t, notes(want), notes(after), "seed %d", seed)
+		seen[string(answer.Outcome)]++
+		if answer.Outcome == verb.Set {
+			d, err := v1alpha1.DesiredRef(after, "")
+			require.NoError(t, err)
+			require.Equal(t, gs.Status.LastGood.Commit, d.Ref, "seed %d: the request is in force", seed)
+		}
+	}
+	for _, outcome := range []string{"refused", "Set", "Unchanged"} {
+		assert.Greater(t, seen[outcome], 12, "%v", seen)
+	}
+}
+
+func TestForceSyncPauseAndResumeInArgoCDWriteWhatTheCommandLineWrites(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(*verb.Setter) (verb.Answer, error){
+		"force-sync": func(s *verb.Setter) (verb.Answer, error) {
+			return s.Ask(t.Context(), "plant", "site", verb.Request{By: "argocd", Force: true})
+		},
+		"pause":  func(s *verb.Setter) (verb.Answer, error) { return s.Pause(t.Context(), "plant", "site", true) },
+		"resume": func(s *verb.Setter) (verb.Answer, error) { return s.Pause(t.Context(), "plant", "site", false) },
+	} {
+		script := action(t, name)
+		for seed := range uint64(80) {
+			d := dice{rand.New(rand.NewPCG(seed, 9))}
+			gs := d.gatewaySync()
+			d.version(gs)
+			if _, err := v1alpha1.DesiredRef(gs, ""); err != nil {
+				continue // the command line refuses to add to a request that is no ref
+			}
+			after, err := script.click(t, gs)
+			require.NoError(t, err)
+			want, _, err := asked(t, gs, do)
+			require.NoError(t, err)
+			if len(notes(want)) == 0 && name == "resume" { // the empty object cannot be said in Lua
+				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
+			}
+			require.Equal(t, notes(want), notes(after), "%s, seed %d", name, seed)
+		}
+	}
+}
+
+func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
+	for _, name := range []string{"force-sync", "rollback"} {
+		gs := &v1alpha1.GatewaySync{}
+		gs.Spec.Git.Ref, gs.ResourceVersion = commitB, "1234567890123"
+		gs.Status.LastGood = &v1alpha1.CommitRecord{Commit: commitA, At: metav1.NewTime(noon)}
+		script := action(t, name)
+		once, err := script.click(t, gs)
+		require.NoError(t, err)
+		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", once.AskedAt())
+		again, err := script.click(t, gs)
+		require.NoError(t, err)
+		assert.Equal(t, once, again, "one click that is sent twice is one request")
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: once.AskedAt()}
+		next, err := script.click(t, gs)
+		require.NoError(t, err)
+		assert.NotEqual(t, once.AskedAt(), next.AskedAt(), "even where the version is the same")
+		for _, odd := range []string{"", "x", "-5", "1.5", "99999999999999999999", "nan"} {
+			gs.ResourceVersion = odd
+			after, err := script.click(t, gs)
+			require.NoError(t, err)
+			_, err = time.Parse(time.RFC3339Nano, after.AskedAt())
+			assert.NoError(t, err, "version %q", odd)
+		}
+	}
+}
+
+func notes(gs *v1alpha1.GatewaySync) map[string]string {
+	if gs.Annotations == nil {
+		return map[string]string{}
+	}
+	return gs.Annotations
+}
+
+type offer struct {
+	Disabled               bool
+	DisplayName, IconClass string
+}
+
+// offers are the actions that Argo CD shows.
+func offers(t testing.TB, discovery *script, gs *v1alpha1.GatewaySync) map[string]offer {
+	t.Helper()
+	raw, err := discovery.run(object(t, gs), noon)
+	require.NoError(t, err)
+	out := map[string]offer{}
+	require.NoError(t, json.Unmarshal(raw, &out))
+	return out
+}
+
+func TestPauseAndResumeAreOfferedWhereTheyChangeSomething(t *testing.T) {
+	discovery := load(t, "actions/discovery.lua")
+	for _, c := range []struct {
+		name          string
+		spec          bool
+		note          string
+		pause, resume bool
+	}{
+		{"it runs", false, "", true, false},
+		{"a person paused it", false, "true", false, true},
+		{"the spec pauses it, which only the spec ends", true, "", false, false},
+		{"both", true, "true", false, true},
+		{"something else is written there", false, "yes", true, false},
+	} {
+		gs := &v1alpha1.GatewaySync{}
+		gs.Spec.Paused = c.spec
+		if c.note != "" {
+			gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
+		}
+		got := offers(t, discovery, gs)
+		assert.Len(t, got, 4)
+		assert.Equal(t, c.pause, !got["pause"].Disabled, c.name)
+		assert.Equal(t, c.resume, !got["resume"].Disabled, c.name)
+		assert.False(t, got["force-sync"].Disabled, c.name)
+		for name, o := range got {
+			assert.NotEmpty(t, o.DisplayName, name)
+			assert.NotEmpty(t, o.IconClass, name)
+		}
+	}
+}

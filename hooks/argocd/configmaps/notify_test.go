@@ -1,0 +1,111 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	texttemplate "text/template"
+
+	"github.com/expr-lang/expr"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/receiver/sender"
+)
+
+// application is what a template sees of an Application.
+func application(phase string) map[string]any {
+	status := map[string]any{}
+	if phase != "" {
+		status["operationState"] = map[string]any{"phase": phase, "startedAt": "2026-01-02T12:00:00Z"}
+	}
+	return map[string]any{"app": map[string]any{
+		"metadata": map[string]any{"name": "line", "annotations": map[string]any{"stoker.io/gatewaysync": "site"}},
+		"spec":     map[string]any{"destination": map[string]any{"namespace": "plant"}},
+		"status":   status,
+	}}
+}
+
+func filled(t *testing.T, text string, app map[string]any) string {
+	t.Helper()
+	parsed, err := texttemplate.New("").Parse(text)
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, parsed.Execute(&b, app))
+	return b.String()
+}
+
+func TestTheNotificationIsAHintThatTheReceiverUnderstands(t *testing.T) {
+	var n struct {
+		Webhook struct {
+			Stoker struct{ Method, Path, Body string }
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(template), &n))
+	app := application("Succeeded")
+	assert.Equal(t, http.MethodPost, n.Webhook.Stoker.Method)
+	assert.Equal(t, "/webhook/plant/site", filled(t, n.Webhook.Stoker.Path, app))
+	var s struct {
+		Headers []struct{ Name, Value string }
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(service), &s))
+	header := http.Header{}
+	for _, h := range s.Headers {
+		header.Set(h.Name, h.Value)
+	}
+	assert.Equal(t, "Bearer $stoker-token", header.Get("Authorization"))
+	got, err := sender.Parse(header, []byte(filled(t, n.Webhook.Stoker.Body, app)))
+	require.NoError(t, err)
+	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "no ref: what Argo CD synced is a commit of another repository")
+}
+
+func TestTheNotificationIsSentOncePerSyncThatSucceeded(t *testing.T) {
+	var conditions []struct {
+		When, OncePer string
+		Send          []string
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(trigger), &conditions))
+	require.Len(t, conditions, 1)
+	assert.Equal(t, []string{"stoker-sync"}, conditions[0].Send)
+	for phase, want := range map[string]bool{"Succeeded": true, "Running": false, "Failed": false, "Error": false, "": false} {
+		got, err := expr.Eval(conditions[0].When, application(phase))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, phase)
+		once, err := expr.Eval(conditions[0].OncePer, application(phase))
+		require.NoError(t, err)
+		if phase != "" {
+			assert.Equal(t, "2026-01-02T12:00:00Z", once)
+		}
+	}
+}
+
+// Argo CD's own manifests have both ConfigMaps, with a namespace or without, with data or without.
+func TestTheComponentAddsToTheConfigMapsOfAnInstallation(t *testing.T) {
+	for _, metadata := range []string{"{name: NAME}", "{name: NAME, namespace: argocd}"} {
+		files := filesys.MakeFsInMemory()
+		patches, err := render(os.DirFS(scripts))
+		require.NoError(t, err)
+		patches["kustomization.yaml"] = component
+		for name, text := range patches {
+			require.NoError(t, files.WriteFile("/component/"+name, []byte(text)))
+		}
+		base := "apiVersion: v1\nkind: ConfigMap\nmetadata: " + metadata + "\n"
+		require.NoError(t, files.WriteFile("/argocd/cm.yaml", []byte(strings.ReplaceAll(base, "NAME", "argocd-cm")+"data: {url: https://argocd.example.com}\n---\n"+
+			strings.ReplaceAll(base, "NAME", "argocd-notifications-cm"))))
+		require.NoError(t, files.WriteFile("/argocd/kustomization.yaml", []byte("resources: [cm.yaml]\ncomponents: [../component]\n")))
+		found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/argocd")
+		require.NoError(t, err)
+		require.Equal(t, 2, found.Size())
+		for i, want := range []int{4, 3} {
+			data := found.Resources()[i].GetDataMap()
+			assert.Len(t, data, want, "what was there stays")
+		}
+		health, err := os.ReadFile(scripts + "/health.lua")
+		require.NoError(t, err)
+		assert.Equal(t, string(health), found.Resources()[0].GetDataMap()["resource.customizations.health.stoker.io_GatewaySync"])
+	}
+}

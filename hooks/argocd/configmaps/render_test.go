@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+const scripts = "../resource_customizations/stoker.io/GatewaySync"
+
+func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
+	patches, err := render(os.DirFS(scripts))
+	require.NoError(t, err)
+	for _, dir := range []string{"../../../charts/stoker/files/argocd", "../../../kustomize/components/argocd"} {
+		for name, want := range patches {
+			got, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err)
+			assert.Equal(t, want, string(got), "run go generate ./hooks/argocd/...")
+		}
+	}
+	got, err := os.ReadFile("../../../kustomize/components/argocd/kustomization.yaml")
+	require.NoError(t, err)
+	assert.Equal(t, component, string(got), "run go generate ./hooks/argocd/...")
+}
+
+// What Argo CD reads from the ConfigMap is, byte for byte, the files that are tested.
+func TestTheConfigMapHoldsEveryScriptAsItIs(t *testing.T) {
+	patches, err := render(os.DirFS(scripts))
+	require.NoError(t, err)
+	var cm struct{ Data map[string]string }
+	require.NoError(t, yaml.UnmarshalStrict([]byte(patches["argocd-cm.yaml"]), &struct {
+		APIVersion, Kind string
+		Metadata         map[string]string
+		Data             *map[string]string
+	}{Data: &cm.Data}))
+	file := func(path string) string {
+		text, err := os.ReadFile(filepath.Join(scripts, path))
+		require.NoError(t, err)
+		return string(text)
+	}
+	assert.Equal(t, file("health.lua"), cm.Data["resource.customizations.health.stoker.io_GatewaySync"])
+	var menu struct {
+		Discovery   string `json:"discovery.lua"`
+		Definitions []struct {
+			Name   string `json:"name"`
+			Action string `json:"action.lua"`
+		} `json:"definitions"`
+	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.actions.stoker.io_GatewaySync"]), &menu))
+	assert.Equal(t, file("actions/discovery.lua"), menu.Discovery)
+	folders, err := filepath.Glob(filepath.Join(scripts, "actions", "*", "action.lua"))
+	require.NoError(t, err)
+	require.Len(t, menu.Definitions, len(folders), "each action that has a script is offered")
+	for _, d := range menu.Definitions {
+		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action)
+	}
+	var updates struct{ JSONPointers []string }
+	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync"]), &updates))
+	assert.Equal(t, []string{"/status"}, updates.JSONPointers)
+	assert.Len(t, cm.Data, 3)
+}

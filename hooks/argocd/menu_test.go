@@ -1,0 +1,192 @@
+//go:build !race
+
+package argocd
+
+import (
+	"cmp"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+// fleets are what actions are shown for, with the actions that are offered and those that are run on it.
+var fleets = []struct {
+	file    string
+	offered []string
+	run     []string
+	play    func(*scene)
+}{
+	{"synced", []string{"force-sync", "pause"}, []string{"force-sync", "pause"}, func(*scene) {}},
+	{"bad_commit", []string{"force-sync", "pause", "rollback"}, []string{"rollback"}, badCommit},
+	{"bad_request", []string{"force-sync", "pause", "rollback"}, []string{"force-sync", "rollback"}, func(s *scene) {
+		asksForV2(s)
+		badCommit(s)
+	}},
+	{"rolled_back", []string{"force-sync", "pause"}, nil, rolledBack},
+	{"good_request", []string{"force-sync", "pause"}, []string{"rollback"}, func(s *scene) {
+		asksForV2(s)
+		s.looks(commitB, nil)
+		s.takes(0)
+		s.takes(1)
+		s.write()
+	}},
+	{"good_request_again_not_seen", []string{"force-sync", "pause", "rollback"}, []string{"rollback"}, func(s *scene) {
+		asksForV2(s)
+		s.looks(commitB, nil)
+		s.takes(0)
+		s.takes(1)
+		s.write()
+		s.asks(v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00.000000002Z") // v2 may have been moved since
+	}},
+	{"paused", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
+		s.asks(v1alpha1.AnnotationPaused, "true", "example.com/team", "line")
+		s.write()
+	}},
+	{"paused_alone", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
+		s.asks(v1alpha1.AnnotationPaused, "true")
+		s.write()
+	}},
+	{"new", []string{"force-sync", "pause"}, nil, func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
+	{"paused_by_the_spec", []string{"force-sync"}, nil, func(s *scene) {
+		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Paused = true })
+		s.looks(commitA, nil)
+		s.write()
+	}},
+}
+
+func asksForV2(s *scene) {
+	s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", request),
+		v1alpha1.AnnotationRequestedAt, request, v1alpha1.AnnotationRequestedBy, "kargo")
+}
+
+// rolledBack is a fleet that runs well again after a bad commit, which main still is at.
+func rolledBack(s *scene) {
+	badCommit(s)
+	s.asks(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", request),
+		v1alpha1.AnnotationRequestedUnless, commitB, v1alpha1.AnnotationRequestedAt, request)
+	s.looks(commitA, nil)
+	s.takes(0)
+	s.takes(1)
+	s.write()
+}
+
+// badCommit is a commit that one gateway cannot take.
+func badCommit(s *scene) {
+	s.looks(commitB, nil)
+	s.takes(0)
+	s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+	s.write()
+}
+
+var menu = []menuRow{
+	{"force-sync", false, "fa fa-fw fa-sync", "Force sync"},
+	{"pause", false, "fa fa-fw fa-pause-circle", "Pause"},
+	{"resume", false, "fa fa-fw fa-play-circle", "Resume"},
+	{"rollback", false, "fa fa-fw fa-history", "Roll back to the last good commit"},
+}
+
+// The rows of action_test.yaml, in the form of Argo CD's own tests.
+type (
+	menuRow struct {
+		Name        string `json:"name"`
+		Disabled    bool   `json:"disabled"`
+		IconClass   string `json:"iconClass"`
+		DisplayName string `json:"displayName"`
+	}
+	discoveryTest struct {
+		InputPath string    `json:"inputPath"`
+		Result    []menuRow `json:"result"`
+	}
+	actionTest struct {
+		Action             string `json:"action"`
+		InputPath          string `json:"inputPath"`
+		ExpectedOutputPath string `json:"expectedOutputPath"`
+	}
+	actionTests struct {
+		DiscoveryTests []discoveryTest `json:"discoveryTests"`
+		ActionTests    []actionTest    `json:"actionTests"`
+	}
+)
+
+// What an action has to write is what the verb writes.
+func TestTheTestdataOfActionsIsWhatTheVerbsWrite(t *testing.T) {
+	var tests actionTests
+	files := 0
+	for _, f := range fleets {
+		s := newScene(t)
+		f.play(s)
+		input := "testdata/" + f.file + ".yaml"
+		golden(t, "actions/"+input, s.GatewaySync)
+		files++
+		row := discoveryTest{InputPath: input}
+		for _, m := range menu {
+			m.Disabled = !slices.Contains(f.offered, m.Name)
+			row.Result = append(row.Result, m)
+		}
+		tests.DiscoveryTests = append(tests.DiscoveryTests, row)
+		for _, name := range f.run {
+			output := "testdata/" + f.file + "_" + name + ".yaml"
+			after, _, err := asked(t, s.GatewaySync, func(v *verb.Setter) (verb.Answer, error) {
+				switch name {
+				case "rollback":
+					return v.Rollback(t.Context(), "plant", "site", "", "argocd", "")
+				case "force-sync":
+					return v.Ask(t.Context(), "plant", "site", verb.Request{By: "argocd", Force: true})
+				}
+				return v.Pause(t.Context(), "plant", "site", name == "pause")
+			})
+			require.NoError(t, err)
+			want := s.GatewaySync.DeepCopy()
+			want.Annotations = after.Annotations
+			if name == "resume" && len(after.Annotations) == 0 {
+				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
+			}
+			golden(t, "actions/"+output, want)
+			files++
+			tests.ActionTests = append(tests.ActionTests, actionTest{name, input, output})
+		}
+	}
+	golden(t, "actions/action_test.yaml", tests)
+	there, err := filepath.Glob(filepath.Join(folder, "actions", "testdata", "*.yaml"))
+	require.NoError(t, err)
+	assert.Len(t, there, files, "no file is left of an earlier test")
+}
+
+// Argo CD runs the same file in the modules test/argocd and test/argocd/v3.
+func TestActions(t *testing.T) {
+	var tests actionTests
+	read(t, "actions/action_test.yaml", &tests)
+	require.Len(t, tests.DiscoveryTests, len(fleets))
+	discovery := load(t, "actions/discovery.lua")
+	for _, c := range tests.DiscoveryTests {
+		obj := map[string]any{}
+		read(t, "actions/"+c.InputPath, &obj)
+		raw, err := discovery.run(obj, noon)
+		require.NoError(t, err)
+		found := map[string]menuRow{}
+		require.NoError(t, json.Unmarshal(raw, &found))
+		var rows []menuRow
+		for name, row := range found {
+			row.Name = name
+			rows = append(rows, row)
+		}
+		slices.SortFunc(rows, func(a, b menuRow) int { return cmp.Compare(a.Name, b.Name) })
+		assert.Equal(t, c.Result, rows, c.InputPath)
+	}
+	require.NotEmpty(t, tests.ActionTests)
+	for _, c := range tests.ActionTests {
+		var before, want v1alpha1.GatewaySync
+		read(t, "actions/"+c.InputPath, &before)
+		read(t, "actions/"+c.ExpectedOutputPath, &want)
+		after, err := action(t, c.Action).click(t, &before)
+		require.NoError(t, err)
+		assert.Equal(t, want.Annotations, after.Annotations, "%s of %s", c.Action, c.InputPath)
+	}
+}

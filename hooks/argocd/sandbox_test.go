@@ -1,0 +1,128 @@
+// Package argocd holds what Argo CD has to know of GatewaySyncs: when one is healthy, what may be done with one from its user
+// interface, and how it tells the receiver that it deployed something. The files are made for Argo CD, in the layout of its
+// own resource_customizations; Go runs them only in tests. Those enumerate, and start nothing at the same time: `make test`
+// runs them without the race detector, which would only make them slow.
+package argocd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
+	luajson "layeh.com/gopher-json"
+)
+
+// folder is where the scripts are.
+const folder = "resource_customizations/stoker.io/GatewaySync"
+
+// limit is ten times what Argo CD lets a script run: tests share a machine with others.
+const limit = 10 * time.Second
+
+// script is a compiled file of the folder.
+type script struct {
+	path  string
+	proto *lua.FunctionProto
+}
+
+func load(t testing.TB, path string) *script {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, path))
+	require.NoError(t, err)
+	state := lua.NewState(lua.Options{SkipOpenLibs: true})
+	defer state.Close()
+	f, err := state.LoadString(string(text))
+	require.NoError(t, err, path)
+	return &script{path, f.Proto}
+}
+
+// run runs a script on an object as Argo CD does: without the libraries string and math, of os only date and time, and those
+// only by require. It returns what the script returned as JSON.
+func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
+	state := lua.NewState(lua.Options{SkipOpenLibs: true, RegistrySize: 512, RegistryMaxSize: 256 * 20, RegistryGrowStep: 512})
+	defer state.Close()
+	for name, open := range map[string]lua.LGFunction{lua.LoadLibName: lua.OpenPackage, lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable} {
+		if err := state.CallByParam(lua.P{Fn: state.NewFunction(open), Protect: true}, lua.LString(name)); err != nil {
+			return nil, err
+		}
+	}
+	state.PreloadModule(lua.OsLibName, func(l *lua.LState) int {
+		l.Push(l.SetFuncs(l.NewTable(), map[string]lua.LGFunction{
+			"time": func(l *lua.LState) int { l.Push(lua.LNumber(now.Unix())); return 1 },
+			"date": func(l *lua.LState) int {
+				if format := l.CheckString(1); format != "!%Y-%m-%dT%H:%M:%S" {
+					l.RaiseError("no test knows the format %s", format)
+				}
+				l.Push(lua.LString(now.UTC().Format("2006-01-02T15:04:05")))
+				return 1
+			},
+		}))
+		return 1
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	state.SetContext(ctx)
+	state.SetGlobal("obj", value(state, obj))
+	state.Push(state.NewFunctionFromProto(s.proto))
+	if err := state.PCall(0, lua.MultRet, nil); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return luajson.Encode(state.Get(-1))
+}
+
+// value is JSON as a script sees it.
+func value(l *lua.LState, v any) lua.LValue {
+	switch v := v.(type) {
+	case bool:
+		return lua.LBool(v)
+	case float64:
+		return lua.LNumber(v)
+	case int64:
+		return lua.LNumber(v)
+	case string:
+		return lua.LString(v)
+	case []any:
+		list := l.CreateTable(len(v), 0)
+		for _, item := range v {
+			list.Append(value(l, item))
+		}
+		return list
+	case map[string]any:
+		table := l.CreateTable(0, len(v))
+		for key, item := range v {
+			table.RawSetString(key, value(l, item))
+		}
+		return table
+	}
+	return lua.LNil
+}
+
+// health is what Argo CD is told of an object.
+type health struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
+func (s *script) health(t testing.TB, obj map[string]any) health {
+	t.Helper()
+	raw, err := s.run(obj, time.Time{})
+	require.NoError(t, err)
+	var h health
+	require.NoError(t, json.Unmarshal(raw, &h), "%s", raw)
+	return h
+}
+
+// object is something as Argo CD reads it from the API server.
+func object(t testing.TB, v any) map[string]any {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	obj := map[string]any{}
+	require.NoError(t, json.Unmarshal(raw, &obj))
+	return obj
+}

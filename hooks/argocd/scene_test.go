@@ -1,0 +1,112 @@
+//go:build !race
+
+package argocd
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/agent/lead"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// scene is a fleet whose status the lead's own code writes, so that what is shown to the scripts is what there is.
+type scene struct {
+	t testing.TB
+	lead.Seen
+}
+
+// newScene is a GatewaySync that asks for main, and two gateways that run it.
+func newScene(t testing.TB) *scene {
+	gs := &v1alpha1.GatewaySync{}
+	gs.APIVersion, gs.Kind = "stoker.io/v1alpha1", "GatewaySync"
+	gs.Namespace, gs.Name, gs.UID, gs.Generation, gs.ResourceVersion = "plant", "site", "6f1b0c3e-0d4c-4d8e-9a55-0d3f3f1c2a10", 1, "41"
+	gs.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+	s := &scene{t: t, Seen: lead.Seen{GatewaySync: gs, Now: noon}}
+	s.Ref = lead.Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
+	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
+	for i := range 2 {
+		name := fmt.Sprintf("line-%d", i)
+		uid := types.UID("0d4c4d8e-0000-4000-8000-00000000000" + fmt.Sprint(i))
+		s.Pods = append(s.Pods, lead.Pod{Namespace: "plant", Name: name, UID: uid, ServiceAccount: "default", Agent: true,
+			Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
+		r := &v1alpha1.SyncReport{}
+		r.Name, r.Namespace = name, "plant"
+		r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: uid}}
+		r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", AgentVersion: "v1"}
+		s.Reports = append(s.Reports, r)
+		s.takes(i)
+	}
+	s.write()
+	return s
+}
+
+// takes makes a gateway run the target.
+func (s *scene) takes(i int) {
+	r := &s.Reports[i].Status
+	started := metav1.NewTime(s.Now.Add(-time.Minute))
+	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
+	r.Ref, r.Revision, r.Generation, r.Started, r.Duration, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, "1.2s", s.Target.RequestedAt
+}
+
+// stands makes a gateway say something else of the target.
+func (s *scene) stands(i int, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason, message string) {
+	s.takes(i)
+	r := &s.Reports[i].Status
+	r.Phase, r.Reason, r.Message, r.Commit = phase, reason, message, commitA
+}
+
+// asks sets annotations, as somebody does who asks for something.
+func (s *scene) asks(pairs ...string) {
+	s.GatewaySync = s.GatewaySync.DeepCopy()
+	if s.GatewaySync.Annotations == nil {
+		s.GatewaySync.Annotations = map[string]string{}
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		s.GatewaySync.Annotations[pairs[i]] = pairs[i+1]
+	}
+}
+
+// looks is the lead's look at git for what is wanted now.
+func (s *scene) looks(commit string, err error) {
+	s.t.Helper()
+	want, bad := v1alpha1.DesiredRef(s.GatewaySync, "")
+	require.NoError(s.t, bad)
+	s.Ref = lead.Ref{Looked: true, Desired: want, Err: err, Answered: want.RequestedAt}
+	if err == nil {
+		s.Target.Ref, s.Target.Commit, s.Target.RequestedAt, s.Target.Generation = want.Ref, commit, want.RequestedAt, s.GatewaySync.Generation
+		s.Target.Revision++
+	}
+}
+
+// edits is a new spec.
+func (s *scene) edits(change func(*v1alpha1.GatewaySyncSpec)) {
+	s.GatewaySync = s.GatewaySync.DeepCopy()
+	change(&s.GatewaySync.Spec)
+	s.GatewaySync.Generation++
+}
+
+// write writes the status as the lead does.
+func (s *scene) write() {
+	s.t.Helper()
+	raw, err := json.Marshal(lead.Summarise(s.Seen).Status)
+	require.NoError(s.t, err)
+	s.GatewaySync = s.GatewaySync.DeepCopy()
+	s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
+	require.NoError(s.t, json.Unmarshal(raw, &s.GatewaySync.Status))
+}
+
+func (s *scene) after(d time.Duration) { s.Now = s.Now.Add(d) }
+
+func failed(reason v1alpha1.Reason, message string) error {
+	return failure.New(reason, "%s", message)
+}

@@ -1,0 +1,162 @@
+//go:build !race
+
+package argocd
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// total is what must hold of any object at all: Argo CD shows an error of a script as health Unknown, which fails a sync.
+func total(t testing.TB, health, discovery *script, obj map[string]any) {
+	t.Helper()
+	h := health.health(t, obj)
+	require.Contains(t, []string{"Healthy", "Progressing", "Degraded", "Suspended"}, h.Status)
+	raw, err := discovery.run(obj, noon)
+	require.NoError(t, err)
+	var menu map[string]offer
+	require.NoError(t, json.Unmarshal(raw, &menu))
+	require.Len(t, menu, 4)
+}
+
+// distort replaces or removes one value somewhere in v.
+func (d dice) distort(v any) any {
+	switch inner := v.(type) {
+	case map[string]any:
+		if len(inner) > 0 && d.IntN(5) > 0 {
+			keys := make([]string, 0, len(inner))
+			for k := range inner {
+				keys = append(keys, k)
+			}
+			slices.Sort(keys)
+			k := pick(d, keys...)
+			inner[k] = d.distort(inner[k])
+			return inner
+		}
+	case []any:
+		if len(inner) > 0 && d.IntN(5) > 0 {
+			i := d.IntN(len(inner))
+			inner[i] = d.distort(inner[i])
+			return inner
+		}
+	}
+	return pick[any](d, nil, "", "text", 0.0, -1.5, 1e300, true, []any{}, []any{nil}, []any{"x", 1.0}, map[string]any{}, map[string]any{"1": "x"},
+		[]any{[]any{}}, strings.Repeat("é", 600), "a\x00b", "\U0010ffff")
+}
+
+func TestNoShapeOfAnObjectIsAnError(t *testing.T) {
+	t.Parallel()
+	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
+	for seed := range uint64(600) {
+		d := dice{rand.New(rand.NewPCG(seed, 10))}
+		obj := object(t, d.rolled())
+		for range 1 + d.IntN(4) {
+			distorted, ok := d.distort(obj).(map[string]any)
+			if ok {
+				obj = distorted
+			}
+		}
+		total(t, health, discovery, obj)
+	}
+	for _, obj := range []map[string]any{nil, {}, {"status": nil}, {"metadata": "x", "spec": 1.0, "status": []any{}}} {
+		total(t, health, discovery, obj)
+	}
+}
+
+func FuzzObject(f *testing.F) {
+	files, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
+	require.NoError(f, err)
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		require.NoError(f, err)
+		seed, err := yaml.YAMLToJSON(raw)
+		require.NoError(f, err)
+		f.Add(seed)
+	}
+	health, discovery := load(f, "health.lua"), load(f, "actions/discovery.lua")
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var obj map[string]any
+		if json.Unmarshal(raw, &obj) == nil {
+			total(t, health, discovery, obj)
+		}
+	})
+}
+
+// run fails where a script takes longer than Argo CD lets it.
+func TestTheLargestObjectsTakeNoLongerThanArgoCDWaits(t *testing.T) {
+	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
+	s := newScene(t)
+	s.GatewaySync.Status.DiscoveredGateways = nil
+	for i := range 2000 {
+		s.GatewaySync.Status.DiscoveredGateways = append(s.GatewaySync.Status.DiscoveredGateways,
+			v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("line-%04d", i), SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commitA})
+	}
+	s.GatewaySync.Status.GatewaysReady = "2500/2500"
+	ref := strings.Repeat("é/", 127) + "x"
+	s.GatewaySync.Status.Target.Ref = ref
+	s.asks(v1alpha1.AnnotationRequestedRef, ref)
+	total(t, health, discovery, object(t, s.GatewaySync))
+	assert.Equal(t, "2500 of 2500 gateways run "+ref+" at aaaaaaa", health.health(t, object(t, s.GatewaySync)).Message)
+	long := strings.Repeat("x", 200_000)
+	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedAt} {
+		s.asks(name, long)
+		total(t, health, discovery, object(t, s.GatewaySync))
+	}
+}
+
+// Each script stands alone in Argo CD's ConfigMap, so that what they have in common is written more than once.
+func TestWhatScriptsHaveInCommonIsTheSameText(t *testing.T) {
+	part := func(file, name string) string {
+		raw, err := os.ReadFile(filepath.Join(folder, file))
+		require.NoError(t, err)
+		_, after, found := strings.Cut(string(raw), "-- "+name+": begin\n")
+		require.True(t, found, "%s has no part %s", file, name)
+		text, _, found := strings.Cut(after, "-- "+name+": end\n")
+		require.True(t, found)
+		return text
+	}
+	for name, files := range map[string][]string{
+		"desired ref": {"health.lua", "actions/discovery.lua", "actions/rollback/action.lua"},
+		"rollback":    {"actions/discovery.lua", "actions/rollback/action.lua"},
+		"stamp":       {"actions/force-sync/action.lua", "actions/rollback/action.lua"},
+	} {
+		for _, file := range files[1:] {
+			assert.Equal(t, part(files[0], name), part(file, name), "%s of %s", name, file)
+		}
+	}
+}
+
+// Reasons that are added later must not be forgotten in the script.
+func TestTheScriptKnowsTheClassOfEveryReason(t *testing.T) {
+	health := load(t, "health.lua")
+	for _, info := range v1alpha1.Reasons {
+		s := newScene(t)
+		phase := v1alpha1.GatewayError
+		if info.Class == v1alpha1.ClassHeld {
+			phase = v1alpha1.GatewayHeld
+		}
+		s.stands(1, phase, info.Reason, "as it is")
+		s.write()
+		want := map[v1alpha1.Class]string{v1alpha1.ClassStalled: "Degraded", v1alpha1.ClassHeld: "Suspended"}[info.Class]
+		switch {
+		case info.Reason == v1alpha1.ReasonGateClosed, info.Reason == v1alpha1.ReasonNoConfigAccess, want == "":
+			want = "Progressing"
+		}
+		if info.Reason == v1alpha1.ReasonPaused {
+			want = "Healthy"
+		}
+		assert.Equal(t, want, health.health(t, object(t, s.GatewaySync)).Status, info.Reason)
+	}
+}

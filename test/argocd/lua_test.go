@@ -1,0 +1,157 @@
+// Package argocd holds hooks/argocd and examples/argocd to Argo CD's own code. v3 holds the same tests for Argo CD 3.
+package argocd
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/argoproj/argo-cd/v2/pkg/apis/application/v1alpha1"
+	"github.com/argoproj/argo-cd/v2/util/lua"
+	"github.com/argoproj/gitops-engine/pkg/health"
+	jsonpatch "github.com/evanphx/json-patch"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root    = "../.."
+	scripts = root + "/hooks/argocd/resource_customizations/stoker.io/GatewaySync"
+)
+
+// argoCD is Argo CD whose argocd-cm has what is shipped for it.
+func argoCD(t *testing.T) lua.VM {
+	t.Helper()
+	var cm struct{ Data map[string]string }
+	read(t, root+"/kustomize/components/argocd/argocd-cm.yaml", &cm)
+	return lua.VM{ResourceOverrides: map[string]v1alpha1.ResourceOverride{"stoker.io/GatewaySync": {
+		HealthLua: cm.Data["resource.customizations.health.stoker.io_GatewaySync"],
+		Actions:   cm.Data["resource.customizations.actions.stoker.io_GatewaySync"],
+	}}}
+}
+
+func TestHealth(t *testing.T) {
+	vm := argoCD(t)
+	var tests struct {
+		Tests []struct {
+			InputPath    string
+			HealthStatus health.HealthStatus
+		}
+	}
+	read(t, scripts+"/health_test.yaml", &tests)
+	require.NotEmpty(t, tests.Tests)
+	for _, c := range tests.Tests {
+		obj := object(t, scripts+"/"+c.InputPath)
+		script, open, err := vm.GetHealthScript(obj)
+		require.NoError(t, err)
+		require.False(t, open, "scripts of argocd-cm have no string and no math")
+		got, err := vm.ExecuteHealthLua(obj, script)
+		require.NoError(t, err, c.InputPath)
+		assert.Equal(t, &c.HealthStatus, got, c.InputPath)
+	}
+}
+
+func TestDiscovery(t *testing.T) {
+	vm := argoCD(t)
+	var tests struct {
+		DiscoveryTests []struct {
+			InputPath string
+			Result    []v1alpha1.ResourceAction
+		}
+	}
+	read(t, scripts+"/actions/action_test.yaml", &tests)
+	require.NotEmpty(t, tests.DiscoveryTests)
+	for _, c := range tests.DiscoveryTests {
+		obj := object(t, scripts+"/actions/"+c.InputPath)
+		script, err := vm.GetResourceActionDiscovery(obj)
+		require.NoError(t, err)
+		got, err := vm.ExecuteResourceActionDiscovery(obj, script)
+		require.NoError(t, err, c.InputPath)
+		assert.ElementsMatch(t, c.Result, got, c.InputPath)
+	}
+}
+
+func TestActions(t *testing.T) {
+	vm := argoCD(t)
+	var tests struct {
+		ActionTests []struct{ Action, InputPath, ExpectedOutputPath string }
+	}
+	read(t, scripts+"/actions/action_test.yaml", &tests)
+	require.NotEmpty(t, tests.ActionTests)
+	for _, c := range tests.ActionTests {
+		name := c.Action + " of " + c.InputPath
+		obj := object(t, scripts+"/actions/"+c.InputPath)
+		action, err := vm.GetResourceAction(obj, c.Action)
+		require.NoError(t, err, name)
+		impacted, err := vm.ExecuteResourceAction(obj, action.ActionLua)
+		require.NoError(t, err, name)
+		require.Len(t, impacted, 1)
+		require.Equal(t, lua.PatchOperation, impacted[0].K8SOperation)
+		want := object(t, scripts+"/actions/"+c.ExpectedOutputPath)
+		got := impacted[0].UnstructuredObj
+		assert.Equal(t, timeless(t, patch(t, obj, want), false), timeless(t, patch(t, obj, got), true), name)
+	}
+}
+
+func TestARollbackWithNothingToGoBackToSaysSo(t *testing.T) {
+	vm := argoCD(t)
+	obj := object(t, scripts+"/actions/testdata/new.yaml")
+	action, err := vm.GetResourceAction(obj, "rollback")
+	require.NoError(t, err)
+	_, err = vm.ExecuteResourceAction(obj, action.ActionLua)
+	require.ErrorContains(t, err, "no commit has run on all its gateways yet")
+}
+
+// patch is what argocd-server sends.
+func patch(t *testing.T, before, after *unstructured.Unstructured) string {
+	t.Helper()
+	a, err := before.MarshalJSON()
+	require.NoError(t, err)
+	b, err := after.MarshalJSON()
+	require.NoError(t, err)
+	p, err := jsonpatch.CreateMergePatch(a, b)
+	require.NoError(t, err)
+	var parts map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(p, &parts))
+	assert.NotContains(t, parts, "spec", "an action leaves the spec")
+	assert.NotContains(t, parts, "status", "an action leaves the status")
+	return string(p)
+}
+
+var stamp = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.000000041Z`)
+
+// timeless is a patch without the times in it. Of this very run they are now, with the object's version behind the second.
+func timeless(t *testing.T, patch string, now bool) string {
+	t.Helper()
+	return stamp.ReplaceAllStringFunc(patch, func(text string) string {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		require.NoError(t, err)
+		if now {
+			assert.WithinDuration(t, time.Now(), at, time.Minute)
+		}
+		return "NOW"
+	})
+}
+
+func object(t *testing.T, path string) *unstructured.Unstructured {
+	t.Helper()
+	obj := &unstructured.Unstructured{}
+	raw, err := os.ReadFile(filepath.FromSlash(path))
+	require.NoError(t, err)
+	raw, err = yaml.YAMLToJSON(raw)
+	require.NoError(t, err)
+	require.NoError(t, obj.UnmarshalJSON(raw), path) // whole numbers are int64, as argocd-server has them
+	return obj
+}
+
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.FromSlash(path))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(raw, into), path)
+}

@@ -1,0 +1,97 @@
+package argocd
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/argoproj/gitops-engine/pkg/sync/common"
+	"github.com/argoproj/gitops-engine/pkg/sync/hook"
+	"github.com/argoproj/gitops-engine/pkg/sync/syncwaves"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// examples are the objects of examples/argocd by folder. Templates of charts are no objects, and left out.
+func examples(t *testing.T) map[string][]*unstructured.Unstructured {
+	t.Helper()
+	found := map[string][]*unstructured.Unstructured{}
+	err := filepath.WalkDir(root+"/examples/argocd", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil || bytes.Contains(raw, []byte("{{")) {
+			return err
+		}
+		for _, doc := range strings.Split(string(raw), "\n---\n") {
+			obj := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(doc), &obj.Object); err != nil {
+				return err
+			}
+			if obj.GetKind() != "" {
+				found[filepath.Dir(path)] = append(found[filepath.Dir(path)], obj)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}
+
+func TestArgoCDUnderstandsEveryHookAndWaveOfTheExamples(t *testing.T) {
+	for dir, objects := range examples(t) {
+		for _, obj := range objects {
+			name := dir + ": " + obj.GetKind() + " " + obj.GetName() + obj.GetGenerateName()
+			notes := obj.GetAnnotations()
+			if text, there := notes[common.AnnotationSyncWave]; there {
+				assert.Equal(t, text, strconv.Itoa(syncwaves.Wave(obj)), "%s: a wave that is no number counts as 0", name)
+			}
+			text, isHook := notes[common.AnnotationKeyHook]
+			assert.Equal(t, isHook, hook.IsHook(obj), name)
+			if !isHook {
+				assert.Empty(t, obj.GetGenerateName(), "%s: only hooks may have generateName", name)
+				continue
+			}
+			assert.Len(t, hook.Types(obj), len(strings.Split(text, ",")), "%s: Argo CD drops words that it does not know: %s", name, text)
+			policies := hook.DeletePolicies(obj)
+			assert.Len(t, policies, len(strings.Split(notes[common.AnnotationKeyHookDeletePolicy], ",")), name)
+			generated := obj.GetGenerateName() != ""
+			assert.NotEqual(t, generated, slices.Contains(policies, common.HookDeletePolicyBeforeHookCreation),
+				"%s: with generateName no sync would find the hook of the one before it; with a fixed name the next one would be in its way", name)
+			if generated {
+				assert.Subset(t, policies, []common.HookDeletePolicy{common.HookDeletePolicyHookSucceeded, common.HookDeletePolicyHookFailed}, "%s: nothing else takes it away", name)
+			}
+		}
+	}
+}
+
+// Argo CD waits for a wave before it begins with the next.
+func TestTheGatewaySyncOfAnExampleComesBeforeItsGateways(t *testing.T) {
+	for _, name := range []string{"plain", "kustomize"} {
+		phases := map[common.HookType]int{}
+		found := map[string]int{}
+		for _, obj := range examples(t)[filepath.Clean(root+"/examples/argocd/"+name)] {
+			if !hook.IsHook(obj) {
+				found[obj.GetKind()] = syncwaves.Wave(obj)
+				continue
+			}
+			for _, phase := range hook.Types(obj) {
+				if obj.GetKind() == "Job" {
+					phases[phase]++
+				}
+			}
+		}
+		assert.Equal(t, map[common.HookType]int{common.HookTypePreSync: 1, common.HookTypePostSync: 1, common.HookTypeSyncFail: 1}, phases, name)
+		require.Contains(t, found, "GatewaySync", name)
+		require.Contains(t, found, "StatefulSet", name)
+		assert.Less(t, found["GatewaySync"], found["StatefulSet"], name)
+	}
+}
