@@ -1,0 +1,254 @@
+package kargo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/expr-lang/expr"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/yaml"
+)
+
+// What of Argo Rollouts' kinds our templates are made of. Unknown fields are errors.
+type (
+	argument struct {
+		Name      string  `json:"name"`
+		Value     *string `json:"value,omitempty"`
+		ValueFrom *struct {
+			SecretKeyRef struct {
+				Name string `json:"name"`
+				Key  string `json:"key"`
+			} `json:"secretKeyRef"`
+		} `json:"valueFrom,omitempty"`
+	}
+	web struct {
+		URL            string `json:"url"`
+		TimeoutSeconds int64  `json:"timeoutSeconds,omitempty"`
+		JSONPath       string `json:"jsonPath,omitempty"`
+		Headers        []struct {
+			Key   string `json:"key"`
+			Value string `json:"value"`
+		} `json:"headers,omitempty"`
+	}
+	metric struct {
+		Name                  string `json:"name"`
+		Interval              string `json:"interval,omitempty"`
+		Count                 int    `json:"count,omitempty"`
+		SuccessCondition      string `json:"successCondition,omitempty"`
+		FailureCondition      string `json:"failureCondition,omitempty"`
+		FailureLimit          int    `json:"failureLimit,omitempty"`
+		InconclusiveLimit     int    `json:"inconclusiveLimit,omitempty"`
+		ConsecutiveErrorLimit *int   `json:"consecutiveErrorLimit,omitempty"`
+		Provider              struct {
+			Web *web `json:"web,omitempty"`
+			Job *struct {
+				Spec batchv1.JobSpec `json:"spec"`
+			} `json:"job,omitempty"`
+		} `json:"provider"`
+	}
+	analysis struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels,omitempty"`
+		} `json:"metadata"`
+		Spec struct {
+			Args    []argument `json:"args"`
+			Metrics []metric   `json:"metrics"`
+		} `json:"spec"`
+	}
+)
+
+var placeholder = regexp.MustCompile(`\{\{\s*args\.([\w-]+)\s*\}\}`)
+
+// analyse reads a template and puts in the arguments, as an AnalysisRun gets them from a Stage.
+func analyse(t *testing.T, name string, set map[string]string) (analysis, error) {
+	t.Helper()
+	b, err := os.ReadFile("analysis/" + name + ".yaml")
+	require.NoError(t, err)
+	var template, run analysis
+	require.NoError(t, yaml.UnmarshalStrict(b, &template))
+	values := map[string]string{}
+	for _, a := range template.Spec.Args {
+		value, given := set[a.Name]
+		switch {
+		case given:
+		case a.Value != nil:
+			value = *a.Value
+		case a.ValueFrom != nil:
+			value = "s3cret"
+		default:
+			return analysis{}, fmt.Errorf("args.%s was not resolved", a.Name)
+		}
+		values[a.Name] = value
+	}
+	missing := ""
+	text := placeholder.ReplaceAllStringFunc(string(b), func(m string) string {
+		name := placeholder.FindStringSubmatch(m)[1]
+		value, known := values[name]
+		if !known {
+			missing = name
+		}
+		quoted := strconv.Quote(value)
+		return quoted[1 : len(quoted)-1]
+	})
+	if missing != "" {
+		return analysis{}, fmt.Errorf("args.%s was not resolved", missing)
+	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(text), &run))
+	return run, nil
+}
+
+// verify is an AnalysisRun with the web provider: the phase at its end. Its clock is a thousand times faster.
+func (m metric) verify(ctx context.Context) (phase string, looks int, err error) {
+	interval, err := time.ParseDuration(m.Interval)
+	if err != nil {
+		return "", 0, err
+	}
+	var count, failures, inconclusive, errs int
+	limit := 4
+	if m.ConsecutiveErrorLimit != nil {
+		limit = *m.ConsecutiveErrorLimit
+	}
+	for {
+		looks++
+		outcome, err := m.measure(ctx)
+		if err == nil {
+			errs, count = 0, count+1
+		}
+		switch {
+		case err != nil:
+			if errs++; errs > limit {
+				return "Error", looks, nil
+			}
+		case outcome == failed:
+			if failures++; failures > m.FailureLimit {
+				return failed, looks, nil
+			}
+		case outcome == "Inconclusive":
+			if inconclusive++; inconclusive > m.InconclusiveLimit {
+				return "Inconclusive", looks, nil
+			}
+		}
+		if count >= m.Count {
+			return "Successful", looks, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", looks, ctx.Err()
+		case <-time.After(interval / 1000):
+		}
+	}
+}
+
+func (m metric) measure(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.Provider.Web.URL, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, h := range m.Provider.Web.Headers {
+		req.Header.Set(h.Key, h.Value)
+	}
+	answer, err := (&http.Client{Timeout: time.Duration(m.Provider.Web.TimeoutSeconds) * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode/100 != 2 {
+		return "", errors.Join(err, fmt.Errorf("received non 2xx response code: %d", answer.StatusCode))
+	}
+	var data any
+	if err := json.Unmarshal(b, &data); err != nil {
+		return "", err
+	}
+	path := jsonpath.New("metric")
+	if err := path.Parse(m.Provider.Web.JSONPath); err != nil {
+		return "", err
+	}
+	var found bytes.Buffer
+	if err := path.Execute(&found, data); err != nil {
+		return "", err
+	}
+	env := map[string]any{"result": found.String()}
+	for _, c := range []struct{ code, outcome string }{{m.FailureCondition, failed}, {m.SuccessCondition, "Successful"}} {
+		v, err := expr.Eval(c.code, env)
+		if err != nil {
+			return "", err
+		}
+		if v == true {
+			return c.outcome, nil
+		}
+	}
+	return "Inconclusive", nil
+}
+
+func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
+	t.Parallel()
+	yes, busy, broken := phase("Succeeded", ""), phase("Progressing", ""), answer{502, "text/html", "bad gateway"}
+	for _, c := range []struct {
+		name  string
+		get   func(int) answer
+		want  string
+		looks int
+	}{
+		{"all is well", always(yes), "Successful", 4},
+		{"one gateway restarts", then(yes, busy, yes), "Successful", 4},
+		{"not there yet", always(busy), "Inconclusive", 2},
+		{"one that failed", then(yes, yes, phase("Failed", "")), failed, 3},
+		{"another ref", always(phase("Superseded", "")), failed, 1},
+		{"a receiver that restarts", then(yes, answer{}, broken, yes), "Successful", 6},
+		{"a wrong secret", always(says(401, `{"message": "no"}`)), "Error", 3},
+		{"no answer of the receiver", always(says(200, `{}`)), "Error", 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, nil, c.get)
+			run, err := analyse(t, "stoker-status", map[string]string{"namespace": "plant", "gatewaysync": "site", "ref": "v1.0.0%2Bb1", "receiver": s.URL})
+			require.NoError(t, err)
+			require.Len(t, run.Spec.Metrics, 1)
+			phase, looks, err := run.Spec.Metrics[0].verify(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, c.want, phase)
+			assert.Equal(t, c.looks, looks)
+			_, _, requests := s.seen()
+			assert.Equal(t, "v1.0.0+b1", requests[0].URL.Query().Get("ref"))
+			assert.Equal(t, "Bearer s3cret", requests[0].Header.Get("Authorization"))
+		})
+	}
+	_, err := analyse(t, "stoker-status", nil)
+	require.Error(t, err, "an argument without a value")
+}
+
+func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
+	t.Parallel()
+	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": "plant", "gatewaysync": "site", "ref": "1.10", "image": "hooks:1"})
+	require.NoError(t, err)
+	assert.Equal(t, "ClusterAnalysisTemplate", run.Kind)
+	spec := run.Spec.Metrics[0].Provider.Job.Spec
+	pod := spec.Template.Spec
+	assert.Equal(t, []string{"wait", "site", "--namespace", "plant", "--ref", "1.10", "--timeout", "10m"}, pod.Containers[0].Args)
+	assert.Equal(t, "stoker-hooks", pod.ServiceAccountName)
+	require.NotNil(t, pod.AutomountServiceAccountToken, "an account may keep its token from pods")
+	assert.True(t, *pod.AutomountServiceAccountToken)
+	wait, err := time.ParseDuration(pod.Containers[0].Args[7])
+	require.NoError(t, err)
+	assert.Greater(t, float64(*spec.ActiveDeadlineSeconds), wait.Seconds()*float64(*spec.BackoffLimit+1), "no try is cut short")
+	text, err := yaml.Marshal(run)
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), "{{args")
+}

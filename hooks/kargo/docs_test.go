@@ -1,0 +1,159 @@
+package kargo
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/document"
+)
+
+const page = "../../docs/kargo.md"
+
+// section is a heading's part of the document, down to the next heading of its level or above.
+func section(t *testing.T, heading string) string {
+	t.Helper()
+	b, err := os.ReadFile(page)
+	require.NoError(t, err)
+	level, _, _ := strings.Cut(heading, " ")
+	_, rest, found := strings.Cut(string(b), "\n"+heading+"\n")
+	require.True(t, found, heading)
+	for i := 1; i <= len(level); i++ {
+		rest, _, _ = strings.Cut(rest, "\n"+strings.Repeat("#", i)+" ")
+	}
+	return rest
+}
+
+var row = regexp.MustCompile("(?m)^\\| (`[^|]*) \\|([^|]*)\\|[^|]*\\|$")
+
+// listed is a table of the document: names, and their defaults.
+func listed(table string) []string {
+	var list []string
+	for _, m := range row.FindAllStringSubmatch(table, -1) {
+		for name := range strings.SplitSeq(m[1], ", ") {
+			list = append(list, strings.Trim(name, "`")+"="+strings.Trim(strings.TrimSpace(m[2]), "`"))
+		}
+	}
+	return list
+}
+
+func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
+	t.Parallel()
+	for name, one := range tasks(t) {
+		var want []string
+		for _, v := range one.Spec.Vars {
+			want = append(want, v.Name+"="+v.Value)
+		}
+		_, table, _ := strings.Cut(section(t, "## The task "+name), "| var | default | |")
+		table, _, _ = strings.Cut(table, "\n\n")
+		assert.Equal(t, want, listed(table), name)
+	}
+	for _, name := range []string{"stoker-status", "stoker-wait"} {
+		b, err := os.ReadFile("analysis/" + name + ".yaml")
+		require.NoError(t, err)
+		var one analysis
+		require.NoError(t, yaml.UnmarshalStrict(b, &one))
+		var want []string
+		for _, a := range one.Spec.Args {
+			value := ""
+			switch {
+			case a.Value != nil:
+				value = *a.Value
+			case a.ValueFrom != nil:
+				value = fmt.Sprintf("key `%s` of the Secret `%s", a.ValueFrom.SecretKeyRef.Key, a.ValueFrom.SecretKeyRef.Name)
+			}
+			want = append(want, a.Name+"="+value)
+		}
+		_, table, _ := strings.Cut(section(t, "## Verification"), "| argument of `"+name+"` | default | |")
+		table, _, _ = strings.Cut(table, "\n\n")
+		assert.Equal(t, want, listed(table), name)
+	}
+}
+
+func TestWhatTheDocumentQuotesIsSaid(t *testing.T) {
+	t.Parallel()
+	text := section(t, "## When it does not work")
+	b, err := os.ReadFile("stoker-request.yaml")
+	require.NoError(t, err)
+	for _, said := range []string{"no answer of the receiver; look at the var receiver", "is not a string, or empty"} {
+		assert.Contains(t, text, said)
+		assert.Contains(t, string(b), said)
+	}
+	steps := section(t, "## The task stoker-request")
+	for _, s := range readTask(t, "stoker-request.yaml").Spec.Steps {
+		assert.Contains(t, steps, "| `"+s.As+"` |")
+	}
+}
+
+var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// The snippets are parts of a Stage that Kargo takes.
+func TestTheDocumentsStepsArePromotions(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"stoker-request", "stoker-argocd"} {
+		snippet := fenced.FindStringSubmatch(section(t, "## The task "+name))
+		require.NotNil(t, snippet)
+		var part struct{ Steps []step }
+		require.NoError(t, yaml.UnmarshalStrict([]byte(snippet[1]), &part), name)
+		p := &promotion{steps: part.Steps}
+		require.NoError(t, p.inflate(tasks(t)))
+		assert.Len(t, p.steps, len(tasks(t)[name].Spec.Steps))
+	}
+	var part struct{ Verification verification }
+	require.NoError(t, yaml.UnmarshalStrict([]byte(fenced.FindStringSubmatch(section(t, "## Verification"))[1]), &part))
+	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the example's")
+}
+
+// Every command is run as it is written, in the order of a reader who takes the example first. Kargo's and Rollouts' kinds
+// are those of testdata; Kargo would make the Project's namespace.
+func TestTheDocumentsCommandsRun(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	c := kubetest.Control(t)
+	c.Apply(t, "testdata/crds.yaml")
+	c.Apply(t, "../../kustomize/base/user-roles.yaml")
+	cache, err := build.Open(build.Cache{})
+	require.NoError(t, err)
+	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(programs, "kubectl")}, "KUBECONFIG="+c.Kubeconfig())
+	var said, typed []string
+	enter := func(line string) { said, typed = append(said, shell.Type(t, line)), append(typed, line) }
+
+	// What is there before: the Project's namespace is made by Kargo, the Application by whoever has one.
+	enter("kubectl create namespace argocd")
+	enter("kubectl apply -f - <<'E'\n" + anApplication + "E")
+	for c := range lines.Of("examples/kargo/README.md") {
+		if strings.Contains(c.Text, "examples/kargo/pipeline.yaml") {
+			enter("kubectl create namespace ignition")
+		}
+		enter(c.Text)
+	}
+	for c := range lines.Of("docs/kargo.md") {
+		if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
+			assert.Contains(t, typed, c.Text, "the example says the same")
+			continue
+		}
+		enter(c.Text)
+	}
+	for _, name := range []string{"clusterpromotiontask.kargo.akuity.io/stoker-request", "clusterpromotiontask.kargo.akuity.io/stoker-argocd",
+		"clusteranalysistemplate.argoproj.io/stoker-status", "clusteranalysistemplate.argoproj.io/stoker-wait",
+		"stage.kargo.akuity.io/prod", "gatewaysync.stoker.io/line-prod", "secret/stoker-webhook", "rolebinding.rbac.authorization.k8s.io/kargo-verification"} {
+		assert.Contains(t, strings.Join(said, ""), name+" created")
+	}
+}
+
+const anApplication = `apiVersion: argoproj.io/v1alpha1
+kind: Application
+metadata: {name: line, namespace: argocd}
+spec: {}
+`

@@ -1,0 +1,299 @@
+package kargo
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/test/fleet/door"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// line is a plant with the real receiver in front of it.
+type line struct {
+	*plant.Plant
+	t        *testing.T
+	receiver *httptest.Server
+	promoted int // how many promotions were made: their names sort
+	mu       sync.Mutex
+	posts    int
+	gets     int
+}
+
+func newLine(t *testing.T, p *plant.Plant) *line {
+	t.Helper()
+	to, err := url.Parse(door.Open(t, p).URL)
+	require.NoError(t, err)
+	l := &line{Plant: p, t: t}
+	through := httputil.NewSingleHostReverseProxy(to)
+	l.receiver = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		if r.Method == http.MethodPost {
+			l.posts++
+		} else {
+			l.gets++
+		}
+		l.mu.Unlock()
+		through.ServeHTTP(w, r)
+	}))
+	t.Cleanup(l.receiver.Close)
+	return l
+}
+
+// counts are the requests since it was asked last.
+func (l *line) counts() (posts, gets int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	posts, gets = l.posts, l.gets
+	l.posts, l.gets = 0, 0
+	return posts, gets
+}
+
+// promotion is the next one, of a tag.
+func (l *line) promotion(tag string, vars ...variable) *promotion {
+	l.t.Helper()
+	l.promoted++
+	p := promote(l.t, "stoker-request", append([]variable{
+		{"receiver", l.receiver.URL}, {"namespace", l.Namespace}, {"gatewaysync", l.Name}, {"timeout", "80s"},
+		{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
+	}, vars...)...)
+	p.name = fmt.Sprintf("test.01m7vmb2qdrn90aaqkkr%06d.51f97f6", l.promoted)
+	p.scale = 50
+	p.commits[0].Tag = tag
+	p.secrets["stoker-webhook"]["token"] = door.Token
+	return p
+}
+
+// run carries it out and asserts its end; where it failed, what it says.
+func (l *line) run(p *promotion, phase, says string) {
+	l.t.Helper()
+	require.NoError(l.t, p.run(l.t.Context(), nil))
+	require.Equal(l.t, phase, p.phase, p.message)
+	assert.Contains(l.t, p.message, says)
+}
+
+func (l *line) titles(want string) {
+	l.t.Helper()
+	for _, g := range l.Gateways() {
+		assert.Equal(l.t, want, g.Title())
+	}
+}
+
+// requests are the annotations that ask for something.
+func (l *line) requests() map[string]string { return l.GatewaySync().Annotations }
+
+func (l *line) patch(patch string) {
+	l.t.Helper()
+	_, err := kube.GatewaySyncs(l.Kube.Dynamic, l.Namespace).Patch(l.t.Context(), l.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "test"})
+	require.NoError(l.t, err)
+}
+
+// P5, R3, R4: promotions with the real receiver, a real API server, and agents that do the work.
+func TestPromotionsReachAFleet(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, plant.New(t, 2, door.Locked))
+	l.Start()
+	l.Tag("v1.0.0", l.First)
+	second := l.Push("second")
+	l.Tag("1.10", second)
+	l.Converges("second", second)
+
+	// A tag that looks like a number arrives as it is.
+	p := l.promotion("v1.0.0")
+	l.run(p, succeeded, "")
+	l.titles("first")
+	assert.Equal(t, l.First, p.state["stoker"].(map[string]any)["commit"])
+	old := p.name
+	p = l.promotion("1.10")
+	l.run(p, succeeded, "")
+	l.titles("second")
+	assert.Equal(t, "1.10", l.requests()[v1alpha1.AnnotationRequestedRef])
+	assert.Equal(t, "kargo", l.requests()[v1alpha1.AnnotationRequestedBy])
+	assert.Equal(t, map[string]any{"ref": "1.10", "commit": second, "gateways": 2.0, "message": p.state["stoker"].(map[string]any)["message"]}, p.state["stoker"])
+
+	// The controller starts anew while it waits: the same request again, and nothing happens a second time.
+	l.counts()
+	p = l.promotion("v1.0.0")
+	var asked map[string]string
+	require.NoError(t, p.run(t.Context(), func(visit int) {
+		if visit == 1 {
+			asked = l.requests()
+			p.restart()
+		}
+	}))
+	require.Equal(t, succeeded, p.phase, p.message)
+	posts, _ := l.counts()
+	assert.Equal(t, 2, posts)
+	require.NotEmpty(t, asked)
+	assert.Equal(t, asked, l.requests(), "the repeat wrote nothing")
+	l.titles("first")
+
+	// An old promotion that comes late overwrites nothing.
+	late := l.promotion("1.10")
+	late.name = old
+	before := l.requests()
+	l.run(late, errored, "is older than")
+	posts, gets := l.counts()
+	assert.Equal(t, []int{1, 0}, []int{posts, gets})
+	assert.Equal(t, before, l.requests())
+
+	// A wrong secret ends it at once.
+	p = l.promotion("1.10")
+	p.secrets["stoker-webhook"]["token"] = "wrong"
+	l.run(p, errored, "compare key token of Secret stoker-webhook")
+	posts, gets = l.counts()
+	assert.Equal(t, []int{1, 0}, []int{posts, gets}, "it is not asked again")
+	assert.Equal(t, before, l.requests())
+
+	// So does an object that is not there.
+	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), errored, "unrecoverable")
+	l.titles("first")
+}
+
+// P4: a promotion that cannot succeed, or that is overtaken, ends with the reason, and the gateways stay.
+func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, plant.New(t, 1, door.Locked))
+	l.Start()
+	l.Tag("v1.0.0", l.First)
+	l.Converges("first", l.First)
+	l.run(l.promotion("v9.9.9"), errored, "RefNotFound")
+	l.titles("first")
+	l.Tag("v1.1.0", l.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `})))
+	l.run(l.promotion("v1.1.0"), errored, "ConfigSyntaxError")
+	l.titles("first")
+
+	// A newer promotion while an older one waits: the older one learns it, the newer one counts.
+	l.Push("third")
+	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
+	p, newer := l.promotion("v1.0.0"), l.promotion("main")
+	require.NoError(t, p.run(t.Context(), func(visit int) {
+		if visit == 2 {
+			newer.visit(t.Context())
+		}
+	}))
+	assert.Equal(t, errored, p.phase)
+	assert.Contains(t, p.message, "no longer v1.0.0")
+	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
+	l.run(newer, succeeded, "")
+	l.titles("third")
+}
+
+// What git says later wins, over a promotion that waits as well; nobody clears anything.
+func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, plant.New(t, 1, door.Locked))
+	l.Start()
+	l.Tag("v1.0.0", l.First)
+	second := l.Push("second")
+	l.Tag("1.10", second)
+	l.Converges("second", second)
+
+	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
+	p := l.promotion("v1.0.0")
+	require.NoError(t, p.run(t.Context(), func(visit int) {
+		if visit == 2 {
+			l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}},"spec":{"git":{"ref":"1.10"}}}`)
+		}
+	}))
+	assert.Equal(t, errored, p.phase)
+	assert.Contains(t, p.message, "spec.git.ref says so")
+	l.Eventually("the spec counts", func() bool { return l.Status().Target != nil && l.Status().Target.Ref == "1.10" })
+	l.patch(`{"spec":{"git":{"ref":"main"}}}`)
+	l.Eventually("what was asked for does not come back", func() bool { return l.Status().Target.Ref == "main" })
+	l.Converges("second", second)
+	assert.Equal(t, "v1.0.0", l.requests()[v1alpha1.AnnotationRequestedRef], "it stands there, and counts for nothing")
+
+	// Git first, then ask: what somebody asked for by hand stays in force while the spec does not change, and a promotion of
+	// what the spec says ends it.
+	for range 2 {
+		_, err := verb.NewSetter(l.Kube.Dynamic, nil).Ask(t.Context(), l.Namespace, l.Name, verb.Request{Ref: "1.10", By: "cli"})
+		require.NoError(t, err)
+		l.Converges("second", second)
+		p := l.promotion("v1.0.0")
+		p.steps = append(l.git(p), p.steps...)
+		l.run(p, succeeded, "")
+		l.titles("first")
+		assert.Equal(t, "v1.0.0", l.GatewaySync().Spec.Git.Ref)
+	}
+}
+
+// git are the steps of the task stoker-argocd in a promotion, with what Kargo's steps and Argo CD would do: what is written
+// into the file becomes the spec.
+func (l *line) git(p *promotion) []step {
+	l.t.Helper()
+	first := promote(l.t, "stoker-argocd", variable{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
+		variable{"repoURL", "https://git.example.com/deploy.git"}, variable{"path", "gatewaysync.yaml"}, variable{"application", "line"})
+	for i := range first.steps {
+		first.steps[i].As = strings.Replace(first.steps[i].As, "stoker::", "git::", 1)
+	}
+	pushed := map[string]any{"commit": "2222222222222222222222222222222222222222"}
+	nothing := func(map[string]any) (map[string]any, error) { return pushed, nil }
+	var patch string
+	p.others = map[string]func(map[string]any) (map[string]any, error){
+		"git-clone": nothing, "git-commit": nothing, "git-push": nothing,
+		"yaml-update": func(config map[string]any) (map[string]any, error) {
+			set := config["updates"].([]any)[0].(map[string]any)
+			value := set["value"]
+			for _, key := range slices.Backward(strings.Split(set["key"].(string), ".")) {
+				value = map[string]any{key: value}
+			}
+			b, err := json.Marshal(value)
+			patch = string(b)
+			return nil, err
+		},
+		"argocd-update": func(map[string]any) (map[string]any, error) { l.patch(patch); return nil, nil },
+	}
+	return first.steps
+}
+
+// Gateways that wait for a person: the promotion ends when its own time is over, and says for what it waited.
+func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, plant.New(t, 1, door.Locked))
+	l.Start()
+	l.Converges("first", l.First)
+	l.Tag("v2", l.Push("second"))
+	l.patch(`{"spec":{"paused":true}}`)
+	p := l.promotion("v2", variable{"timeout", "2s"})
+	began := time.Now()
+	l.run(p, errored, "not done after 2s: Paused: ")
+	assert.Less(t, time.Since(began), 40*time.Second)
+	l.patch(`{"spec":{"paused":false}}`)
+	l.run(l.promotion("v2"), succeeded, "")
+	l.titles("second")
+}
+
+// What the receiver says of a ref that is no string, should one ever get there.
+func TestTheReceiverRefusesARefThatIsANumber(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, plant.New(t, 0, door.Locked))
+	p := l.promotion("1.10")
+	body, err := json.Marshal(map[string]any{"source": "kargo", "id": p.name, "ref": 1.1})
+	require.NoError(t, err)
+	status, _, _, err := request(t.Context(), map[string]any{
+		"method": "POST", "url": l.receiver.URL + "/webhook/" + l.Namespace + "/" + l.Name, "body": string(body),
+		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + door.Token}},
+		"successExpression": p.steps[2].Config["successExpression"], "failureExpression": p.steps[2].Config["failureExpression"], "errorExpression": "response.body.message",
+	})
+	assert.Equal(t, failed, status)
+	require.ErrorContains(t, err, "HTTP (400)")
+	assert.NotContains(t, l.requests(), v1alpha1.AnnotationRequestedRef)
+}

@@ -1,0 +1,372 @@
+package kargo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// script stands for a receiver, or for whatever else may answer at its address.
+type script struct {
+	*httptest.Server
+	mu       sync.Mutex
+	posts    []string
+	gets     []string
+	requests []*http.Request
+	post     func(n int) answer
+	get      func(n int) answer
+}
+
+type answer struct {
+	code int
+	kind string
+	body string
+}
+
+func says(code int, body string) answer { return answer{code, "application/json", body} }
+
+func always(a answer) func(int) answer { return func(int) answer { return a } }
+
+// then answers with each in turn, and with the last one for ever.
+func then(all ...answer) func(int) answer {
+	return func(n int) answer { return all[min(n, len(all)-1)] }
+}
+
+func phase(name, rest string) answer {
+	return says(200, fmt.Sprintf(`{"phase": %q, "ref": "v1.0.0", "commit": "1111111111111111111111111111111111111111", "gateways": {"total": 2, "synced": 1, "failed": 0}%s}`, name, rest))
+}
+
+var accepted = always(says(202, `{"result": "accepted", "message": "asked for"}`))
+
+func newScript(t *testing.T, post, get func(int) answer) *script {
+	s := &script{post: post, get: get}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.requests = append(s.requests, r)
+		var a answer
+		if r.Method == http.MethodPost {
+			a = s.post(len(s.posts))
+			s.posts = append(s.posts, string(b))
+		} else {
+			a = s.get(len(s.gets))
+			s.gets = append(s.gets, r.URL.String())
+		}
+		s.mu.Unlock()
+		if a.code == 0 { // the connection breaks
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Content-Type", a.kind)
+		w.WriteHeader(a.code)
+		_, _ = io.WriteString(w, a.body)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// seen are the requests so far: bodies of POST, addresses of GET, and all in their order.
+func (s *script) seen() (posts, gets []string, all []*http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.posts), slices.Clone(s.gets), slices.Clone(s.requests)
+}
+
+const asked = "test.01m7vmb2qdrn90aaqkkrvbgrfk.51f97f6"
+
+// promote makes a promotion with one task of ours, in a clock that is faster.
+func promote(t *testing.T, name string, vars ...variable) *promotion {
+	t.Helper()
+	p := &promotion{
+		name: asked, project: "stoker-demo", stage: "test", freight: "51f97f6e0c1d2b3a", actor: "admin", scale: 5000,
+		secrets: map[string]map[string]string{"stoker-webhook": {"token": "s3cret"}},
+		commits: []commit{{RepoURL: "https://git.example.com/site.git", ID: "1111111111111111111111111111111111111111", Branch: "main", Tag: "v1.0.0"}},
+		steps:   []step{{As: "stoker", Task: &taskRef{Name: name, Kind: "ClusterPromotionTask"}, Vars: vars}},
+	}
+	require.NoError(t, p.inflate(tasks(t)))
+	return p
+}
+
+func requestOf(t *testing.T, s *script, more ...variable) *promotion {
+	return promote(t, "stoker-request", append([]variable{
+		{"receiver", s.URL}, {"namespace", "plant"}, {"gatewaysync", "site"}, {"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
+	}, more...)...)
+}
+
+func TestARequestIsWhatKargoWasSeenToSend(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, accepted, then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "2 of 2 gateways run v1.0.0"`)))
+	p := requestOf(t, s)
+	p.actor = ""
+	require.NoError(t, p.run(t.Context(), nil))
+	require.Equal(t, succeeded, p.phase, p.message)
+
+	posts, gets, requests := s.seen()
+	require.Len(t, posts, 1)
+	assert.Equal(t, `{"actor":"","freight":"51f97f6e0c1d2b3a","id":"`+asked+`","project":"stoker-demo","ref":"v1.0.0","source":"kargo","stage":"test"}`+"\n", posts[0])
+	assert.Equal(t, []string{
+		"/status/plant/site?id=" + asked + "&ref=v1.0.0", "/status/plant/site?id=" + asked + "&ref=v1.0.0", "/status/plant/site?id=" + asked + "&ref=v1.0.0",
+	}, gets)
+	for _, r := range requests {
+		assert.Equal(t, "Bearer s3cret", r.Header.Get("Authorization"))
+	}
+	assert.Equal(t, "/webhook/plant/site", requests[0].URL.Path)
+	assert.Equal(t, "application/json", requests[0].Header.Get("Content-Type"))
+	assert.Equal(t, map[string]any{
+		"ref": "v1.0.0", "commit": "1111111111111111111111111111111111111111", "message": "2 of 2 gateways run v1.0.0", "gateways": float64(2),
+	}, p.state["stoker"], "what the Stage's next steps read as outputs.stoker")
+}
+
+func TestWhatEndsAPromotionAtOnceSaysWhy(t *testing.T) {
+	t.Parallel()
+	login := answer{200, "text/html", "<html>sign in</html>"}
+	for _, c := range []struct {
+		name      string
+		post, get func(int) answer
+		posts     int
+		gets      int
+		says      string
+	}{
+		{"a wrong secret", always(says(401, `{"message": "the secret is not the one"}`)), nil, 1, 0, "compare key token of Secret stoker-webhook in Project stoker-demo with the Secret that spec.webhook.secretRef names: the secret is not the one"},
+		{"a request that is no request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
+		{"no such object", always(says(404, `{"message": "there is no GatewaySync plant/site"}`)), nil, 1, 0, "there is no GatewaySync"},
+		{"an older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
+		{"somebody else's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "look at the var receiver"},
+		{"a failure", accepted, then(phase("Progressing", ""), phase("Failed", `, "reason": "RefNotFound", "message": "no branch or tag v1.0.0"`)), 1, 2, "HTTP (200) response met failure criteria: \\\"RefNotFound: no branch or tag v1.0.0"},
+		{"another ref", accepted, always(phase("Superseded", `, "message": "the gateways are to run main (asked for by cli) and no longer v1.0.0"`)), 1, 1, "asked for by cli"},
+		{"a secret that is changed while it waits", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
+		{"an object that is deleted while it waits", accepted, then(phase("Progressing", ""), says(404, `{"message": "there is no GatewaySync plant/site"}`)), 1, 2, "there is no GatewaySync"},
+		{"a page that asks to sign in", always(login), always(login), 1, 1, "no answer of the receiver; look at the var receiver"},
+		{"a list", accepted, always(says(200, `["Succeeded"]`)), 1, 1, "no answer of the receiver"},
+		{"a text", accepted, always(answer{200, "text/plain", "Succeeded"}), 1, 1, "no answer of the receiver"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, c.post, c.get)
+			p := requestOf(t, s)
+			require.NoError(t, p.run(t.Context(), nil))
+			assert.Equal(t, errored, p.phase)
+			assert.Contains(t, fmt.Sprintf("%q", p.message), c.says)
+			posts, gets, _ := s.seen()
+			assert.Len(t, posts, c.posts)
+			assert.Len(t, gets, c.gets)
+			assert.Nil(t, p.state["stoker"], "no outputs")
+		})
+	}
+}
+
+func TestWhatMayPassIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	broken := answer{502, "text/html", "<html>bad gateway</html>"}
+	done := phase("Succeeded", `, "message": "done"`)
+	for _, c := range []struct {
+		name      string
+		post, get func(int) answer
+		posts     int
+		gets      int
+	}{
+		{"a receiver that is busy", then(says(503, `{"message": "busy"}`), says(429, `{"message": "slowly"}`), says(202, `{}`)), always(done), 3, 1},
+		{"a receiver that starts again", accepted, then(phase("Progressing", ""), answer{}, answer{}, broken, says(503, `{"message": "starting"}`), done), 1, 6},
+		{"an ingress without a backend", then(broken, answer{503, "text/plain", "no endpoints"}, answer{}, says(202, `{}`)), always(done), 4, 1},
+		{"a slow answer", then(says(408, ``), says(202, ``)), then(says(408, ``), done), 2, 2},
+		{"phases of later versions", accepted, then(phase("Held", `, "message": "paused"`), done), 1, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, c.post, c.get)
+			p := requestOf(t, s)
+			require.NoError(t, p.run(t.Context(), nil))
+			assert.Equal(t, succeeded, p.phase, p.message)
+			posts, gets, _ := s.seen()
+			assert.Len(t, posts, c.posts)
+			assert.Len(t, gets, c.gets)
+		})
+	}
+}
+
+func TestNothingIsTriedForEver(t *testing.T) {
+	t.Parallel()
+	t.Run("a receiver that is away", func(t *testing.T) {
+		t.Parallel()
+		s := newScript(t, always(answer{}), nil)
+		p := requestOf(t, s)
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, errored, p.phase)
+		assert.Contains(t, p.message, "met error threshold of 15: error running step")
+		posts, _, _ := s.seen()
+		assert.Len(t, posts, 15)
+		assert.Less(t, p.clock, 5*time.Minute)
+	})
+	t.Run("a receiver that is never ready", func(t *testing.T) {
+		t.Parallel()
+		s := newScript(t, always(says(503, `{"message": "busy"}`)), nil)
+		p := requestOf(t, s)
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, errored, p.phase)
+		assert.Contains(t, p.message, "timed out after 5m0s")
+	})
+	for _, last := range []answer{
+		phase("Progressing", `, "reason": "DesignerSessionActive", "message": "gw-0 waits for a Designer session"`),
+		says(503, `{"reason": "DesignerSessionActive", "message": "gw-0 waits for a Designer session"}`),
+	} {
+		t.Run("gateways that never get there", func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, accepted, always(last))
+			p := requestOf(t, s, variable{"timeout", "1s"})
+			p.scale = 100 // the expressions look at the real clock
+			began := time.Now()
+			require.NoError(t, p.run(t.Context(), nil))
+			assert.Equal(t, errored, p.phase)
+			assert.Contains(t, p.message, "not done after 1s: DesignerSessionActive: gw-0 waits for a Designer session", "the reason is in the message of the end")
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+	t.Run("nothing but errors while it waits", func(t *testing.T) {
+		t.Parallel()
+		s := newScript(t, accepted, always(answer{}))
+		p := requestOf(t, s)
+		p.scale = 1e6
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Contains(t, p.message, "met error threshold of 25: error running step")
+		_, gets, _ := s.seen()
+		assert.Len(t, gets, 25)
+		assert.Less(t, p.clock, 3*time.Hour)
+	})
+	t.Run("more than the step below allows is refused at once", func(t *testing.T) {
+		t.Parallel()
+		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+		p := requestOf(t, s, variable{"timeout", "48h"})
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, errored, p.phase)
+		assert.Contains(t, p.message, "the var timeout of task stoker-request is more than 24h")
+		posts, _, _ := s.seen()
+		assert.Empty(t, posts, "nothing was asked for")
+		p = requestOf(t, s, variable{"timeout", "24h"})
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, succeeded, p.phase, p.message)
+	})
+	t.Run("a success that is late is one", func(t *testing.T) {
+		t.Parallel()
+		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+		p := requestOf(t, s, variable{"timeout", "0s"})
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, succeeded, p.phase, p.message)
+	})
+}
+
+// A new pod of Kargo's controller begins at the first step: the request is sent again, with the same id.
+func TestARestartOfTheControllerSendsTheSameRequestAgain(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, then(says(202, `{"result": "accepted"}`), says(202, `{"result": "repeated"}`)), then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "done"`)))
+	p := requestOf(t, s)
+	require.NoError(t, p.run(t.Context(), func(visit int) {
+		if visit == 2 {
+			p.restart()
+		}
+	}))
+	assert.Equal(t, succeeded, p.phase, p.message)
+	posts, gets, _ := s.seen()
+	require.Len(t, posts, 2)
+	assert.Equal(t, posts[0], posts[1])
+	assert.Len(t, gets, 3)
+}
+
+// Kargo makes numbers, booleans and objects of what looks like them. In quote() all of it stays a string, and what is not in
+// quote() is asked for by nobody.
+func TestRefsArriveAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, tag := range []string{
+		"1.10", "2", "1e3", "0x10", "true", "t", "null", "inf", "{}", "[1]", "v1.0.0+build.1", "release/1.2", "refs/tags/1.10", "größe", "a&b=c", "a#b", "100%",
+		"0123456789012345678901234567890123456789",
+	} {
+		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+		p := requestOf(t, s)
+		p.commits[0].Tag = tag
+		require.NoError(t, p.run(t.Context(), nil))
+		require.Equal(t, succeeded, p.phase, "%s: %s", tag, p.message)
+		var body struct{ Ref any }
+		posts, _, requests := s.seen()
+		require.NoError(t, json.Unmarshal([]byte(posts[0]), &body))
+		assert.Equal(t, tag, body.Ref)
+		assert.Equal(t, tag, requests[1].URL.Query().Get("ref"))
+	}
+	for ref, tag := range map[string]string{
+		"${{ commitFrom('https://git.example.com/site.git').Tag }}":        "1.10",
+		"${{commitFrom('https://git.example.com/site.git').Tag}}":          "true",
+		"${% commitFrom('https://git.example.com/site.git').Tag %}":        `{"a": 1}`,
+		"${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}": "", // a Warehouse of branches has no tags
+	} {
+		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+		p := requestOf(t, s, variable{"ref", ref})
+		p.commits[0].Tag = tag
+		require.NoError(t, p.run(t.Context(), nil))
+		assert.Equal(t, errored, p.phase)
+		assert.Contains(t, p.message, "quote()")
+		_, _, requests := s.seen()
+		assert.Empty(t, requests, "%s with %s: nobody is asked", ref, tag)
+	}
+}
+
+func TestAVarWithoutAValueIsMissedBeforeAPromotionBegins(t *testing.T) {
+	t.Parallel()
+	for name, all := range map[string][]string{"stoker-request": {"ref", "namespace", "gatewaysync"}, "stoker-argocd": {"ref", "repoURL", "path", "application"}} {
+		for left := range all {
+			p := &promotion{steps: []step{{Task: &taskRef{Name: name, Kind: "ClusterPromotionTask"}}}}
+			for i, v := range all {
+				if i != left {
+					p.steps[0].Vars = append(p.steps[0].Vars, variable{v, "x"})
+				}
+			}
+			assert.EqualError(t, p.inflate(tasks(t)), fmt.Sprintf("missing value for variable %q", all[left]))
+		}
+	}
+}
+
+func TestASecretThatIsNotThereIsAWrongSecret(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, always(says(401, `{"message": "no secret came with it"}`)), nil)
+	p := requestOf(t, s)
+	p.secrets = nil
+	require.NoError(t, p.run(t.Context(), nil))
+	assert.Equal(t, errored, p.phase)
+	assert.Contains(t, p.message, "no secret came with it")
+	posts, _, _ := s.seen()
+	assert.Len(t, posts, 1)
+}
+
+func TestAPromotionThatIsAbortedStops(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	s := newScript(t, accepted, func(n int) answer {
+		if n == 3 {
+			stop()
+		}
+		return phase("Progressing", "")
+	})
+	require.ErrorIs(t, requestOf(t, s).run(ctx, nil), context.Canceled)
+}
+
+// The trap that the tasks are made around: without failureExpression, Kargo sends a request that was refused again and again.
+func TestWithoutAFailureExpressionARefusalIsNoEnd(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, always(says(401, `{"message": "no"}`)), nil)
+	p := requestOf(t, s)
+	delete(p.steps[2].Config, "failureExpression")
+	ctx, stop := context.WithCancel(t.Context())
+	require.ErrorIs(t, p.run(ctx, func(visit int) {
+		if visit == 20 {
+			stop()
+		}
+	}), context.Canceled)
+	posts, _, _ := s.seen()
+	assert.Greater(t, len(posts), 15)
+}
