@@ -57,6 +57,7 @@ func second[T any](_ T, err error) error { return err }
 
 // C5: what an agent cannot do, with the token that its pod has.
 func TestAnAgentHasNoRightsBesideItsOwn(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t, installed(t))
 	theirs(t, p.server, p.namespace, "default")
 	who := p.As(t, p.namespace, "gateway", "line-0")
@@ -107,6 +108,7 @@ func binding(name, role string) *rbacv1.RoleBinding {
 
 // C5, I2: what the injector needs, and what it does not get.
 func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
+	t.Parallel()
 	s := installed(t)
 	in := s.Namespace(t)
 	theirs(t, s, in, namespace)
@@ -188,6 +190,7 @@ func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
 
 // C6: two namespaces are listed, and a third one stays out of reach.
 func TestWithNamespacesListedOthersAreOutOfReach(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, kubetest.Private())
 	s.namespaces(t, namespace, "north", "south", "east")
 	s.install(t, rendered(t, set("watchNamespaces", []any{"north", "south"})))

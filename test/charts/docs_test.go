@@ -1,14 +1,12 @@
 package charts
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,146 +14,163 @@ import (
 
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/document"
 )
 
-// command is a line of a document that a reader is to type.
-type command struct{ heading, line string }
-
-// commandsIn returns the lines of a document that call kubectl or helm.
-func commandsIn(t *testing.T, document string) []command {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, document))
-	require.NoError(t, err)
-	var found []command
-	heading := ""
-	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
-		line = strings.TrimRight(line, "\n")
-		if after, ok := strings.CutPrefix(line, "## "); ok {
-			heading = after
-		}
-		typed := strings.TrimSpace(line)
-		if strings.HasPrefix(line, "    ") && (strings.HasPrefix(typed, "kubectl ") || strings.HasPrefix(typed, "helm ")) {
-			found = append(found, command{heading, typed})
-		}
-	}
-	require.NotEmpty(t, found, document)
-	return found
+// reader types the commands of documents, from a folder that has what the project's has.
+type reader struct {
+	*document.Shell
+	t      *testing.T
+	lines  *document.Lines
+	images string // what docker was told
 }
 
-// elsewhere are commands that need a kubelet, or Argo CD; the whole way, with pods, is driven by test/e2e.
-var elsewhere = []string{"rollout status ", "helm test ", "/proxy/state", "examples/argocd/", " --watch"}
-
-// shell runs commands as a reader would, from the project's folder.
-type shell struct {
-	dir string
-	env []string
-}
-
-func newShell(t *testing.T, c *kubetest.Cluster) *shell {
+func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader {
 	t.Helper()
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	s := &shell{dir: t.TempDir()}
-	module, err := filepath.Abs(root)
-	require.NoError(t, err)
-	for _, name := range []string{"charts", "kustomize", "examples"} {
-		require.NoError(t, os.Symlink(filepath.Join(module, name), filepath.Join(s.dir, name)))
+	dir := t.TempDir()
+	for _, name := range []string{"charts", "kustomize", "examples", "hooks"} {
+		require.NoError(t, os.Symlink(filepath.Join(cache.Module, name), filepath.Join(dir, name)))
 	}
-	bin := t.TempDir()
-	require.NoError(t, os.Symlink(filepath.Join(kubernetes, "kubectl"), filepath.Join(bin, "kubectl")))
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(bin, "helm"), "helm.sh/helm/v3/cmd/helm").CombinedOutput()
-	require.NoError(t, err, string(out))
-	home := t.TempDir()
-	s.env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "KUBECONFIG=" + c.Kubeconfig(), "HOME=" + home}
-	return s
+	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
+	// Images are built and pushed by whoever has docker and a registry. Here docker notes what it is told.
+	docker := filepath.Join(t.TempDir(), "docker")
+	require.NoError(t, os.WriteFile(docker, []byte("#!/bin/sh\necho \"$@\" >> "+r.images+"\n"), 0o700))
+	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "docker": docker},
+		"KUBECONFIG="+c.Kubeconfig())
+	return r
 }
 
-// run runs the commands of a document, or of one of its headings, in their order.
-func (s *shell) run(t *testing.T, document string, headings ...string) {
-	t.Helper()
-	ran := 0
-	for _, c := range commandsIn(t, document) {
-		if len(headings) > 0 && !slices.Contains(headings, c.heading) {
-			continue
-		}
-		if slices.ContainsFunc(elsewhere, func(s string) bool { return strings.Contains(c.line, s) }) {
-			continue
-		}
-		s.enter(t, c.line)
-		ran++
-	}
-	assert.Positive(t, ran, "%s %v", document, headings)
+// helm is the program that users have, for all tests that type its commands. ('go tool -n' names a file that is gone when go has
+// just built it.)
+var helm struct {
+	sync.Once
+	dir  string
+	said []byte
+	err  error
 }
 
-func (s *shell) enter(t *testing.T, line string) {
+func theHelm(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-c", line)
-	cmd.Dir, cmd.Env = s.dir, s.env
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s\n%s", line, out)
-	t.Logf("$ %s\n%s", line, out)
+	helm.Do(func() {
+		if helm.dir, helm.err = os.MkdirTemp("", "stoker-helm-"); helm.err != nil { // TestMain removes it
+			return
+		}
+		helm.said, helm.err = exec.Command("go", "build", "-ldflags=-s -w", "-o", helm.dir, "helm.sh/helm/v3/cmd/helm").CombinedOutput()
+	})
+	require.NoError(t, helm.err, "%s", helm.said)
+	return filepath.Join(helm.dir, "helm")
+}
+
+// follows types the commands of a document, or of one of its headings, in their order.
+func (r *reader) follows(document string, headings ...string) {
+	r.t.Helper()
+	typed := 0
+	for c := range r.lines.Of(document, headings...) {
+		r.enter(c.Text)
+		typed++
+	}
+	assert.Positive(r.t, typed, "%s %v", document, headings)
+}
+
+func (r *reader) enter(line string) {
+	r.t.Helper()
+	if strings.HasSuffix(line, " --watch") {
+		r.Watch(r.t, line, "NAME", "line ")
+		return
+	}
+	r.Type(r.t, line)
 	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, " -k ") {
 		// A reader waits for the Deployment next. Here it has no node; what has to be there is the kinds.
-		require.Eventually(t, func() bool {
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get gatewaysyncs,synctargets,syncreports --all-namespaces")
-			cmd.Dir, cmd.Env = s.dir, s.env
-			return cmd.Run() == nil
+		require.Eventually(r.t, func() bool {
+			_, code := r.Try(r.t, "kubectl get gatewaysyncs,synctargets,syncreports --all-namespaces")
+			return code == 0
 		}, eventually, 10*pause)
 	}
 }
 
 func TestCommandsOfTheDocumentsWork(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
 	t.Run("installed with Helm, operated, uninstalled", func(t *testing.T) {
-		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
-		s.run(t, "docs/installation.md", "With Helm", "The first gateway", "What to decide")
-		s.enter(t, "kubectl --namespace line create serviceaccount pipeline")
-		s.run(t, "docs/security.md")
-		s.run(t, "docs/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
-		s.enter(t, "kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here
-		s.run(t, "docs/operations.md", "Certificates")
-		s.enter(t, "kubectl --namespace stoker-system create secret generic stoker-injector-cert")
-		s.run(t, "docs/operations.md", "Uninstall")
+		t.Parallel()
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
+		r.follows("docs/installation.md", "The images")
+		r.follows("docs/installation.md", "With Helm", "The first gateway", "What to decide", "The receiver")
+		r.pushed("registry.example.com/stoker/", "ghcr.io/stoker-io/") // the chart was told of no registry there
+		r.enter("kubectl create namespace argocd")
+		r.enter("kubectl apply -f hooks/testdata/applications.yaml") // a cluster with Argo CD
+		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
+			r.enter("kubectl --namespace argocd create configmap " + name + " --from-literal=theirs=kept")
+		}
+		r.follows("docs/installation.md", "With Argo CD", "Argo CD and Kargo")
+		for name, key := range map[string]string{"argocd-cm": `resource\.customizations\.health\.stoker\.io_GatewaySync`, "argocd-notifications-cm": `service\.webhook\.stoker`} {
+			r.enter("kubectl --namespace argocd get configmap " + name + " --output 'jsonpath={.data.theirs}' | grep --line-regexp kept")
+			r.enter("kubectl --namespace argocd get configmap " + name + " --output 'jsonpath={.data." + key + "}' | grep .")
+		}
+		r.enter("kubectl --namespace line create serviceaccount pipeline")
+		r.follows("docs/security.md")
+		r.follows("docs/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
+		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here
+		r.follows("docs/operations.md", "Certificates")
+		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert")
+		r.follows("docs/operations.md", "Uninstall")
+		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
+			assert.JSONEq(t, `{"theirs": "kept"}`, r.Type(t, "kubectl --namespace argocd get configmap "+name+" --output 'jsonpath={.data}'"), "nothing of ours is left")
+		}
+		r.follows("charts/stoker/README.md")
 	})
 	t.Run("by the README", func(t *testing.T) {
-		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
-		s.run(t, "README.md")
+		t.Parallel()
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
+		r.enter("kubectl apply -f hooks/kargo/testdata/crds.yaml") // a cluster with Kargo and Argo CD
+		r.enter("kubectl create namespace argocd")
+		r.follows("README.md")
+		r.pushed("registry.example.com/stoker/", "registry.example.com/stoker/")
 	})
 	t.Run("installed with kustomize", func(t *testing.T) {
-		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
-		s.run(t, "docs/installation.md", "With kustomize")
+		t.Parallel()
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
+		r.follows("docs/installation.md", "With kustomize")
+		r.follows("examples/kubernetes/README.md")
 	})
 	t.Run("over an older installation", func(t *testing.T) {
-		s := newShell(t, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
-		s.enter(t, "kubectl create --filename charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml")
-		s.run(t, "docs/migration.md", "Existing manifests")
-		s.enter(t, "helm install stoker charts/stoker --namespace stoker-system --create-namespace")
-		s.enter(t, "kubectl create namespace line")
-		s.enter(t, "cp examples/kubernetes/gatewaysync.yaml .")
-		s.run(t, "docs/migration.md", "Gateways that are there already")
+		t.Parallel()
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
+		r.enter("kubectl create --filename charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml")
+		r.follows("docs/migration.md", "Existing manifests")
+		r.enter("helm install stoker charts/stoker --namespace stoker-system --create-namespace")
+		r.enter("kubectl create namespace line")
+		r.enter("cp examples/kubernetes/gatewaysync.yaml .")
+		r.follows("docs/migration.md", "Gateways that are there already")
 	})
 }
 
-// Every document's commands are run above; a heading that none of the lists names would be left out silently.
-func TestNoCommandOfTheDocumentsIsLeftOut(t *testing.T) {
-	for document, headings := range map[string][]string{
-		"README.md":            {"Install it on a cluster"},
-		"docs/installation.md": {"With Helm", "With kustomize", "With Argo CD", "The first gateway", "What to decide"},
-		"docs/operations.md":   {"Look at it", "Ask for something", "Upgrade", "Uninstall", "Certificates", "Credentials"},
-		"docs/migration.md":    {"Gateways that are there already", "Existing manifests"},
-		"docs/security.md":     {"Setters"},
-	} {
-		for _, c := range commandsIn(t, document) {
-			assert.Contains(t, headings, c.heading, "%s: %s", document, c.line)
+// pushed looks whether what is installed are images that were pushed before, with the name of another registry in place of the
+// one that they were pushed to.
+func (r *reader) pushed(to, from string) {
+	r.t.Helper()
+	told, err := os.ReadFile(r.images)
+	require.NoError(r.t, err)
+	var pushed []string
+	for line := range strings.Lines(string(told)) {
+		if image, ok := strings.CutPrefix(strings.TrimSpace(line), "push "); ok {
+			assert.Contains(r.t, string(told), "--tag "+image+" ", "it was built before")
+			pushed = append(pushed, strings.Replace(image, to, from, 1))
 		}
 	}
+	assert.Len(r.t, pushed, len(parts))
+	installed := strings.Fields(r.Type(r.t, "kubectl --namespace stoker-system get deployments --output 'jsonpath={.items[*].spec.template.spec.containers[*].image}'"))
+	require.Len(r.t, installed, 2, "injector and receiver")
+	assert.Subset(r.t, pushed, installed)
 }
 
 // What an Application of the examples ignores is what the injector writes, and nothing else.
 func TestTheExampleForArgoCDNamesWhatTheChartRenders(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "examples", "argocd", "stoker.yaml"))
 	require.NoError(t, err)
 	app := parseOne(t, string(text))

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
@@ -47,17 +48,18 @@ func commands[T any](s instructions.Stage) []T {
 
 // Every image that the chart names is a target, runs its program and nothing else, and not as root.
 func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
+	t.Parallel()
 	all := stages(t)
-	for _, part := range []string{"agent", "injector"} {
+	for part, name := range parts {
 		require.Contains(t, all, part)
 		s := all[part]
 		entry := commands[*instructions.EntrypointCommand](s)
 		require.Len(t, entry, 1, part)
-		assert.Equal(t, []string{"/" + part}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
+		assert.Equal(t, []string{"/" + name}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
 		copies := commands[*instructions.CopyCommand](s)
 		require.Len(t, copies, 1, part)
 		assert.Equal(t, "build", copies[0].From)
-		assert.Equal(t, []string{"/out/" + part}, copies[0].SourcePaths)
+		assert.Equal(t, []string{"/out/" + name}, copies[0].SourcePaths)
 		assert.Empty(t, commands[*instructions.RunCommand](s), "there is no shell in it")
 		base := all[s.BaseName]
 		users := commands[*instructions.UserCommand](base)
@@ -68,34 +70,62 @@ func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
 	assert.Equal(t, "$BUILDPLATFORM", all["build"].Platform)
 }
 
-// The build stage's own command, run on what .dockerignore lets into the build: static programs that know their version.
-func TestTheBuildOfTheImagesBuilds(t *testing.T) {
-	build := stages(t)["build"]
-	runs := commands[*instructions.RunCommand](build)
-	require.Len(t, runs, 1)
-	command := strings.Join(runs[0].CmdLine, " ")
-	source := buildContext(t)
-	out := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(command, "/out/", out+"/"))
-	cmd.Dir = source
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly", "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION=1.2.3")
-	said, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", said)
-	for _, part := range []string{"agent", "injector"} {
-		program, err := elf.Open(filepath.Join(out, part))
+// programs are what the build stage of the Dockerfile makes, for all tests that run one of them.
+var programs struct {
+	sync.Once
+	dir  string
+	said []byte
+	err  error
+}
+
+// shipped returns one of them. The build stage's own command makes them, of what .dockerignore lets into the build.
+func shipped(t *testing.T, part string) string {
+	t.Helper()
+	programs.Do(func() {
+		build := stages(t)["build"]
+		runs := commands[*instructions.RunCommand](build)
+		require.Len(t, runs, 1)
+		dir, err := os.MkdirTemp("", "stoker-images-")
 		require.NoError(t, err)
-		libraries, err := program.ImportedLibraries()
+		programs.dir = dir // TestMain removes it
+		source, out := filepath.Join(dir, "src"), filepath.Join(dir, "out")
+		buildContext(t, source)
+		command := strings.ReplaceAll(strings.Join(runs[0].CmdLine, " "), "/out/", out+"/")
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = source
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly", "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION=1.2.3")
+		programs.said, programs.err = cmd.CombinedOutput()
+	})
+	require.NoError(t, programs.err, "%s", programs.said)
+	require.NotEmpty(t, programs.dir, "the build was not started: see the first test that failed")
+	return filepath.Join(programs.dir, "out", part)
+}
+
+// parts are the images, and the program that each runs.
+var parts = map[string]string{"agent": "agent", "injector": "injector", "receiver": "receiver", "hooks": "stoker"}
+
+func TestTheBuildOfTheImagesMakesStaticProgramsThatKnowTheirVersion(t *testing.T) {
+	t.Parallel()
+	for part, name := range parts {
+		path := shipped(t, name)
+		file, err := elf.Open(path)
 		require.NoError(t, err)
-		assert.Empty(t, libraries, "it is static")
-		require.NoError(t, program.Close())
-		version, err := exec.CommandContext(t.Context(), filepath.Join(out, part), "--version").Output()
+		libraries, err := file.ImportedLibraries()
 		require.NoError(t, err)
-		assert.Equal(t, "1.2.3\n", string(version))
+		assert.Empty(t, libraries, "%s: it is static", part)
+		require.NoError(t, file.Close())
+		ask := "--version"
+		if name == "stoker" {
+			ask = "version"
+		}
+		version, err := exec.CommandContext(t.Context(), path, ask).Output()
+		require.NoError(t, err)
+		assert.Contains(t, string(version), "1.2.3", part)
 	}
 }
 
 // buildContext copies what .dockerignore lets through.
-func buildContext(t *testing.T) string {
+func buildContext(t *testing.T, to string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
 	require.NoError(t, err)
@@ -106,25 +136,31 @@ func buildContext(t *testing.T) string {
 		}
 	}
 	require.Contains(t, string(text), "\n*\n", "nothing else")
-	to := t.TempDir()
 	for _, name := range kept {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, name), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || slices.Contains(strings.Split(path, string(filepath.Separator)), "testdata") {
-				return err
-			}
-			relative, err := filepath.Rel(root, path)
-			if err != nil {
-				return err
-			}
-			content, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(to, relative)), 0o755); err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(to, relative), content, 0o644)
-		}))
+		copyFiles(t, filepath.Join(root, name), filepath.Join(to, name), func(path string) bool {
+			return !strings.HasSuffix(path, "_test.go") && !slices.Contains(strings.Split(path, string(filepath.Separator)), "testdata")
+		})
 	}
-	return to
+}
+
+// copyFiles copies a file, or the files below a folder that are wanted.
+func copyFiles(t *testing.T, from, to string, wanted func(path string) bool) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !wanted(path) {
+			return err
+		}
+		relative, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, relative)), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, relative), content, 0o644)
+	}))
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/injector/admission"
-	"stoker.io/stoker/test/cluster/build"
 )
 
 // The injector says which pods it wants to be asked about; the chart tells the API server.
 func TestWebhookConfigurationIsWhatTheInjectorExpects(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		values values
 		of     admission.Installation
@@ -40,53 +41,92 @@ func TestWebhookConfigurationIsWhatTheInjectorExpects(t *testing.T) {
 	}
 }
 
-// The injector's own program reads what the chart passes: a flag that it does not know, or a value that it refuses, ends it
-// with exit code 2 before it does anything else.
-func TestTheInjectorTakesTheArgumentsItIsGiven(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "injector")
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
-	require.NoError(t, err)
-	require.NoError(t, cache.Main(t.Context(), "./injector", program))
-	// Without an API server it ends with 1, which is later.
-	exits := func(t *testing.T, arguments ...string) (int, string) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var said bytes.Buffer
-		cmd := exec.CommandContext(ctx, program, arguments...)
-		cmd.Env, cmd.Stderr = []string{"POD_NAME=injector", "POD_NAMESPACE=" + namespace}, &said
-		_ = cmd.Run() // its exit code says it
-		return cmd.ProcessState.ExitCode(), said.String()
+// exits runs a program of the project until it ends, and returns its exit code and what it said.
+func exits(t *testing.T, part string, arguments ...string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, shipped(t, part), arguments...)
+	cmd.Env, cmd.Stderr = []string{"POD_NAME=" + part, "POD_NAMESPACE=" + namespace}, &said
+	_ = cmd.Run() // its exit code says it
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+// Each program itself reads what the chart passes: a flag that it does not know, or a value that it refuses, ends it with exit
+// code 2 before it does anything else.
+func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
+	t.Parallel()
+	missing, mounted := filepath.Join(t.TempDir(), "none"), t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(mounted, "install-secret"), 0o700))
+	for _, key := range []string{"secret", "token"} {
+		require.NoError(t, os.WriteFile(filepath.Join(mounted, "install-secret", key), []byte("a secret of some length"), 0o600))
 	}
+	tried := map[string]int{}
 	for _, c := range valueCases {
-		t.Run(c.path, func(t *testing.T) {
-			for name, p := range pods(t, with(c.given, set(c.path, c.value))) {
-				code, said := exits(t, append(p.Spec.Containers[0].Args, "--kubeconfig="+filepath.Join(t.TempDir(), "none"))...)
-				assert.Equal(t, 1, code, "%s: %s", name, said)
-				assert.Contains(t, said, "find the API server", name)
+		for name, p := range pods(t, c.values()) {
+			one := p.Spec.Containers[0]
+			part := "injector"
+			if strings.Contains(name, "receiver") {
+				part = "receiver"
 			}
-		})
+			arguments := slices.Clone(one.Args)
+			if name == receiverCheck {
+				continue // TestTheReceiverRunsWithTheRightsOfTheChart runs it
+			}
+			image := p.Annotations["stoker.io/image-of-agents"] // the kubelet puts it in
+			for i, a := range arguments {
+				arguments[i] = strings.NewReplacer("=/etc/stoker/install-secret", "="+mounted+"/install-secret", "$(AGENT_IMAGE)", image).Replace(a)
+			}
+			arguments = append(arguments, "--kubeconfig="+missing)
+			if key := part + strings.Join(arguments, "\x00"); tried[key] == 0 {
+				tried[key]++
+				code, said := exits(t, part, arguments...)
+				assert.Equal(t, 1, code, "%s with %s: %s", name, c.path, said)
+				assert.Contains(t, said, "find the API server", "%s with %s: without one it ends with 1, which is later", name, c.path)
+			}
+		}
 	}
-	code, said := exits(t, "--agent-image=x:1", "--nobody-knows=this")
+	assert.Greater(t, len(tried), 20)
+}
+
+func TestTheReceiverHasTheDefaultsThatTheChartCountsOn(t *testing.T) {
+	t.Parallel()
+	code, said := exits(t, "receiver", "--nobody-knows=this")
 	assert.Equal(t, 2, code, said)
-	_, help := exits(t, "--help")
-	for flag, value := range map[string]string{
-		"webhook-addr": ":9443", "health-addr": ":8082", "metrics-addr": ":8083", "certificate-dir": "/etc/stoker/tls",
-		"certificate-secret": "stoker-injector-cert", "webhook-configuration": "stoker-injector",
-	} {
+	_, help := exits(t, "receiver", "--help")
+	defaults(t, help, map[string]string{"webhook-addr": ":9444", "health-addr": ":8082", "metrics-addr": ":8083"})
+}
+
+// defaults says what a program's help says of its flags.
+func defaults(t *testing.T, help string, of map[string]string) {
+	t.Helper()
+	for flag, value := range of {
 		_, after, found := strings.Cut(help, "-"+flag+" ")
 		require.True(t, found, flag)
 		usage, _, _ := strings.Cut(after, "\n  -")
 		assert.Contains(t, usage, `(default "`+value+`")`, "the chart counts on it")
 	}
+}
+
+func TestTheInjectorHasTheDefaultsThatTheChartCountsOn(t *testing.T) {
+	t.Parallel()
+	code, said := exits(t, "injector", "--agent-image=x:1", "--nobody-knows=this")
+	assert.Equal(t, 2, code, said)
+	_, help := exits(t, "injector", "--help")
+	defaults(t, help, map[string]string{
+		"webhook-addr": ":9443", "health-addr": ":8082", "metrics-addr": ":8083", "certificate-dir": "/etc/stoker/tls",
+		"certificate-secret": "stoker-injector-cert", "webhook-configuration": "stoker-injector",
+	})
 	_, after, _ := strings.Cut(help, "-agent-resources ")
 	usage, _, _ := strings.Cut(after, "\n  -")
 	_, standard, found := strings.Cut(usage, `(default "`)
 	require.True(t, found)
 	standard, _, _ = strings.Cut(standard, `")`)
-	assert.JSONEq(t, strings.ReplaceAll(standard, `\"`, `"`), mustJSON(t, loadChart(t).Values["agentResources"]), "chart and injector have one default")
+	assert.JSONEq(t, strings.ReplaceAll(standard, `\"`, `"`), mustJSON(t, theChart(t).Values["agentResources"]), "chart and injector have one default")
 }
 
-func mustJSON(t *testing.T, v any) string {
+func mustJSON(t testing.TB, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
 	require.NoError(t, err)

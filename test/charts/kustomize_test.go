@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -46,7 +47,7 @@ func alike(all objects) objects {
 		}
 		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "helm.sh/resource-policy")
 		if o.GetKind() == "Deployment" {
-			arguments, _ := at(o.Object, args)
+			arguments, _ := at(o.Object, pod+"/containers/0/args")
 			slices.SortFunc(arguments.([]any), func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
 		}
 		found[name] = o
@@ -66,52 +67,165 @@ func same(t *testing.T, chart, kustomize objects) {
 }
 
 func TestBaseIsTheChartWithItsDefaults(t *testing.T) {
+	t.Parallel()
 	base := kustomized(t, filepath.Join(kustomizeDir, "base"))
 	maps.Copy(base, kustomized(t, filepath.Join(kustomizeDir, "crd")))
 	same(t, rendered(t, nil), base)
 }
 
 func TestOverlayOfAClusterIsTheChartWithItsDefaults(t *testing.T) {
+	t.Parallel()
 	overlay := kustomized(t, filepath.Join(kustomizeDir, "overlays", "cluster"))
 	require.Contains(t, overlay, "Namespace/"+namespace)
 	same(t, rendered(t, nil), overlay)
 }
 
 func TestOverlayOfANamespaceIsTheChartThatWatchesIt(t *testing.T) {
+	t.Parallel()
 	same(t, rendered(t, set("watchNamespaces", []any{"ignition"})), kustomized(t, filepath.Join(kustomizeDir, "overlays", "namespaced")))
 }
 
 func TestComponentsAreTheChartsValues(t *testing.T) {
-	for component, v := range map[string]values{
-		"cert-manager": set("webhook.certManager.enabled", true),
-		"monitoring":   with(set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+	t.Parallel()
+	onHooks := with(set("hooks.namespaces", []any{"ignition"}), set("hooks.applications.names", []any{"plant"}))
+	for components, v := range map[string]values{
+		"cert-manager":                            set("webhook.certManager.enabled", true),
+		"monitoring":                              with(set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+		"receiver":                                on,
+		"receiver receiver-secrets":               with(on, set("webhookReceiver.secrets", []any{values{"namespace": "ignition", "name": "stoker-webhook"}})),
+		"receiver receiver-ingress":               with(onIngress, set("webhookReceiver.ingress.tls", []any{values{"hosts": []any{"stoker.example.com"}, "secretName": "stoker-example-com"}})),
+		"receiver receiver-network-policy":        onNetworking,
+		"monitoring receiver receiver-monitoring": with(on, set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+		"hooks":            onHooks,
+		"hooks hooks-pods": with(onHooks, set("hooks.pods", true)),
+		"kargo":            set("kargo.tasks.enabled", true),
+		"kargo/analysis":   set("kargo.verification.enabled", true),
 	} {
-		t.Run(component, func(t *testing.T) {
-			same(t, rendered(t, v), kustomized(t, withComponents(t, component)))
+		t.Run(components, func(t *testing.T) {
+			chart := rendered(t, v)
+			if components == "kargo/analysis" {
+				// Which version of the hooks is installed only the chart knows.
+				chart["ClusterAnalysisTemplate/stoker-wait"] = without(t, chart["ClusterAnalysisTemplate/stoker-wait"], "spec/args/image", "value")
+			}
+			same(t, chart, kustomized(t, withComponents(t, strings.Fields(components)...)))
 		})
+	}
+	t.Run("receiver-namespaced", func(t *testing.T) {
+		dir := overlay(t, "resources: [../namespaced]\ncomponents: [../../components/receiver, ../../components/receiver-namespaced]\n")
+		same(t, rendered(t, with(on, set("watchNamespaces", []any{"ignition"}))), kustomized(t, dir))
+	})
+}
+
+// without returns a copy of an object that lacks a key at a path.
+func without(t *testing.T, o *object, path, key string) *object {
+	t.Helper()
+	o = o.DeepCopy()
+	in, ok := at(o.Object, path)
+	require.True(t, ok, path)
+	require.Contains(t, in, key)
+	delete(in.(map[string]any), key)
+	return o
+}
+
+// Who installs Argo CD with kustomize adds the component; who has it from elsewhere patches its ConfigMaps by the chart's. Both
+// leave what else is in them as it is.
+func TestArgoCDIsToldTheSameByChartAndKustomize(t *testing.T) {
+	t.Parallel()
+	dir := overlay(t, "resources: [argocd.yaml]\ncomponents: [../../components/argocd]\n")
+	names := []string{"argocd-cm", "argocd-notifications-cm"}
+	var theirs strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&theirs, "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}, data: {theirs: kept}}\n", name)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "argocd.yaml"), []byte(theirs.String()), 0o644))
+	patched := kustomized(t, dir)
+	config := rendered(t, set("argocd.config.enabled", true))["ConfigMap/stoker-system/stoker-argocd"]
+	patches, ok := at(config.Object, "data")
+	require.True(t, ok)
+	assert.Len(t, patches, len(names))
+	for _, name := range names {
+		patch := parseOne(t, patches.(values)[name+".yaml"].(string))
+		assert.Equal(t, name, patch.GetName())
+		want := maps.Clone(patch.Object["data"].(values))
+		assert.NotEmpty(t, want)
+		want["theirs"] = "kept"
+		assert.Equal(t, want, patched["ConfigMap/"+name].Object["data"], name)
 	}
 }
 
 // withComponents writes an overlay as somebody would who wants components.
 func withComponents(t testing.TB, components ...string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(filepath.Join(kustomizeDir, "overlays"), "test-")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	lines := "resources: [../../crd, ../../base]\ncomponents:\n"
 	for _, c := range components {
 		lines += "  - ../../components/" + c + "\n"
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(lines), 0o644))
+	return overlay(t, lines)
+}
+
+// overlay writes one beside those that are there.
+func overlay(t testing.TB, text string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(filepath.Join(kustomizeDir, "overlays"), "test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644))
 	return dir
 }
 
 func TestEveryComponentHasATest(t *testing.T) {
+	t.Parallel()
 	entries, err := os.ReadDir(filepath.Join(kustomizeDir, "components"))
 	require.NoError(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"cert-manager", "monitoring"}, names)
+	assert.Equal(t, []string{"argocd", "cert-manager", "hooks", "hooks-pods", "kargo", "monitoring", "receiver", "receiver-ingress", "receiver-monitoring",
+		"receiver-namespaced", "receiver-network-policy", "receiver-secrets"}, names)
+}
+
+// The agent's image is an argument of the injector, and no field called image. Variables of others are not ours to change.
+func TestARegistryOfOnesOwnIsForTheAgentTooAndForNobodyElse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, folder := range []string{"kustomize", "charts/stoker/files/crds"} {
+		require.NoError(t, os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join("../..", folder))))
+	}
+	overlay := filepath.Join(dir, "kustomize", "overlays", "cluster")
+	file := filepath.Join(overlay, "kustomization.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	before, block, found := strings.Cut(string(text), "# images:\n")
+	require.True(t, found)
+	block = "images:\n" + strings.ReplaceAll(block, "#   ", "  ")
+	change := func(objects objects) {
+		t.Helper()
+		injector := objects[deployment]
+		require.NotNil(t, injector)
+		for path, want := range map[string]string{container + "/image": "registry.example.com/stoker/injector:0.1.0", agentImage: "registry.example.com/stoker/agent:0.1.0"} {
+			got, _ := at(injector.Object, path)
+			assert.Equal(t, want, got, path)
+		}
+	}
+
+	t.Log("in a kustomization above")
+	above := filepath.Join(dir, "above")
+	require.NoError(t, os.Mkdir(above, 0o755))
+	for name, text := range map[string]string{"kustomization.yaml": "resources: [../kustomize/overlays/cluster, app.yaml]\n" + block, "app.yaml": `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec: {template: {spec: {containers: [{name: app, image: example.com/app, env: [{name: IMAGE, value: ghcr.io/stoker-io/agent}]}]}}}
+`} {
+		require.NoError(t, os.WriteFile(filepath.Join(above, name), []byte(text), 0o644))
+	}
+	all := kustomized(t, above)
+	change(all)
+	value, _ := at(all["Deployment/app"].Object, pod+"/containers/app/env/0/value")
+	assert.Equal(t, "ghcr.io/stoker-io/agent", value)
+
+	t.Log("in the overlay itself")
+	require.NoError(t, os.WriteFile(file, []byte(before+block), 0o644))
+	change(kustomized(t, overlay))
 }

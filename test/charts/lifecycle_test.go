@@ -17,6 +17,7 @@ import (
 // Helm itself installs, upgrades and uninstalls. What is not the chart's stays: the authority that the injector wrote, and
 // with the CRDs every GatewaySync.
 func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, kubetest.Private(), kubetest.WithoutKinds())
 	getter := genericclioptions.NewConfigFlags(false)
 	kubeconfig, inNamespace := s.Kubeconfig(), namespace
@@ -26,7 +27,7 @@ func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
 
 	in := action.NewInstall(helm)
 	in.ReleaseName, in.Namespace, in.CreateNamespace = "stoker", namespace, true
-	_, err := in.Run(loadChart(t), nil)
+	_, err := in.Run(theChart(t), nil)
 	require.NoError(t, err)
 
 	s.mapper.Reset()
@@ -43,7 +44,7 @@ func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
 
 	up := action.NewUpgrade(helm)
 	up.Namespace = namespace
-	_, err = up.Run("stoker", loadChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4)))
+	_, err = up.Run("stoker", theChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4)))
 	require.NoError(t, err)
 	live, err := configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
 
 	again := action.NewInstall(helm)
 	again.ReleaseName, again.Namespace = "stoker", namespace
-	_, err = again.Run(loadChart(t), nil)
+	_, err = again.Run(theChart(t), nil)
 	require.NoError(t, err, "the CRDs that were kept are the release's own again")
 	_, err = syncs.Get(t.Context(), "before", metav1.GetOptions{})
 	require.NoError(t, err)

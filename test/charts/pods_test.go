@@ -1,6 +1,9 @@
 package charts
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,9 +18,7 @@ import (
 // pods are all pods that an installation runs.
 func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	t.Helper()
-	r, err := install(t, v)
-	require.NoError(t, err)
-	all := parse(t, []byte(r.Manifest))
+	all, r := rendered(t, v), once(t, v)
 	found := map[string]corev1.PodTemplateSpec{}
 	for name, o := range all {
 		if o.GetKind() == "Deployment" {
@@ -35,17 +36,22 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 			found[name] = corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
 		}
 	}
-	require.Len(t, found, 2, "the injector, and the pod of helm test")
+	want := []string{deployment, "Pod/stoker-system/stoker-check"}
+	if all[receiver] != nil {
+		want = append(want, receiver, receiverCheck)
+	}
+	require.ElementsMatch(t, want, slices.Collect(maps.Keys(found)), "the injector, the receiver, and the pods of helm test")
 	return found
 }
 
 // I6: what is installed runs in a namespace that enforces the Pod Security Standard restricted.
 func TestPodsAreRestricted(t *testing.T) {
+	t.Parallel()
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	require.NoError(t, err)
 	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
 	for _, c := range valueCases {
-		for name, p := range pods(t, with(c.given, set(c.path, c.value))) {
+		for name, p := range pods(t, c.values()) {
 			for _, result := range evaluator.EvaluatePod(level, &p.ObjectMeta, &p.Spec) {
 				assert.True(t, result.Allowed, "%s with %s: %s %s", name, c.path, result.ForbiddenReason, result.ForbiddenDetail)
 			}
@@ -58,47 +64,79 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// A replica that is asked to go stays until the API server has heard of it, and a rollout never has less than all.
-func TestAReplicaLeavesAfterTheAPIServerHasHeardOfIt(t *testing.T) {
-	spec := pods(t, nil)[deployment].Spec
-	c := spec.Containers[0]
-	require.NotNil(t, c.Lifecycle.PreStop.Sleep)
-	assert.Positive(t, c.Lifecycle.PreStop.Sleep.Seconds)
-	assert.Less(t, c.Lifecycle.PreStop.Sleep.Seconds+10, *spec.TerminationGracePeriodSeconds, "time to answer what is under way")
-	all := rendered(t, nil)
-	for path, want := range map[string]any{
-		"spec/strategy/rollingUpdate/maxUnavailable": int64(0),
-		"spec/strategy/rollingUpdate/maxSurge":       int64(1),
-	} {
-		look(t, all, deployment, path, want)
+// A replica that is asked to go stays until its callers have heard of it, and a rollout never has less than all.
+func TestAReplicaLeavesAfterItsCallersHaveHeardOfIt(t *testing.T) {
+	t.Parallel()
+	all, found := rendered(t, on), pods(t, on)
+	for name, part := range map[string]string{deployment: "stoker-injector", receiver: "stoker-receiver"} {
+		spec := found[name].Spec
+		c := spec.Containers[0]
+		require.NotNil(t, c.Lifecycle.PreStop.Sleep)
+		assert.Positive(t, c.Lifecycle.PreStop.Sleep.Seconds)
+		assert.Less(t, c.Lifecycle.PreStop.Sleep.Seconds+20, *spec.TerminationGracePeriodSeconds, "time to answer what is under way")
+		for path, want := range map[string]any{
+			"spec/strategy/rollingUpdate/maxUnavailable": int64(0),
+			"spec/strategy/rollingUpdate/maxSurge":       int64(1),
+		} {
+			look(t, all, name, path, want)
+		}
+		look(t, all, "PodDisruptionBudget/stoker-system/"+part, "spec/maxUnavailable", int64(1))
 	}
-	look(t, all, "PodDisruptionBudget/stoker-system/stoker-injector", "spec/maxUnavailable", int64(1))
 }
 
-// Both replicas, the Service, the budget and the spread mean the same pods.
-func TestSelectorsFindTheInjectorsPods(t *testing.T) {
-	all := rendered(t, set("networkPolicy.enabled", true))
-	labels, ok := at(all[deployment].Object, "spec/template/metadata/labels")
-	require.True(t, ok)
-	for object, path := range map[string]string{
-		deployment:                              "spec/selector/matchLabels",
-		"Service/stoker-system/stoker-injector": "spec/selector",
-		"PodDisruptionBudget/stoker-system/stoker-injector": "spec/selector/matchLabels",
-		"NetworkPolicy/stoker-system/stoker-injector":       "spec/podSelector/matchLabels",
+// The replicas of a part, its Services, its budget and its spread mean the same pods, and not those of the other part.
+func TestSelectorsFindThePodsOfTheirPart(t *testing.T) {
+	t.Parallel()
+	all := rendered(t, with(on, set("networkPolicy.enabled", true), set("webhookReceiver.networkPolicy.enabled", true),
+		set("metrics.serviceMonitor.enabled", true)))
+	labels := map[string]any{}
+	for _, name := range []string{deployment, receiver} {
+		found, ok := at(all[name].Object, "spec/template/metadata/labels")
+		require.True(t, ok)
+		labels[name] = found
+	}
+	looked := 0
+	for name, o := range all {
+		path, selects := map[string]string{
+			"Deployment": "spec/selector/matchLabels", "Service": "spec/selector", "PodDisruptionBudget": "spec/selector/matchLabels",
+			"NetworkPolicy": "spec/podSelector/matchLabels", "ServiceMonitor": "spec/selector/matchLabels",
+		}[o.GetKind()]
+		if !selects {
+			continue
+		}
+		mine, others := deployment, receiver
+		if strings.Contains(name, "receiver") {
+			mine, others = receiver, deployment
+		}
+		selector, ok := at(o.Object, path)
+		require.True(t, ok, name)
+		assert.Subset(t, labels[mine], selector, name)
+		assert.NotSubset(t, labels[others], selector, name)
+		assert.NotContains(t, selector, "app.kubernetes.io/instance", "%s: Argo CD may write that label", name)
+		looked++
+	}
+	assert.Equal(t, 11, looked)
+	for _, name := range []string{deployment, receiver} {
+		spread, ok := at(all[name].Object, pod+"/topologySpreadConstraints")
+		require.True(t, ok)
+		for _, s := range spread.([]any) {
+			selector, _ := at(s, "labelSelector/matchLabels")
+			assert.Subset(t, labels[name], selector)
+		}
+	}
+	for _, port := range []struct {
+		service, name, deployment, container string
+		number                               int64
+	}{
+		{"stoker-injector", "webhook", deployment, container, 9443},
+		{"stoker-injector", "metrics", deployment, container, 8083},
+		{"stoker-receiver", "webhook", receiver, receiverContainer, 9444},
+		{"stoker-receiver-metrics", "metrics", receiver, receiverContainer, 8083},
 	} {
-		selector, ok := at(all[object].Object, path)
-		require.True(t, ok, object)
-		assert.Subset(t, labels, selector, object)
-		assert.NotContains(t, selector, "app.kubernetes.io/instance", "%s: Argo CD may write that label", object)
+		target, ok := at(all["Service/stoker-system/"+port.service].Object, "spec/ports/"+port.name+"/targetPort")
+		require.True(t, ok, port)
+		look(t, all, port.deployment, port.container+"/ports/"+target.(string)+"/containerPort", port.number)
 	}
-	spread, ok := at(all[deployment].Object, pod+"/topologySpreadConstraints")
-	require.True(t, ok)
-	for _, s := range spread.([]any) {
-		selector, _ := at(s, "labelSelector/matchLabels")
-		assert.Subset(t, labels, selector)
-	}
-	service, _ := at(all["Service/stoker-system/stoker-injector"].Object, "spec/ports/webhook/targetPort")
-	look(t, all, deployment, container+"/ports/"+service.(string)+"/containerPort", int64(9443))
 	look(t, all, webhooks, "webhooks/0/clientConfig/service", values{
 		"name": "stoker-injector", "namespace": namespace, "path": "/mutate", "port": int64(443),
 	})

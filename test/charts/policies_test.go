@@ -126,6 +126,7 @@ func denied(t *testing.T, err error, policy, words string) {
 }
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	p := policed(t)
 	t.Run("an agent writes the report of its own pod", func(t *testing.T) {
 		for i := range p.pods {

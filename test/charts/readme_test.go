@@ -51,6 +51,7 @@ func table(t *testing.T) string {
 }
 
 func TestTheChartsReadmeListsItsValues(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(chartDir, "README.md")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)

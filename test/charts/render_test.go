@@ -7,10 +7,13 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -70,36 +73,84 @@ func plain(v values) values {
 	return out
 }
 
-func loadChart(t testing.TB) *chart.Chart {
+// loadChart reads the chart once: nothing changes it, and Helm does not change what it renders.
+var loadChart = sync.OnceValues(func() (*chart.Chart, error) { return loader.Load(chartDir) })
+
+func theChart(t testing.TB) *chart.Chart {
 	t.Helper()
-	c, err := loader.Load(chartDir)
+	c, err := loadChart()
 	require.NoError(t, err)
 	return c
 }
 
+// rendering is what Helm makes of values, or why it refuses them. Tests share it and change nothing in it.
+type rendering struct {
+	*release.Release
+	err error
+
+	parsed func() (objects, error)
+}
+
+// renderings are those that some test has asked for, by their values: many tests look at the same.
+var renderings sync.Map
+
 // install renders as `helm install stoker` would, without a cluster.
 func install(t testing.TB, v values) (*release.Release, error) {
 	t.Helper()
-	return installOn(t, "v1.34.4", v)
+	r := once(t, v)
+	return r.Release, r.err
 }
 
-func installOn(t testing.TB, kubernetes string, v values) (*release.Release, error) {
+func once(t testing.TB, v values) rendering {
 	t.Helper()
+	made, _ := renderings.LoadOrStore(mustJSON(t, plain(v)), sync.OnceValue(func() rendering {
+		found, err := renderOn("v1.34.4", v)
+		r := rendering{Release: found, err: err}
+		r.parsed = sync.OnceValues(func() (objects, error) { return parsed([]byte(r.Manifest)) })
+		return r
+	}))
+	return made.(func() rendering)()
+}
+
+// renderOn renders for a version of Kubernetes.
+func renderOn(kubernetes string, v values) (*release.Release, error) {
+	c, err := loadChart()
+	if err != nil {
+		return nil, err
+	}
 	version, err := chartutil.ParseKubeVersion(kubernetes)
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	in := action.NewInstall(&action.Configuration{Log: func(string, ...any) {}})
 	in.ReleaseName, in.Namespace = "stoker", namespace
 	in.DryRun, in.ClientOnly, in.Replace = true, true, true
 	in.KubeVersion = version
-	return in.Run(loadChart(t), copied(v))
+	return in.Run(c, copied(v))
 }
 
 // rendered is what an installation with these values consists of, without its tests.
 func rendered(t testing.TB, v values) objects {
 	t.Helper()
-	r, err := install(t, v)
+	r := once(t, v)
+	require.NoError(t, r.err)
+	found, err := r.parsed()
 	require.NoError(t, err)
-	return parse(t, []byte(r.Manifest))
+	return maps.Clone(found)
+}
+
+// notesOf stands for the notes of a release among its objects.
+const notesOf = "NOTES"
+
+// all is rendered, and beside it the pods of helm test and the notes.
+func all(t testing.TB, v values) objects {
+	t.Helper()
+	found, r := rendered(t, v), once(t, v)
+	for _, hook := range r.Hooks {
+		maps.Copy(found, parse(t, []byte(hook.Manifest)))
+	}
+	found[notesOf] = &object{Object: map[string]any{"text": r.Info.Notes}}
+	return found
 }
 
 // objects are rendered objects by kind, namespace and name.
@@ -114,24 +165,53 @@ func key(o *object) string {
 
 func parse(t testing.TB, manifest []byte) objects {
 	t.Helper()
+	found, err := parsed(manifest)
+	require.NoError(t, err)
+	return found
+}
+
+// documents are objects by their text: most of what is rendered is the same with most values, and the kinds are long.
+var documents sync.Map
+
+func parsed(manifest []byte) (objects, error) {
 	found := objects{}
 	for reader := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest))); ; {
 		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
-			return found
+			return found, nil
 		}
-		require.NoError(t, err)
-		data, err := yaml.YAMLToJSONStrict(document)
-		require.NoError(t, err)
-		if string(data) == "null" {
+		if err != nil {
+			return nil, err
+		}
+		known, ok := documents.Load(string(document))
+		if !ok {
+			o, err := parsedOne(document)
+			if err != nil {
+				return nil, err
+			}
+			known, _ = documents.LoadOrStore(string(document), o)
+		}
+		o := known.(*object)
+		switch {
+		case o == nil:
 			continue
+		case o.GetName() == "":
+			return nil, fmt.Errorf("%s without a name", o.GetKind())
+		case found[key(o)] != nil:
+			return nil, fmt.Errorf("%s is rendered twice", key(o))
 		}
-		o := &object{}
-		require.NoError(t, o.UnmarshalJSON(data))
-		require.NotEmpty(t, o.GetName(), "%s without a name", o.GetKind())
-		require.NotContains(t, found, key(o), "rendered twice")
 		found[key(o)] = o
 	}
+}
+
+// parsedOne returns nil for a document that holds nothing but comments.
+func parsedOne(document []byte) (*object, error) {
+	data, err := yaml.YAMLToJSONStrict(document)
+	if err != nil || string(data) == "null" {
+		return nil, err
+	}
+	o := &object{}
+	return o, o.UnmarshalJSON(data)
 }
 
 // at returns what stands at a path of an object, and whether its parents are there. A part of the path is a key (with ~ for
@@ -141,7 +221,11 @@ func at(v any, path string) (any, bool) {
 		part = strings.ReplaceAll(part, "~", "/")
 		switch in := v.(type) {
 		case map[string]any:
-			v = in[part]
+			next, ok := in[part]
+			if !ok {
+				return nil, false
+			}
+			v = next
 		case []any:
 			i := slices.IndexFunc(in, func(e any) bool {
 				m, _ := e.(map[string]any)
@@ -162,6 +246,7 @@ func at(v any, path string) (any, bool) {
 }
 
 func TestTheNotesNameTheNextTwoCommands(t *testing.T) {
+	t.Parallel()
 	notes := func(v values) string {
 		r, err := install(t, v)
 		require.NoError(t, err)
@@ -175,6 +260,11 @@ func TestTheNotesNameTheNextTwoCommands(t *testing.T) {
 	require.True(t, found)
 	assert.Equal(t, "GatewaySync", parseOne(t, manifest).GetKind(), "it can be pasted")
 	assert.NotContains(t, standard, "kubectl label namespace")
+	assert.NotContains(t, standard, "receiver")
+	asking := notes(with(on, set("hooks.namespaces", []any{"line"}), set("argocd.config.enabled", true)))
+	assert.Contains(t, asking, "kubectl create rolebinding stoker-receiver-secrets-stoker-webhook -n NAMESPACE --role=stoker-receiver-secrets-stoker-webhook --serviceaccount=stoker-system:stoker-receiver\n")
+	assert.Contains(t, asking, "kubectl get configmap stoker-argocd -n stoker-system -o jsonpath='{.data.argocd-notifications-cm\\.yaml}' > argocd-notifications-cm.yaml\n")
+	assert.Contains(t, asking, "serviceAccountName: stoker-hooks")
 	assert.NotContains(t, standard, "kubectl create rolebinding")
 	assert.Contains(t, notes(set("webhook.namespaceSelector.requireLabel", true)), "kubectl label namespace NAMESPACE stoker.io/injection=enabled")
 	assert.Contains(t, notes(set("rbac.autoBindAgent.enabled", false)), "kubectl create rolebinding stoker-agent -n NAMESPACE --clusterrole=stoker-agent")

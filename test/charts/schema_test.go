@@ -27,6 +27,7 @@ func refused(t *testing.T, v values, words ...string) {
 func place(path string) string { return "/" + strings.ReplaceAll(path, ".", "/") }
 
 func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	for path, v := range leaves(t) {
 		for _, wrong := range []any{[]any{}, values{}, "not this", 0.5, true} {
 			if fmt.Sprintf("%T", plain(set("v", v))["v"]) == fmt.Sprintf("%T", plain(set("v", wrong))["v"]) {
@@ -44,6 +45,7 @@ func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
 }
 
 func TestAValueThatNobodyKnowsIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	groups := map[string]bool{"": true}
 	for path := range leaves(t) {
 		for i := range path {
@@ -64,6 +66,7 @@ func TestAValueThatNobodyKnowsIsRefusedByName(t *testing.T) {
 }
 
 func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		path  string
 		value any
@@ -75,6 +78,16 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		{"image.pullPolicy", "Sometimes"},
 		{"agentImage.repository", "ghcr.io/stoker-io/"},
 		{"agentImage.digest", "0123"},
+		{"agentEnv", values{"GIT_TOKEN_FILE": "x"}},
+		{"agentEnv", values{"HTTPS_PROXY": ""}},
+		{"agentEnv", values{"HTTPS_PROXY": "http://me:secret@proxy"}},
+		{"agentEnv", values{"http_proxy": "ftp://proxy"}},
+		{"agentEnv", values{"NO_PROXY": "me@host"}},
+		{"agentEnv", values{"NO_PROXY": 1}},
+		{"agentArgs", []any{"--data-dir=/"}},
+		{"agentArgs", []any{"--max-files=0"}},
+		{"agentArgs", []any{"--max-blob=5MB"}},
+		{"agentArgs", []any{"--log-level"}},
 		{"watchNamespaces", []any{"North"}},
 		{"watchNamespaces", []any{"north", "north"}},
 		{"defaults.polling.interval", "banana"},
@@ -97,10 +110,41 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		{"metrics.podMonitor.labels", values{"helm.sh/chart": "mine"}},
 		{"commonLabels", values{"a": strings.Repeat("x", 64)}},
 		{"metrics.podMonitor.interval", "often"},
+		{"webhookReceiver.replicas", 0},
+		{"webhookReceiver.image.digest", "latest"},
+		{"webhookReceiver.image.pullPolicy", "Sometimes"},
+		{"webhookReceiver.service.type", "ExternalName"},
+		{"webhookReceiver.service.port", 0},
+		{"webhookReceiver.ingress.enabled", true},
+		{"webhookReceiver.ingress.hosts", []any{"https://stoker.example.com"}},
+		{"webhookReceiver.ingress.paths", []any{}},
+		{"webhookReceiver.ingress.paths", []any{"webhook"}},
+		{"webhookReceiver.ingress.tls", []any{values{"secret": "mine"}}},
+		{"webhookReceiver.tls.enabled", true},
+		{"webhookReceiver.tls.certManager.issuerRef", values{"kind": "ClusterIssuer"}},
+		{"webhookReceiver.tls.certManager.dnsNames", []any{"a_b"}},
+		{"webhookReceiver.installSecret.key", ""},
+		{"webhookReceiver.installSecret.key", "a/b"},
+		{"webhookReceiver.secrets", []any{values{"name": "stoker-webhook"}}},
+		{"webhookReceiver.secrets", []any{values{"namespace": "Line", "name": "stoker-webhook"}}},
+		{"webhookReceiver.secrets", []any{values{"namespace": "line", "name": "*"}}},
+		{"webhookReceiver.networkPolicy.apiServer.ports", []any{}},
+		{"webhookReceiver.networkPolicy.apiServer.ports", []any{"https"}},
+		{"webhookReceiver.podLabels", values{"app.kubernetes.io/component": "mine"}},
+		{"hooks.image.tag", "a tag"},
+		{"hooks.namespaces", []any{"Line"}},
+		{"hooks.namespaces", []any{"line", "line"}},
+		{"hooks.applications.namespace", ""},
+		{"hooks.applications.names", []any{"*"}},
+		{"hooks.applications.names", []any{"plant"}},
 	} {
 		words := []string{place(c.path)}
-		if c.path == "webhook.existingSecret" {
-			words = []string{place("webhook.caBundle")} // a certificate without its authority
+		// What lacks something else is refused by the name of that.
+		if lacks, ok := map[string]string{
+			"webhook.existingSecret": "webhook.caBundle", "webhookReceiver.ingress.enabled": "webhookReceiver.ingress.hosts",
+			"webhookReceiver.tls.enabled": "webhookReceiver.tls.secretName", "hooks.applications.names": "hooks",
+		}[c.path]; ok {
+			words = []string{place(lacks)}
 		}
 		if _, ok := c.value.([]any); ok {
 			words = []string{strings.Split(place(c.path), "/")[1]}
@@ -108,24 +152,28 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		refused(t, set(c.path, c.value), words...)
 	}
 	refused(t, with(set("webhook.certManager.enabled", true), set("webhook.existingSecret", "mine"), set("webhook.caBundle", "Q0E=")), place("webhook.existingSecret"))
+	refused(t, with(onTLS, set("webhookReceiver.tls.secretName", "mine")), place("webhookReceiver.tls.secretName"))
 }
 
 // A chart that is part of another gets this key without anybody's doing.
 func TestGlobalValuesOfAParentChartAreAdmitted(t *testing.T) {
+	t.Parallel()
 	_, err := install(t, set("global.anything", "x"))
 	assert.NoError(t, err)
 }
 
 func TestAnOlderKubernetesIsRefused(t *testing.T) {
-	_, err := installOn(t, "v1.29.9", nil)
+	t.Parallel()
+	_, err := renderOn("v1.29.9", nil)
 	assert.ErrorContains(t, err, "1.30")
 	for _, version := range []string{"v1.30.0", "v1.31.2-gke.100", "v1.37.1"} {
-		_, err := installOn(t, version, nil)
+		_, err := renderOn(version, nil)
 		assert.NoError(t, err, version)
 	}
 }
 
 func TestTheSchemaKnowsWhatTheValuesAre(t *testing.T) {
+	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	require.NoError(t, err)
 	var schema map[string]any

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,51 +111,76 @@ func (s *server) install(t *testing.T, all objects) {
 	}
 }
 
+// installing is done once.
+var installing sync.Once
+
 // installed returns the server that tests share, with the chart installed as it is by default.
 func installed(t *testing.T) *server {
 	t.Helper()
 	s := newServer(t, kubetest.Controllers())
-	s.namespaces(t, namespace)
-	s.install(t, rendered(t, nil))
+	installing.Do(func() {
+		s.namespaces(t, namespace)
+		s.install(t, rendered(t, nil))
+	})
 	return s
 }
 
 func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
+	t.Parallel()
 	s := installed(t)
-	s.namespaces(t, "north", "south", "ignition")
+	s.namespaces(t, "north", "south", "ignition", "line", "other", "argocd", "gitops")
+	// Most objects are the same with most values: each is sent once.
+	sent := map[string]bool{}
 	check := func(t *testing.T, all objects) {
 		taken := 0
 		for name, o := range all {
 			if _, foreign := other(o); foreign {
 				continue
 			}
-			_, err := s.apply(t.Context(), o, true)
-			assert.NoError(t, err, name)
 			taken++
+			if text := mustJSON(t, o.Object); !sent[text] {
+				_, err := s.apply(t.Context(), o, true)
+				sent[text] = assert.NoError(t, err, name)
+			}
 		}
 		assert.Greater(t, taken, 10)
 	}
 	t.Run("defaults", func(t *testing.T) { check(t, rendered(t, nil)) })
 	for _, c := range valueCases {
-		t.Run(c.path, func(t *testing.T) { check(t, rendered(t, with(c.given, set(c.path, c.value)))) })
+		t.Run(c.path, func(t *testing.T) { check(t, rendered(t, c.values())) })
 	}
+	t.Run("all of the receiver", func(t *testing.T) {
+		all := rendered(t, with(onIngress, onTLS, onNetworking, set("webhookReceiver.installSecret.name", "everybody"), set("watchNamespaces", []any{"north"})))
+		check(t, all)
+		look(t, all, receiver, pod+"/volumes/certificate/secret/secretName", "stoker-receiver-cert")
+		look(t, all, receiver, pod+"/volumes/install-secret/secret/secretName", "everybody")
+	})
 	for _, overlay := range []string{"cluster", "namespaced"} {
 		t.Run(overlay, func(t *testing.T) { check(t, kustomized(t, filepath.Join(kustomizeDir, "overlays", overlay))) })
 	}
-	t.Run("components", func(t *testing.T) { check(t, kustomized(t, withComponents(t, "cert-manager", "monitoring"))) })
+	t.Run("components", func(t *testing.T) {
+		check(t, kustomized(t, withComponents(t, "cert-manager", "monitoring", "receiver", "receiver-ingress", "receiver-network-policy",
+			"receiver-secrets", "receiver-monitoring", "hooks", "kargo", "kargo/analysis")))
+	})
 	t.Run("helm test", func(t *testing.T) {
-		r, err := install(t, nil)
-		require.NoError(t, err)
-		require.Len(t, r.Hooks, 1)
-		for name, o := range parse(t, []byte(r.Hooks[0].Manifest)) {
-			_, err := s.apply(t.Context(), o, true)
-			assert.NoError(t, err, name)
+		accounts(t, s, namespace, "stoker-receiver") // a dry run of the rest leaves none
+		for _, v := range []values{on, onTLS} {
+			r, err := install(t, v)
+			require.NoError(t, err)
+			require.Len(t, r.Hooks, 2)
+			for _, hook := range r.Hooks {
+				for name, o := range parse(t, []byte(hook.Manifest)) {
+					_, err := s.apply(t.Context(), o, true)
+					assert.NoError(t, err, name)
+				}
+			}
 		}
 	})
 }
 
 // What the API server fills in by itself would be a difference to git for ever, and Argo CD would say OutOfSync.
 func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
+	t.Parallel()
 	s := newServer(t)
 	o := rendered(t, nil)[webhooks]
 	live, err := s.apply(t.Context(), o, true)
@@ -164,14 +190,24 @@ func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
 
 // The injector writes caBundle into the live object. It stays when the same manifest, or the next version's, is applied.
 func TestCABundleOutlivesAnApplyOfTheManifest(t *testing.T) {
+	t.Parallel()
 	s := installed(t)
 	configurations := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	_, err := configurations.Patch(t.Context(), "stoker-injector", types.StrategicMergePatchType, caBundle(t), metav1.PatchOptions{FieldManager: "stoker-injector"})
+	const name = "stoker-injector-of-another-test"
+	first := rendered(t, nil)[webhooks].DeepCopy()
+	first.SetName(name)
+	_, err := s.apply(t.Context(), first, false)
 	require.NoError(t, err)
-	next := rendered(t, set("webhook.timeoutSeconds", 3))
-	_, err = s.apply(t.Context(), next[webhooks], false)
+	t.Cleanup(func() {
+		assert.NoError(t, configurations.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}))
+	})
+	_, err = configurations.Patch(t.Context(), name, types.StrategicMergePatchType, caBundle(t), metav1.PatchOptions{FieldManager: "stoker-injector"})
 	require.NoError(t, err)
-	live, err := configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
+	next := rendered(t, set("webhook.timeoutSeconds", 3))[webhooks].DeepCopy()
+	next.SetName(name)
+	_, err = s.apply(t.Context(), next, false)
+	require.NoError(t, err)
+	live, err := configurations.Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	for _, w := range live.Webhooks {
 		assert.NotEmpty(t, w.ClientConfig.CABundle, w.Name)
@@ -193,6 +229,7 @@ func caBundle(t *testing.T) []byte {
 
 // I2: with no injector there, pods start; only one that says it must not does not.
 func TestWithTheInjectorAwayPodsStart(t *testing.T) {
+	t.Parallel()
 	s := installed(t)
 	plant := s.Namespace(t)
 	accounts(t, s, namespace, "default")
@@ -237,6 +274,7 @@ func accounts(t *testing.T, s *server, namespace string, names ...string) {
 
 // The API server checks expressions against the kinds they are about, and says so in the policy's status.
 func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
+	t.Parallel()
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	for _, name := range []string{"stoker-syncreports", "stoker-gatewaysyncs"} {

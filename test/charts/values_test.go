@@ -19,6 +19,9 @@ type want struct {
 	then, otherwise any
 }
 
+// values are those of an installation that shows the case.
+func (c valueCase) values() values { return with(c.given, set(c.path, c.value)) }
+
 // gone stands for an object that is not rendered.
 const gone = "the object is not there"
 
@@ -35,6 +38,7 @@ const (
 	pod          = "spec/template/spec"
 	container    = pod + "/containers/injector"
 	args         = container + "/args"
+	agentImage   = "spec/template/metadata/annotations/stoker.io~image-of-agents" // which --agent-image names by AGENT_IMAGE
 	webhooks     = "MutatingWebhookConfiguration/stoker-injector"
 	injectorRole = "ClusterRole/stoker-injector"
 	certificate  = "Certificate/stoker-system/stoker-injector"
@@ -42,7 +46,7 @@ const (
 	sha          = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
-// has is a list that must hold, or must not hold, an element.
+// has is a list that must hold, or must not hold, an element; or a text and a part of it.
 type has struct {
 	element any
 	not     bool
@@ -51,7 +55,10 @@ type has struct {
 var peers = []any{map[string]any{"ipBlock": map[string]any{"cidr": "192.0.2.0/24"}}}
 
 // valueCases has every key of values.yaml; TestEveryValueHasACase says so.
-var valueCases = []valueCase{
+var valueCases = slices.Concat(injectorCases, receiverCases, askingCases)
+
+// injectorCases are the values of the injector, and of the whole.
+var injectorCases = []valueCase{
 	{"commonLabels", values{"team": "north"}, nil, []want{
 		{deployment, "metadata/labels/team", "north", nil},
 		{gatewaysyncs, "metadata/labels/team", "north", nil},
@@ -59,26 +66,26 @@ var valueCases = []valueCase{
 	}},
 	{"image.registry", "registry.example.com/stoker", nil, []want{
 		{deployment, container + "/image", "registry.example.com/stoker/injector:0.1.0", "ghcr.io/stoker-io/injector:0.1.0"},
-		{deployment, args, has{element: "--agent-image=registry.example.com/stoker/agent:0.1.0"}, has{element: "--agent-image=ghcr.io/stoker-io/agent:0.1.0"}},
+		{deployment, agentImage, "registry.example.com/stoker/agent:0.1.0", "ghcr.io/stoker-io/agent:0.1.0"},
 	}},
 	{"image.tag", "1.2.3", nil, []want{
 		{deployment, container + "/image", "ghcr.io/stoker-io/injector:1.2.3", "ghcr.io/stoker-io/injector:0.1.0"},
-		{deployment, args, has{element: "--agent-image=ghcr.io/stoker-io/agent:1.2.3"}, nil},
+		{deployment, agentImage, "ghcr.io/stoker-io/agent:1.2.3", nil},
 	}},
 	{"image.digest", sha, nil, []want{
 		{deployment, container + "/image", "ghcr.io/stoker-io/injector@" + sha, "ghcr.io/stoker-io/injector:0.1.0"},
-		{deployment, args, has{element: "--agent-image=ghcr.io/stoker-io/agent:0.1.0"}, nil},
+		{deployment, agentImage, "ghcr.io/stoker-io/agent:0.1.0", nil},
 	}},
 	{"image.pullPolicy", "Never", nil, []want{{deployment, container + "/imagePullPolicy", "Never", "IfNotPresent"}}},
 	{"imagePullSecrets", []any{values{"name": "registry"}}, nil, []want{
 		{deployment, pod + "/imagePullSecrets/0/name", "registry", gone},
 	}},
 	{"agentImage.repository", "registry.example.com/agent", nil, []want{
-		{deployment, args, has{element: "--agent-image=registry.example.com/agent:0.1.0"}, nil},
+		{deployment, agentImage, "registry.example.com/agent:0.1.0", nil},
 		{deployment, container + "/image", "ghcr.io/stoker-io/injector:0.1.0", nil},
 	}},
-	{"agentImage.tag", "1.2.3", nil, []want{{deployment, args, has{element: "--agent-image=ghcr.io/stoker-io/agent:1.2.3"}, nil}}},
-	{"agentImage.digest", sha, nil, []want{{deployment, args, has{element: "--agent-image=ghcr.io/stoker-io/agent@" + sha}, nil}}},
+	{"agentImage.tag", "1.2.3", nil, []want{{deployment, agentImage, "ghcr.io/stoker-io/agent:1.2.3", nil}}},
+	{"agentImage.digest", sha, nil, []want{{deployment, agentImage, "ghcr.io/stoker-io/agent@" + sha, nil}}},
 	{"agentImage.pullPolicy", "Always", nil, []want{
 		{deployment, args, has{element: "--agent-image-pull-policy=Always"}, has{element: "--agent-image-pull-policy=IfNotPresent"}},
 	}},
@@ -91,6 +98,14 @@ var valueCases = []valueCase{
 	}},
 	{"agentResources.limits.memory", "1Gi", nil, []want{
 		{deployment, args, has{element: `--agent-resources={"limits":{"memory":"1Gi"},"requests":{"cpu":"20m","memory":"64Mi"}}`}, nil},
+	}},
+	{"agentEnv", values{"NO_PROXY": "git.example.com,10.0.0.0/8", "HTTPS_PROXY": "http://proxy.example.com:3128"}, nil, []want{
+		{deployment, args, has{element: "--agent-env=HTTPS_PROXY=http://proxy.example.com:3128"}, has{element: "--agent-env=HTTPS_PROXY=http://proxy.example.com:3128", not: true}},
+		{deployment, args, has{element: "--agent-env=NO_PROXY=git.example.com,10.0.0.0/8"}, nil},
+	}},
+	{"agentArgs", []any{"--max-blob=1GiB", "--lost-found-age=2160h"}, nil, []want{
+		{deployment, args, has{element: "--agent-arg=--max-blob=1GiB"}, has{element: "--agent-arg=--max-blob=1GiB", not: true}},
+		{deployment, args, has{element: "--agent-arg=--lost-found-age=2160h"}, nil},
 	}},
 	{"crds.install", false, nil, []want{{gatewaysyncs, "kind", gone, "CustomResourceDefinition"}}},
 	{"crds.keep", false, nil, []want{{gatewaysyncs, "metadata/annotations/helm.sh~resource-policy", nil, "keep"}}},
@@ -224,10 +239,11 @@ func ingress(port string, from []any) values {
 }
 
 func TestEveryValueDoesWhatItSays(t *testing.T) {
-	defaults := rendered(t, nil)
+	t.Parallel()
+	defaults := all(t, nil)
 	for _, c := range valueCases {
 		t.Run(c.path, func(t *testing.T) {
-			changed := rendered(t, with(c.given, set(c.path, c.value)))
+			changed := all(t, c.values())
 			for _, w := range c.wants {
 				look(t, changed, w.object, w.path, w.then)
 				if w.otherwise != nil {
@@ -248,6 +264,10 @@ func look(t *testing.T, in objects, object, path string, want any) {
 	switch want := want.(type) {
 	case has:
 		require.True(t, there, "%s %s", object, path)
+		if text, ok := got.(string); ok {
+			assert.Equal(t, !want.not, strings.Contains(text, want.element.(string)), "%s %s: %v in %s", object, path, want.element, text)
+			return
+		}
 		assert.Equal(t, !want.not, slices.ContainsFunc(got.([]any), func(e any) bool { return assert.ObjectsAreEqual(want.element, e) }),
 			"%s %s: %v in %v", object, path, want.element, got)
 	case string:
@@ -284,6 +304,7 @@ func leaves(t testing.TB) map[string]any {
 }
 
 func TestEveryValueHasACase(t *testing.T) {
+	t.Parallel()
 	var covered []string
 	for _, c := range valueCases {
 		covered = append(covered, c.path)
@@ -295,8 +316,11 @@ func TestEveryValueHasACase(t *testing.T) {
 
 // Argo CD renders again and again, without a cluster to ask: what differs from time to time would be a difference for ever.
 func TestRenderingDependsOnNothingButTheValues(t *testing.T) {
-	assert.Equal(t, rendered(t, nil), rendered(t, nil))
-	for _, template := range loadChart(t).Templates {
+	t.Parallel()
+	again, err := renderOn("v1.34.4", nil)
+	require.NoError(t, err)
+	assert.Equal(t, rendered(t, nil), parse(t, []byte(again.Manifest)))
+	for _, template := range theChart(t).Templates {
 		for _, function := range []string{"lookup", "rand", "gen", "now", "uuid", "derivePassword", "htpasswd", "bcrypt", "getHostByName", ".Capabilities", ".Release.IsInstall", ".Release.IsUpgrade", ".Release.Revision"} {
 			for action := range actions(string(template.Data)) {
 				for _, word := range strings.FieldsFunc(action, func(r rune) bool { return strings.ContainsRune(" ()|{}-\n\t", r) }) {

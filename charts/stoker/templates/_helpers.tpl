@@ -37,12 +37,43 @@ app.kubernetes.io/component: injector
 {{- end }}
 
 {{- define "stoker.agent.image" -}}
-{{- $repository := .Values.agentImage.repository | default (printf "%s/agent" .Values.image.registry) -}}
-{{- if .Values.agentImage.digest -}}
-{{ $repository }}@{{ .Values.agentImage.digest }}
+{{- include "stoker.part.image" (list . "agent" .Values.agentImage) -}}
+{{- end }}
+
+{{- define "stoker.receiver.labels" -}}
+{{ include "stoker.labels" . }}
+app.kubernetes.io/component: receiver
+{{- end }}
+
+{{- define "stoker.receiver.selector" -}}
+app.kubernetes.io/name: stoker
+app.kubernetes.io/component: receiver
+{{- end }}
+
+{{- /* The image of a part that has values of its own: (list . "receiver" .Values.webhookReceiver.image). */ -}}
+{{- define "stoker.part.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 2 -}}
+{{- $repository := $image.repository | default (printf "%s/%s" $root.Values.image.registry (index . 1)) -}}
+{{- if $image.digest -}}
+{{ $repository }}@{{ $image.digest }}
 {{- else -}}
-{{ $repository }}:{{ .Values.agentImage.tag | default (include "stoker.tag" .) }}
+{{ $repository }}:{{ $image.tag | default (include "stoker.tag" $root) }}
 {{- end -}}
+{{- end }}
+
+{{- /* Where callers in the cluster find the receiver. */ -}}
+{{- define "stoker.receiver.url" -}}
+http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ .Release.Namespace }}.svc:{{ .Values.webhookReceiver.service.port }}
+{{- end }}
+
+{{- define "stoker.receiver.certificate.secret" -}}
+{{ .Values.webhookReceiver.tls.secretName | default "stoker-receiver-cert" }}
+{{- end }}
+
+{{- /* Files that are made elsewhere name the receiver as an installation with the default values has it. */ -}}
+{{- define "stoker.addressed" -}}
+{{- index . 1 | replace "http://stoker-receiver.stoker-system.svc:9444" (include "stoker.receiver.url" (index . 0)) -}}
 {{- end }}
 
 {{- /* Who gives the webhook its certificate: own, or a mounted Secret. */ -}}
