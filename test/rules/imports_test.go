@@ -13,7 +13,8 @@ import (
 // has no place yet. Rooms on one floor do not know each other.
 var floors = [][]string{
 	{"api/v1alpha1"},
-	{"internal/failure", "internal/secret", "internal/kube", "internal/pace", "internal/file"},
+	{"internal/pace"},
+	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon"},
 	{"internal/verb"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
@@ -26,7 +27,12 @@ var floors = [][]string{
 	{"injector/inject", "injector/lookup"},
 	{"injector/admission", "injector/certificate", "injector/check", "injector/upkeep"},
 	{"injector"},
-	{"hooks/offline", "hooks/check"},
+	{"receiver/sender", "receiver/credential", "receiver/queue", "receiver/lookup", "receiver/gate"},
+	{"receiver/vault"},
+	{"receiver/server"},
+	{"receiver"},
+	{"hooks/offline", "hooks/check", "hooks/application"},
+	{"hooks/preflight"},
 	{"hooks"},
 }
 
@@ -56,6 +62,18 @@ var bans = []ban{
 		imports: []string{"github.com/go-git/go-git", module + "/agent/repo"},
 		deep:    true,
 		why:     "admission answers from the pod alone and never waits for git",
+	},
+	{
+		rooms:   []string{"receiver"},
+		ships:   true,
+		imports: []string{"github.com/go-git/go-git", module + "/agent", module + "/injector", "golang.org/x/crypto/ssh"},
+		deep:    true,
+		why:     "the receiver writes requests and calls nobody but the API server: refs are resolved by the lead",
+	},
+	{
+		rooms:   []string{"receiver/sender"},
+		imports: []string{"os", "net$", "syscall", "k8s.io/client-go"},
+		why:     "a parser of what strangers send is pure",
 	},
 	{
 		rooms:   []string{"api/v1alpha1"},
@@ -194,6 +212,10 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"agent/plan/plantest", "sigs.k8s.io/controller-runtime"},
 		{"receiver", "sigs.k8s.io/controller-runtime/pkg/client"},
 		{"receiver", "log"},
+		{"receiver/server", "github.com/go-git/go-git/v5/plumbing"},
+		{"receiver/server", own("agent/repo")},
+		{"receiver/sender", "k8s.io/client-go/kubernetes"},
+		{"receiver/sender", own("receiver/server")},
 	} {
 		bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
 		assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)

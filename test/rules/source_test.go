@@ -31,8 +31,14 @@ var banned = []struct {
 	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "a prometheus.Registerer is handed in"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
 	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "go-git's plumbing only: its work tree is where the cost and the holes are"},
+	// R8
+	{"net/http", []string{"Client", "NewRequest", "NewRequestWithContext", "Transport", "DefaultTransport"}, receiverRooms, "the receiver calls nobody but the API server"},
+	{"net", []string{"Dial", "DialTimeout", "Dialer", "LookupHost", "LookupIP", "Resolver", "DefaultResolver"}, receiverRooms, "the receiver calls nobody but the API server"},
 	{"flag", []string{"Parse", "String", "Bool", "Int", "Duration", "CommandLine", "StringVar", "BoolVar"}, nil, "flags belong to a settings value, not to the process"},
 }
+
+// receiverRooms are those that run while requests are served. The command check, beside them, asks a receiver.
+var receiverRooms = []string{"receiver/sender", "receiver/credential", "receiver/gate", "receiver/queue", "receiver/lookup", "receiver/vault", "receiver/server"}
 
 // global are packages whose constructors (New…) must not fill a package-level variable.
 var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}
@@ -205,6 +211,11 @@ func TestSourceRulesCatchWhatTheyForbid(t *testing.T) {
 		broken, err := brokenSource(file{"agent/plan/x.go", []byte("package plan\n" + code)})
 		require.NoError(t, err)
 		assert.NotEmpty(t, broken, name)
+	}
+	for _, code := range []string{"import \"net/http\"\nvar c http.Client", "import \"net\"\nfunc f() { net.Dial(\"tcp\", \"x\") }"} {
+		broken, err := brokenSource(file{"receiver/server/x.go", []byte("package server\n" + code)})
+		require.NoError(t, err)
+		assert.NotEmpty(t, broken, code)
 	}
 	broken, err := brokenSource(file{"agent/disk/x.go", []byte("package disk\nimport (\"time\"; \"log/slog\"; \"errors\")\n" +
 		"var errX = errors.New(\"x\")\nfunc f(l *slog.Logger) { l.Info(\"x\", slog.Time(\"now\", time.Now())) }")})

@@ -1,0 +1,37 @@
+{{- /* Once for the cluster, and once for the Job that looks at it before. */ -}}
+{{- define "gatewaysync" -}}
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata:
+  name: line
+  annotations:
+    argocd.argoproj.io/sync-wave: "0"
+spec:
+  git:
+    repo: {{ .Values.repo | quote }}
+    ref: {{ .Values.revision | quote }}
+    {{- with .Values.caSecretRef }}
+    caSecretRef:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    auth:
+      token:
+        secretRef:
+          name: git-credentials
+          key: token
+  gateway:
+    api:
+      secretName: gateway-api
+      secretKey: apiKey
+  sync:
+    profiles:
+      default:
+        mappings:
+          - source: shared/projects
+            destination: projects
+          - source: services/site-a/projects
+            destination: projects
+          - source: services/site-a/config
+            destination: config
+            required: true
+{{- end }}

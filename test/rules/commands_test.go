@@ -1,0 +1,107 @@
+package rules
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/test/document"
+)
+
+// untyped returns what no test types, and entries of the ledger that are about nothing or name a test that is not there, or
+// that does not go by the ledger.
+func untyped(all []file, ledger []document.Entry) []string {
+	var wrong []string
+	used := make([]bool, len(ledger))
+	for _, f := range all {
+		if !strings.HasSuffix(f.path, ".md") || f.isSample() {
+			continue
+		}
+	next:
+		for _, c := range document.In(f.path, string(f.content)) {
+			for i, e := range ledger {
+				if e.Fits(c) {
+					used[i] = true
+					continue next
+				}
+			}
+			wrong = append(wrong, fmt.Sprintf("%s:%d: no entry of test/document/ledger.go says which test types %q", f.path, c.Line, c.Text))
+		}
+	}
+	readers := openers(all)
+	for i, e := range ledger {
+		where := fmt.Sprintf("test/document/ledger.go: %s %s %q", e.Document, e.Heading, e.Lines)
+		if !used[i] {
+			wrong = append(wrong, where+": there is no such command, or one before it has them all")
+		}
+		if !readers[e.Test] {
+			wrong = append(wrong, where+": "+e.Test+" is not there, or does not call document.Open itself")
+		}
+	}
+	return wrong
+}
+
+// openers are the tests that call document.Open, by package and function.
+func openers(all []file) map[string]bool {
+	found := map[string]bool{}
+	for _, f := range all {
+		if !strings.HasSuffix(f.path, "_test.go") || f.isSample() || !strings.Contains(string(f.content), "Open(t)") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), f.path, f.content, parser.SkipObjectResolution)
+		if err != nil {
+			continue // the compiler says it better
+		}
+		for _, d := range parsed.Decls {
+			function, ok := d.(*ast.FuncDecl)
+			if !ok || function.Recv != nil || !strings.HasPrefix(function.Name.Name, "Test") {
+				continue
+			}
+			ast.Inspect(function, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				switch name := call.Fun.(type) {
+				case *ast.SelectorExpr:
+					in, ok := name.X.(*ast.Ident)
+					ok = ok && in.Name == "document" && name.Sel.Name == "Open"
+					found[path.Dir(f.path)+" "+function.Name.Name] = found[path.Dir(f.path)+" "+function.Name.Name] || ok
+				case *ast.Ident:
+					ok := parsed.Name.Name == "document" && name.Name == "Open"
+					found[path.Dir(f.path)+" "+function.Name.Name] = found[path.Dir(f.path)+" "+function.Name.Name] || ok
+				}
+				return true
+			})
+		}
+	}
+	return found
+}
+
+func TestEveryCommandOfTheDocumentsIsTyped(t *testing.T) {
+	report(t, untyped(files(t), document.Ledger))
+}
+
+func TestTheRuleOfCommandsCatchesWhatIsLeftOut(t *testing.T) {
+	page := file{"docs/a.md", []byte("# A\n\n    kubectl get pods\n    helm list\n")}
+	test := func(body string) file {
+		return file{"x/y_test.go", []byte("package y\n\nfunc TestA(t *testing.T) {\n\t" + body + "\n}\n")}
+	}
+	entry := func(pattern, test string) document.Entry { return document.NewEntry("docs/a.md", pattern, test) }
+	good := test("for range document.Open(t).Of(`docs/a.md`) {\n}")
+	assert.Empty(t, untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA"), entry("", "x TestA")}))
+	for name, wrong := range map[string][]string{
+		"a command without an entry": untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA")}),
+		"an entry about nothing":     untyped([]file{page, good}, []document.Entry{entry("", "x TestA"), entry(`^helm `, "x TestA")}),
+		"a test that is not there":   untyped([]file{page, good}, []document.Entry{entry("", "x TestB")}),
+		"a test of its own mind":     untyped([]file{page, test("document.Read(t)")}, []document.Entry{entry("", "x TestA")}),
+	} {
+		assert.Len(t, wrong, 1, name)
+	}
+}
