@@ -17,7 +17,8 @@ ENV CGO_ENABLED=0 GOTOOLCHAIN=local GOCACHE=/cache/build GOMODCACHE=/cache/modul
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/cache \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./agent ./injector
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./agent ./injector ./receiver && \
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/stoker ./hooks
 
 # A static program, certificate authorities and time zones: no shell, no package manager, no other program.
 FROM ${BASE} AS base
@@ -33,3 +34,12 @@ ENTRYPOINT ["/agent"]
 FROM base AS injector
 COPY --from=build /out/injector /injector
 ENTRYPOINT ["/injector"]
+
+FROM base AS receiver
+COPY --from=build /out/receiver /receiver
+ENTRYPOINT ["/receiver"]
+
+# The verbs, for Jobs: `args: [wait, line]`.
+FROM base AS hooks
+COPY --from=build /out/stoker /stoker
+ENTRYPOINT ["/stoker"]

@@ -1,4 +1,4 @@
-# `make help` lists the targets. Nothing here needs more than Go and git; tools are pinned and built from modules.
+# `make help` lists the targets. CONTRIBUTING.md says what they need; tools are pinned and built from modules.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -10,32 +10,53 @@ LDFLAGS   := -s -w -X main.version=$(VERSION)
 
 GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-# The race detector needs cgo and a C compiler.
-RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+# The tests of some files, as a pattern.
+tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
 
-.PHONY: help build demo test e2e lint fuzz bench generate
+# The race detector needs cgo and a C compiler. Tests that only enumerate say !race: they run after the others, without it.
+RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+PLAIN := $(if $(RACE),$(shell grep -rl --include='*_test.go' '^//go:build.*!race' agent api hooks injector internal receiver test))
+
+# A program with the race detector waits a second when it ends, for reports of others. That is long for hundreds of them.
+export GORACE ?= atexit_sleep_ms=50
+
+# Most packages wait for something real, so that there may be more of them at a time than processors. The longest come
+# first. Those that need processors and a disk alone come later: continuous integration runs pods beside them. What only a
+# test needs and is heavy lives in modules of its own.
+ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+MODULES := test/charts test/crd test/argocd test/argocd/v3
+FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
+ALONE   := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
+RACED   = CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) $(ATATIME) -timeout 20m
+
+.PHONY: help build demo test test-first test-rest e2e lint fuzz bench generate
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
 demo: ## a gateway, a git server and the agent on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-test: ## unit, integration and scenario tests
+test: test-first test-rest ## unit, integration and scenario tests
+
+test-first:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	go vet ./...
 	@go run ./test/cluster build >/dev/null
-	CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) -timeout 20m ./...
-	cd test/crd && go test -count=1 -timeout 10m ./...
-	cd test/charts && go test -count=1 -timeout 20m ./...
+	$(RACED) $(FIRST) $$(comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort))
+
+test-rest:
+	$(RACED) $(ALONE)
+	$(if $(PLAIN),go test $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))' $(sort $(addprefix ./,$(dir $(PLAIN)))))
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off go test -count=1 -timeout 20m ./...); done
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
-	go test -tags e2e -count=1 -p 1 -timeout 20m ./test/cluster/keeper ./test/cluster/kubetest
-	STOKER_E2E=1 go test -count=1 -parallel 5 -timeout 25m -v ./test/e2e
+	go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest
+	STOKER_E2E=1 go test -count=1 -parallel 20 -timeout 25m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...

@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
@@ -123,20 +124,24 @@ func theAPIServerComesBack(t *testing.T, w *world) {
 	p.gatewaySync()
 	p.gateways()
 	p.synced(p.head(), 3)
-	uids := map[string]bool{}
-	for _, pod := range p.pods() {
-		uids[string(pod.UID)] = true
-	}
+	before := p.uids()
 	w.Kill(t, kubetest.APIServer)
 	p.push("pushed while the API server is away")
 	time.Sleep(20 * time.Second) // longer than a lead holds its lock without it
 	w.Start(t, kubetest.APIServer)
 	w.say("the API server is back")
 	p.synced(p.head(), 3)
-	for _, pod := range p.pods() {
-		assert.True(t, uids[string(pod.UID)], "%s was replaced", pod.Name)
-	}
+	assert.Equal(t, before, p.uids(), "a pod was replaced")
 	assert.Zero(t, p.restarts(), "nothing in a gateway's pod was started again")
+}
+
+// uids tell pods from others of the same name.
+func (p *plant) uids() (all []types.UID) {
+	p.t.Helper()
+	for _, pod := range p.pods() {
+		all = append(all, pod.UID)
+	}
+	return all
 }
 
 func podsWithoutInjectorAreRepaired(t *testing.T, w *world) {

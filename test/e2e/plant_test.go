@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -52,11 +53,14 @@ type plant struct {
 	commits []string // oldest first
 	views   []string // digests of the view in each
 	logs    strings.Builder
+	back    bool // older commits are asked for, too
 }
 
 // plant makes a namespace with the secrets, and a repository with the example's first commit.
-func (w *world) plant(t *testing.T) *plant {
-	p := &plant{world: w, t: t, namespace: w.Namespace(t), password: w.password}
+func (w *world) plant(t *testing.T) *plant { return w.plantIn(t, w.Namespace(t)) }
+
+func (w *world) plantIn(t *testing.T, namespace string) *plant {
+	p := &plant{world: w, t: t, namespace: namespace, password: w.password}
 	p.repoName = p.namespace + ".git"
 	p.repo = gitserver.NewRepo(t, filepath.Join(w.gitRoot, p.repoName))
 	p.commit("first", gitserver.Files(example(t, filepath.Join(w.module, "examples", "quickstart"))))
@@ -137,11 +141,26 @@ func (p *plant) order(commit string) int {
 	return slices.Index(p.commits, commit)
 }
 
-// running says which commit's view this is.
+// view is the digest of a commit's view.
+func (p *plant) view(commit string) string {
+	p.t.Helper()
+	order := p.order(commit)
+	require.NotEqual(p.t, -1, order, "%s is no commit of the plant's", commit)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.views[order]
+}
+
+// running says which commit's view this is: the newest, where several have the same.
 func (p *plant) running(digest string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Index(p.views, digest)
+	for i := len(p.views) - 1; i >= 0; i-- {
+		if p.views[i] == digest {
+			return i
+		}
+	}
+	return -1
 }
 
 // manifest decodes the documents of an example's file.
@@ -282,9 +301,16 @@ func condition(gs *v1alpha1.GatewaySync, kind string) *metav1.Condition {
 // pods are the plant's gateways that are not about to go, by name.
 func (p *plant) pods() []corev1.Pod {
 	p.t.Helper()
+	return slices.DeleteFunc(p.everyPod(), func(pod corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil || pod.Labels[batchv1.JobNameLabel] != ""
+	})
+}
+
+// everyPod is the plant's gateways and Jobs.
+func (p *plant) everyPod() []corev1.Pod {
+	p.t.Helper()
 	all, err := p.client.CoreV1().Pods(p.namespace).List(p.ctx, metav1.ListOptions{})
 	require.NoError(p.t, err)
-	all.Items = slices.DeleteFunc(all.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	slices.SortFunc(all.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return all.Items
 }
@@ -312,7 +338,7 @@ func (p *plant) runs(pod, commit string) {
 	p.t.Helper()
 	digest, err := p.loaded(p.ctx, pod)
 	require.NoError(p.t, err, pod)
-	assert.Equal(p.t, p.order(commit), p.running(digest), "%s: the view that is loaded", pod)
+	assert.Equal(p.t, p.view(commit), digest, "%s: the view that is loaded is that of commit %d, counted from 0, and not of %d", pod, p.running(digest), p.order(commit))
 	_, err = p.admin(p.ctx, pod, "/canaries")
 	require.NoError(p.t, err, "%s: the gateway's own files", pod)
 	problems, err := p.admin(p.ctx, pod, "/load-errors")
@@ -364,16 +390,11 @@ func (p *plant) keepLogs(pods ...corev1.Pod) {
 // checkLogs holds what must be true of whatever the plant's pods wrote: nothing was forbidden to them, and no secret is in it.
 func (p *plant) checkLogs() {
 	p.t.Helper()
-	p.keepLogs(p.pods()...)
+	p.keepLogs(p.everyPod()...)
 	// Neither is a secret in what everybody may read who may look at a GatewaySync.
 	p.logs.WriteString(p.kubectl(p.t, "get", "gatewaysyncs.stoker.io,synctargets.stoker.io,syncreports.stoker.io,pods,events", "--namespace", p.namespace, "-o", "yaml"))
 	p.checkSaid(p.t, p.logs.String())
 	assert.False(p.t, p.password != p.world.password && strings.Contains(p.logs.String(), p.password), "the wrong password is told")
-}
-
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	return line
 }
 
 // missingFrom says what a text lacks; "" for nothing.

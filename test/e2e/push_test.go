@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,8 +29,11 @@ func threeGatewaysFollowAPush(t *testing.T, w *world) {
 		names = append(names, g.Name)
 	}
 	assert.ElementsMatch(t, []string{"line", "line-1", "line-2"}, names)
-	p.synced(p.push("second"), 3)
-	p.synced(p.push("third"), 3)
+	second := p.push("second")
+	p.synced(second, 3)
+	third := p.push("third")
+	p.synced(third, 3)
+	p.isSeenByAPerson(t, third, second)
 }
 
 func anUnseededGatewayIsSynced(t *testing.T, w *world) {
@@ -71,7 +75,12 @@ func (p *plant) atTheStart(pod string) string {
 	p.t.Helper()
 	raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "gateway"}).DoRaw(p.ctx)
 	require.NoError(p.t, err)
-	return firstLine(string(raw))
+	for line := range strings.Lines(string(raw)) { // which may come after one of the other output
+		if strings.HasPrefix(line, "at the start:") {
+			return strings.TrimRight(line, "\n ")
+		}
+	}
+	return "nothing was said at the start"
 }
 
 // restarts counts how often containers of the plant were started again.

@@ -158,8 +158,25 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 		w.mu.Lock()
 		w.asked++
 		w.mu.Unlock()
-		if has := p.running(digest); has < p.order(said) {
+		if has := p.running(digest); has < p.order(said) && !w.wentBack(ctx, p, gs) {
 			w.blame(gs, "%s has commit %d, counted from 0, and the status speaks of %d", pod.Name, has, p.order(said))
 		}
 	}
+}
+
+// wentBack reports whether older commits are asked for in this plant, and something else than what this status speaks of was
+// asked for: in the object that it came with, or since. What is said of single gateways is then what they came from.
+func (w *watcher) wentBack(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) bool {
+	p.mu.Lock()
+	back := p.back
+	p.mu.Unlock()
+	if !back || !isTrue(gs, v1alpha1.ConditionReady) {
+		return back
+	}
+	asked := v1alpha1.AnnotationRequestedAt
+	if gs.Status.Target == nil || gs.Status.Target.RequestedAt != gs.Annotations[asked] {
+		return true
+	}
+	now, err := p.syncs().Get(ctx, gs.Name)
+	return err != nil || now.Generation != gs.Generation || now.Annotations[asked] != gs.Annotations[asked]
 }

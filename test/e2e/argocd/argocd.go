@@ -1,0 +1,246 @@
+//go:build linux
+
+// Package argocd runs the real Argo CD against a cluster, as processes of this machine: its controller, repository server, API
+// server and notifications, and the redis that they need. Nobody logs in, and nothing but a loopback port leads in.
+package argocd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"stoker.io/stoker/test/cluster/node"
+	"stoker.io/stoker/test/cluster/process"
+)
+
+// Namespace is where Argo CD keeps its objects.
+const Namespace = "argocd"
+
+// Options say what Argo CD is started with.
+type Options struct {
+	Programs string // directory of build.Cache.ArgoCD
+	// Tools are directories of what Argo CD calls: kubectl, for roles, and kustomize.
+	Tools      []string
+	Kubeconfig string
+	// Dir holds what the programs keep and say. A socket is made in it: its path must be short.
+	Dir string
+	Say io.Writer
+	// Authorities are the authorities of git servers in PEM, by host.
+	Authorities map[string][]byte
+}
+
+// ArgoCD is a running Argo CD.
+type ArgoCD struct {
+	Programs *process.Group
+	// CLI is the program that users call argocd, and Env what it needs to find this Argo CD.
+	CLI    string
+	Env    string
+	client kubernetes.Interface
+	base   string // of its API
+	http   *http.Client
+}
+
+// startWithin bounds the start, once all is built.
+const startWithin = 3 * time.Minute
+
+// Start starts Argo CD. Its kinds must be there.
+func Start(ctx context.Context, o Options) (_ *ArgoCD, err error) {
+	redis, err := redis(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	for _, dir := range []string{"home", "tmp", "tls", "ssh", "gpg", "plugins", "logs"} {
+		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	for host, pem := range o.Authorities {
+		if err := os.WriteFile(filepath.Join(o.Dir, "tls", host), pem, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	kubeconfig, err := o.kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	a := &ArgoCD{
+		Programs: process.NewGroup(filepath.Join(o.Dir, "logs")), CLI: filepath.Join(o.Programs, "argocd"),
+		client: client, http: &http.Client{Timeout: time.Minute},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if err := a.objects(ctx, config); err != nil {
+		return nil, err
+	}
+	return a, a.start(ctx, o, redis, kubeconfig)
+}
+
+// Close ends the programs.
+func (a *ArgoCD) Close() error { return a.Programs.Close(false) }
+
+// ErrNoRedis says that this machine has no redis and no way to get it.
+var ErrNoRedis = errors.New("there is no redis for Argo CD: install redis-server, or let a root user's apt-get bring it")
+
+// redis returns the program of the server. Debian has it in redis-tools, too, under the name of another: so no package is
+// installed that starts a server by itself.
+func redis(ctx context.Context, o Options) (string, error) {
+	const inTools = "redis-check-rdb"
+	if program, err := exec.LookPath("redis-server"); err == nil {
+		return program, nil
+	}
+	_, noTools := exec.LookPath(inTools)
+	_, noInstaller := exec.LookPath("apt-get")
+	if noTools != nil && (noInstaller != nil || os.Geteuid() != 0) {
+		return "", ErrNoRedis
+	}
+	if err := node.Bring(ctx, o.Say, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
+		return "", fmt.Errorf("redis, which Argo CD needs: %w", err)
+	}
+	tools, err := exec.LookPath(inTools)
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(o.Dir, "redis-server")
+	return program, os.Symlink(tools, program)
+}
+
+// kubeconfig writes a copy of the cluster's whose namespace is Argo CD's: outside a pod some of its programs go by that alone.
+func (o Options) kubeconfig() (string, error) {
+	config, err := clientcmd.LoadFromFile(o.Kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range config.Contexts {
+		c.Namespace = Namespace
+	}
+	path := filepath.Join(o.Dir, "kubeconfig")
+	return path, clientcmd.WriteToFile(*config, path)
+}
+
+func (o Options) environment(kubeconfig string) []string {
+	in := func(name string) string { return filepath.Join(o.Dir, name) }
+	return []string{
+		"PATH=" + strings.Join(append(append([]string{o.Programs}, o.Tools...), os.Getenv("PATH")), ":"),
+		"HOME=" + in("home"),
+		"TMPDIR=" + in("tmp"),
+		"KUBECONFIG=" + kubeconfig,
+		"LC_ALL=C",
+		"GIT_CONFIG_NOSYSTEM=1",
+		"ARGOCD_FAKE_IN_CLUSTER=true",
+		"ARGOCD_GPG_ENABLED=false",
+		"ARGOCD_GNUPGHOME=" + in("gpg"),
+		"ARGOCD_TLS_DATA_PATH=" + in("tls"),
+		"ARGOCD_SSH_DATA_PATH=" + in("ssh"),
+		"ARGOCD_PLUGINSOCKFILEPATH=" + in("plugins"),
+		"ARGOCD_ASK_PASS_SOCK=" + in("askpass.sock"),
+	}
+}
+
+// start starts the programs and waits until all of them answer.
+func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string) error {
+	var p [7]int
+	for i := range p {
+		var err error
+		if p[i], err = freePort(p[:i]); err != nil {
+			return err
+		}
+	}
+	redisPort, repoPort, repoMetrics, serverPort, serverMetrics, controllerMetrics, notificationsMetrics := p[0], p[1], p[2], p[3], p[4], p[5], p[6]
+	a.base, a.Env = "http://"+local(serverPort), "ARGOCD_OPTS=--plaintext --server "+local(serverPort)
+	repo := []string{"--repo-server", local(repoPort), "--repo-server-plaintext"}
+	cached := []string{"--redis", local(redisPort)}
+	programs := []struct {
+		name, path string
+		args       [][]string
+		ready      string // answers when the program is ready
+	}{
+		{"redis", redis, [][]string{{
+			"--bind", "127.0.0.1", "--port", strconv.Itoa(redisPort), "--save", "", "--appendonly", "no", "--dir", o.Dir,
+		}}, ""},
+		{"argocd-repo-server", "", [][]string{cached, {
+			"--address", "127.0.0.1", "--port", strconv.Itoa(repoPort), "--metrics-address", "127.0.0.1",
+			"--metrics-port", strconv.Itoa(repoMetrics), "--disable-tls",
+		}}, "http://" + local(repoMetrics) + "/healthz?full=true"},
+		{"argocd-application-controller", "", [][]string{cached, repo, {
+			"--metrics-port", strconv.Itoa(controllerMetrics),
+		}}, "http://" + local(controllerMetrics) + "/healthz"},
+		{"argocd-server", "", [][]string{cached, repo, {
+			"--address", "127.0.0.1", "--port", strconv.Itoa(serverPort), "--metrics-port", strconv.Itoa(serverMetrics),
+			"--disable-auth", "--insecure",
+		}}, a.base + "/healthz?full=true"},
+		{"argocd-notifications", "", [][]string{{
+			"--argocd-repo-server", local(repoPort), "--argocd-repo-server-plaintext", "--metrics-port", strconv.Itoa(notificationsMetrics),
+			"--loglevel", "debug",
+		}}, "http://" + local(notificationsMetrics) + "/metrics"},
+	}
+	for _, p := range programs {
+		program := process.Program{Name: p.name, Path: p.path, Env: o.environment(kubeconfig)}
+		if p.path == "" {
+			program.Path = filepath.Join(o.Programs, p.name)
+		}
+		for _, some := range p.args {
+			program.Args = append(program.Args, some...)
+		}
+		if err := a.Programs.Start(program); err != nil {
+			return err
+		}
+	}
+	for _, p := range programs {
+		if p.ready == "" {
+			continue
+		}
+		if err := a.Programs.Wait(ctx, p.name, func(ctx context.Context) error { return a.answers(ctx, p.ready) }, p.name, "redis"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *ArgoCD) answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := a.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+// Logs is what each program said last.
+func (a *ArgoCD) Logs() map[string]string {
+	said := map[string]string{}
+	for _, s := range a.Programs.States() {
+		said[s.Name] = a.Programs.Tail(s.Name)
+	}
+	return said
+}

@@ -1,0 +1,85 @@
+//go:build linux
+
+package argocd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// Names of what a user of Argo CD configures it by.
+const (
+	ConfigMap              = "argocd-cm"
+	NotificationsConfigMap = "argocd-notifications-cm"
+	NotificationsSecret    = "argocd-notifications-secret"
+)
+
+var (
+	// Resources are Applications.
+	Resources = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "applications"}
+	projects  = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "appprojects"}
+)
+
+// objects makes what the manifests of an installation bring, but for the workloads.
+func (a *ArgoCD) objects(ctx context.Context, config *rest.Config) error {
+	created := func(_ any, err error) error {
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	errs := []error{created(a.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}, metav1.CreateOptions{}))}
+	for _, name := range []string{ConfigMap, "argocd-rbac-cm", NotificationsConfigMap} {
+		errs = append(errs, created(a.client.CoreV1().ConfigMaps(Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta(name, nil)}, metav1.CreateOptions{})))
+	}
+	errs = append(errs, created(a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: meta("argocd-secret", nil), StringData: map[string]string{"server.secretkey": rand.Text()},
+	}, metav1.CreateOptions{})))
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	errs = append(errs, created(dynamicClient.Resource(projects).Namespace(Namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "argoproj.io/v1alpha1", "kind": "AppProject",
+		"metadata": map[string]any{"name": "default"},
+		"spec": map[string]any{
+			"sourceRepos":              []any{"*"},
+			"destinations":             []any{map[string]any{"server": "*", "namespace": "*"}},
+			"clusterResourceWhitelist": []any{map[string]any{"group": "*", "kind": "*"}},
+		},
+	}}, metav1.CreateOptions{})))
+	return errors.Join(errs...)
+}
+
+// meta is that of an object that Argo CD takes for its own configuration.
+func meta(name string, labels map[string]string) metav1.ObjectMeta {
+	all := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "argocd"}
+	for k, v := range labels {
+		all[k] = v
+	}
+	return metav1.ObjectMeta{Name: name, Labels: all}
+}
+
+// Repository makes the password of a repository, or of all whose address begins so, known.
+func (a *ArgoCD) Repository(ctx context.Context, name, url, username, password string) error {
+	_, err := a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: meta(name, map[string]string{"argocd.argoproj.io/secret-type": "repo-creds"}),
+		StringData: map[string]string{"type": "git", "url": url, "username": username, "password": password},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// Secret makes one of Argo CD's own secrets.
+func (a *ArgoCD) Secret(ctx context.Context, name string, values map[string]string) error {
+	_, err := a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta(name, nil), StringData: values}, metav1.CreateOptions{})
+	return err
+}

@@ -1,0 +1,129 @@
+//go:build linux
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/e2e/argocd"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// line is the GatewaySync as Argo CD's API names it.
+func (d *deployment) line() argocd.Resource {
+	return argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.Kind, Namespace: d.namespace, Name: "line"}
+}
+
+// offered are the buttons that can be pressed now, by name.
+func (d *deployment) offered() (names []string) {
+	d.t.Helper()
+	all, err := d.argo.Actions(d.ctx, d.namespace, d.line())
+	require.NoError(d.t, err)
+	for _, a := range all {
+		if !a.Disabled {
+			names = append(names, a.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (d *deployment) press(action string) {
+	d.t.Helper()
+	require.NoError(d.t, d.argo.Run(d.ctx, d.namespace, d.line(), action), action)
+}
+
+// shows waits until Argo CD shows a health of the GatewaySync, with this in its message.
+func (d *deployment) shows(what string, wanted ...string) {
+	d.t.Helper()
+	d.eventually(d.t, what, func() string {
+		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+		require.NoError(d.t, err)
+		return missingFrom(summary(app)+app.Health(v1alpha1.Kind, "line"), wanted...)
+	})
+}
+
+// buttons presses what Argo CD's user interface offers for the GatewaySync.
+func (d *deployment) buttons() {
+	d.t.Helper()
+	syncs := len(d.operations())
+	assert.Equal(d.t, []string{"force-sync", "pause"}, d.offered())
+	d.press("pause")
+	d.says(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused)
+	assert.Equal(d.t, []string{"force-sync", "resume"}, d.offered())
+	d.shows("what a person has paused is Healthy", "Synced Healthy", "Healthy Paused: ")
+	running := d.head()
+	d.push("pushed while it is paused")
+	d.hint()
+	d.says(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPaused)
+	for _, pod := range d.pods() {
+		d.runs(pod.Name, running)
+	}
+	d.press("resume")
+	d.synced(d.head(), 2)
+
+	d.press("force-sync")
+	asked := d.get()
+	require.NotEmpty(d.t, asked.Annotations[v1alpha1.AnnotationForceSync])
+	d.eventually(d.t, "the forced sync was dealt with", func() string {
+		gs := d.get()
+		if gs.Status.LastHandledRequest != asked.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
+			return describe(gs)
+		}
+		return ""
+	})
+	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
+}
+
+// goBack presses the button for the last good commit while a newer one is on one of two gateways, and then brings one more by a
+// sync, with no word about what the button asked for.
+func (d *deployment) goBack(good string) {
+	d.t.Helper()
+	d.mu.Lock()
+	d.back = true
+	d.mu.Unlock()
+	syncs := len(d.operations())
+	assert.NotContains(d.t, d.offered(), "rollback", "there is nothing to go back to")
+	d.tell("line-1", "/scan-faults", `{"kind":"projects","neverEnds":true}`)
+	bad := d.push("nobody is happy with it")
+	d.press("force-sync") // it looks at git, too: no manifest has changed, so that Argo CD does nothing
+	d.loads("line-0", bad)
+	d.eventually(d.t, "the rollback is offered", func() string {
+		return missingFrom(strings.Join(d.offered(), " "), "rollback")
+	})
+	d.sees("argocd app actions run ")
+	d.loads("line-0", good)
+	d.tell("line-1", "/scan-faults", `{"kind":"projects"}`)
+	d.rolledBack(good, bad)
+	gs := d.get()
+	assert.Equal(d.t, "argocd", gs.Annotations[v1alpha1.AnnotationRequestedBy])
+	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button changes nothing that is git's")
+	d.shows("Argo CD says what is held off", "Synced Healthy", "Healthy RolledBack: main is held off at "+short7(bad))
+	assert.NotContains(d.t, d.offered(), "rollback", "it is there already")
+	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
+
+	d.push("what they wanted")
+	d.ends(d.commitTo("a note", gitserver.Files(d.manifests(noted("after the rollback")))), "Succeeded")
+}
+
+// loads waits until a gateway has loaded a commit.
+func (d *deployment) loads(pod, commit string) {
+	d.t.Helper()
+	want := d.view(commit)
+	d.eventually(d.t, pod+" loads "+short7(commit), func() string {
+		digest, err := d.loaded(d.ctx, pod)
+		switch {
+		case err != nil:
+			return err.Error()
+		case digest != want:
+			return pod + " has loaded another commit; " + describe(d.get())
+		}
+		return ""
+	})
+}

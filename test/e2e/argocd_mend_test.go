@@ -1,0 +1,227 @@
+//go:build linux
+
+package e2e
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"stoker.io/stoker/test/e2e/argocd"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// What a sync that hangs waits for, in Argo CD's words.
+const (
+	forGateways    = "waiting for healthy state of apps/StatefulSet/line"
+	forGatewaySync = "waiting for healthy state of stoker.io/GatewaySync/line"
+)
+
+// nowhere is an image that nobody has.
+const nowhere = "registry.invalid/gateway:" + imageTag
+
+// The GatewaySync does not change with the gateways: the commit that mends them does not wait for it.
+func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
+	p := w.plant(t)
+	name := p.namespace + "-deployment.git"
+	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain")
+	d.begins(d.repo.Head())
+	d.run(p.head())
+	generation := d.get().Generation
+
+	stuck := d.deployed("an image that nobody has", gateways(nowhere))
+	d.hangs(stuck, forGateways)
+	d.cannotStart("line-1")
+	d.eventually(t, "the GatewaySync of the first wave is not Healthy", func() string {
+		return missingFrom(d.get().Status.GatewaysReady, "1/2")
+	})
+	d.sees("kubectl get application ", "Running: "+forGateways)
+	d.sees("stoker status ", "1 of 2", "line-1")
+	d.sees("stoker check ", "line")
+	d.sees("kubectl get jobs,pods ", "line-1", "stoker-wait", "Image")
+	mended := d.deployed("the image that there is")
+	d.isBehind(mended, stuck)
+	d.terminate(stuck)
+	app := d.ends(mended, "Succeeded")
+	d.run(p.head())
+	assert.Equal(t, generation, d.get().Generation)
+	assert.Equal(t, []string{"StatefulSet/line"}, applied(app), "the GatewaySync is as it was, and is not waited for")
+	assert.Contains(t, hooks(app), "Job/stoker-wait", "it is a sync as any other")
+}
+
+// The chart names the revision in the GatewaySync, so that each commit changes it, and waits for it.
+func aChartsGatewaysAreMendedAlone(t *testing.T, w *world) {
+	p := w.plant(t)
+	d := p.deploy("helm", p.repo, p.repoName, "helm")
+	first := p.head()
+	d.begins(first)
+	d.inWaves()
+	d.run(first)
+
+	second := p.push("second")
+	d.ends(second, "Succeeded")
+	d.run(second)
+	assert.Equal(t, second, d.get().Spec.Git.Ref, "the chart was handed the revision")
+
+	stuck := d.deployed("an image that nobody has", gateways(nowhere))
+	d.hangs(stuck, forGateways)
+	d.cannotStart("line-1")
+	mended := d.deployed("the image that there is")
+	d.isBehind(mended, stuck)
+	d.terminate(stuck)
+	d.hangs(mended, forGatewaySync)
+	d.cannotStart("line-1")
+	d.terminate(mended)
+	d.syncGatewaysAlone(mended)
+	d.ready(2)
+	d.synced(mended, 2)
+	d.shows("all is as the commit says", "Synced Healthy")
+	assert.Equal(t, mended, d.get().Spec.Git.Ref)
+}
+
+// gateways gives the gateways an image.
+func gateways(image string) change {
+	return func(u *unstructured.Unstructured) {
+		switch u.GetKind() {
+		case valuesOfChart:
+			set(u, image, "images", "gateway")
+		case "StatefulSet":
+			containers(within(u.Object, "spec", "template", "spec"), image)
+		}
+	}
+}
+
+// hangs waits until the sync of a revision waits for something.
+func (d *deployment) hangs(revision, what string) {
+	d.t.Helper()
+	look := d.looks()
+	d.eventually(d.t, "the sync of "+short7(revision)+" is "+what, func() string {
+		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+		if err != nil {
+			return err.Error()
+		}
+		look(app, revision)
+		o := app.Status.OperationState
+		if o != nil && o.SyncResult.Revision == revision {
+			require.False(d.t, o.Over(), "it does not hang: %s", summary(app))
+			for _, r := range o.SyncResult.Resources { // what is not applied yet is named by the message, too
+				if r.HookPhase == "Running" && strings.HasSuffix(what, "/"+r.Kind+"/"+r.Name) {
+					return missingFrom(o.Message, what)
+				}
+			}
+		}
+		return summary(app)
+	})
+}
+
+// cannotStart waits until a pod is kept from starting by its image.
+func (d *deployment) cannotStart(pod string) {
+	d.t.Helper()
+	d.eventually(d.t, pod+" has no image", func() string {
+		all := d.pods()
+		i := slices.IndexFunc(all, func(p corev1.Pod) bool { return p.Name == pod })
+		if i < 0 {
+			return "there is no " + pod
+		}
+		for _, c := range all[i].Status.InitContainerStatuses {
+			if c.State.Waiting != nil && strings.Contains(c.State.Waiting.Reason, "Image") {
+				return ""
+			}
+		}
+		return string(all[i].Status.Phase)
+	})
+}
+
+// isBehind checks that a revision is known to Argo CD, and is not synced while the sync of another one hangs.
+func (d *deployment) isBehind(revision, stuck string) {
+	d.t.Helper()
+	for range 2 { // the look that found the revision, and one after it
+		require.NoError(d.t, argocd.Refresh(d.ctx, d.dynamic, d.namespace))
+		d.eventually(d.t, short7(revision)+" is looked at", func() string {
+			app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+			if err != nil {
+				return err.Error()
+			}
+			if app.Annotations[argocd.RefreshAnnotation] == "" && app.Status.Sync.Revision == revision && app.Status.Sync.Status == "OutOfSync" {
+				return ""
+			}
+			return summary(app)
+		})
+	}
+	app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+	require.NoError(d.t, err)
+	assert.False(d.t, app.Status.OperationState.Over(), summary(app))
+	assert.Equal(d.t, stuck, app.Status.OperationState.SyncResult.Revision, summary(app))
+}
+
+// again is how long nothing comes of a command until it is typed once more: Argo CD does not end a sync whose state it writes
+// just then.
+const again = 10 * time.Second
+
+// terminate ends the sync of a revision with Argo CD's own command line.
+func (d *deployment) terminate(revision string) {
+	d.t.Helper()
+	var typed time.Time
+	var answer string
+	d.eventually(d.t, "the sync of "+short7(revision)+" is terminated", func() string {
+		for _, a := range d.applications.all() { // the next sync may have begun already
+			o := a.Status.OperationState
+			if o != nil && o.SyncResult.Revision == revision && o.Phase == "Failed" && strings.Contains(o.Message, "terminated") {
+				assert.NotContains(d.t, strings.Join(hooks(a), " "), "stoker-rollback", "it did not fail")
+				return ""
+			}
+		}
+		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+		require.NoError(d.t, err)
+		o := app.Status.OperationState
+		if o.SyncResult.Revision == revision && o.Phase == "Running" && time.Since(typed) > again {
+			answer, _ = d.types("argocd app terminate-op ")
+			typed = time.Now()
+		}
+		return answer + summary(app)
+	})
+}
+
+// syncGatewaysAlone syncs the StatefulSet and nothing else.
+func (d *deployment) syncGatewaysAlone(revision string) {
+	d.t.Helper()
+	d.sees("kubectl patch application ", "patched")
+	d.eventually(d.t, "the gateways alone are synced", func() string {
+		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+		require.NoError(d.t, err)
+		o := app.Status.OperationState
+		if o.Phase == "Succeeded" && o.SyncResult.Revision == revision && len(o.Operation.Sync.Resources) == 1 {
+			assert.Equal(d.t, []string{"StatefulSet/line"}, applied(app))
+			assert.Empty(d.t, hooks(app), "such a sync runs no hook")
+			return ""
+		}
+		return summary(app)
+	})
+}
+
+// applied are what a sync applied, but for hooks.
+func applied(app *argocd.Application) (names []string) {
+	for _, r := range app.Status.OperationState.SyncResult.Resources {
+		if r.HookType == "" {
+			names = append(names, r.Kind+"/"+r.Name)
+		}
+	}
+	return names
+}
+
+// hooks are those of a sync.
+func hooks(app *argocd.Application) (names []string) {
+	for _, r := range app.Status.OperationState.SyncResult.Resources {
+		if r.HookType != "" {
+			names = append(names, r.Kind+"/"+r.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,64 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/e2e/argocd"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// A branch stands in the spec, and a hook asks for the commit that is synced: from the first sync on the gateways run that one,
+// wherever the branch is.
+func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
+	p := w.plant(t)
+	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit)
+	first := p.head()
+	d.begins(first)
+	d.asksFor(first)
+
+	p.push("nobody syncs it")
+	d.press("force-sync") // it looks at git, too
+	d.eventually(t, "git was looked at", func() string {
+		gs := d.get()
+		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
+			return describe(gs)
+		}
+		return ""
+	})
+	d.asksFor(first)
+
+	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, noted("second"))))
+	app := d.ends(second, "Succeeded")
+	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "who looks at the commit may do so before anything is applied")
+	d.asksFor(second)
+}
+
+// asksFor checks that a commit is asked for by name, and runs.
+func (d *deployment) asksFor(commit string) {
+	d.t.Helper()
+	gs := d.get()
+	assert.Equal(d.t, "main", gs.Spec.Git.Ref)
+	assert.Equal(d.t, commit, gs.Annotations[v1alpha1.AnnotationRequestedRef])
+	assert.Equal(d.t, commit, gs.Status.Target.Ref)
+	d.run(commit)
+}
+
+// looksAtItsCommit changes preflight as set-ref.yaml says.
+func (p *plant) looksAtItsCommit(u *unstructured.Unstructured) {
+	if u.GetName() != "stoker-preflight" || u.GetKind() != "Job" {
+		return
+	}
+	from := func(name, path string) any {
+		return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": path}}}
+	}
+	for _, c := range list(u.Object, "spec", "template", "spec", "containers") {
+		c["args"] = append(c["args"].([]any), "--application", argocd.Namespace+"/"+p.namespace)
+		c["env"] = []any{from("POD_NAMESPACE", "metadata.namespace"), from("JOB_NAME", "metadata.labels['batch.kubernetes.io/job-name']")}
+	}
+}

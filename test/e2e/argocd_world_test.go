@@ -1,0 +1,238 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/test/e2e/argocd"
+)
+
+// argoCD is the one that all its scenarios share. It starts while other scenarios run already.
+type argoCD struct {
+	*argocd.ArgoCD
+	err  error
+	done chan struct{} // it has started, or not
+
+	first sync.WaitGroup    // of the deployments that do not wait for others
+	begun map[string]func() // by the test's name; it is one of them, and not any more
+}
+
+// goesFirst says that the test's deployment waits for no other one. It is called before tests run in parallel.
+func (a *argoCD) goesFirst(t *testing.T) {
+	a.first.Add(1)
+	done := sync.OnceFunc(a.first.Done)
+	a.begun[t.Name()] = done
+	t.Cleanup(done)
+}
+
+// hasBegun says that the test's deployment has had its first sync: from now on it mostly waits.
+func (a *argoCD) hasBegun(t *testing.T) {
+	if done, first := a.begun[t.Name()]; first {
+		done()
+	}
+}
+
+// turn waits until those that go first have begun, where the test's deployment is none of them: pods that all start at once
+// take each other's time.
+func (a *argoCD) turn(ctx context.Context, t *testing.T) {
+	t.Helper()
+	if _, first := a.begun[t.Name()]; first {
+		return
+	}
+	all := make(chan struct{})
+	go func() {
+		a.first.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		t.Fatalf("other deployments have not begun: %v", context.Cause(ctx))
+	}
+}
+
+// startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
+func (w *world) startArgoCD(t *testing.T) {
+	w.say("Argo CD")
+	programs, err := w.cache.ArgoCD(w.ctx)
+	require.NoError(t, err)
+	kustomize, err := w.cache.Kustomize(w.ctx)
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp("", "argocd-") // a path that leaves room for the name of a socket
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.argo = &argoCD{done: make(chan struct{}), begun: map[string]func(){}}
+	go func() {
+		defer close(w.argo.done)
+		w.argo.ArgoCD, w.argo.err = w.runArgoCD(ctx, programs, kustomize, dir)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-w.argo.done
+		if w.argo.ArgoCD != nil {
+			if t.Failed() || os.Getenv(asked) == "logs" {
+				for name, said := range w.argo.Logs() {
+					t.Logf("%s:\n%s", name, said)
+				}
+				w.dump(t, argocd.Namespace)
+			}
+			assert.NoError(t, w.argo.Close())
+		}
+		require.NoError(t, os.RemoveAll(dir))
+	})
+}
+
+func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) (*argocd.ArgoCD, error) {
+	if err := w.Install(ctx, filepath.Join(programs, "crds")); err != nil {
+		return nil, err
+	}
+	server, err := url.Parse(w.git.URL(""))
+	if err != nil {
+		return nil, err
+	}
+	a, err := argocd.Start(ctx, argocd.Options{
+		Programs: programs, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Say: os.Stderr,
+		Authorities: map[string][]byte{server.Hostname(): w.git.CA()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// As docs/webhooks.md says: the token that the notifications show.
+	if err := a.Secret(ctx, argocd.NotificationsSecret, map[string]string{"stoker-token": w.webhookToken}); err != nil {
+		return a, err
+	}
+	// As docs/argocd.md says: the health and the buttons of a GatewaySync, and the notifications.
+	for _, name := range []string{argocd.ConfigMap, argocd.NotificationsConfigMap} {
+		if err := w.patchArgoCD(ctx, name); err != nil {
+			return a, err
+		}
+	}
+	w.say("Argo CD has started")
+	return a, a.Repository(ctx, "git", w.git.URL(""), gitUser, w.password)
+}
+
+// patchArgoCD adds to a ConfigMap of Argo CD what the chart brings for it.
+func (w *world) patchArgoCD(ctx context.Context, name string) error {
+	content, err := os.ReadFile(filepath.Join(w.module, "charts", "stoker", "files", "argocd", name+".yaml"))
+	if err != nil {
+		return err
+	}
+	// Argo CD is no pod here, and resolves no name of the cluster.
+	receiver, err := w.receiverAddress(ctx)
+	if err != nil {
+		return err
+	}
+	patch, err := yaml.YAMLToJSON(bytes.ReplaceAll(content, []byte("http://stoker-receiver.stoker-system.svc:9444"), []byte(receiver)))
+	if err != nil {
+		return err
+	}
+	_, err = w.client.CoreV1().ConfigMaps(argocd.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// argocd waits until Argo CD has started.
+func (w *world) argocd(t *testing.T) *argoCD {
+	t.Helper()
+	select {
+	case <-w.argo.done:
+	case <-time.After(liveness):
+		t.Fatalf("Argo CD has not started within %s", liveness)
+	}
+	if errors.Is(w.argo.err, argocd.ErrNoRedis) {
+		t.Skip(w.argo.err)
+	}
+	require.NoError(t, w.argo.err)
+	return w.argo
+}
+
+// states are those that an object was seen in, one after the other.
+type states[T any] struct {
+	mu   sync.Mutex
+	seen []*T
+}
+
+func (s *states[T]) all() []*T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// said tells what an Application was seen to say, once for each change.
+func said(all []*argocd.Application) string {
+	var b strings.Builder
+	last := ""
+	for _, a := range all {
+		line := summary(a)
+		if line != last {
+			b.WriteString("\n  " + line)
+		}
+		last = line
+	}
+	return b.String()
+}
+
+func summary(a *argocd.Application) string {
+	line := a.Status.Sync.Status + " " + a.Status.Health.Status
+	if o := a.Status.OperationState; o != nil {
+		line += "; " + o.Phase + " of " + short7(o.SyncResult.Revision) + ": " + o.Message
+		for _, r := range o.SyncResult.Resources {
+			if r.HookPhase != "" && r.HookPhase != "Succeeded" {
+				line += "; " + r.Kind + "/" + r.Name + " " + r.HookPhase + " " + r.Message
+			}
+		}
+	}
+	for _, c := range a.Status.Conditions {
+		line += "; " + c.Type + ": " + c.Message
+	}
+	return line
+}
+
+func short7(commit string) string { return commit[:min(len(commit), 7)] }
+
+// receiver is the address of the receiver, as this machine reaches it.
+func (w *world) receiver(t *testing.T) string {
+	t.Helper()
+	address, err := w.receiverAddress(w.ctx)
+	require.NoError(t, err)
+	return address
+}
+
+// receiverAddress waits for the Service: the chart may be on its way.
+func (w *world) receiverAddress(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveness)
+	defer cancel()
+	var service *corev1.Service
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (_ bool, err error) {
+		service, err = w.client.CoreV1().Services(release).Get(ctx, "stoker-receiver", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return "", err
+	}
+	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port))), nil
+}

@@ -1,0 +1,126 @@
+//go:build linux
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// What only kubelets can answer, the ledger gives to the tests with nodes; what is said of Argo CD is typed where it is.
+func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
+	p := w.plantIn(t, w.NamespaceOf(t, "line"))
+	p.gatewaySync()
+	p.gateways(replicas(2))
+	shell := p.reader()
+	for _, page := range []string{"README.md", "docs/installation.md"} {
+		for c := range w.lines.Of(page) {
+			shell.Type(t, c.Text) // meanwhile the gateways start
+		}
+	}
+
+	p.repo.Tag("v2.4.0", p.head())
+	p.synced(p.head(), 2)
+	second := p.push("second")
+	p.synced(second, 2)
+	for c := range w.lines.Of("docs/operations.md") {
+		said := shell.Type(t, c.Text)
+		if strings.HasSuffix(c.Text, "/proxy/state") {
+			assert.Contains(t, said, second)
+		}
+	}
+	w.NamespaceOf(t, "plant")
+	clone := shell.Dir
+	git := exec.CommandContext(w.ctx, "git", "clone", "--quiet", p.repo.Dir, clone)
+	git.Env = gitserver.Env()
+	said, err := git.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	var diffs []string
+	for c := range w.lines.Of("docs/cli.md") {
+		switch {
+		case strings.Contains(c.Text, " /manifest/"): // of a Job
+			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can be run")
+		case strings.HasPrefix(c.Text, "stoker diff "):
+			diffs = append(diffs, shell.Type(t, c.Text))
+		default:
+			shell.Type(t, c.Text)
+		}
+	}
+	require.Len(t, diffs, 2)
+	assert.NotContains(t, diffs[0], overview, "they run what this clone has")
+	assert.Contains(t, diffs[1], overview+"/view.json")
+
+	p.preflight("failed", nil, func(u *unstructured.Unstructured) {
+		if u.GetKind() == v1alpha1.Kind {
+			set(u, "v9", "spec", "git", "ref")
+		}
+	})
+	for c := range w.lines.Of("docs/troubleshooting.md") {
+		said := shell.Type(t, c.Text)
+		if strings.Contains(c.Text, "component=receiver") {
+			assert.Equal(t, 2, strings.Count(said, `"for":"webhook-addr"`), "each of its pods has a log: %s", said)
+		} else {
+			assert.Contains(t, said, "RefNotFound", c.Text)
+		}
+	}
+}
+
+// reader is somebody with all rights at a terminal, in the plant's namespace, in a folder that will be a clone of its
+// repository and is called plant.
+func (p *plant) reader() *document.Shell {
+	p.t.Helper()
+	raw, err := os.ReadFile(p.Kubeconfig())
+	require.NoError(p.t, err)
+	kubeconfig := filepath.Join(p.t.TempDir(), "kubeconfig")
+	require.NoError(p.t, os.WriteFile(kubeconfig, raw, 0o600))
+	p.run(p.t, p.module, p.kubectlPath, "--kubeconfig="+kubeconfig, "config", "set-context", "--current", "--namespace", p.namespace)
+	folder := filepath.Join(p.t.TempDir(), "plant")
+	require.NoError(p.t, os.Mkdir(folder, 0o700))
+	return document.NewShell(p.t, folder, map[string]string{"kubectl": p.kubectlPath, "helm": p.helmPath, "stoker": p.stokerPath}, "KUBECONFIG="+kubeconfig)
+}
+
+// preflight runs the Job of the example for Argo CD by itself, with other arguments and a changed manifest where they are
+// given, until it has a condition, and returns what it said.
+func (p *plant) preflight(condition string, args []string, changed change) string {
+	p.t.Helper()
+	d := &deployment{plant: p}
+	changes := []change{d.here}
+	if changed != nil {
+		changes = append(changes, changed)
+	}
+	p.kubectl(p.t, "delete", "job", "stoker-preflight", "--namespace", p.namespace, "--ignore-not-found", "--wait")
+	for _, file := range []string{"rights.yaml", "preflight.yaml", "hooks.yaml"} {
+		for _, u := range d.read(filepath.Join("plain", file), d.inside(changes)...) {
+			if u.GetKind() == "Job" && u.GetName() != "stoker-preflight" {
+				continue
+			}
+			if u.GetKind() == "Job" && args != nil {
+				list(within(u.Object, "spec", "template", "spec"), "containers")[0]["args"] = words(args)
+			}
+			raw, err := yaml.Marshal(u.Object)
+			require.NoError(p.t, err)
+			p.ApplyYAML(p.t, p.namespace, string(raw))
+		}
+	}
+	p.kubectl(p.t, "wait", "--for=condition="+condition, "--timeout=3m", "job/stoker-preflight", "--namespace", p.namespace)
+	return p.kubectl(p.t, "logs", "job/stoker-preflight", "--namespace", p.namespace)
+}
+
+func words(list []string) (out []any) {
+	for _, w := range list {
+		out = append(out, w)
+	}
+	return out
+}

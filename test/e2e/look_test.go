@@ -1,0 +1,62 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// A person who may look, and ask agents through the API server, sees what lies on the gateways of real pods.
+func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"serviceaccount", "person"},
+		{"rolebinding", "person-looks", "--clusterrole=view", "--serviceaccount=" + p.namespace + ":person"},
+		{"role", "asks-agents", "--verb=get", "--resource=pods/proxy"},
+		{"rolebinding", "person-asks", "--role=asks-agents", "--serviceaccount=" + p.namespace + ":person"},
+	} {
+		p.kubectl(t, append([]string{"create", "--namespace", p.namespace}, args...)...)
+	}
+	person := p.As(t, p.namespace, "person", "")
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: person.Host, CertificateAuthorityData: person.CAData, CertificateAuthority: person.CAFile}
+	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: person.BearerToken}
+	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: p.namespace}
+	kc.CurrentContext = "c"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*kc, file))
+	stoker := func(args ...string) string {
+		return p.run(t, p.module, p.stokerPath, append(args, "--kubeconfig", file)...)
+	}
+
+	assert.Contains(t, stoker("get"), "3/3")
+	status := stoker("status", "line")
+	for _, gateway := range []string{"line", "line-1", "line-2"} {
+		assert.Contains(t, status, gateway)
+	}
+	assert.Contains(t, status, now[:7])
+
+	var all []struct {
+		Gateway, From, To string
+		Changes           []struct{ Op, Path string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(stoker("diff", "line", "--repo", p.repo.Dir, "--ref", older, "--output", "json")), &all))
+	require.Len(t, all, 3, "one for each gateway")
+	for _, d := range all {
+		assert.Equal(t, now, d.From, "%s: what its agent said", d.Gateway)
+		assert.Equal(t, older, d.To)
+		var changes []string
+		for _, c := range d.Changes {
+			changes = append(changes, c.Op+" "+c.Path)
+		}
+		// Its signature goes with the view, on the gateway as here.
+		assert.ElementsMatch(t, []string{"update " + overview + "/view.json", "update " + overview + "/resource.json"}, changes, d.Gateway)
+	}
+}
