@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -34,6 +36,8 @@ func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
 	assert.EqualValues(t, 15, target.Spec.Lead.DurationSeconds)
 	require.Len(t, target.OwnerReferences, 1)
 	assert.Equal(t, gs.UID, target.OwnerReferences[0].UID)
+
+	s.untilEvents(map[string]int{"g:site:LeadElected": 1, "g:site:RefResolved": 1, "g:site:SyncCompleted": 1, "p:gw-0:SyncCompleted": 1, "p:gw-1:SyncCompleted": 1, "p:gw-2:SyncCompleted": 1})
 
 	before := map[string]int{}
 	for id, c := range agents {
@@ -61,9 +65,9 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	s.takes("gw-0", "gw-1")
 	s.untilReady("True/Synced")
 	two := s.candidate("gw-1")
-	before := s.events()
-	events := s.events()
+	s.untilEvents(map[string]int{"g:site:LeadElected": 1, "g:site:RefResolved": 1, "g:site:SyncCompleted": 1})
 
+	holders := s.holders()
 	began := time.Now()
 	one.stop()
 	stopped := time.Since(began)
@@ -71,6 +75,7 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("released in %s, handed over in %s", stopped, took)
 	assert.Less(t, took, 20*time.Second, "ten times what it may take")
+	assert.Equal(t, []string{one.Identity(), "", two.Identity()}, holders(), "it is let go of, and did not run out")
 	assert.Equal(t, s.target().Lead.Transitions, int32(1))
 
 	second := s.Commit("second")
@@ -79,12 +84,8 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.LastGood != nil && gs.Status.LastGood.Commit == second
 	})
-	require.Eventually(t, func() bool {
-		events = s.events()
-		return events["g:site:LeadElected"] == 2 && events["g:site:SyncCompleted"] == 2
-	}, tenfold, 50*time.Millisecond, "%v", events)
-	assert.Equal(t, before["g:site:RefResolved"], events["g:site:RefResolved"], "a new lead does not repeat what the old one said")
-	assert.Equal(t, 1, events["g:site:RefUpdated"])
+	s.untilEvents(map[string]int{"g:site:LeadElected": 2, "g:site:RefUpdated": 1, "g:site:SyncCompleted": 2})
+	assert.Equal(t, 1, s.events()["g:site:RefResolved"], "a new lead does not repeat what the old one said")
 }
 
 func TestALeadThatCrashesIsReplacedWhenItsLockIsOver(t *testing.T) {
@@ -198,6 +199,58 @@ func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A new version led, was taken back, and all pods were started anew: nothing but the target is left of it.
+func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
+	t.Parallel()
+	for name, least := range map[string]int32{"that this version can follow": v1alpha1.TargetFormat, "that it cannot": v1alpha1.TargetFormat + 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, 1)
+			gs := s.sync()
+			at := metav1.Now().Rfc3339Copy()
+			s.newer(v1alpha1.SyncTargetSpec{MinFormat: least, Revision: 7, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main", Commit: s.first, ResolvedAt: &at})
+			s.report("gw-0", func(*v1alpha1.SyncReportStatus) {})
+			var said program.Log
+			c := s.candidate("gw-0", func(c *Config) { c.patience = 2 * time.Second; c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+			assert.Equal(t, c.Identity(), s.leads())
+			assert.Contains(t, said.String(), "it waits whether a newer one leads")
+			s.untilTarget(s.first)
+			target := s.target()
+			assert.Equal(t, v1alpha1.TargetFormat, target.Format)
+			assert.Equal(t, minFormat, target.MinFormat, "so that the agents of this version follow it")
+			assert.GreaterOrEqual(t, target.Revision, int64(7), "what was reported of an earlier target is not about this one")
+			s.takes("gw-0")
+			s.untilReady("True/Synced")
+		})
+	}
+}
+
+// A target of a newer version is no reason to lead beside an agent of it, however long nobody leads.
+func TestAnOlderAgentDoesNotLeadAsALastResortWhileANewerOneIsThere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.newer(v1alpha1.SyncTargetSpec{MinFormat: 1})
+	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	older := s.candidate("gw-0", func(c *Config) { c.patience = 200 * time.Millisecond })
+	require.Eventually(t, func() bool { return older.wire.count("GET gw-0") >= 3 }, tenfold, 10*time.Millisecond)
+	assert.Empty(t, s.target().Lead.Holder)
+}
+
+// An evicted pod stays as it is, with what it reported, until somebody deletes it.
+func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	pods := s.admin.Core.CoreV1().Pods(s.ns)
+	evicted, err := pods.Get(t.Context(), "gw-0", metav1.GetOptions{})
+	require.NoError(t, err)
+	evicted.Status.Phase = corev1.PodFailed
+	_, err = pods.UpdateStatus(t.Context(), evicted, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	c := s.candidate("gw-1")
+	assert.Equal(t, c.Identity(), s.leads())
+}
+
 // All candidates ask in the second in which the lock becomes free, which is mostly the one in which the API server had trouble.
 func TestACandidateThatTheAPIServerDidNotAnswerAsksAgainSoon(t *testing.T) {
 	t.Parallel()
@@ -279,6 +332,7 @@ func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 			assert.Equal(t, before[id], c.wire.total(), "%s does not lead", id)
 		}
 	}
+	holders := s.holders()
 	began := time.Now()
 	go agents[lead].stop()
 	require.Eventually(t, func() bool { h := s.target().Lead.Holder; return h != "" && h != lead }, tenfold, 10*time.Millisecond)
@@ -292,6 +346,7 @@ func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 	}
 	t.Logf("handed over in %s, with %d requests of %d candidates", took, requests, n-1)
 	assert.Less(t, took, 20*time.Second, "ten times what it may take")
+	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "it is let go of, and did not run out")
 	assert.Less(t, requests, 3*n, "most see that it is taken before they ask")
 	assert.EqualValues(t, 1, s.target().Lead.Transitions)
 }

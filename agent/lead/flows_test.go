@@ -416,7 +416,10 @@ func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
 		r.Phase, r.Reason, r.Message, r.Target, r.Generation = v1alpha1.GatewayApplied, v1alpha1.ReasonGatewayUnreachable, "refused", target.Commit, target.Generation
 		r.Revision = target.Revision
 	})
-	gs := s.untilReady("False/ProgressDeadlineExceeded")
+	gs := s.until("what was reported is told when the deadline is over", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/ProgressDeadlineExceeded" &&
+			strings.Contains(messageOf(&gs.Status, v1alpha1.ConditionReady), "GatewayUnreachable")
+	})
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionReconciling))
 	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 2s, work goes on: GatewayUnreachable: 1 of 2 gateways run main")

@@ -5,16 +5,19 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -220,6 +223,45 @@ func (s *site) target() v1alpha1.SyncTargetSpec {
 	return t.Spec
 }
 
+// newer makes the target as a lead of a newer version has left it.
+func (s *site) newer(spec v1alpha1.SyncTargetSpec) {
+	s.t.Helper()
+	spec.Format = v1alpha1.TargetFormat + 1
+	t := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: s.sync().UID}}}, Spec: spec}
+	_, err := s.targets().Create(s.t.Context(), t, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// holders watches the lock from now on, and returns who has had it by then, "" where nobody had.
+func (s *site) holders() func() []string {
+	s.t.Helper()
+	w, err := s.admin.Dynamic.Resource(kube.SyncTarget.Resource()).Namespace(s.ns).Watch(s.t.Context(), metav1.ListOptions{})
+	require.NoError(s.t, err)
+	s.t.Cleanup(w.Stop)
+	var seen []string
+	return func() []string {
+		last := s.target().Lead.Holder
+		require.Eventually(s.t, func() bool {
+			for {
+				select {
+				case e := <-w.ResultChan():
+					u, ok := e.Object.(*unstructured.Unstructured)
+					if !ok {
+						return false // the watch ended
+					}
+					holder, _, _ := unstructured.NestedString(u.Object, "spec", "lead", "holder")
+					seen = append(seen, holder)
+				default:
+					seen = slices.Compact(seen)
+					return len(seen) > 1 && seen[len(seen)-1] == last
+				}
+			}
+		}, tenfold, 10*time.Millisecond)
+		return seen
+	}
+}
+
 func (s *site) sync() *v1alpha1.GatewaySync {
 	s.t.Helper()
 	gs, err := s.syncs().Get(s.t.Context(), "site")
@@ -292,6 +334,17 @@ func (s *site) events() map[string]int {
 		out[strings.ToLower(e.Regarding.Kind[:1])+":"+e.Regarding.Name+":"+e.Reason]++
 	}
 	return out
+}
+
+// untilEvents waits for so many of each: they are sent beside the status, and may come after it.
+func (s *site) untilEvents(want map[string]int) {
+	s.t.Helper()
+	require.EventuallyWithT(s.t, func(t *assert.CollectT) {
+		got := s.events()
+		for what, n := range want {
+			assert.Equal(t, n, got[what], what)
+		}
+	}, tenfold, 50*time.Millisecond)
 }
 
 func (s *site) eventList() []eventsv1.Event {

@@ -111,19 +111,3 @@ func (d *deployment) goBack(good string) {
 	d.push("what they wanted")
 	d.ends(d.commitTo("a note", gitserver.Files(d.manifests(noted("after the rollback")))), "Succeeded")
 }
-
-// loads waits until a gateway has loaded a commit.
-func (d *deployment) loads(pod, commit string) {
-	d.t.Helper()
-	want := d.view(commit)
-	d.eventually(d.t, pod+" loads "+short7(commit), func() string {
-		digest, err := d.loaded(d.ctx, pod)
-		switch {
-		case err != nil:
-			return err.Error()
-		case digest != want:
-			return pod + " has loaded another commit; " + describe(d.get())
-		}
-		return ""
-	})
-}

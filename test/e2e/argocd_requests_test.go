@@ -135,6 +135,8 @@ func (d *deployment) post(body string) {
 	require.NoError(d.t, err)
 	request.Header.Set("Authorization", "Bearer "+d.webhookToken)
 	request.Header.Set("Content-Type", "application/json")
+	// A connection that is kept may be one that the receiver, which keeps none for long, closes just now.
+	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(d.t, err)
 	defer response.Body.Close()

@@ -114,7 +114,7 @@ func (p *plant) preflight(condition string, args []string, changed change) strin
 			p.ApplyYAML(p.t, p.namespace, string(raw))
 		}
 	}
-	p.kubectl(p.t, "wait", "--for=condition="+condition, "--timeout=3m", "job/stoker-preflight", "--namespace", p.namespace)
+	p.kubectl(p.t, "wait", "--for=condition="+condition, "--timeout="+liveness.String(), "job/stoker-preflight", "--namespace", p.namespace)
 	return p.kubectl(p.t, "logs", "job/stoker-preflight", "--namespace", p.namespace)
 }
 

@@ -52,7 +52,8 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 			p.killAgent(&pods[i])
 		}
 	}
-	p.eventually(t, "another one leads", func() string {
+	// The agent that is started again in its pod is another one, too: it has to wait for the lock of the first.
+	p.eventually(t, "another agent leads", func() string {
 		if now := p.target().Spec.Lead; now.Holder == "" || now.Holder == before.Spec.Lead.Holder {
 			return now.Holder + " leads"
 		}
@@ -60,8 +61,14 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 	})
 	assert.Greater(t, p.target().Spec.Lead.Transitions, before.Spec.Lead.Transitions)
 	p.synced(second, 3)
-	assert.Equal(t, 1, p.restarts(), "of the agent that was killed, and of nothing else")
+	p.eventually(t, "the kubelet has told of the agent that it started again", func() string {
+		if p.restarts() == 0 {
+			return "not yet"
+		}
+		return ""
+	})
 	p.synced(p.push("third"), 3)
+	assert.Equal(t, 1, p.restarts(), "of the agent that was killed, and of nothing else")
 }
 
 func (p *plant) target() *v1alpha1.SyncTarget {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -128,7 +129,10 @@ func theAPIServerComesBack(t *testing.T, w *world) {
 	w.Kill(t, kubetest.APIServer)
 	p.push("pushed while the API server is away")
 	time.Sleep(20 * time.Second) // longer than a lead holds its lock without it
+	began := time.Now()
 	w.Start(t, kubetest.APIServer)
+	// It is ready once it has read its roles and bindings. What it answered before is written down a moment later.
+	w.starting = append(w.starting, spell{began, time.Now().Add(2 * time.Second)})
 	w.say("the API server is back")
 	p.synced(p.head(), 3)
 	assert.Equal(t, before, p.uids(), "a pod was replaced")
@@ -161,11 +165,8 @@ func podsWithoutInjectorAreRepaired(t *testing.T, w *world) {
 // injectors waits until so many replicas of the injector run.
 func (w *world) injectors(t *testing.T, n int32) {
 	t.Helper()
-	deployments := w.client.AppsV1().Deployments(release)
-	scale, err := deployments.GetScale(w.ctx, "stoker-injector", metav1.GetOptions{})
-	require.NoError(t, err)
-	scale.Spec.Replicas = n
-	_, err = deployments.UpdateScale(w.ctx, "stoker-injector", scale, metav1.UpdateOptions{})
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
+	_, err := w.client.AppsV1().Deployments(release).Patch(w.ctx, "stoker-injector", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 	require.NoError(t, err)
 	w.eventually(t, "replicas of the injector", func() string {
 		pods, err := w.client.CoreV1().Pods(release).List(w.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=injector"})

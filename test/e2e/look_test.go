@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -24,6 +26,20 @@ func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 	} {
 		p.kubectl(t, append([]string{"create", "--namespace", p.namespace}, args...)...)
 	}
+	p.eventually(t, "the person may look, and ask agents", func() string {
+		for _, what := range []authorizationv1.ResourceAttributes{{Group: "stoker.io", Resource: "gatewaysyncs"}, {Resource: "pods", Subresource: "proxy"}} {
+			what.Namespace, what.Verb = p.namespace, "get"
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + p.namespace + ":person", ResourceAttributes: &what}}
+			review, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(p.ctx, review, metav1.CreateOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			if !review.Status.Allowed {
+				return what.Resource
+			}
+		}
+		return ""
+	})
 	person := p.As(t, p.namespace, "person", "")
 	kc := clientcmdapi.NewConfig()
 	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: person.Host, CertificateAuthorityData: person.CAData, CertificateAuthority: person.CAFile}

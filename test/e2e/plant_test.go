@@ -268,6 +268,11 @@ func (p *plant) synced(commit string, gateways int) *v1alpha1.GatewaySync {
 		}
 		return describe(gs)
 	})
+	for _, g := range gs.Status.DiscoveredGateways {
+		if g.SyncStatus == v1alpha1.GatewayStandby {
+			p.loads(g.PodName, commit) // its row speaks of its files, which the other node brought
+		}
+	}
 	for _, pod := range p.pods() {
 		p.runs(pod.Name, commit)
 	}
@@ -331,6 +336,22 @@ func (p *plant) loaded(ctx context.Context, pod string) (string, error) {
 		return "", err
 	}
 	return files["view.json"], nil
+}
+
+// loads waits until a gateway has loaded a commit.
+func (p *plant) loads(pod, commit string) {
+	p.t.Helper()
+	want := p.view(commit)
+	p.eventually(p.t, pod+" loads "+short7(commit), func() string {
+		digest, err := p.loaded(p.ctx, pod)
+		switch {
+		case err != nil:
+			return err.Error()
+		case digest != want:
+			return pod + " has loaded another commit; " + describe(p.get())
+		}
+		return ""
+	})
 }
 
 // runs checks that a gateway has loaded a commit, that it could load all it found, and that what is its own was left alone.

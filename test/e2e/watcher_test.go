@@ -146,8 +146,9 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 			said = gs.Status.Target.Commit
 			listed = listed || began.Sub(pod.CreationTimestamp.Time) > settled
 		}
-		// What was written before the gateway's start is loaded by it later; then the row is Applied, and Ready is not True.
-		loads := row.SyncStatus == v1alpha1.GatewaySynced || isTrue(gs, v1alpha1.ConditionReady)
+		// What was written before the gateway's start is loaded by it later; then the row is Applied, and Ready is not True. A
+		// standby node's row speaks of its files, which the other node brought and tells it to load.
+		loads := row.SyncStatus != v1alpha1.GatewayStandby && (row.SyncStatus == v1alpha1.GatewaySynced || isTrue(gs, v1alpha1.ConditionReady))
 		if !listed || !loads || said == "" || pod.DeletionTimestamp != nil || !isReady(pod) {
 			continue
 		}

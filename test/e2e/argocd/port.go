@@ -4,21 +4,34 @@ package argocd
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 )
 
-// Argo CD cannot be given an open socket, nor one that is kept for it. So its ports are from a range that no outgoing
-// connection and no NodePort is given.
-const firstPort, lastPort = 20000, 29999
+// Argo CD cannot be given an open socket, nor one that is kept for it. So its ports are of those that no outgoing connection
+// and no NodePort is given.
+const (
+	firstPort, lastPort = 10000, 29999
+	outgoing            = "/proc/sys/net/ipv4/ip_local_port_range"
+)
 
 // freePort returns a port on which nobody listens, and which is none of those.
 func freePort(but []int) (int, error) {
-	for range 100 {
+	text, err := os.ReadFile(outgoing)
+	if err != nil {
+		return 0, err
+	}
+	var first, last int
+	if _, err := fmt.Sscan(string(text), &first, &last); err != nil {
+		return 0, fmt.Errorf("%s: %w", outgoing, err)
+	}
+	for range 1000 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		if slices.Contains(but, port) {
+		if slices.Contains(but, port) || port >= first && port <= last {
 			continue
 		}
 		// All addresses: some servers of metrics cannot be told to listen on one.
@@ -28,7 +41,7 @@ func freePort(but []int) (int, error) {
 		}
 		return port, l.Close()
 	}
-	return 0, errors.New("no free port between 20000 and 29999")
+	return 0, errors.New("no free port between 10000 and 29999 that " + outgoing + " leaves")
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
