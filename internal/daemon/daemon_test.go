@@ -15,12 +15,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/serve"
+	"stoker.io/stoker/test/leak"
 	"stoker.io/stoker/test/program"
 )
 
@@ -187,7 +187,7 @@ func own(addr string) []daemon.Endpoint {
 }
 
 func TestItServesAndWorksUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	ready := make(chan struct{})
 	r := run(t, daemon.Config{
 		Endpoints: own("127.0.0.1:0"), Waits: "waiting for the broom",
@@ -229,7 +229,7 @@ func TestItServesAndWorksUntilItsContextEndsAndLeavesNothingBehind(t *testing.T)
 }
 
 func TestAServerThatCannotListenNamesItsFlagAndEndsWhatListens(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, taken.Close()) }()
@@ -245,7 +245,7 @@ func TestAServerThatCannotListenNamesItsFlagAndEndsWhatListens(t *testing.T) {
 }
 
 func TestALoopThatFailsEndsTheOthersAndTheServers(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	broke := errors.New("the broom broke")
 	r := run(t, daemon.Config{Endpoints: own("127.0.0.1:0"), Loops: []func(context.Context) error{
 		func(ctx context.Context) error { <-ctx.Done(); return nil },

@@ -68,17 +68,17 @@ func plain(name, addr string, h http.Handler) Endpoint {
 }
 
 // Health answers /healthz, always, and /readyz, with what is waited for until ready.
-func Health(ready func() bool, waits string) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !ready() {
-			http.Error(w, waits, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
+func Health(ready func() bool, waits string) *serve.Mux {
+	return serve.NewMux(map[string]http.HandlerFunc{
+		"GET /healthz": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") },
+		"GET /readyz": func(w http.ResponseWriter, _ *http.Request) {
+			if !ready() {
+				http.Error(w, waits, http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		},
 	})
-	return mux
 }
 
 // Registry makes a registry that measures the process and Go's runtime already.
@@ -89,8 +89,7 @@ func Registry() *prometheus.Registry {
 }
 
 // Metrics answers /metrics, four requests at a time and ten seconds each.
-func Metrics(reg *prometheus.Registry) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
-	return mux
+func Metrics(reg *prometheus.Registry) *serve.Mux {
+	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+	return serve.NewMux(map[string]http.HandlerFunc{"GET /metrics": metrics.ServeHTTP})
 }

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"stoker.io/stoker/test/leak"
 )
 
 func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	file := filepath.Join(t.TempDir(), "gs.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
 	w := Watch(slog.New(slog.DiscardHandler), file)
@@ -35,7 +36,7 @@ func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
 }
 
 func TestAnyOfSeveralFilesIsNoticedAlsoWhereOneCannotBeWatched(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	git, api := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "key")
 	w := Watch(slog.New(slog.DiscardHandler), git, filepath.Join(t.TempDir(), "missing", "x"), api)
 	defer w.Close()

@@ -5,19 +5,20 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"stoker.io/stoker/internal/serve"
+	"stoker.io/stoker/test/leak"
 )
 
 func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	s, err := serve.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
@@ -57,4 +58,21 @@ func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
 	defer func() { assert.NoError(t, l.Close()) }()
 	_, err = serve.Listen(t.Context(), l.Addr().String(), http.NotFoundHandler())
 	assert.ErrorContains(t, err, l.Addr().String())
+}
+
+func TestAMuxServesItsTableAndTellsIt(t *testing.T) {
+	m := serve.NewMux(map[string]http.HandlerFunc{
+		"POST /b/{name}": func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.PathValue("name")) },
+		"GET /a":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+	})
+	assert.Equal(t, []string{"GET /a", "POST /b/{name}"}, m.Patterns())
+	for request, want := range map[string]int{"GET /a": http.StatusTeapot, "POST /a": http.StatusMethodNotAllowed, "POST /b/x": http.StatusOK, "GET /c": http.StatusNotFound} {
+		method, path, _ := strings.Cut(request, " ")
+		w := httptest.NewRecorder()
+		m.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		assert.Equal(t, want, w.Code, request)
+		if want == http.StatusOK {
+			assert.Equal(t, "x", w.Body.String())
+		}
+	}
 }
