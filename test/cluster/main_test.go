@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -22,8 +23,18 @@ import (
 	"stoker.io/stoker/test/cluster/keeper"
 )
 
+// commandVariable makes the test binary the command itself, for what is about its process.
+const commandVariable = "STOKER_TEST_CLUSTER"
+
 // TestMain lets the test binary be the keeper that its own commands start.
 func TestMain(m *testing.M) {
+	if os.Getenv(commandVariable) != "" {
+		if err := os.Unsetenv(commandVariable); err != nil { // the keeper is none
+			panic(err)
+		}
+		main()
+		os.Exit(0)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	if len(os.Args) > 1 {
 		if mine, err := keeper.Run(ctx, os.Args[1], os.Stdin, os.Stdout); mine {
@@ -38,7 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cacheOfItsOwn gives the test a cache with the builds of the real one and runs of its own.
+// cacheOfItsOwn gives the test a cache with the builds of the real one and runs of its own. A cluster with nodes, which
+// somebody else may have, is out of its sight.
 func cacheOfItsOwn(t *testing.T) string {
 	shared, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
@@ -51,6 +63,9 @@ func cacheOfItsOwn(t *testing.T) string {
 	require.NoError(t, os.Symlink(filepath.Join(shared.Dir, "bin"), filepath.Join(dir, "stoker-cluster", "bin")))
 	t.Setenv("XDG_CACHE_HOME", dir)
 	t.Setenv(build.VersionVariable, "")
+	was := nodesRun
+	t.Cleanup(func() { nodesRun = was })
+	nodesRun = filepath.Join(dir, "nodes")
 	return filepath.Join(dir, "stoker-cluster", "run")
 }
 
@@ -72,6 +87,26 @@ func TestAClusterLivesAsLongAsACommand(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(runs, "up-state"))
 }
 
+// Ctrl-C reaches the command and all that it has started, but for what keeps the cluster.
+func TestAClusterEndsWithACommandThatIsInterrupted(t *testing.T) {
+	runs := cacheOfItsOwn(t)
+	cmd := exec.Command(os.Args[0], "run", "-control", "--", "sh", "-c", `echo "$KUBECONFIG"; exec sleep 1000`)
+	cmd.Env = append(os.Environ(), commandVariable+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as a shell does that has a terminal
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // mostly it has ended
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	kubeconfig := strings.TrimSpace(line)
+	require.FileExists(t, kubeconfig)
+	require.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+	assert.Error(t, cmd.Wait())
+	assert.NoFileExists(t, kubeconfig)
+	assert.NoDirExists(t, filepath.Join(runs, "up-state"))
+}
+
 func TestAClusterStaysUntilDown(t *testing.T) {
 	runs := cacheOfItsOwn(t)
 	out, said, err := command(t, "up", "-control")
@@ -81,12 +116,59 @@ func TestAClusterStaysUntilDown(t *testing.T) {
 	assert.FileExists(t, kubeconfig)
 	_, _, err = command(t, "up", "-control")
 	assert.ErrorContains(t, err, "runs already")
+	everyVerb(t)
 	_, _, err = command(t, "down", "-control")
 	require.NoError(t, err)
 	assert.NoDirExists(t, filepath.Join(runs, "up"))
 	assert.NoDirExists(t, filepath.Join(runs, "up-state"))
 	_, _, err = command(t, "down", "-control")
 	assert.NoError(t, err)
+}
+
+// everyVerb has a control plane that runs do what can be asked of one.
+func everyVerb(t *testing.T) {
+	does := func(args ...string) string {
+		t.Helper()
+		out, said, err := command(t, args...)
+		require.NoError(t, err, said)
+		return out
+	}
+	state := func(program string) string {
+		t.Helper()
+		for line := range strings.Lines(does("ctl", "status")) {
+			if words := strings.Fields(line); words[0] == program {
+				return words[1]
+			}
+		}
+		return "missing"
+	}
+	const server, scheduler = "kube-apiserver", "kube-scheduler"
+	assert.Equal(t, "ok", does("kubectl", "get", "--raw", "/readyz"))
+	assert.Equal(t, "up", state(server))
+	does("ctl", "kill", server)
+	assert.Equal(t, "down", state(server))
+	_, _, err := command(t, "kubectl", "get", "--raw", "/readyz")
+	assert.Error(t, err)
+	does("ctl", "start", server)
+	assert.Equal(t, "ok", does("kubectl", "get", "--raw", "/readyz"))
+	for _, verb := range []string{"pause", "resume", "restart"} {
+		does("ctl", verb, scheduler)
+		assert.Equal(t, "up", state(scheduler), verb)
+	}
+	assert.NotEmpty(t, strings.TrimSpace(does("ctl", "log", scheduler)))
+	does("ctl", "stop", scheduler)
+	assert.Equal(t, "down", state(scheduler))
+
+	for want, args := range map[string][]string{
+		"want status, or one of":             {"ctl"},
+		`"end": want status, stop`:           {"ctl", "end", scheduler},
+		`no program "x"`:                     {"ctl", "stop", "x"},
+		"load: want a name":                  {"load"},
+		"there is no node that could run it": {"load", "registry.local/sh:dev", "/bin/sh"},
+	} {
+		_, _, err := command(t, args...)
+		assert.ErrorContains(t, err, want)
+	}
 }
 
 func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
@@ -102,6 +184,7 @@ func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
 		"another version":  {[]string{"build", "-kubernetes", "v1.0.0"}, `kubernetes "v1.0.0" has no module file`},
 		"first by hand":    {[]string{"first"}, "first process of a namespace"},
 		"no configuration": {[]string{"keep"}, "configuration"},
+		"nothing to ask":   {[]string{"ctl", "status"}, "no cluster runs"},
 	} {
 		_, _, err := command(t, c.args...)
 		assert.ErrorContains(t, err, c.want, name)

@@ -114,13 +114,16 @@ func (a app) down(ctx context.Context, args []string) error {
 // controlRun is the place of the control plane among the runs.
 const controlRun = 1
 
+// nodesRun is where a cluster with nodes runs, of which a machine has one. It is a variable for tests, which leave that alone.
+var nodesRun = keeper.Nodes
+
 // runs lists where clusters may run, the one with nodes first.
 func runs() ([]string, error) {
 	cache, err := build.Open(build.Cache{})
 	if err != nil {
 		return nil, err
 	}
-	return []string{keeper.Nodes, local.ControlRun(cache), local.KindRun(cache)}, nil
+	return []string{nodesRun, local.ControlRun(cache), local.KindRun(cache)}, nil
 }
 
 func (a app) build(ctx context.Context, args []string) error {

@@ -48,6 +48,9 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	does("states", func(context.Context, string) (any, error) { return k.programs.States(), nil })
 	does("tail", func(_ context.Context, of string) (any, error) { return k.programs.Tail(of), nil })
 	does("import", func(ctx context.Context, of string) (any, error) {
+		if len(k.nodes) == 0 {
+			return nil, errors.New("there is no node that could run it: the control plane is alone")
+		}
 		for _, n := range k.nodes {
 			if err := n.Import(ctx, of); err != nil {
 				return nil, err

@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/keeper"
 	"stoker.io/stoker/test/cluster/rundir"
+	"stoker.io/stoker/test/program"
 )
 
 // short returns a directory with a path that sockets can have.
@@ -94,10 +95,10 @@ if [ "$1" = create ]; then while [ $# -gt 0 ]; do [ "$1" = --kubeconfig ] && ech
 // kindConfig returns a cluster of a fake kind, and the file of its notes.
 func kindConfig(t *testing.T) (keeper.Config, string) {
 	dir := short(t)
-	notes, program := filepath.Join(dir, "notes"), filepath.Join(dir, "kind")
-	require.NoError(t, os.WriteFile(program, []byte(strings.ReplaceAll(fakeKind, "LOG", notes)), 0o700))
+	notes, kind := filepath.Join(dir, "notes"), filepath.Join(dir, "kind")
+	program.Script(t, kind, strings.ReplaceAll(fakeKind, "LOG", notes))
 	return keeper.Config{
-		Run: filepath.Join(dir, "run"), Dir: filepath.Join(dir, "state"), Kind: &keeper.Kind{Program: program, Image: "kindest/node:v1"},
+		Run: filepath.Join(dir, "run"), Dir: filepath.Join(dir, "state"), Kind: &keeper.Kind{Program: kind, Image: "kindest/node:v1"},
 	}, notes
 }
 

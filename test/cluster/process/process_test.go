@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) {
 }
 
 func hold(how string) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	dir, err := os.MkdirTemp("", "holder-")
 	if err != nil {
 		panic(err)
@@ -43,7 +46,8 @@ func hold(how string) {
 	if how == "panic" {
 		panic("asked for")
 	}
-	select {}
+	<-ctx.Done()
+	os.Exit(1) // and ends nothing that it has started
 }
 
 func group(t *testing.T) *Group {
@@ -67,11 +71,12 @@ func lives(t *testing.T, pid int) bool {
 	return state[0] != 'Z' && state[0] != 'X'
 }
 
-func TestProgramsEndWithAKilledOrPanickingStarter(t *testing.T) {
-	for _, how := range []string{"kill", "panic"} {
+func TestProgramsEndWithAKilledInterruptedOrPanickingStarter(t *testing.T) {
+	for _, how := range []string{"kill", "interrupt", "panic"} {
 		t.Run(how, func(t *testing.T) {
 			holder := exec.Command(os.Args[0])
 			holder.Env = append(os.Environ(), holderVariable+"="+how)
+			holder.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			out, err := holder.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, holder.Start())
@@ -80,8 +85,11 @@ func TestProgramsEndWithAKilledOrPanickingStarter(t *testing.T) {
 			said := strings.Fields(line)
 			require.Len(t, said, 3)
 			defer func() { assert.NoError(t, os.RemoveAll(said[0])) }()
-			if how == "kill" {
+			switch how {
+			case "kill":
 				require.NoError(t, holder.Process.Kill())
+			case "interrupt":
+				require.NoError(t, syscall.Kill(-holder.Process.Pid, syscall.SIGINT)) // as Ctrl-C does
 			}
 			assert.Error(t, holder.Wait())
 			for _, field := range said[1:] {

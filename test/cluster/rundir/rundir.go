@@ -138,11 +138,14 @@ func sweep(parent, pattern string) error {
 	var errs []error
 	for _, path := range dirs {
 		d, err := own(path)
-		if errors.Is(err, ErrOwned) || errors.Is(err, errRemoved) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, ErrOwned) || errors.Is(err, errRemoved) {
 			continue
 		}
 		if err == nil {
 			err = d.Remove()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // its last owner was still removing it
 		}
 		errs = append(errs, err)
 	}

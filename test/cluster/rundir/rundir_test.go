@@ -93,3 +93,27 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
+
+// As packages that are tested side by side start and end their clusters.
+func TestOneThatEndsWhileAnotherStartsIsNoFailureOfEither(t *testing.T) {
+	parent := t.TempDir()
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for range 200 {
+				d, err := rundir.New(parent, "x")
+				if !assert.NoError(t, err) {
+					return
+				}
+				for i := range 20 {
+					assert.NoError(t, os.WriteFile(filepath.Join(d.Path, fmt.Sprint(i)), nil, 0o600))
+				}
+				assert.NoError(t, d.Remove())
+			}
+		})
+	}
+	all.Wait()
+	left, err := filepath.Glob(filepath.Join(parent, "x-*"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
