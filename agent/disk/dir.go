@@ -19,7 +19,7 @@ type Options struct {
 	Log *slog.Logger // nil: no log
 	// LostFoundMax is the size of lost+found in bytes above which its oldest folders go; 256 MiB where it is zero.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found stays; 30 days where it is zero.
+	// LostFoundAge is how long a folder of lost+found stays at least, and half of how long at most; 30 days where it is zero.
 	LostFoundAge time.Duration
 	// AllowUnseeded takes a directory that Ignition has not seeded: for a directory that never had a gateway.
 	AllowUnseeded bool
@@ -33,9 +33,10 @@ type Options struct {
 	// Now is the clock; time.Now where it is nil.
 	Now func() time.Time
 
-	// For tests: a seam around each step, and a file system that cannot exchange two names.
+	// For tests: a seam around each step, a file system that cannot exchange two names, and another kernel's flock.
 	around func(e effect, do func() error) error
 	plain  bool
+	flock  func(f *os.File) error
 }
 
 func (o Options) withDefaults() Options {
@@ -54,6 +55,9 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.flock == nil {
+		o.flock = flock
+	}
 	return o
 }
 
@@ -69,6 +73,7 @@ type Dir struct {
 	lock *os.File
 	// plainRename is set when the file system turned out not to know exchange.
 	plainRename atomic.Bool
+	noModes     sync.Map // the devices of the volumes that keep no modes; see modes.go
 
 	work      sync.Mutex // held by what writes
 	unsettled bool       // a journal or leftovers may be there
@@ -123,6 +128,9 @@ func (d *Dir) open() error {
 	if err := d.takeLock(); err != nil {
 		return err
 	}
+	if err := d.probeModes(); err != nil {
+		return fmt.Errorf("look at the modes of the data volume: %w", err)
+	}
 	if err := d.identify(); err != nil {
 		return err
 	}
@@ -146,6 +154,7 @@ func (d *Dir) look() error {
 		return fmt.Errorf("open %s: %w", ownDir, err)
 	}
 	d.own = own
+	d.seeModes()
 	if err := d.identify(); err != nil {
 		return err
 	}

@@ -136,7 +136,10 @@ func (c *driftCheck) file(rec plan.Owned) error {
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", rec.Path, err)
 	}
-	st := statOf(fi)
+	st := c.d.stat(fi)
+	if st.NoModes {
+		st.Exec = rec.Exec
+	}
 	if st.Kind != plan.File {
 		c.drifted(rec.Path, Retyped)
 		return nil

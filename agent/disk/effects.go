@@ -4,13 +4,14 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"time"
 )
 
 // effect is one step that changes the file system or makes a change durable. Every such step of the package goes
 // through Dir.effect, in the order in which it happens: so a test can stop after any of them, and can take back those
 // that a power cut would have taken back.
 type effect struct {
-	op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod
+	op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod chtimes
 	path, dest string // relative to the data directory
 }
 
@@ -141,6 +142,11 @@ func (d *Dir) removeTree(n *node, name string) error {
 // rmdir drops an empty directory, and nothing else.
 func (d *Dir) rmdir(n *node, name string) error {
 	return d.effect(effect{op: "rmdir", path: n.join(name)}, func() error { return rmdirat(n, name) })
+}
+
+// stamp gives a name another mtime.
+func (d *Dir) stamp(n *node, name string, at time.Time) error {
+	return d.effect(effect{op: "chtimes", path: n.join(name)}, func() error { return n.root.Chtimes(name, at, at) })
 }
 
 // give gives a file or directory of ours the owner and the permission bits it should have, and returns what it then is;

@@ -58,7 +58,7 @@ func (r *run) itself(at int, fi fs.FileInfo) bool {
 // equal reports whether what lies at a name, described by fi (nil where nothing does), is what git wants.
 func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) {
 	c := &r.changes[at]
-	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || statOf(fi).Exec != c.Exec {
+	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.sameExec(fi, c.Exec) {
 		return false, nil
 	}
 	id, err := n.id(name, r.buf)

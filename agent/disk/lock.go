@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -26,7 +27,14 @@ func (d *Dir) takeLock() error {
 	if err != nil {
 		return writing(err, "open %s/%s", ownDir, lockFile)
 	}
-	switch err := flock(f); {
+	err = d.o.flock(f)
+	if wantsWriter(err) {
+		if f, err = d.reopenLock(f); err != nil {
+			return writing(err, "open %s/%s for writing", ownDir, lockFile)
+		}
+		err = d.o.flock(f)
+	}
+	switch {
 	case errors.Is(err, errLockHeld):
 		err := fmt.Errorf("%w: %s; two agents must not share a data volume", ErrLocked, readHolder(f))
 		return errors.Join(err, f.Close())
@@ -56,6 +64,19 @@ func (d *Dir) openLock() (*os.File, error) {
 		return nil, err
 	}
 	f, _, err = d.own.file(lockFile, os.O_RDONLY)
+	return f, err
+}
+
+// wantsWriter reports whether a lock was refused since its file is not open for writing. NFS keeps these locks as those of
+// byte ranges, where an exclusive one needs that: the server's client says EBADF, some say EIO.
+func wantsWriter(err error) bool { return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EIO) }
+
+// reopenLock opens the lock file for writing, in place of f.
+func (d *Dir) reopenLock(f *os.File) (*os.File, error) {
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	f, _, err := d.own.file(lockFile, os.O_RDWR)
 	return f, err
 }
 

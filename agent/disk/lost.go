@@ -123,7 +123,7 @@ func (d *Dir) lostRuns() ([]string, *node, error) {
 
 // prune removes runs from lost+found that are too old, and the oldest while all are too large. The newest one, and the
 // one that this process wrote last, stay whatever their size and age: a run that alone is too large is refused before it
-// starts, and a clock that jumped must not make an agent forget all.
+// starts.
 func (d *Dir) prune() error {
 	runs, lost, err := d.lostRuns()
 	if err != nil || lost == nil {
@@ -139,9 +139,7 @@ func (d *Dir) prune() error {
 	}
 	now := d.o.Now()
 	for i, name := range runs {
-		at := savedAt(lost, name)
-		old := !at.IsZero() && now.Sub(at) > d.o.LostFoundAge
-		if i == len(runs)-1 || name == d.saved || !old && total <= d.o.LostFoundMax {
+		if i == len(runs)-1 || name == d.saved || !d.tooOld(lost, name, now) && total <= d.o.LostFoundMax {
 			continue
 		}
 		d.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
@@ -153,17 +151,40 @@ func (d *Dir) prune() error {
 	return nil
 }
 
-// savedAt returns when a run was: what its name says, or the mtime of its index where that is later, as the clock may
-// have been wrong when it was named; zero where neither says it.
-func savedAt(lost *node, name string) time.Time {
-	at, err := runStart(name)
+// wrongClock is what two times of one moment may differ by before a clock must have been wrong.
+const wrongClock = 24 * time.Hour
+
+// tooOld reports whether a run's time is over: by its name, or by the mtime of its index, or of its folder where it has
+// none, if that is another. Either was written by a clock that may have been weeks late, as that of a node is at its
+// start, and the clock that is asked now may be ahead. So time that is over by the name alone is not believed: it begins
+// again, as an mtime of now, and who asks after that finds it over by both. A run stays for its whole time after
+// whatever jump of the clock, and for twice that at most.
+func (d *Dir) tooOld(lost *node, name string, now time.Time) bool {
+	saved, err := runStart(name)
 	if err != nil {
-		at = time.Time{}
+		return false
 	}
-	if fi, err := lost.root.Lstat(name + indexSuffix); err == nil && fi.ModTime().After(at) {
-		return fi.ModTime()
+	stamped := name + indexSuffix
+	fi, err := lost.root.Lstat(stamped)
+	if errors.Is(err, fs.ErrNotExist) {
+		stamped = name
+		fi, err = lost.root.Lstat(stamped)
 	}
-	return at
+	if err != nil {
+		return false
+	}
+	from := fi.ModTime()
+	began := from.Sub(saved) > min(wrongClock, d.o.LostFoundAge)
+	switch {
+	case began && from.Sub(now) <= wrongClock:
+		return now.Sub(from) > d.o.LostFoundAge
+	case !began && now.Sub(saved) <= d.o.LostFoundAge:
+		return false
+	}
+	if err := d.stamp(lost, stamped, now); err != nil { // then it stays, within the size of all
+		d.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
+	}
+	return false
 }
 
 func treeSize(in *node, name string) (int64, error) {
@@ -174,7 +195,7 @@ func treeSize(in *node, name string) (int64, error) {
 	defer n.close()
 	var sum int64
 	var failed error
-	walk(n, 0, func(f plan.Found, err error) bool {
+	walk(n, 0, statOf, func(f plan.Found, err error) bool {
 		sum += f.Stat.Size
 		failed = errors.Join(failed, err)
 		return err == nil

@@ -3,6 +3,7 @@ package disk
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,35 +94,130 @@ func TestLostAndFoundDropsTheOldestAndNeverTheNewest(t *testing.T) {
 
 }
 
-// A clock that jumps ahead makes every run look too old: the newest stays, and so does one whose index is younger than
-// its name.
+// lostClock saves a version of one file at each time, and keeps the indexes at the times of that clock, as the kernel would.
+type lostClock struct {
+	t    *testing.T
+	root string
+	now  time.Time
+	d    *Dir
+}
+
+func newLostClock(t *testing.T) *lostClock {
+	c := &lostClock{t: t, root: seeded(t), now: testTime}
+	c.restart()
+	apply(t, c.d, text(map[string]string{"projects/p/a": "git"}))
+	return c
+}
+
+func (c *lostClock) restart() {
+	if c.d != nil {
+		require.NoError(c.t, c.d.Close())
+	}
+	c.d = open(c.t, c.root, Options{Now: func() time.Time { return c.now }, LostFoundAge: 30 * 24 * time.Hour})
+}
+
+func (c *lostClock) save(content string, at time.Time) {
+	c.now = at
+	before := c.runs()
+	put(c.t, c.root, "projects/p/a", content)
+	apply(c.t, c.d, text(map[string]string{"projects/p/a": "git " + content}))
+	for _, run := range c.runs() {
+		if !slices.Contains(before, run) {
+			require.NoError(c.t, os.Chtimes(filepath.Join(c.root, ownDir, lostDir, run+indexSuffix), at, at))
+		}
+	}
+}
+
+func (c *lostClock) runs() (runs []string) {
+	lost, err := c.d.LostAndFound()
+	require.NoError(c.t, err)
+	for _, l := range lost {
+		run, _, _ := strings.Cut(l.File, "/")
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+func (c *lostClock) kept() (contents []string) {
+	for _, run := range c.runs() {
+		b, err := os.ReadFile(filepath.Join(c.root, ownDir, lostDir, run, "projects/p/a"))
+		require.NoError(c.t, err)
+		contents = append(contents, string(b))
+	}
+	return contents
+}
+
+const day = 24 * time.Hour
+
+// The clock of a node without one shows the time of its last stop until it is set: what was saved until then stays for as
+// long as all else.
+func TestWhatWasSavedUnderALateClockStaysForItsTime(t *testing.T) {
+	c := newLostClock(t)
+	c.save("a day of work", testTime.Add(-40*day))
+	c.save("other work", testTime)
+	assert.Equal(t, []string{"a day of work", "other work"}, c.kept())
+	for _, later := range []time.Duration{time.Hour, day, 29 * day} {
+		c.now = testTime.Add(later)
+		c.restart()
+		assert.Equal(t, []string{"a day of work", "other work"}, c.kept(), later)
+	}
+	c.save("more work", testTime.Add(31*day))
+	assert.Equal(t, []string{"other work", "more work"}, c.kept())
+}
+
+// All looks too old to a clock that jumped ahead, and nothing is: neither then, nor when it is set right.
 func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
-	root := seeded(t)
-	now := testTime
-	o := Options{Now: func() time.Time { return now }, LostFoundAge: 24 * time.Hour}
-	d := open(t, root, o)
-	apply(t, d, text(map[string]string{"projects/p/a": "git"}))
-	for i, c := range []string{"1", "2", "3"} {
-		now = testTime.Add(time.Duration(i+1) * time.Hour)
-		put(t, root, "projects/p/a", c)
-		apply(t, d, text(map[string]string{"projects/p/a": "git " + c}))
+	c := newLostClock(t)
+	for i, content := range []string{"1", "2", "3"} {
+		c.save(content, testTime.Add(time.Duration(i)*time.Hour))
 	}
-	lost, err := d.LostAndFound()
-	require.NoError(t, err)
-	require.Len(t, lost, 3)
-	index := func(i int, at time.Time) {
-		run, _, _ := strings.Cut(lost[i].File, "/")
-		require.NoError(t, os.Chtimes(filepath.Join(root, ownDir, lostDir, run+indexSuffix), at, at))
+	c.now = testTime.Add(3650 * day)
+	c.restart()
+	assert.Equal(t, []string{"1", "2", "3"}, c.kept())
+	c.now = testTime.Add(3 * day)
+	c.restart()
+	c.now = testTime.Add(32 * day)
+	c.restart()
+	assert.Equal(t, []string{"1", "2", "3"}, c.kept())
+	c.now = testTime.Add(34 * day)
+	c.restart()
+	assert.Equal(t, []string{"3"}, c.kept(), "the newest stays")
+}
+
+// Time that is over is over, if at most twice: whether the agent runs on or not, and where a run has no index.
+func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
+	for name, next := range map[string]func(*lostClock){
+		"at a start": (*lostClock).restart,
+		"at a sync":  func(c *lostClock) { c.save("at "+c.now.Format(time.DateOnly), c.now) },
+		"no index": func(c *lostClock) {
+			run := filepath.Join(c.root, ownDir, lostDir, "20261120T063000.000Z-"+strings.Repeat("0", 7))
+			if c.now.Sub(testTime) < 32*day {
+				require.NoError(c.t, os.MkdirAll(run, 0o700))
+				require.NoError(c.t, os.Chtimes(run, testTime, testTime))
+			}
+			c.restart()
+			if c.now.Sub(testTime) < 62*day {
+				assert.DirExists(c.t, run)
+			} else {
+				assert.NoDirExists(c.t, run)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newLostClock(t)
+			c.save("old", testTime)
+			c.save("new", testTime.Add(time.Hour))
+			for _, at := range []time.Duration{29 * day, 31 * day, 60 * day} {
+				c.now = testTime.Add(at)
+				next(c)
+				assert.Contains(t, c.kept(), "old", at)
+			}
+			c.now = testTime.Add(62 * day)
+			next(c)
+			assert.NotContains(t, c.kept(), "old")
+			assert.NotEmpty(t, c.kept())
+		})
 	}
-	now = testTime.Add(10 * 365 * 24 * time.Hour)
-	index(0, testTime)
-	index(1, now.Add(-time.Hour))
-	index(2, testTime)
-	require.NoError(t, d.Close())
-	d = open(t, root, o)
-	left, err := d.LostAndFound()
-	require.NoError(t, err)
-	assert.Equal(t, lost[1:], left)
 }
 
 // A directory of the gateway's own that the plan knows of goes to lost+found whole.

@@ -132,7 +132,7 @@ func (r *run) why(at int, name string) (string, error) {
 func firstFile(n *node) (string, error) {
 	first := ""
 	var failed error
-	walk(n, 0, func(f plan.Found, err error) bool {
+	walk(n, 0, statOf, func(f plan.Found, err error) bool {
 		first, failed = f.Path, err
 		return false
 	})

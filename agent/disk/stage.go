@@ -184,6 +184,9 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	if err == nil {
 		fi, err = r.d.give(f, path, at.owner, at.perm)
 	}
+	if err == nil {
+		r.d.learnModes(fi, at.perm)
+	}
 	if err == nil && durable {
 		err = writing(r.d.sync(f, path), "stage %s", c.Path)
 	}

@@ -32,7 +32,7 @@ func (d *Dir) Stat(path string) (plan.Stat, error) {
 	if err != nil {
 		return plan.Stat{}, fmt.Errorf("look at %s: %w", path, err)
 	}
-	return statOf(fi), nil
+	return d.stat(fi), nil
 }
 
 func (c *cursor) lstat(path string) (fs.FileInfo, error) {
@@ -158,12 +158,12 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 			yield(plan.Found{}, fmt.Errorf("walk %s: %w", dir, err))
 			return
 		}
-		walk(n, strings.Count(dir, "/"), yield)
+		walk(n, strings.Count(dir, "/"), d.stat, yield)
 	}
 }
 
 // walk goes through a directory in the order of full paths; false where yield wanted no more.
-func walk(n *node, depth int, yield func(plan.Found, error) bool) bool {
+func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > maxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.path, maxDepth))
 	}
@@ -187,7 +187,7 @@ func walk(n *node, depth int, yield func(plan.Found, error) bool) bool {
 			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.join(e.Name()), err))
 		}
 		if !fi.IsDir() {
-			if !yield(plan.Found{Path: n.join(e.Name()), Stat: statOf(fi)}, nil) {
+			if !yield(plan.Found{Path: n.join(e.Name()), Stat: stat(fi)}, nil) {
 				return false
 			}
 			continue
@@ -199,7 +199,7 @@ func walk(n *node, depth int, yield func(plan.Found, error) bool) bool {
 		if err != nil {
 			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.join(e.Name()), err))
 		}
-		more := walk(child, depth+1, yield)
+		more := walk(child, depth+1, stat, yield)
 		child.close()
 		if !more {
 			return false

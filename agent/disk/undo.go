@@ -106,7 +106,7 @@ func (r *run) moveBack(at int) error {
 		return r.swapBack(at, n, name)
 	case old == "":
 		fi, lerr := n.root.Lstat(name)
-		if lerr != nil || statOf(fi).Exec != c.Exec { // the old one with the same bytes, which came back before a crash
+		if lerr != nil || r.redo && !r.d.sameExec(fi, c.Exec) { // the old one with the same bytes, which came back before a crash
 			return lerr
 		}
 		err = r.d.rename(n, name, stg, slotName(at))

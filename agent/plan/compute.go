@@ -94,7 +94,7 @@ func compute(in Input) (*Changes, error) {
 	if p.rules.Prune == PruneMirror {
 		p.mirrors = in.Desired.mappedDirs()
 	}
-	steps := []func() error{p.join, p.gather, p.mirror, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
+	steps := []func() error{p.join, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
 	if !p.full {
 		steps[0] = p.diff
 		p.owned = header.Files

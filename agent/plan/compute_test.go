@@ -151,11 +151,28 @@ func TestARenamedProjectIsHeld(t *testing.T) {
 	assert.Contains(t, c.Held.Message, "project old")
 }
 
-func TestAProjectOfWhichSomethingStaysIsNotHeld(t *testing.T) {
+// A gateway knows no project without it.
+func TestAProjectThatLosesItsProjectFileHoldsThePlan(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(project("p", 2), project("line2", 100)))
+		after := merged(without(project("p", 2), "projects/p/project.json"), project("line2", 100))
+		c, err := s.plan(after, mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Contains(t, c.Held.Message, "the project.json, without which the gateway does not know a project, of p")
+		assert.NotContains(t, c.Held.Message, "whole of")
+		assert.Equal(t, 1, s.sync(after, mode, force).Counts().Deleted)
+	})
+}
+
+func TestAProjectFileThatComesFromAnotherMappingIsNotDeleted(t *testing.T) {
 	s := newScene(t, nil)
-	s.sync(merged(project("p", 2), project("line2", 100)))
-	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), project("line2", 100)))
-	assert.Equal(t, 1, c.Counts().Deleted)
+	s.rules = rules(t, plan.Rules{Mappings: mappings(t, "projects", "projects", "heads", "projects")})
+	s.sync(merged(project("p", 2), text("heads/README", "so that the source stays")))
+	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), text("heads/README", "so that the source stays", "heads/p/project.json", "{}")))
+	assert.Zero(t, c.Counts().Deleted)
 }
 
 func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T) {

@@ -106,12 +106,12 @@ func (p *planner) heldConflicts() *Held {
 }
 
 // massDeletion holds a plan that would delete a whole project or a large part of what is ours: a renamed folder in git
-// must not empty a plant.
+// must not empty a plant. To a gateway a directory without a project.json is no project, whatever else lies there.
 func (p *planner) massDeletion() (*Held, error) {
 	if p.AllowMassDeletion {
 		return nil, nil
 	}
-	deleted, first, projects := 0, []string(nil), []string(nil)
+	deleted, first, projects, headless := 0, []string(nil), []string(nil), []string(nil)
 	for i := range p.changes.List {
 		c := &p.changes.List[i]
 		if c.Op != Delete {
@@ -125,14 +125,16 @@ func (p *planner) massDeletion() (*Held, error) {
 			if err != nil {
 				return nil, err
 			}
-			if !left {
+			if left {
+				headless = append(headless, project)
+			} else {
 				projects = append(projects, project)
 			}
 		}
 	}
 	many := deleted > massFiles && deleted*100 > p.owned*massPercent
 	moved := p.movedSources()
-	if !many && len(projects) == 0 && len(moved) == 0 {
+	if !many && len(projects) == 0 && len(headless) == 0 && len(moved) == 0 {
 		return nil, nil
 	}
 	what := ""
@@ -142,6 +144,10 @@ func (p *planner) massDeletion() (*Held, error) {
 	if len(projects) > 0 {
 		what += ", with them the whole of " + plural(len(projects), "project") + " " +
 			some(projects[:min(len(projects), heldPaths)], len(projects))
+	}
+	if len(headless) > 0 {
+		what += ", with them the project.json, without which the gateway does not know a project, of " +
+			some(headless[:min(len(headless), heldPaths)], len(headless))
 	}
 	return &Held{
 		Reason: v1alpha1.ReasonMassDeletion,

@@ -109,10 +109,11 @@ func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, erro
 
 // equal judges a file whose bytes are those of git.
 func (p *planner) equal(c Change, rec Owned) {
+	chmod := c.Found.Exec != c.Exec && !c.Found.NoModes
 	switch {
-	case c.Found.Exec != c.Exec && c.Owned && c.asBefore(rec) && !p.Repair:
+	case chmod && c.Owned && c.asBefore(rec) && !p.Repair:
 		p.changes.Drifted++ // a chmod on the gateway
-	case c.Found.Exec != c.Exec:
+	case chmod:
 		c.Op = Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):

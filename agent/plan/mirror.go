@@ -31,11 +31,22 @@ func (p *planner) mirrored(path string) bool {
 }
 
 func (p *planner) mirrorDir(dir string) ([]Change, error) {
-	var list []Change
+	var there []Found
 	for f, err := range p.Desired.unwanted(dir, p.Manifest, p.State) {
 		if err != nil {
 			return nil, err
 		}
+		there = append(there, f)
+	}
+	if len(there) == 0 {
+		return nil, nil
+	}
+	there, err := p.respelled(dir, there)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Change, 0, len(there))
+	for _, f := range there {
 		id, err := p.State.BlobID(f.Path)
 		if err != nil {
 			return nil, fmt.Errorf("hash %s: %w", f.Path, err)

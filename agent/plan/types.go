@@ -93,6 +93,8 @@ type Stat struct {
 	Mtime int64 // nanoseconds since 1970
 	Kind  Kind
 	Exec  bool // any executable bit
+	// NoModes says that the volume keeps no modes, so that Exec means nothing.
+	NoModes bool
 }
 
 // State is the data directory as it is now. Paths are relative and slash separated. No method follows a symbolic link,

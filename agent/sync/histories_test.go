@@ -19,6 +19,9 @@ import (
 
 // Commits, syncs, failovers and pauses of the copying in any order, and nobody who edits anything: a node that says Synced or
 // Standby has the files of that commit, and names what git does not have; and none is held or fails.
+//
+// Then with volumes that lose what the agent knew, or all, with people who edit files of git and make views of their own,
+// and under prune mirror: what differs is a person's, never an older version of git's, and no node waits for ever.
 func TestWhoeverOfAPairSaysSyncedHasTheCommitInAnyHistory(t *testing.T) {
 	if os.Getenv(flipEnv) != "" {
 		t.Skip("the histories are long, and were lived through without")
@@ -27,6 +30,15 @@ func TestWhoeverOfAPairSaysSyncedHasTheCommitInAnyHistory(t *testing.T) {
 	for _, seed := range []uint64{2, 14, 15, 28, 34, 58} {
 		policy := policies[seed%3]
 		t.Run(fmt.Sprintf("%d %s", seed, policy), func(t *testing.T) { newHistory(t, seed, policy).run(40) })
+	}
+	for seed := range uint64(6) {
+		policy := policies[seed%3]
+		t.Run(fmt.Sprintf("%d %s among people", seed, policy), func(t *testing.T) {
+			h := newHistory(t, seed, policy)
+			h.invite(seed >= 3)
+			h.run(40)
+			h.settle()
+		})
 	}
 }
 
@@ -38,6 +50,9 @@ type history struct {
 	looked [2]bool // since the last failover
 	want   map[string]string
 	log    []string
+
+	people *people // nil for none
+	active int     // the node with config access
 }
 
 func newHistory(t *testing.T, seed uint64, policy v1alpha1.ConflictPolicy) *history {
@@ -68,6 +83,10 @@ func (h *history) say(format string, args ...any) {
 
 func (h *history) run(steps int) {
 	for range steps {
+		if h.people != nil && h.dice.IntN(3) == 0 {
+			h.live()
+			continue
+		}
 		switch k := h.dice.IntN(12); {
 		case k < 4:
 			h.change()
@@ -76,6 +95,7 @@ func (h *history) run(steps int) {
 		case k < 11 && h.looked == [2]bool{true, true}:
 			h.Failover(true)
 			h.looked = [2]bool{}
+			h.active = 1 - h.active
 			h.say("failover")
 		case k == 11:
 			paused := h.dice.IntN(2) == 0
@@ -129,14 +149,14 @@ func (h *history) commit(edits map[string]string) {
 	h.say("%s: %v", id.Short(), edits)
 }
 
-func (h *history) sync(node int) {
+func (h *history) sync(node int) *sync.Report {
 	b := h.nodes[node]
 	b.target.Repair = h.dice.IntN(5) == 0
 	r := b.sync()
 	h.looked[node] = true
 	h.say("node %d (repair %t): %s", node, b.target.Repair, r)
 	if r.Phase == sync.Pending {
-		return
+		return r
 	}
 	require.Contains(h.t, []sync.Phase{sync.Synced, sync.Standby}, r.Phase, h)
 	require.Equal(h.t, b.target.Commit, r.Commit, h)
@@ -145,13 +165,19 @@ func (h *history) sync(node int) {
 		if strings.HasSuffix(path, "resource.json") && got != "" {
 			continue // the gateway signs it
 		}
+		if h.edited(got) {
+			continue
+		}
 		require.Equal(h.t, content, got, "node %d, %s\n%s", node, path, h)
 	}
 	for dir, file := range resources {
-		if path := dir + "/" + file; h.want[path] == "" && b.read(path) != "" {
+		path := dir + "/" + file
+		if got := b.read(path); h.want[path] == "" && got != "" && !h.edited(got) && !h.inherited(node, dir) {
 			require.Contains(h.t, r.Message, dir, "node %d, %s is there and not in git\n%s", node, path, h)
 		}
 	}
+	h.met(node)
+	return r
 }
 
 func (h *history) String() string { return strings.Join(h.log, "\n") }

@@ -20,14 +20,38 @@ func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	return s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
 }
 
-// remind tells a store that has only the trees of a commit, after a restart, where its blobs can be had: a look at drift
-// reads what git wanted. It sends nothing, and a store that cannot be reminded says so when it is read.
+// remind tells a store that has not all of a commit, after a restart, where the rest can be had: a look at drift reads what
+// git wanted. It sends nothing, and a store that cannot be reminded says so when it is read.
 func (s *run) remind(ctx context.Context) {
-	if !s.Store.Partial() {
-		return
+	s.lost = nil
+	of := &lost{remote: s.peers.Remote, commit: s.t.Commit, name: s.t.Name}
+	switch {
+	case !s.Store.Has(s.t.Commit):
+		s.lost = of
+	case s.Store.Partial():
+		s.trees(ctx, of)
 	}
-	if _, err := s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name); err != nil {
-		s.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", s.t.Commit.String(), "error", err)
+}
+
+// lost is the commit that lies on the disk where the store, of a pod that was made anew, has nothing of it. Its trees are
+// fetched when a look at drift asks for the first of its files: most never do.
+type lost struct {
+	remote *repo.Remote
+	commit plan.ID
+	name   string
+}
+
+// find fetches what is lost, once after each sync.
+func (e *Engine) find(ctx context.Context) {
+	if of := e.lost; of != nil {
+		e.lost = nil
+		e.trees(ctx, of)
+	}
+}
+
+func (e *Engine) trees(ctx context.Context, of *lost) {
+	if _, err := e.Store.FetchTrees(ctx, of.remote, of.commit, of.name); err != nil {
+		e.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
 	}
 }
 

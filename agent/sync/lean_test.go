@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -115,5 +116,50 @@ func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 5}`))
 		r := b.synced()
 		assert.Equal(t, string(repo.FetchFirst), r.Fetch.Kind)
+	})
+}
+
+// A pod that is made anew has nothing in its store, and the commit is on the volume. What the gateway then signs by itself is
+// no drift: the trees come when the first file is asked for, and not before.
+func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
+	const file = viewDir + "/resource.json"
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	year := 2030
+	signs := func() {
+		t.Helper()
+		year++
+		by := regexp.MustCompile(`"timestamp": *"[^"]*"`).ReplaceAllString(b.read(file), fmt.Sprintf(`"timestamp": "%d-01-01T00:00:00Z"`, year))
+		require.NotEqual(t, b.read(file), by)
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, file), []byte(by), 0o644))
+	}
+	look := func() disk.Drift {
+		t.Helper()
+		d, err := b.engine.Drift(t.Context(), false)
+		require.NoError(t, err)
+		return d
+	}
+	assert.Equal(t, 1, look().Adopted, "it was signed at the first scan")
+	b.loseStore()
+	assert.Empty(t, b.synced().Fetch.Kind)
+	assert.Zero(t, look().Files)
+	assert.False(t, b.engine.Store.Has(b.target.Commit), "nothing is fetched for what nobody asks for")
+	signs()
+	d := look()
+	assert.Empty(t, d.Paths)
+	assert.Equal(t, 1, d.Adopted)
+
+	t.Run("where git cannot be asked it is drift until it can", func(t *testing.T) {
+		b.loseStore()
+		b.synced()
+		signs()
+		away := b.repo.Dir + ".away"
+		require.NoError(t, os.Rename(b.repo.Dir, away))
+		assert.Equal(t, 1, look().Files)
+		require.NoError(t, os.Rename(away, b.repo.Dir))
+		assert.Equal(t, 1, look().Files, "git is asked once after each sync")
+		b.synced()
+		assert.Zero(t, look().Files)
 	})
 }

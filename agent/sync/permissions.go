@@ -36,8 +36,8 @@ func (s *run) refused(ctx context.Context, err error) error {
 	if !s.owed.Fresh || status.Status != http.StatusForbidden {
 		return err
 	}
-	if s.owed.Refused.IsZero() {
-		s.owed.Refused = s.Now()
+	if now := s.Now(); s.owed.Refused.IsZero() || s.owed.Refused.After(now) { // noted by a clock that was ahead
+		s.owed.Refused = now
 		if saveErr := s.owed.save(s.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}

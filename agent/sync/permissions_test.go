@@ -63,6 +63,22 @@ func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 	b.synced()
 }
 
+// A clock that was years ahead at the first boot, and was set right since, waits as long as any other.
+func TestARefusalUnderAClockThatWasAheadIsNotWaitedOutForYears(t *testing.T) {
+	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+	b.push(first()...)
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.engine.Now = func() time.Time { return time.Now().Add(5 * 365 * 24 * time.Hour) }
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.engine.Now = time.Now
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
+	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+}
+
 // A gateway that ran all the time has no first boot: a refusal is one at once.
 func TestARefusalOfARunningGatewayIsAnErrorAndNothingIsPutBack(t *testing.T) {
 	b := newBench(t, simulator.Options{})

@@ -96,6 +96,9 @@ func (s *run) remember(h plan.Header) {
 // wanted writes the bytes that git wanted at the last sync, for who compares them with the disk by their meaning. After a
 // restart the tree that lies there is rendered once more to find them.
 func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
+	if e.asked != nil && !e.Store.Has(id) {
+		e.asked()
+	}
 	if e.last.commit.IsZero() || e.Store.Has(id) {
 		return spare{e.Store}.WriteBlob(w, id)
 	}

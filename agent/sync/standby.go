@@ -24,10 +24,11 @@ type standby struct {
 	on, paired bool
 	role       string
 	// peer is whether the other node is connected; asked is whether the gateway itself said so.
-	peer, asked bool
-	activity    string
-	behind      int    // files of the replicated trees that are not git's yet
-	first       string // one of them
+	// pending is whether it says that the pair has something to copy.
+	peer, asked, pending bool
+	activity             string
+	behind               int    // files of the replicated trees that are not git's yet
+	first                string // one of them
 }
 
 // replicated reports whether the gateways of a pair copy a path to each other [IA]. Where that is not known for sure (config
@@ -47,7 +48,8 @@ func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 		red, err := s.peers.Gateway.Redundancy(ctx)
 		if err == nil {
 			s.standby = standby{
-				on: red.Paired() && !red.HasConfigAccess, paired: red.Paired(), role: red.Role, peer: red.PeerConnected, asked: true, activity: red.ActivityLevel,
+				on: red.Paired() && !red.HasConfigAccess, paired: red.Paired(), role: red.Role, peer: red.PeerConnected, asked: true,
+				pending: red.SyncPending, activity: red.ActivityLevel,
 			}
 			return nil
 		}
@@ -93,7 +95,7 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
 	known := members{s: s, list: changes.List}
-	var changed []plan.Change
+	var changed, strange []plan.Change
 	for _, c := range changes.List {
 		copied := writes(c) && replicated(c.Path)
 		if copied {
@@ -122,17 +124,15 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 		case equal:
 		case odd:
 			changed = append(changed, c)
+		case unrecorded:
+			strange = append(strange, c)
+		case stray:
+			own.Drifted++
 		default:
 			s.standby.wait(c)
 		}
 	}
-	if s.leaveOdd(changed) {
-		own.Drifted += len(changed)
-	} else {
-		for _, c := range changed {
-			s.standby.wait(c)
-		}
-	}
+	own.Drifted += len(s.leave(changes, changed, strange))
 	own.Held = s.stillHeld(changes.Held, own.List)
 	return &own, nil
 }

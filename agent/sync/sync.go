@@ -99,6 +99,8 @@ type Engine struct {
 	held  heldAt    // the sync that was held last
 	seen  string    // the start whose gateway was seen running
 	odd   oddities  // of a standby node
+	lost  *lost     // of what lies on the disk; nil for nothing
+	asked func()    // called when a look at drift asks for a file that the store does not have
 }
 
 // New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
@@ -166,6 +168,8 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	if err != nil {
 		return disk.Drift{}, err
 	}
+	e.asked = func() { e.find(ctx) }
+	defer func() { e.asked = nil }()
 	return dir.Drift(ctx, full)
 }
 
@@ -233,7 +237,8 @@ type run struct {
 	before  gatewayState // before the first file moved
 	again   bool         // it was planned once more
 	force   bool
-	looking bool // dir is our own, opened only to look
+	deletes string // the files that its plan deletes; see deleted
+	looking bool   // dir is our own, opened only to look
 
 	platform             ignition.Platform
 	standby              standby
@@ -402,14 +407,10 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 
 // compute compares the target with the manifest and the disk.
 func (s *run) compute() (*plan.Changes, error) {
-	allowed, err := s.mayDelete()
-	if err != nil {
-		return nil, err
-	}
 	h := s.dir.Manifest().Header()
 	in := plan.Input{
 		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,
-		AllowMassDeletion: allowed, Repair: s.force || s.t.Repair, Verify: s.force,
+		Repair: s.force || s.t.Repair, Verify: s.force,
 	}
 	if s.planned = s.brought; s.brought {
 		in.Brought = replicated
@@ -422,7 +423,18 @@ func (s *run) compute() (*plan.Changes, error) {
 			s.Log.Debug("the last commit cannot be read; every file is compared", "commit", h.Commit.String(), "error", err)
 		}
 	}
-	return plan.Compute(in)
+	changes, err := plan.Compute(in)
+	if err != nil {
+		return nil, err
+	}
+	s.deletes = deleted(changes)
+	if changes.Held == nil || changes.Held.Reason != v1alpha1.ReasonMassDeletion {
+		return changes, nil
+	}
+	if in.AllowMassDeletion, err = s.mayDelete(); err != nil || !in.AllowMassDeletion {
+		return changes, err
+	}
+	return plan.Compute(in) // with what else holds it
 }
 
 // source streams the wanted bytes of a change through the check of what a gateway must never be given.

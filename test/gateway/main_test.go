@@ -16,12 +16,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // running starts the program and returns what it prints: GATEWAY, GATEWAY_TLS, ADMIN.
 func running(t *testing.T, args ...string) map[string]string {

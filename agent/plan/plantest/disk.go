@@ -16,6 +16,8 @@ type Disk struct {
 	clock int64
 	// Hashed counts the files that were read to know their id.
 	Hashed int
+	// NoModes makes it a volume that keeps no modes.
+	NoModes bool
 }
 
 type node struct {
@@ -100,7 +102,7 @@ func (d *Disk) Stat(path string) (plan.Stat, error) {
 	if !ok {
 		return plan.Stat{}, nil
 	}
-	return plan.Stat{Kind: n.kind, Size: int64(len(n.content)), Mtime: n.mtime, Exec: n.exec}, nil
+	return plan.Stat{Kind: n.kind, Size: int64(len(n.content)), Mtime: n.mtime, Exec: n.exec, NoModes: d.NoModes}, nil
 }
 
 // Blocked implements plan.State.

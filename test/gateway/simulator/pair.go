@@ -50,11 +50,19 @@ func (p *Pair) Failover(connected bool) {
 	p.to.SetConfigAccess(false, connected)
 }
 
-// Pause stops the copying, as a slow or broken connection does; the nodes still call each other connected.
+// Pause stops the copying, as a slow or broken connection does; the nodes still call each other connected, and say that it is
+// pending.
 func (p *Pair) Pause(paused bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paused = paused
+}
+
+// pending reports whether there is something to copy that waits.
+func (p *Pair) pending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.paused
 }
 
 // leads reports whether a node is the one that is copied from.

@@ -121,7 +121,7 @@ func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, object{
 		{"role", g.opts.Role}, {"projectState", "Good"}, {"activityLevel", activity}, {"localId", g.opts.Name},
-		{"peerConnected", at.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", at.access}, {"syncPending", false},
+		{"peerConnected", at.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", at.access}, {"syncPending", at.pair != nil && at.pair.pending()},
 		{"failoverPending", false}, {"uptime", json.Number("1000")}, {"lastSyncTimestamp", json.Number("0")},
 	})
 }

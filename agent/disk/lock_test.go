@@ -1,0 +1,72 @@
+//go:build linux
+
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func access(t testing.TB, f *os.File) int {
+	t.Helper()
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	require.NoError(t, err)
+	return flags & unix.O_ACCMODE
+}
+
+// Linux keeps flock on NFS as a lock of byte ranges, which is exclusive only through a file that is open for writing.
+func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
+	for name, refusal := range map[string]unix.Errno{"NFSv4": unix.EBADF, "some others": unix.EIO} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{flock: func(f *os.File) error {
+				if access(t, f) == unix.O_RDONLY {
+					return os.NewSyscallError("flock", refusal)
+				}
+				return flock(f)
+			}}
+			root := seeded(t)
+			d := open(t, root, o)
+			assert.Equal(t, unix.O_RDWR, access(t, d.lock))
+			_, err := Open(root, o)
+			require.ErrorIs(t, err, ErrLocked)
+			assert.Contains(t, err.Error(), "process ")
+			require.NoError(t, d.Close())
+			open(t, root, o)
+		})
+	}
+}
+
+// Where that is not the way out, the error is the kernel's, and nobody is left with the lock's file open.
+func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
+	root := seeded(t)
+	for _, refusal := range []unix.Errno{unix.EBADF, unix.EIO, unix.EINVAL} {
+		_, err := Open(root, Options{flock: func(*os.File) error { return os.NewSyscallError("flock", refusal) }})
+		require.ErrorIs(t, err, refusal)
+	}
+	for _, name := range openFiles(t) {
+		assert.NotEqual(t, filepath.Join(root, ownDir, lockFile), name)
+	}
+}
+
+// An idle agent does not keep its volume from being remounted.
+func TestTheLockOfALocalVolumeIsNotOpenForWriting(t *testing.T) {
+	d := open(t, seeded(t), Options{})
+	assert.Equal(t, unix.O_RDONLY, access(t, d.lock))
+}
+
+func openFiles(t testing.TB) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, e := range list {
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else closed meanwhile
+			names = append(names, name)
+		}
+	}
+	return names
+}

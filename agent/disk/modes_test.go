@@ -1,0 +1,165 @@
+//go:build linux
+
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// modeless makes a volume without modes of a directory, as an SMB share is one: each file has the bits of the mount, and
+// chmod does nothing. It runs also before each step.
+func modeless(root string, bits os.FileMode, also func(effect) error) func(effect, func() error) error {
+	return func(e effect, do func() error) error {
+		if also != nil {
+			if err := also(e); err != nil {
+				return err
+			}
+		}
+		if e.op == "chmod" {
+			return nil
+		}
+		if err := do(); err != nil || e.op != "create" {
+			return err
+		}
+		return os.Chmod(filepath.Join(root, e.path), bits)
+	}
+}
+
+// wantsExec has both kinds of files.
+func wantsExec(content string) tree {
+	return tree{"projects/p/a": {content: content}, "projects/p/run": {content: content, exec: true}}
+}
+
+func TestAVolumeWithoutModesHasNoDriftOfModes(t *testing.T) {
+	for name, bits := range map[string]os.FileMode{"all executable": 0o777, "none executable": 0o644, "as the lock file": 0o600} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			o := Options{around: modeless(root, bits, nil)}
+			d := open(t, root, o)
+			apply(t, d, wantsExec("1"))
+			for range 2 {
+				for _, full := range []bool{false, true} {
+					got, err := d.Drift(t.Context(), full)
+					require.NoError(t, err)
+					assert.Empty(t, got.Paths)
+				}
+				st, err := d.Stat("projects/p/run")
+				require.NoError(t, err)
+				assert.True(t, st.NoModes)
+				for f, err := range d.Walk("projects/p") {
+					require.NoError(t, err)
+					assert.True(t, f.Stat.NoModes, f.Path)
+				}
+				require.NoError(t, d.Close())
+				d = open(t, root, o)
+			}
+			put(t, root, "projects/p/a", "2")
+			got, err := d.Drift(t.Context(), false)
+			require.NoError(t, err)
+			assert.Equal(t, []Drifted{{"projects/p/a", Modified}}, got.Paths, "bytes count there, too")
+		})
+	}
+}
+
+func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{around: modeless(root, 0o777, nil)})
+	apply(t, d, wantsExec("1"))
+	got, err := open(t, root, Options{ReadOnly: true}).Drift(t.Context(), false)
+	require.NoError(t, err)
+	assert.Empty(t, got.Paths)
+}
+
+// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand.
+func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
+	root := seeded(t)
+	for _, o := range []Options{
+		{},
+		{around: func(e effect, do func() error) error {
+			if e.op == "chmod" && e.path == ownDir+"/"+lockFile {
+				return os.ErrPermission
+			}
+			return do()
+		}},
+	} {
+		d := open(t, root, o)
+		apply(t, d, wantsExec("1"))
+		require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), 0o755))
+		got, err := d.Drift(t.Context(), false)
+		require.NoError(t, err)
+		assert.Equal(t, []Drifted{{"projects/p/a", Chmodded}}, got.Paths)
+		require.NoError(t, d.Close())
+		require.NoError(t, os.Chmod(filepath.Join(root, ownDir, lockFile), 0o777))
+	}
+	fi, err := os.Stat(filepath.Join(root, ownDir, lockFile))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o777), fi.Mode().Perm(), "it has its mode again")
+}
+
+// A sync that is taken back takes its new files along, whatever bits the volume or the gateway gave them.
+func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
+	root := seeded(t)
+	full := false
+	d := open(t, root, Options{around: modeless(root, 0o777, func(e effect) error {
+		if full && e.op == "rename" && e.dest == ownDir+"/"+manifestFile {
+			return errors.New("io error")
+		}
+		return nil
+	})})
+	one := wantsExec("1")
+	apply(t, d, one)
+	before := contents(t, root)
+	full = true
+	two := wantsExec("2")
+	two["projects/p/new"] = file{content: "n"}
+	two["projects/q/new"] = file{content: "n", exec: true}
+	res, err := tryApply(t, d, two)
+	require.Error(t, err)
+	assert.False(t, res.Applied)
+	assert.Equal(t, before, contents(t, root))
+	assert.Equal(t, one.id(), d.Manifest().Header().Commit)
+}
+
+// A volume beside that of .stoker is known by what is staged on it.
+func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	d.o.around = modeless(root, 0o777, nil)
+	apply(t, d, wantsExec("1"))
+	got, err := d.Drift(t.Context(), false)
+	require.NoError(t, err)
+	assert.Empty(t, got.Paths)
+	st, err := d.Stat("projects/p/a")
+	require.NoError(t, err)
+	assert.Equal(t, plan.Stat{Kind: plan.File, Size: 1, Mtime: st.Mtime, Exec: true, NoModes: true}, st)
+}
+
+// F14: after a crash, and a copy of the directory, the staged bytes are known whatever bits they have.
+func TestACrashOnAVolumeWithoutModesIsEnded(t *testing.T) {
+	root := seeded(t)
+	o := Options{around: modeless(root, 0o777, nil)}
+	d := open(t, root, o)
+	apply(t, d, wantsExec("1"))
+	require.NoError(t, d.Close())
+	interrupt(t, root, wantsExec("2"), func(e effect) bool { return e.op == "syncdir" && e.path == "projects/p" })
+	copyByFile(t, root)
+	require.NoError(t, filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			err = os.Chmod(path, 0o777)
+		}
+		return err
+	}))
+	d = open(t, root, o)
+	assert.True(t, d.Manifest().Header().Complete, "nothing is in doubt")
+	assert.Equal(t, wantsExec("2").id(), d.Manifest().Header().Commit)
+	assert.Equal(t, "2", contents(t, root)["projects/p/run"])
+	assertNoLeftovers(t, root)
+}

@@ -1,0 +1,168 @@
+package sync_test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// people are those who work on the gateways of a history, and on their volumes.
+type people struct {
+	now   time.Time
+	edits int
+	// There when a node without records was whole for the first time, and not in git: by node. New are those without one yet.
+	inherited [2][]string
+	fresh     [2]bool
+}
+
+// invite lets people into a history.
+func (h *history) invite(mirror bool) {
+	h.people = &people{now: time.Now()}
+	for _, b := range h.nodes {
+		b.engine.Now = func() time.Time { return h.people.now }
+		if mirror {
+			b.target.Profile.Prune, b.target.Profile.ExcludePatterns = v1alpha1.PruneMirror, own(h.t, b)
+		}
+	}
+}
+
+// own are patterns for what a gateway has of its own in core.
+func own(t *testing.T, b *bench) []string {
+	t.Helper()
+	list := v1alpha1.BuiltinExcludes()
+	require.NoError(t, fs.WalkDir(os.DirFS(b.data), "config/resources/core", func(path string, e fs.DirEntry, err error) error {
+		if dir := filepath.Dir(path); e != nil && e.Name() == "resource.json" && dir != db {
+			list = append(list, dir+"/")
+		}
+		return err
+	}))
+	return list
+}
+
+// live is one thing that somebody does.
+func (h *history) live() {
+	switch k := h.dice.IntN(6); {
+	case k < 2:
+		h.edit()
+	case k < 3:
+		h.make()
+	case k < 4:
+		h.renew()
+	default:
+		h.rest()
+	}
+}
+
+// edit changes a file of git on the active node. Under hold that would stop all that comes.
+func (h *history) edit() {
+	b := h.nodes[h.active]
+	if b.target.Profile.ConflictPolicy == v1alpha1.ConflictHold {
+		return
+	}
+	dir := slices.Sorted(maps.Keys(resources))[h.dice.IntN(len(resources))]
+	if path := dir + "/" + resources[dir]; dir != external && b.read(path) != "" {
+		h.people.edits++
+		b.put(path, fmt.Sprintf(`{"mine":%d}`, h.people.edits))
+		require.NoError(h.t, h.Replicate())
+		h.say("%s is edited", path)
+	}
+}
+
+// edited reports whether a person wrote that.
+func (h *history) edited(content string) bool {
+	return h.people != nil && strings.HasPrefix(content, `{"mine":`)
+}
+
+// make makes a view that git never has.
+func (h *history) make() {
+	b, dir := h.nodes[h.active], fmt.Sprintf("projects/line/com.inductiveautomation.perspective/views/own%d", h.dice.IntN(2))
+	require.NoError(h.t, os.MkdirAll(filepath.Join(b.data, dir), 0o755))
+	b.put(dir+"/resource.json", listing("view.json"))
+	b.put(dir+"/view.json", `{"mine":0}`)
+	require.NoError(h.t, h.Replicate())
+	h.say("%s is made", dir)
+}
+
+// renew takes from the standby node what its agent knew, and perhaps all that the pair had brought.
+func (h *history) renew() {
+	node := 1 - h.active
+	b, all := h.nodes[node], h.dice.IntN(2) == 0
+	lost := []string{".stoker", external, "config/resources/external/kept.txt", "projects/line/README.md"}
+	if all {
+		lost = append(lost, "projects/line", db, "config/resources/core/kept.txt")
+	}
+	for _, path := range lost {
+		require.NoError(h.t, os.RemoveAll(filepath.Join(b.data, path)))
+	}
+	require.NoError(h.t, h.Replicate())
+	h.looked[node], h.people.fresh[node], h.people.inherited[node] = false, true, nil
+	h.say("the volume of node %d is new, with all files: %t", node, all)
+}
+
+// rest is a while in which nothing is pushed and nothing keeps the pair from copying. Who waits after it knows of something
+// that has to go.
+func (h *history) rest() {
+	h.Pause(false)
+	require.NoError(h.t, h.Replicate())
+	h.sync(h.active)
+	h.sync(1 - h.active)
+	h.people.now = h.people.now.Add(6 * time.Minute)
+	h.say("six minutes later")
+	r := h.sync(1 - h.active)
+	leftover := func(dir string) bool {
+		return h.want[dir+"/resource.json"] == "" && strings.Contains(r.Message, "("+dir+"/")
+	}
+	if r.Phase != sync.Standby {
+		require.True(h.t, slices.ContainsFunc(slices.Collect(maps.Keys(resources)), leftover), h)
+	}
+}
+
+// met notes what a node without records has, now that it was seen whole.
+func (h *history) met(node int) {
+	if h.people == nil {
+		return
+	}
+	p, b := h.people, h.nodes[node]
+	for dir, file := range resources {
+		switch there := h.want[dir+"/"+file] == "" && b.read(dir+"/"+file) != ""; {
+		case !there:
+			p.inherited[node] = slices.DeleteFunc(p.inherited[node], func(d string) bool { return d == dir })
+		case p.fresh[node]:
+			p.inherited[node] = append(p.inherited[node], dir)
+		}
+	}
+	p.fresh[node] = false
+}
+
+func (h *history) inherited(node int, dir string) bool {
+	return h.people != nil && (h.people.fresh[node] || slices.Contains(h.people.inherited[node], dir))
+}
+
+// settle ends a history: what git does not have any more is deleted, and the standby node is new beside what people did.
+// Then nothing happens, and no node waits.
+func (h *history) settle() {
+	h.Pause(false)
+	h.edit()
+	h.make()
+	h.renew()
+	for dir, file := range resources {
+		if b := h.nodes[h.active]; h.want[dir+"/"+file] == "" {
+			require.NoError(h.t, os.RemoveAll(filepath.Join(b.data, dir)))
+		}
+	}
+	h.rest()
+	h.rest()
+	require.Equal(h.t, sync.Synced, h.sync(h.active).Phase, h)
+	require.Equal(h.t, sync.Standby, h.sync(1-h.active).Phase, h)
+}

@@ -1,0 +1,179 @@
+package sync_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// clocked gives the backup's agent a clock that the test turns.
+func (p pair) clocked() *time.Time {
+	now := time.Now()
+	p.backup.engine.Now = func() time.Time { return now }
+	return &now
+}
+
+func (p pair) edit(path, content string) {
+	p.master.t.Helper()
+	require.NoError(p.master.t, os.MkdirAll(filepath.Dir(filepath.Join(p.master.data, path)), 0o755))
+	p.master.put(path, content)
+	require.NoError(p.master.t, p.Replicate())
+	require.Equal(p.master.t, content, p.backup.read(path))
+}
+
+func waiting(b *bench) *sync.Report {
+	b.t.Helper()
+	return b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+}
+
+// The volume of the backup is new, or has lost its .stoker: it has no record of what somebody changed on the active node.
+func TestANewBackupBesideDriftOnTheActiveNodeIsStandbyAfterAWhile(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.clocked()
+	p.push(first()...)
+	p.master.synced()
+	p.edit(view, `{"mine": 1}`)
+	assert.Contains(t, waiting(p.backup).Message, viewDir)
+	*now = now.Add(4 * time.Minute)
+	assert.True(t, waiting(p.backup).Commit.IsZero(), "the commit that is reported is never ahead of the disk")
+	*now = now.Add(time.Minute)
+	assert.Contains(t, p.backup.standby().Message, "that were changed on the gateway ("+viewDir)
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view))
+
+	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	waiting(p.backup)
+	p.master.synced()
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "it was waited for once")
+
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	waiting(p.backup)
+	p.master.synced()
+	assert.NotContains(t, p.backup.standby().Message, "changed on the gateway")
+	assert.Equal(t, `{"two": 2}`, p.backup.read(view))
+}
+
+// A view that is new in a commit, and that somebody edited on the active node before the backup's agent looked.
+func TestANewViewThatIsEditedAtOnceIsDriftOnStandbyAfterAWhile(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.clocked()
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Write(second+"/view.json", `{"two": 2}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	p.master.synced()
+	p.edit(second+"/view.json", `{"mine": 1}`)
+	waiting(p.backup)
+	*now = now.Add(5 * time.Minute)
+	p.backup.standby()
+
+	p.Failover(true)
+	p.backup.synced()
+	assert.Equal(t, `{"two": 2}`, p.backup.read(second+"/view.json"))
+}
+
+// Without a record a file may be of the commit at which the other node still is: its time counts only while all else is
+// there and nothing is on its way.
+func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.clocked()
+	look := func(why string) {
+		t.Helper()
+		for range 2 {
+			assert.Contains(t, waiting(p.backup).Message, "replicated files are not those of", why)
+			*now = now.Add(4 * time.Minute)
+		}
+	}
+	p.push(first()...)
+	p.master.synced() // the backup's agent sleeps over this one
+	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	look("the second view is not there")
+	p.Pause(true)
+	p.master.synced()
+	look("the copying is pending")
+	p.backup.gw.SetConfigAccess(false, false)
+	p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
+	*now = now.Add(4 * time.Minute)
+	p.backup.gw.SetConfigAccess(false, true)
+	p.Pause(false)
+	require.NoError(t, p.Replicate())
+	p.edit(view, `{"mine": 1}`)
+	waiting(p.backup)
+	*now = now.Add(4 * time.Minute)
+	p.edit(view, `{"mine": 2}`)
+	look("it has become another")
+	p.backup.standby()
+	assert.Equal(t, `{}`, p.backup.read(second+"/view.json"))
+
+	p.push(gitserver.Write(view, `{"three": 3}`))
+	look("git has changed it since")
+}
+
+func TestWhatTheActiveNodeKeptFromTheBeginningIsDriftOnStandbyAfterAWhile(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.clocked()
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.ConflictPolicy = v1alpha1.ConflictGatewayWins
+		require.NoError(t, os.MkdirAll(filepath.Join(b.data, viewDir), 0o755))
+		b.put("projects/line/project.json", project("", false))
+		b.put(view, `{"of": "the plant"}`)
+		b.put(viewDir+"/resource.json", listing("view.json"))
+	}
+	p.push(first()...)
+	p.master.synced()
+	assert.Equal(t, `{"of": "the plant"}`, p.master.read(view))
+	waiting(p.backup)
+	*now = now.Add(5 * time.Minute)
+	p.backup.standby()
+}
+
+// Under prune mirror the next sync of the active node deletes it. Nothing is missing until then.
+func TestAViewThatCameAfterTheActiveNodesPlanIsWaitedForByNobodyUnderMirror(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	for _, b := range []*bench{p.master, p.backup} {
+		b.target.Profile.Prune = v1alpha1.PruneMirror
+		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}
+	}
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.master.synced()
+	p.edit(second+"/resource.json", listing("view.json"))
+	p.edit(second+"/view.json", `{"mine": 1}`)
+	assert.Contains(t, p.backup.standby().Message, second, "it is named")
+
+	p.push(gitserver.Write(view, `{"three": 3}`))
+	p.master.synced()
+	assert.NotContains(t, p.backup.standby().Message, second)
+	assert.Empty(t, p.backup.read(second+"/view.json"))
+}
+
+func TestDriftWithARecordAndWithoutIsWaitedForAtOneTime(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.clocked()
+	p.push(first()...)
+	p.master.synced()
+	p.backup.standby()
+	p.push(gitserver.Write(second+"/view.json", `{"two": 2}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	p.master.synced()
+	p.edit(view, `{"mine": 1}`)
+	p.edit(second+"/view.json", `{"mine": 2}`)
+	waiting(p.backup)
+	*now = now.Add(5 * time.Minute)
+	p.backup.standby()
+}
