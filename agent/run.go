@@ -141,34 +141,40 @@ func present(s settings) error {
 	return nil
 }
 
-// openStore opens the cache of git objects. A dry run beside a running agent, which holds its cache, gets one of its own
-// for as long as it lasts.
+// openStore opens the cache of git objects. That of a dry run is its own, for as long as it lasts: an agent that runs beside
+// it, or is started meanwhile, needs the one of its data directory.
 func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func(), err error) {
+	o := storeOptions(s, log)
+	if s.DryRun {
+		return passingStore(o)
+	}
 	dir, err := s.repoDir()
 	if err != nil {
 		return nil, nil, err
 	}
-	o := storeOptions(s, log)
 	store, err = repo.Open(dir, o)
 	if err == nil {
 		return store, func() { _ = store.Close() }, nil // a cache: nothing in it is lost
 	}
-	if !s.DryRun {
-		if held := heldBy(s); held != nil {
-			return nil, nil, held
-		}
-		return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
+	if held := heldBy(s); held != nil {
+		return nil, nil, held
 	}
-	tmp, terr := os.MkdirTemp("", "stoker-dry-run-")
-	if terr != nil {
-		return nil, nil, errors.Join(err, terr)
+	return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
+}
+
+// passingStore is a cache in the system's folder for what is temporary.
+func passingStore(o repo.StoreOptions) (*repo.Store, func(), error) {
+	tmp, err := os.MkdirTemp("", "stoker-dry-run-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("a cache of git objects for the dry run: %w", err)
 	}
-	if store, terr = repo.Open(tmp, o); terr != nil {
-		return nil, nil, errors.Join(err, terr, os.RemoveAll(tmp))
+	store, err := repo.Open(tmp, o)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(tmp))
 	}
 	return store, func() {
 		_ = store.Close()
-		_ = os.RemoveAll(tmp) // in the system's folder for such things
+		_ = os.RemoveAll(tmp)
 	}, nil
 }
 

@@ -31,7 +31,13 @@ const unseen = 2
 const maxRepairPause = 10 * time.Minute
 
 // checkDrift compares the files with the manifest when that is due, and repairs where the policy says so.
+//
+// A dry run has nothing of its own to look after, and to look takes the directory: its lock, and what a crash left in it.
 func (l *Loop) checkDrift(ctx context.Context) {
+	if l.DryRun {
+		l.drift.due = time.Time{}
+		return
+	}
 	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
 		return
 	}

@@ -3,12 +3,15 @@ package drive
 import (
 	"context"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -75,6 +78,26 @@ func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
 		pause(v1alpha1.ReasonGatewayUnreachable)
 	}
 	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same again and again is tried less and less")
+}
+
+// I3: who follows in a dry run may do so beside an agent, or where one crashed: nothing is locked, settled or written.
+func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log, data := slog.New(slog.DiscardHandler), t.TempDir()
+	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
+	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
+	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
+	o := &Order{Commit: plan.ID{1}}
+	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, DryRun: true})
+	for range 3 {
+		now = now.Add(time.Hour)
+		assert.GreaterOrEqual(t, l.Turn(t.Context(), &wants{wish: Wish{Order: o}}, false), time.Second)
+	}
+	there, err := os.ReadDir(data)
+	require.NoError(t, err)
+	assert.Empty(t, there)
+	assert.Nil(t, l.State().Drift)
 }
 
 // Both nodes of a pair are asked for their place once a period, and that keeps nobody from looking for drift.

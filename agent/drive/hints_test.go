@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/test/leak"
 )
 
 func owned(paths ...string) iter.Seq2[plan.Owned, error] {
@@ -28,7 +28,7 @@ func owned(paths ...string) iter.Seq2[plan.Owned, error] {
 }
 
 func TestAChangeBesideOurFilesIsAHintAndOneElsewhereIsNot(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leak.None(t)
 	root := t.TempDir()
 	for _, dir := range []string{"projects/p", "db", ".stoker"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))

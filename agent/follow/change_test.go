@@ -194,6 +194,55 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 	assert.Equal(t, "now", s.HandledForceSync)
 }
 
+// Who stops everything to mend a gateway by hand means it too while the spec asks for what this pod cannot do.
+func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	stays := func(what string, generation int64, paused bool) {
+		t.Helper()
+		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
+			return s.Generation == generation && s.Reason == v1alpha1.ReasonPodRestartNeeded && s.Paused == paused
+		})
+	}
+
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "not-mounted" })
+	w.lead(generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	stays("the pause", gs.Generation, true)
+	file := filepath.Join(p.data, "projects", "line", "project.json")
+	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
+	assert.Equal(t, "by hand", p.title())
+
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	stays("its end under the same spec", gs.Generation, false)
+	eventually(t, "what was in force is so again", func() bool { return p.title() == "one" })
+
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = true })
+	w.lead(generation(gs.Generation))
+	stays("a pause of the profile", gs.Generation, true)
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = false })
+	w.lead(generation(gs.Generation))
+	stays("the old spec is not gone back to by a new one", gs.Generation, true)
+	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand again")), 0o600))
+	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
+	assert.Equal(t, "by hand again", p.title())
+
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "git" })
+	w.lead(generation(gs.Generation))
+	eventually(t, "the spec is followed", func() bool { return p.title() == "one" })
+	assert.False(t, p.synced(first, "one").Paused)
+
+	w.lead(at(""), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	p.await("a pause while no commit is known", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused
+	})
+}
+
 func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")

@@ -88,6 +88,7 @@ type Follower struct {
 	order  *drive.Order
 	made   materials
 	judged *instruction // the target whose spec cannot be followed
+	paused *instruction // the last one that paused the order in force though it could not be followed
 	listed bool         // whether the API server had answered at the last look
 	stays  string       // why the gateway is left as it is, as it was logged
 

@@ -91,6 +91,9 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		return stay(drive.NewProblem(err, v1alpha1.ReasonWaitingForLead))
 	}
 	gs, err := f.fetch(ctx, in, poked)
+	if err != nil && in.paused {
+		f.pause(&in, true)
+	}
 	switch {
 	case errors.Is(err, errGone):
 		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
@@ -101,12 +104,15 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	}
 	m, err := f.prepare(ctx, gs, in)
 	if err != nil {
+		f.pause(&in, m.profile.Paused)
 		f.judged = &in
 		return stay(drive.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.policy(m.profile.Startup, gs)
 	if !in.commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
 		f.take(gs, m)
+	} else {
+		f.pause(&in, m.profile.Paused)
 	}
 	if in.commit.IsZero() {
 		if m.profile.Paused {
@@ -129,18 +135,19 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, erro
 	return gs.Effective(profile, f.pod.annotations)
 }
 
-// prepare works out what counts for this gateway.
+// prepare works out what counts for this gateway. Whether it is paused is said with an error too, as far as that is known.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (materials, error) {
-	if err := peers.Reachable(&gs.Spec, f.Secrets); err != nil {
-		return materials{}, err
-	}
-	eff, err := f.effective(gs)
-	if err != nil {
-		return materials{}, err
-	}
+	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
+	known := materials{profile: eff}
+	if err := peers.Reachable(&gs.Spec, f.Secrets); err != nil {
+		return known, err
+	}
+	if bad != nil {
+		return known, bad
+	}
 	if err := f.spec.connect(f, gs); err != nil {
-		return materials{}, err
+		return known, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
 	return materials{
@@ -149,11 +156,33 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}, nil
 }
 
+// pause lets a pause count at once, whatever else of a target cannot be followed: who stops everything mends the gateway by
+// hand. Its end counts at once under the spec that it came with. Another spec ends it when it is followed, as it may be what
+// the pause was for: what was in force before is not gone back to on its account.
+func (f *Follower) pause(in *instruction, paused bool) {
+	o := f.order
+	if o == nil {
+		return
+	}
+	paused = paused || f.made.profile.Paused
+	switch {
+	case paused:
+		f.paused = in
+	case f.paused == nil || f.paused.generation != in.generation || f.paused.owner != in.owner:
+		return
+	}
+	if o.Profile.Paused != paused {
+		next := *o
+		next.Profile.Paused = paused
+		f.order = &next
+	}
+}
+
 // take makes m what is in force. The same again, under another lead, is nothing new.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
 	same.in.term, same.in.problem = f.made.in.term, f.made.in.problem
-	if f.order != nil && f.order.Peers == f.spec.peers && reflect.DeepEqual(same, f.made) {
+	if f.order != nil && f.order.Peers == f.spec.peers && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
 		return
 	}
 	if f.order == nil || f.order.Commit != m.in.commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {

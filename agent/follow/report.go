@@ -52,7 +52,8 @@ func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
 		}
 	}
 	if in := f.judged; in != nil { // what was asked for cannot be done, and that is the answer
-		r.Ref, r.Revision, r.Generation, r.Term, r.Paused, r.HandledRequest = in.ref, in.revision, in.generation, in.term, in.paused, in.requestedAt
+		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.ref, in.revision, in.generation, in.term, in.requestedAt
+		r.Paused = r.Paused || f.order == nil && in.paused // else by the order: it is what is in force
 		r.Target = ""
 		if !in.commit.IsZero() {
 			r.Target = in.commit.String()

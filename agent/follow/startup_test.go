@@ -20,6 +20,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/leak"
 )
 
 // stopped is a gateway that the kubelet has not started yet. Its volume was seeded by an init container.
@@ -302,7 +303,7 @@ func TestAFollowerThatEndsLeavesNothingBehind(t *testing.T) {
 		eventually(t, "it turns", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
 		a.end()
 	}
-	goleak.VerifyNone(t, before)
+	leak.None(t, before)
 }
 
 func problemOf(generation int64, reason v1alpha1.Reason, message string) func(*v1alpha1.SyncTargetSpec) {

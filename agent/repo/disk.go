@@ -3,7 +3,6 @@ package repo
 import (
 	"crypto/rand"
 	"errors"
-	"io/fs"
 	"os"
 	"syscall"
 
@@ -42,7 +41,7 @@ func anonymous(root *os.Root, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // a sweep may have been faster
+	if err := root.Remove(name); err != nil {
 		_ = f.Close()
 		return nil, onDisk(err)
 	}

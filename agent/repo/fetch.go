@@ -36,8 +36,10 @@ type FetchStats struct {
 //
 // After FetchRenewed and FetchRepaired older commits are no longer in the store.
 func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	if err := s.fetching.take(ctx); err != nil {
+		return FetchStats{}, err
+	}
+	defer s.fetching.give()
 	return s.fetchAll(ctx, r, commit, ref)
 }
 

@@ -127,7 +127,7 @@ func (s *Store) load() error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	names, err := listPacks(root)
+	names, err := listPacks(root, true)
 	if err != nil {
 		return err
 	}
@@ -170,8 +170,9 @@ func (s *Store) setAside() error {
 	return nil
 }
 
-// listPacks returns the packs, oldest first, and removes what a crash left: temporary files, and halves of a pair.
-func listPacks(root *os.Root) ([]string, error) {
+// listPacks returns the packs, oldest first, and removes what a crash left: halves of a pair, and at the start, when they
+// are nobody's, temporary files.
+func listPacks(root *os.Root, start bool) ([]string, error) {
 	d, err := root.Open(packDir)
 	if err != nil {
 		return nil, onDisk(err)
@@ -191,6 +192,9 @@ func listPacks(root *os.Root) ([]string, error) {
 		base, ext := strings.TrimSuffix(path, filepath.Ext(path)), filepath.Ext(path)
 		switch {
 		case strings.HasPrefix(f.Name(), tempPrefix):
+			if !start {
+				continue
+			}
 		case strings.HasPrefix(path, packPrefix) && ext == partialExt:
 			if have[base+packExt] != nil && have[base+indexExt] != nil {
 				continue
@@ -256,9 +260,10 @@ func (s *Store) setTip(root *os.Root, id plan.ID) error {
 	return writeTip(root, id)
 }
 
-// sweep removes the packs that are not part of the store: those that could not be opened.
+// sweep removes the packs that are not part of the store: those that could not be opened. Temporary files are left to whoever
+// works with them.
 func (s *Store) sweep(root *os.Root) error {
-	names, err := listPacks(root)
+	names, err := listPacks(root, false)
 	if err != nil {
 		return err
 	}

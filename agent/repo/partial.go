@@ -4,8 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pace"
 )
 
 // A store that was lost beside a data directory that was not needs little: of most files the right bytes lie there
@@ -25,6 +29,10 @@ type promise struct {
 	ref    string
 	blobs  []uint64 // the heads of the ids of all blobs of the commit, sorted: a blob that is in none is not asked for
 	single int
+
+	failed   error // why the last blob that somebody read could not be had, nil where it could
+	failures int   // in a row
+	until    time.Time
 }
 
 // Partial reports whether the store holds trees whose blobs are not all there.
@@ -39,8 +47,10 @@ func (s *Store) Partial() bool {
 // once, and WriteBlob one that is missing, with ctx. It is Fetch where the store is whole already, or where the server
 // cannot leave out blobs.
 func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	if err := s.fetching.take(ctx); err != nil {
+		return FetchStats{}, err
+	}
+	defer s.fetching.give()
 	f, err := s.begin(r, commit, ref)
 	if err != nil {
 		return FetchStats{}, err
@@ -78,8 +88,10 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 // for all that are missing in one request; where that is too many, or the server refuses, it is a Fetch. In a store that
 // is whole it does nothing.
 func (s *Store) FetchBlobs(ctx context.Context, ids []plan.ID) (FetchStats, error) {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	if err := s.fetching.take(ctx); err != nil {
+		return FetchStats{}, err
+	}
+	defer s.fetching.give()
 	none := FetchStats{Kind: FetchNone}
 	p := s.promised()
 	if p == nil {
@@ -149,22 +161,49 @@ func (f *fetch) holds(in *incoming, ids []plan.ID) error {
 	return nil
 }
 
-// keepPromise fetches a blob that somebody reads and that is not there: alone, and after some such everything.
+// keepPromise fetches a blob that somebody reads and that is not there: alone, and after some such everything. Where that
+// fails, whoever reads another one soon after is told the same, and nobody is asked: one reads many, and each try may take as
+// long as a server has to answer.
 func (s *Store) keepPromise(id plan.ID) error {
 	p := s.promised()
 	if p == nil || !p.has(id) {
 		return notFound(id)
 	}
 	s.mu.Lock()
+	if p.failed != nil && s.now().Before(p.until) {
+		defer s.mu.Unlock()
+		return p.failed
+	}
 	p.single++
 	alone := p.single <= maxSingle
 	s.mu.Unlock()
+	err := s.get(p, id, alone)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		p.failed, p.failures = nil, 0
+		return nil
+	case alone && failure.Is(err, v1alpha1.ReasonLimitExceeded): // that says nothing of another blob
+	case p.ctx.Err() == nil:
+		p.failures++
+		p.failed, p.until = err, s.now().Add(pace.Retry(p.failures, pace.MaxRetry))
+	}
+	p.single-- // it was not fetched
+	return err
+}
+
+// get fetches a blob, or everything.
+func (s *Store) get(p *promise, id plan.ID, alone bool) error {
 	if alone {
 		_, err := s.FetchBlobs(p.ctx, []plan.ID{id})
 		return err
 	}
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	if err := s.fetching.take(p.ctx); err != nil {
+		return err
+	}
+	defer s.fetching.give()
 	if s.Has(id) {
 		return nil // somebody else was faster
 	}

@@ -9,12 +9,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -210,6 +212,8 @@ func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
 	g := newSite(t)
 	commit := g.commit("first", views(30))
 	s, r := openStore(t, t.TempDir()), g.remote()
+	now := time.Now()
+	s.now = func() time.Time { return now }
 	fetchTrees(t, s, r, commit)
 	id := g.blobOf(commit, viewPath(2))
 	g.srv.Inject(gitserver.Status(500))
@@ -218,6 +222,7 @@ func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
 	_, err = read(t, s, id)
 	requireReason(t, v1alpha1.ReasonGitUnreachable, err)
 	g.srv.Heal()
+	now = now.Add(2 * time.Second)
 	text, err := read(t, s, id)
 	require.NoError(t, err)
 	assert.Equal(t, view(2, 0), text)
@@ -229,6 +234,55 @@ func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
 	cancel()
 	_, err = read(t, lost, id)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A look at drift reads one blob after the other, and to ask a server that is away may take a minute.
+func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(30))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	fetchTrees(t, s, r, commit)
+	asked := func() int {
+		t.Helper()
+		g.srv.Forget()
+		for i := range maxSingle + 1 {
+			_, err := read(t, s, g.blobOf(commit, viewPath(i)))
+			requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+			assert.ErrorContains(t, err, "503", "why is said to each")
+		}
+		return g.served().Requests
+	}
+	g.srv.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	once := asked()
+	assert.Positive(t, once)
+	assert.Zero(t, asked())
+	for range 3 * maxSingle { // more and more rarely, and never not at all
+		now = now.Add(pace.MaxRetry + pace.MaxRetry/10)
+		assert.Equal(t, once, asked(), "one try, for one blob")
+	}
+	now = now.Add(time.Minute)
+	assert.Zero(t, asked())
+
+	g.srv.Heal()
+	assert.Equal(t, FetchNone, fetchTrees(t, s, r, commit).Kind)
+	text, err := read(t, s, g.blobOf(commit, viewPath(2)))
+	require.NoError(t, err, "the next sync asks anew")
+	assert.Equal(t, view(2, 0), text)
+	assert.True(t, s.Partial())
+}
+
+func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 2000)))
+	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{ObjectBytes: 9000}})
+	fetchTrees(t, s, g.remote(), commit)
+	_, err := read(t, s, g.blobOf(commit, "large"))
+	requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+	text, err := read(t, s, g.blobOf(commit, viewPath(1)))
+	require.NoError(t, err)
+	assert.Equal(t, view(1, 0), text)
 }
 
 // A mark without its pack is what a crash leaves; a pack without its mark cannot be, as the mark comes first.

@@ -168,6 +168,14 @@ func TestTreesThatGitWouldNotWriteAreRefused(t *testing.T) {
 	assert.Equal(t, []plan.Mode{plan.Regular, plan.Regular, plan.Directory, plan.Executable, plan.Symlink, plan.Submodule, plan.Regular}, modes)
 }
 
+// trickle is a server that is slow, and goes on sending.
+type trickle struct{}
+
+func (trickle) Read([]byte) (int, error) {
+	time.Sleep(50 * time.Second)
+	return 10, nil
+}
+
 func TestWatchdog(t *testing.T) {
 	start := func(ctx context.Context) (context.Context, *watchdog, func()) {
 		return watch(ctx, time.Hour, 10, time.Minute)
@@ -185,11 +193,11 @@ func TestWatchdog(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
-			dog.wait()
 			began := time.Now()
+			trickles := &body{ReadCloser: io.NopCloser(trickle{}), dog: dog, left: 1 << 20, limit: 1 << 20}
 			for ctx.Err() == nil {
-				dog.arrived.Add(10)
-				time.Sleep(50 * time.Second)
+				_, err := trickles.Read(make([]byte, 100))
+				require.NoError(t, err)
 			}
 			assert.ErrorIs(t, context.Cause(ctx), errDeadline)
 			assert.GreaterOrEqual(t, time.Since(began), time.Hour)

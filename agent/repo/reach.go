@@ -66,7 +66,7 @@ const maxReachTips = 5000
 
 // Reaches reports whether commit is what one of the named refs points to, or among the ancestors of it. Hosts also serve
 // commits of forks by their id, so that a commit that can be fetched says nothing. Only commits are asked for, no trees;
-// they go to the store's directory for as long as they are looked through.
+// they go to the store's directory for as long as they are looked through, beside a Fetch that may take longer.
 //
 // The error says where it cannot be told: the server does not leave out trees, or the history is too long.
 func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string, commit plan.ID) (bool, error) {
@@ -83,8 +83,10 @@ func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string,
 	if len(tips) == 0 {
 		return false, nil
 	}
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	if err := s.looking.take(ctx); err != nil {
+		return false, err
+	}
+	defer s.looking.give()
 	f, err := s.begin(r, commit, "")
 	if err != nil {
 		return false, err

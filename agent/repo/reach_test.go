@@ -1,8 +1,11 @@
 package repo
 
 import (
+	"context"
 	"fmt"
+	"io/fs"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,6 +86,89 @@ func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 		pull(t, s, r, "main")
 		requireSame(t, g, s, tip)
 	})
+}
+
+// A new lead's own gateway may fetch for half an hour, and the whole fleet waits for what is found out here.
+func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
+	g := newSite(t)
+	old := g.commit("old", views(200))
+	tip := g.commit("new", editView(1, 1))
+	fetcher, r := g.remote(), g.remote()
+	s := openStore(t, t.TempDir())
+	a := g.refsOf(r)
+	g.srv.Inject(gitserver.Stall(2000).On(gitserver.UploadPack).Times(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	fetched := make(chan error, 1)
+	go func() {
+		_, err := s.Fetch(ctx, fetcher, tip, "refs/heads/main")
+		fetched <- err
+	}()
+	require.Eventually(t, func() bool { return len(packFiles(t, s, packExt)) == 1 }, time.Minute, time.Millisecond)
+
+	found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, old)
+	require.NoError(t, err)
+	assert.True(t, found)
+	select {
+	case err := <-fetched:
+		t.Errorf("it waited for the fetch: %v", err)
+	default:
+	}
+	cancel()
+	require.ErrorIs(t, <-fetched, context.Canceled)
+	pull(t, s, r, "main")
+	requireSame(t, g, s, tip)
+}
+
+func TestNobodyWaitsForAnothersTurnLongerThanHeWantsTo(t *testing.T) {
+	g := newSite(t)
+	old := g.commit("old", views(3))
+	commit := g.commit("new", editView(1, 1))
+	s, r := openStore(t, t.TempDir()), g.remote()
+	a := g.refsOf(r)
+	fetchTrees(t, s, r, commit)
+	missing := g.blobOf(commit, viewPath(1))
+	require.NoError(t, s.fetching.take(t.Context()))
+	require.NoError(t, s.looking.take(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, do := range map[string]func() error{
+		"Fetch":      func() error { _, err := s.Fetch(ctx, r, commit, ""); return err },
+		"FetchTrees": func() error { _, err := s.FetchTrees(ctx, r, commit, ""); return err },
+		"FetchBlobs": func() error { _, err := s.FetchBlobs(ctx, []plan.ID{missing}); return err },
+		"Reaches":    func() error { _, err := s.Reaches(ctx, r, a, []string{"refs/heads/main"}, old); return err },
+	} {
+		require.ErrorIs(t, do(), context.Canceled, name)
+	}
+	s.fetching.give()
+	s.looking.give()
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	_, err := s.Fetch(late, r, commit, "")
+	requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	pull(t, s, r, "main")
+	requireSame(t, g, s, commit)
+}
+
+// What is looked through lies there while a fetch may clear away the packs of before.
+func TestAFetchLeavesWhatIsBeingLookedThrough(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(3))
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	root, err := s.openRoot()
+	require.NoError(t, err)
+	f, name, err := temporary(root, packDir, packExt)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	pull(t, s, g.remote(), "main")
+	_, err = root.Stat(name)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	openStore(t, dir)
+	_, err = root.Stat(name)
+	require.ErrorIs(t, err, fs.ErrNotExist, "the next start clears it away")
+	require.NoError(t, root.Close())
 }
 
 func TestReachingBringsCommitsAndNoFiles(t *testing.T) {

@@ -2,12 +2,14 @@ package repo
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -32,8 +34,10 @@ type Store struct {
 	maxPacks int
 	scratch  scratchSizes
 	readers  sync.Pool // *reader
+	now      func() time.Time
 
-	fetching sync.Mutex // one Fetch at a time
+	fetching turn // one Fetch at a time
+	looking  turn // and one Reaches
 
 	opening sync.Mutex // guards lock
 	lock    *os.File
@@ -46,6 +50,27 @@ type Store struct {
 	promise *promise     // what can be had beside the packs, nil for nothing
 	closed  bool
 }
+
+// turn is had by one at a time.
+type turn chan struct{}
+
+// take waits for its turn, no longer than ctx. Who has it calls give at the end.
+func (t turn) take(ctx context.Context) error {
+	if ctx.Err() == nil {
+		select {
+		case t <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+		}
+	}
+	cause := context.Cause(ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return failure.New(v1alpha1.ReasonGitTimeout, "what is fetched already took all of the time; trying again: %w", cause)
+	}
+	return cause
+}
+
+func (t turn) give() { <-t }
 
 // errNotFound says that an object is not in the store.
 var errNotFound = errors.New("object is not in the store")
@@ -62,7 +87,8 @@ func New(dir string, o StoreOptions) *Store {
 	if o.MaxPacks <= 0 {
 		o.MaxPacks = 50
 	}
-	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
+	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch(), now: time.Now,
+		fetching: make(turn, 1), looking: make(turn, 1)}
 	s.readers.New = func() any { return s.newReader() }
 	return s
 }
@@ -122,8 +148,10 @@ func unusable(err error) error {
 
 // Close gives files and memory back. Reads that are under way end first.
 func (s *Store) Close() error {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	for _, t := range []turn{s.fetching, s.looking} {
+		t <- struct{}{}
+		defer t.give()
+	}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock()

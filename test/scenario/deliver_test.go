@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -144,6 +145,20 @@ func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
 	assert.Contains(t, string(out), "2 released")
 	assert.False(t, p.agent.Ended())
 	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"))
+}
+
+func TestADryRunThatGoesOnKeepsNoAgentFromStarting(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	first := p.repo.Commit("first", site()...)
+	p.start("--dry-run")
+	p.eventually("the plan", func() bool { return strings.Contains(p.agent.Log.String(), "dry run, nothing was written") })
+	assert.NoDirExists(t, filepath.Join(p.dir, "objects"))
+	assert.NoDirExists(t, filepath.Join(p.data, ".stoker"))
+
+	code, out := p.once()
+	require.Equal(t, 0, code, out)
+	assert.Contains(t, out, first[:7])
+	assert.False(t, p.agent.Ended())
 }
 
 // The likeliest mistake of a first try.

@@ -34,7 +34,7 @@ esac`, program.Build(p.t, "agent"), p.data, p.gw.URL(), filepath.Join(p.dir, "ob
 func (p *plant) script(name, text string) string {
 	p.t.Helper()
 	file := filepath.Join(p.t.TempDir(), name)
-	require.NoError(p.t, os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	program.Script(p.t, file, "#!/bin/sh\n"+text+"\n")
 	return file
 }
 
