@@ -67,7 +67,7 @@ func (a *agentResident) ready(ctx context.Context) error {
 	if a.cmd != nil {
 		return nil
 	}
-	a.client.Timeout = 10 * time.Second
+	a.client.Timeout = time.Minute
 	a.said = &output.Log{Most: outputBytes}
 	args := append(a.args(), "--health-addr", "127.0.0.1:0", "--metrics-addr", "", "--log-format", "json")
 	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, a.said)
@@ -128,7 +128,7 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 	for {
 		s, err := a.state(ctx)
 		switch {
-		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED):
+		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // of one look
 			return s, err
 		case err == nil && s.Phase == "Error" && s.Target == want:
 			return s, fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)

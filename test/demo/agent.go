@@ -125,7 +125,7 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 			return s, nil
 		case err == nil:
 			last = s
-		case ctx.Err() == nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED):
+		case ctx.Err() == nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // of one look
 			return s, err
 		}
 		select {

@@ -15,6 +15,8 @@ const (
 	flat = 2
 	// thousand is how long 1,000 agents may take for a commit of one file.
 	thousand = 30 * time.Second
+	// handedOver is how long a fleet may be without a lead when the one it has ends in good order.
+	handedOver = 2 * time.Second
 )
 
 type goal struct {
@@ -69,6 +71,9 @@ func judge(all []result) []goal {
 		sum := r.idle.sum(everybody)
 		add(sum.requests["patch gatewaysyncs/status"] == 0, what+"no status is written while nothing happens", "%d in %.0f s", sum.requests["patch gatewaysyncs/status"], r.idle.took.Seconds())
 		add(r.idle.busy() == 0, what+"no request while nothing happens, but watches and the lead's lock", "%d in %.0f s", r.idle.busy(), r.idle.took.Seconds())
+		if took := r.handover.verified; r.size.sites == 1 && took > 0 {
+			add(took <= handedOver, what+fmt.Sprintf("another one leads within %.0f s of the end of the lead", handedOver.Seconds()), "%.2f s", took.Seconds())
+		}
 		if r.size.total() >= 1000 {
 			add(sec <= thousand.Seconds(), what+fmt.Sprintf("all verified within %.0f s", thousand.Seconds()), "%.1f s", sec)
 		}

@@ -112,8 +112,8 @@ const (
 	calmWithin = 2 * time.Minute
 )
 
-// settle waits until only locks are renewed.
-func (y *yard) settle(ctx context.Context) error {
+// settle waits until only locks are renewed, for as long as calm.
+func (y *yard) settle(ctx context.Context, calm time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, calmWithin)
 	defer cancel()
 	was, since := y.mark(), time.Now()
@@ -149,7 +149,7 @@ func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within ti
 		return r, err
 	}
 	verified := time.Since(began.at)
-	if err := y.settle(ctx); err != nil {
+	if err := y.settle(ctx, calm); err != nil {
 		return r, err
 	}
 	r.first = y.since(began)
@@ -192,7 +192,7 @@ func (y *yard) handover(ctx context.Context, within time.Duration) (window, erro
 		}
 	}
 	led := time.Since(began.at)
-	if err := y.settle(ctx); err != nil {
+	if err := y.settle(ctx, calm); err != nil {
 		return window{}, err
 	}
 	w := y.since(began)
@@ -220,7 +220,7 @@ func (y *yard) round(ctx context.Context, n int, within time.Duration) (window, 
 		return window{}, err
 	}
 	verified := time.Since(began.at)
-	if err := y.settle(ctx); err != nil {
+	if err := y.settle(ctx, calm); err != nil {
 		return window{}, err
 	}
 	w := y.since(began)
