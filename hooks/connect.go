@@ -36,6 +36,7 @@ func (c *cli) connect() (place, error) {
 	if err != nil {
 		return place{}, fmt.Errorf("find the API server: %w; name a kubeconfig with --kubeconfig or KUBECONFIG", err)
 	}
+	kube.Directly(config, c.env)
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
 	if err != nil {
 		return place{}, err
@@ -43,7 +44,7 @@ func (c *cli) connect() (place, error) {
 	return place{clients, namespace, !c.live}, nil
 }
 
-func (p place) setter() *verb.Setter { return verb.NewSetter(p.Dynamic, nil) }
+func (p place) setter() *verb.Setter { return verb.NewSetter(p.Dynamic, p.Now) }
 
 // persist asks the API server again where it did not answer, for as long as a command may take. A Job's first second may have no
 // network yet, and an API server that is started again refuses connections for some. A person sees it and knows better.
@@ -82,6 +83,8 @@ func (p place) explain(name string, err error) error {
 		return nil
 	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
 		return fmt.Errorf("this cluster does not know GatewaySyncs: install the chart, or its custom resource definitions alone: %w", err)
+	case errors.Is(err, verb.ErrReplaced):
+		return fmt.Errorf("GatewaySync %s in namespace %s: %w: ask again", name, p.namespace, verb.ErrReplaced)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no GatewaySync %s in namespace %s: look with 'stoker get -A', choose with --namespace", name, p.namespace)
 	case apierrors.IsForbidden(err) && p.namespace == "":

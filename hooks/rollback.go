@@ -73,6 +73,9 @@ back would help nobody and hold off a good commit: then, and where there is noth
 
 // needed finds out whether the commit that is wanted now is what fails, and which that is; it says why where it is not.
 func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
+	if err := (verb.Request{By: a.by, ID: a.id}).Check(); err != nil {
+		return false, "", err
+	}
 	p, err := a.connect()
 	if err != nil {
 		return false, "", err
@@ -101,6 +104,9 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
 		return err
 	}); err != nil {
+		if bad, ok := errors.AsType[*verb.InvalidError](err); ok { // who asked for what is wanted now named no ref
+			return not("%s", bad)
+		}
 		return false, "", p.explain(name, err)
 	}
 	v, err := a.verdict(ctx, p, name, before, within)

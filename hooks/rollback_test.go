@@ -146,3 +146,30 @@ func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T)
 		})
 	}
 }
+
+// A request that names no ref is no fault of a commit, and a SyncFail hook that fails would be shown in place of the reason.
+func TestARequestThatIsNoRefIsNotGoneBackFrom(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&fleet{before: func(*v1alpha1.GatewaySyncStatus) {}, gs: &v1alpha1.GatewaySync{
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
+			v1alpha1.AnnotationRequestedAt: "earlier", v1alpha1.AnnotationRequestedRef: "v2 .0",
+		}},
+		Spec:   v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
+		Status: v1alpha1.GatewaySyncStatus{LastGood: &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)}},
+	}})
+	t.Cleanup(server.Close)
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		said string
+	}{
+		"as a hook":               {[]string{"--by", "argocd", "--id", "job"}, exitDone, "nothing was rolled back: "},
+		"by somebody unknown":     {[]string{"--by", "nobody"}, exitUsage, "nobody"},
+		"with an id that is none": {[]string{"--id", "a b"}, exitUsage, "id"},
+	} {
+		var said strings.Builder
+		assert.Equal(t, c.code, run(t.Context(), append([]string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed"}, c.args...), &said, &said), "%s: %s", name, &said)
+		assert.Contains(t, said.String(), c.said, name)
+	}
+}

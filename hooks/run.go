@@ -76,7 +76,8 @@ func codeOf(ctx context.Context, err error) int {
 	}
 	_, invalid := errors.AsType[*verb.InvalidError](err)
 	switch {
-	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err): // others wrote the object at each of many tries
+	// Others wrote the object at each of many tries, or made it anew.
+	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err), errors.Is(err, verb.ErrReplaced):
 		return exitAgain
 	case invalid:
 		return exitUsage

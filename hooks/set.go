@@ -51,8 +51,8 @@ ref. To ask for the ref that spec.git.ref says ends an earlier request. To ask f
 to ask for a fresh look at git; with --id a repeat changes nothing.
 
 In a hook Job of Argo CD, --application stands for the ref: it is the commit that the sync brings, where that is one of
-spec.git.repo. The id of the request is then the Job's name, with the start of the sync where that is not part of it, so that
-a Job that is repeated asks once; one whose sync is over asks for nothing, and ends with 4.`,
+spec.git.repo. The id of the request is then the Job's name, with the start of the sync and the commit's first digits where they
+are not part of it, so that a Job that is repeated asks once; one whose sync is over asks for nothing, and ends with 4.`,
 		Example: `  # run the tag v2.4.0 on all gateways of the GatewaySync line, and wait for it
   stoker set-ref line v2.4.0 --wait
 
@@ -109,12 +109,24 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 	if !command.Flags().Changed("by") {
 		a.by = "argocd"
 	}
-	if _, made := application.ParseMade(job.Name); a.id == "" && made {
-		a.id = job.Name // it holds the start of the sync
-	} else if a.id == "" {
-		a.id = fmt.Sprintf("%s/%d", job.Name, found.Started.Unix())
+	if a.id == "" {
+		a.id = idOf(job, found)
 	}
 	return found.Commit, nil
+}
+
+// idOf is the id of a Job's request: a sync that is tried again has the start that it had, and may bring another commit. The name
+// that Argo CD makes holds both, but for a sync of several sources, where it holds the start alone.
+func idOf(job application.Job, found application.Sync) string {
+	id := job.Name
+	made, named := application.ParseMade(job.Name)
+	if !named {
+		id += fmt.Sprintf("/%d", found.Started.Unix())
+	}
+	if made.Revision == "" {
+		id += "/" + verb.Short(found.Commit)
+	}
+	return id
 }
 
 func (c *cli) sync() *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"testing"
@@ -18,8 +19,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/program"
 )
 
 // What of Argo Rollouts' kinds our templates are made of. Unknown fields are errors.
@@ -251,4 +257,47 @@ func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
 	text, err := yaml.Marshal(run)
 	require.NoError(t, err)
 	assert.NotContains(t, string(text), "{{args")
+
+	c := kubetest.Control(t)
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{GenerateName: "wait-"}, Spec: spec}
+	_, err = c.Client(t).BatchV1().Jobs(c.Namespace(t)).Create(t.Context(), job, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	require.NoError(t, err)
+}
+
+// The account is one of the Project's namespace, and may do nothing in the gateways' but look.
+func TestTheJobThatVerifiesWaitsForGatewaysOfAnotherNamespace(t *testing.T) {
+	t.Parallel()
+	p := plant.New(t, 1)
+	p.Start()
+	p.Converges("first", p.First)
+	project := p.Cluster.Namespace(t)
+	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": p.Namespace, "gatewaysync": p.Name, "ref": p.GatewaySync().Spec.Git.Ref, "image": "hooks:1"})
+	require.NoError(t, err)
+	pod := run.Spec.Metrics[0].Provider.Job.Spec.Template.Spec
+	args := append(pod.Containers[0].Args, "--kubeconfig", p.Cluster.Kubeconfig(), "--as", "system:serviceaccount:"+project+":"+pod.ServiceAccountName)
+	binary := program.Build(t, "hooks")
+	carryOut := func() (int, string) {
+		cmd := exec.CommandContext(t.Context(), binary, args...)
+		out, err := cmd.CombinedOutput()
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
+			require.NoError(t, err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	code, said := carryOut()
+	assert.Equal(t, 5, code, "without a binding: %s", said)
+
+	p.Cluster.Apply(t, "../../kustomize/base/user-roles.yaml")
+	p.Cluster.ApplyYAML(t, p.Namespace, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: kargo-verification}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-view}
+subjects: [{kind: ServiceAccount, name: %s, namespace: %s}]
+`, pod.ServiceAccountName, project))
+	p.Eventually("the Job ends well", func() bool {
+		code, said = carryOut()
+		return code == 0
+	})
+	assert.Contains(t, said, p.First[:7])
 }

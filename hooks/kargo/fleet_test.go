@@ -43,21 +43,27 @@ func newLine(t *testing.T, p *plant.Plant) *line {
 	require.NoError(t, err)
 	l := &line{Plant: p, t: t}
 	through := httputil.NewSingleHostReverseProxy(to)
-	l.receiver = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l.mu.Lock()
-		if r.Method == http.MethodPost {
+	through.ModifyResponse = func(res *http.Response) error {
+		if res.Request.Method == http.MethodPost && res.StatusCode < http.StatusInternalServerError {
+			l.mu.Lock()
 			l.posts++
-		} else {
-			l.gets++
+			l.mu.Unlock()
 		}
-		l.mu.Unlock()
+		return nil
+	}
+	l.receiver = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			l.mu.Lock()
+			l.gets++
+			l.mu.Unlock()
+		}
 		through.ServeHTTP(w, r)
 	}))
 	t.Cleanup(l.receiver.Close)
 	return l
 }
 
-// counts are the requests since it was asked last.
+// counts are the requests since it was asked last, but for posts that the receiver could not take: those are sent again.
 func (l *line) counts() (posts, gets int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +81,7 @@ func (l *line) promotion(tag string, vars ...variable) *promotion {
 		{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
 	}, vars...)...)
 	p.name = fmt.Sprintf("test.01m7vmb2qdrn90aaqkkr%06d.51f97f6", l.promoted)
-	p.scale = 50
+	p.scale, p.real = 50, true
 	p.commits[0].Tag = tag
 	p.secrets["stoker-webhook"]["token"] = door.Token
 	return p

@@ -112,7 +112,7 @@ func (l *pipeline) promote(name, tag string) (*promotion, error) {
 	}
 	l.promoted++
 	p := &promotion{
-		name: fmt.Sprintf("%s.01m7vmb2qdrn90aaqkkr%06d.51f97f6", name, l.promoted), project: s.Metadata.Namespace, stage: name, freight: "51f97f6", scale: 50,
+		name: fmt.Sprintf("%s.01m7vmb2qdrn90aaqkkr%06d.51f97f6", name, l.promoted), project: s.Metadata.Namespace, stage: name, freight: "51f97f6", scale: 50, real: true,
 		secrets: map[string]map[string]string{"stoker-webhook": {"token": door.Token}}, commits: []commit{{RepoURL: exampleRepo, Tag: tag}},
 		vars: []variable{{"receiver", l.receiver.URL}},
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -97,6 +98,7 @@ type promotion struct {
 	commits                              []commit
 	scale                                float64       // how much faster than Kargo's its clock runs
 	clock                                time.Duration // what has passed on it
+	real                                 bool          // its receiver is: what it does not take at once is sent again at Kargo's own pace
 	others                               map[string]func(config map[string]any) (map[string]any, error)
 
 	state   map[string]any
@@ -186,10 +188,14 @@ func (p *promotion) run(ctx context.Context, before func(visit int)) error {
 			return nil
 		}
 		p.clock += again
+		scale := p.scale
+		if p.real && p.done[p.at].config["method"] == http.MethodPost {
+			scale = 1
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Duration(float64(again) / p.scale)):
+		case <-time.After(time.Duration(float64(again) / scale)):
 		}
 	}
 	return fmt.Errorf("promotion %s never ends", p.name)

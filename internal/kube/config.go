@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -44,8 +45,19 @@ func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest
 	if err != nil {
 		return nil, err
 	}
-	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	config.Proxy = unproxied
 	return config, nil
+}
+
+func unproxied(*http.Request) (*url.URL, error) { return nil, nil }
+
+// Directly is for who has found the API server otherwise, as kubectl does: where it is the pod's own, which env tells of, and
+// nobody has named a proxy for it, it is asked without one, too. It changes config.
+func Directly(config *rest.Config, env func(string) string) {
+	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
+	if host != "" && config.Proxy == nil && config.Host == "https://"+net.JoinHostPort(host, port) {
+		config.Proxy = unproxied
+	}
 }
 
 // ConnectTo makes clients from a configuration, which is copied.

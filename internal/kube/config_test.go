@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,7 +59,29 @@ func TestFromAPodTheAPIServerIsAskedDirectlyWhateverProxyThereIs(t *testing.T) {
 	ask(configure(file, nil))
 	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled)
 
-	_, err := configure("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
+	t.Log("who looks as kubectl does, and finds the pod's own")
+	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+	found := func(config *rest.Config) (*rest.Config, error) {
+		Directly(config, func(name string) string { return pod[name] })
+		return config, nil
+	}
+	dialled = nil
+	ask(found(&rest.Config{Host: server}))
+	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
+	dialled = nil
+	ask(found(&rest.Config{Host: "https://api.example.com:6443"}))
+	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "another cluster's")
+	named, err := url.Parse("http://named.invalid:3128")
+	require.NoError(t, err)
+	dialled = nil
+	ask(found(&rest.Config{Host: server, Proxy: http.ProxyURL(named)}))
+	assert.Equal(t, []string{"named.invalid:3128", "named.invalid:3128"}, dialled, "a kubeconfig names the proxy")
+	pod = nil
+	dialled = nil
+	ask(found(&rest.Config{Host: server}))
+	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "no pod")
+
+	_, err = configure("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
 	assert.ErrorIs(t, err, rest.ErrNotInCluster)
 }
 

@@ -193,7 +193,7 @@ func (j *judge) judge() Verdict {
 		return j.say(Succeeded, v1alpha1.ReasonSynced, j.heldOff()+j.progress())
 	case j.broken != nil:
 		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)
-	case stalled != nil && (j.looked() || j.handled() && !j.moved()) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
+	case stalled != nil && (j.looked() || j.handled() && (!j.moved() || j.lost())) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
 		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
 	case j.Paused():
 		return j.say(Held, v1alpha1.ReasonPaused, j.progress()+"; paused: resume it, or look for spec.paused")

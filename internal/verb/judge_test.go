@@ -299,6 +299,13 @@ func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	v := Judge(gs, "main", nil)
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
+
+	gs.Spec.Git.Ref = "v2" // since they went: nobody is there who would write of it
+	v = Judge(gs, "", nil)
+	assert.Equal(t, Failed, v.Phase)
+	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
+	gs.Generation++
+	assert.Equal(t, Progressing, Judge(gs, "", nil).Phase, "and nobody has looked at it yet")
 }
 
 // Whatever stands in the object: a verdict is total, and success always means every gateway.

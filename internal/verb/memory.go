@@ -117,11 +117,13 @@ func Followed(gs *v1alpha1.GatewaySync) []string {
 	return tags[max(0, len(tags)-keptTags):]
 }
 
-// older reports whether a promotion of Kargo is older than the last one. Its name is <stage>.<ulid>.<freight>, and ULIDs
-// sort by time. Ids of others have no order.
+// Ordered reports whether the id is one of those that have an order: the name of a promotion of Kargo is
+// <stage>.<ulid>.<freight>, and ULIDs sort by time.
+func Ordered(by, id string) bool { return by == "kargo" && ulid(id) != "" }
+
+// older reports whether a promotion of Kargo is older than the last one. Ids of others have no order.
 func older(by, id, last string) bool {
-	a, b := ulid(id), ulid(last)
-	return by == "kargo" && a != "" && b != "" && a < b
+	return Ordered(by, id) && Ordered(by, last) && ulid(id) < ulid(last)
 }
 
 // digits are those of a ULID. Its first ten are the milliseconds since 1970.

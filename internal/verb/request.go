@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -31,6 +33,8 @@ type Request struct {
 	Follows bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool
+	// UID, where there is one, is that of the object which this is asked of; "" is whichever has the name when it is carried out.
+	UID types.UID
 	// Decider, where there is one, decides anew on the object that is written; the fields above are what it was before.
 	Decider Decider
 }

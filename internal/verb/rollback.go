@@ -36,7 +36,7 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 	if err := (Request{By: by, ID: id}).Check(); err != nil {
 		return Answer{}, err
 	}
-	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		r, answer, err := rollback(gs, to)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
@@ -105,7 +105,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 		return r, Answer{}, nil
 	}
 	t := gs.Status.Target
-	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || t.Commit == "" {
+	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || !v1alpha1.IsCommit(t.Commit) {
 		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs, d))
 	}
 	if t.Commit == commit {

@@ -113,6 +113,8 @@ func TestARollbackWaitsUntilTheLeadKnowsTheBranch(t *testing.T) {
 		"another generation": func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 },
 		"another ref":        func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Ref = "release" },
 		"no commit":          func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = "" },
+		"no commit's digits": func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = "abc" },
+		"too many of them":   func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = commitB + "b" },
 		"no target":          func(gs *v1alpha1.GatewaySync) { gs.Status.Target = nil },
 	} {
 		gs := rolled()

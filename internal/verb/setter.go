@@ -3,6 +3,7 @@ package verb
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,13 +42,25 @@ func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
 	return &Setter{client: client, now: now}
 }
 
+// ErrReplaced means that the object was deleted, and that another one has its name by now. Such an error is a NotFound, too: of
+// the new one nobody has asked anything.
+var ErrReplaced = errors.New("it was deleted, and another one has its name by now")
+
+// Replaced is that error where gs is another object than the one with this UID; "" is any.
+func Replaced(gs *v1alpha1.GatewaySync, uid types.UID) error {
+	if uid == "" || gs.UID == uid {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", apierrors.NewNotFound(kube.GatewaySync.Resource().GroupResource(), gs.Name), ErrReplaced)
+}
+
 // Ask carries out a request. To ask the same again changes nothing. The error is the API server's, the Decider's, an
 // *InvalidError, or the context's.
 func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (Answer, error) {
 	if err := r.Check(); err != nil {
 		return Answer{}, err
 	}
-	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.change(ctx, namespace, name, r.UID, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		r, answer, err := r.decided(gs)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
@@ -58,7 +71,7 @@ func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (An
 
 // Pause pauses a GatewaySync, or lets it go on: by annotation, which nobody reverts.
 func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) (Answer, error) {
-	return s.change(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		value, there := gs.Annotations[v1alpha1.AnnotationPaused]
 		switch {
@@ -74,8 +87,9 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 }
 
 // change writes the annotations that plan finds for the object as it is now. It plans again where somebody else wrote the
-// object meanwhile: what was decided on an older state is never written.
-func (s *Setter) change(ctx context.Context, namespace, name string, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
+// object meanwhile: what was decided on an older state is never written. It stays with the object that it began with, or with
+// the one that uid names: a new one of that name may be of other people.
+func (s *Setter) change(ctx context.Context, namespace, name string, uid types.UID, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
 	syncs := kube.GatewaySyncs(s.client, namespace)
 	var conflict error
 	for attempt := range attempts {
@@ -86,6 +100,10 @@ func (s *Setter) change(ctx context.Context, namespace, name string, plan func(*
 		if err != nil {
 			return Answer{}, err
 		}
+		if err := Replaced(gs, uid); err != nil {
+			return Answer{}, err
+		}
+		uid = gs.UID
 		write, answer, err := plan(gs)
 		if err != nil {
 			return Answer{}, err

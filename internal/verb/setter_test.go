@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
@@ -71,6 +72,50 @@ func TestOnTheAPIServerPauseAndResumeAreIdempotent(t *testing.T) {
 	}
 	_, err := s.Pause(t.Context(), namespace, "nobody", true)
 	assert.True(t, apierrors.IsNotFound(err))
+}
+
+type deciding struct {
+	decide func(*v1alpha1.GatewaySync) (Request, string, error)
+}
+
+func (d *deciding) Decide(gs *v1alpha1.GatewaySync) (Request, string, error) { return d.decide(gs) }
+
+// A team installs it anew while somebody asks: who was let in for the old one may know nothing of the new one.
+func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor(t *testing.T) {
+	client, namespace := served(t)
+	syncs := client.Resource(kube.GatewaySync.Resource()).Namespace(namespace)
+	first, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
+	require.NoError(t, err)
+	anew := func(*v1alpha1.GatewaySync) (Request, string, error) {
+		if now, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{}); err != nil || now.GetUID() != first.GetUID() {
+			return Request{Ref: "v2", By: "generic"}, "", err
+		}
+		next := first.DeepCopy()
+		next.SetUID("")
+		next.SetResourceVersion("")
+		if err := syncs.Delete(t.Context(), "plant", metav1.DeleteOptions{}); err != nil {
+			return Request{}, "", err
+		}
+		_, err := syncs.Create(t.Context(), next, metav1.CreateOptions{})
+		return Request{Ref: "v2", By: "generic"}, "", err
+	}
+	s := NewSetter(client, nil)
+	for i, r := range []Request{
+		{By: "generic", Decider: &deciding{anew}},          // it is replaced while it is written
+		{Ref: "v2", By: "generic", UID: first.GetUID()},    // it was before
+		{By: "generic", ID: "hint-1", UID: first.GetUID()}, // nor is it hinted at
+	} {
+		_, err := s.Ask(t.Context(), namespace, "plant", r)
+		assert.ErrorIs(t, err, ErrReplaced, i)
+		assert.True(t, apierrors.IsNotFound(err), "%d: %v", i, err)
+	}
+	gs, err := kube.GatewaySyncs(client, namespace).Get(t.Context(), "plant")
+	require.NoError(t, err)
+	assert.NotEqual(t, first.GetUID(), gs.UID)
+	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef)
+	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "generic", UID: gs.UID})
+	require.NoError(t, err)
+	assert.Equal(t, Set, answer.Outcome)
 }
 
 // Many promotions in any order, beside a lead that writes the status all the time: the newest one stands in the end.

@@ -99,14 +99,17 @@ func either[T comparable](value, otherwise T) T {
 // hint reports whether a request only asks for a look at git.
 func hint(r verb.Request) bool { return r.Ref == "" && !r.Force }
 
+// ordered reports whether the ids of its sender have an order.
+func ordered(r verb.Request) bool { return verb.Ordered(r.By, r.ID) }
+
 // paced reports whether a request only asks for a look at git, or may: one for the same ref once more.
 func (o *object) paced(r verb.Request) bool { return hint(r) || r == o.last && r.ID == "" }
 
 // lasting reports whether it may be carried out at any time. A ref may not: who was told no asks again, or for another one, and
-// what is written then would be what nobody waits for, over what was asked for since.
+// what is written then would be what nobody waits for, over what was asked for since. So many hints wait only as are one.
 func (b *batch) lasting() bool {
 	j, ok := b.request.Decider.(Joiner)
-	return hint(b.request) || ok && j.Lasting()
+	return hint(b.request) && !ordered(b.request) || ok && j.Lasting()
 }
 
 // Ask has a request carried out and returns its outcome. Where ctx is cancelled before, the request is carried out all the same;
@@ -151,7 +154,7 @@ func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) 
 		}
 		return b, nil
 	}
-	if !hint(r) && len(o.waiting) >= q.Waiting {
+	if len(o.waiting) >= q.Waiting && (!hint(r) || slices.ContainsFunc(o.waiting, func(b *batch) bool { return hint(b.request) })) {
 		return nil, ErrCrowded
 	}
 	if !o.running && len(o.waiting) == 0 {
@@ -169,7 +172,7 @@ func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) 
 // takes makes r part of a request whose Decider can decide for both. It has no id then: one that is sent again is not all.
 func (b *batch) takes(r verb.Request) bool {
 	j, ok := b.request.Decider.(Joiner)
-	if !ok || r.Decider == nil {
+	if !ok || r.Decider == nil || r.UID != b.request.UID {
 		return false
 	}
 	both, ok := j.Join(r.Decider)
@@ -179,9 +182,10 @@ func (b *batch) takes(r verb.Request) bool {
 	return ok
 }
 
-// joins returns the batch that r becomes part of. All hints say the same, but for who sends them: several have no id, or
-// one of them that is a repeat would let the others be taken for repeats. Two requests for a ref say the same only while
-// nothing else was asked for between them.
+// joins returns the batch that r becomes part of. All hints for one object say the same, but for who sends them: several have no
+// id, or one of them that is a repeat would let the others be taken for repeats. One whose id has an order stays alone: whoever
+// asks later how far it is asks whether that id was taken. Two requests for a ref say the same only while nothing else was asked
+// for between them.
 func (o *object) joins(r verb.Request) *batch {
 	if !hint(r) {
 		for _, b := range slices.Backward(o.waiting) {
@@ -195,10 +199,12 @@ func (o *object) joins(r verb.Request) *batch {
 		return nil
 	}
 	for _, b := range o.waiting {
-		if hint(b.request) {
-			if b.request != r {
-				b.request.ID = ""
-			}
+		switch {
+		case !hint(b.request):
+		case b.request == r:
+			return b
+		case b.request.UID == r.UID && !ordered(b.request) && !ordered(r):
+			b.request.ID = ""
 			return b
 		}
 	}

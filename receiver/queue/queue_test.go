@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/verb"
 )
@@ -141,6 +143,54 @@ func TestRequestsForRefsKeepTheirOrderAndWaitForNoHint(t *testing.T) {
 		assert.Less(t, time.Since(began), time.Second)
 		all.Wait()
 		assert.Equal(t, []verb.Request{pushed("a"), v("v1"), v("v2"), v("v3"), v("v2"), {By: "cli", Force: true}, pushed("b")}, b.requests())
+		q.Close()
+	})
+}
+
+// Kargo asks later how far its promotion is, by its id: one that was dropped would be told that it was never taken.
+func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: time.Second}
+		q := New(Config{Do: b.do, Waiting: 3})
+		var all sync.WaitGroup
+		ask := func(r verb.Request) {
+			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
+			synctest.Wait()
+		}
+		promoted := func(n int) verb.Request {
+			return verb.Request{By: "kargo", ID: fmt.Sprintf("test.01hz%022d.abcdef0", n)}
+		}
+		ask(pushed("a")) // is being carried out
+		for _, r := range []verb.Request{pushed("b"), promoted(1), pushed("c"), promoted(2), promoted(1)} {
+			ask(r)
+		}
+		_, err := q.Ask(t.Context(), plant, promoted(3))
+		assert.ErrorIs(t, err, ErrCrowded, "so many, and no more")
+		ask(pushed("d"))
+		all.Wait()
+		assert.Equal(t, []verb.Request{pushed("a"), {By: "github"}, promoted(1), promoted(2)}, b.requests())
+		q.Close()
+	})
+}
+
+// Who was let in for one object has asked nothing of another one that has its name by now.
+func TestRequestsForAnObjectAreNotOneWithThoseForItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: time.Second}
+		q := New(Config{Do: b.do})
+		var all sync.WaitGroup
+		of := func(uid types.UID, r verb.Request) verb.Request { r.UID = uid; return r }
+		tag := func(uid types.UID, n string) verb.Request {
+			return of(uid, verb.Request{By: "gitea", Ref: "v" + n, Follows: true, Decider: &numbers{n}})
+		}
+		v := verb.Request{By: "cli", Ref: "v9"}
+		asked := []verb.Request{of("old", pushed("a")), of("old", v), of("new", v), tag("old", "2"), tag("new", "4"), of("old", pushed("b")), of("new", pushed("c"))}
+		for _, r := range asked {
+			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
+			synctest.Wait()
+		}
+		all.Wait()
+		assert.ElementsMatch(t, asked, b.requests())
 		q.Close()
 	})
 }

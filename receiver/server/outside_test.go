@@ -111,17 +111,64 @@ func headerText(h http.Header) string {
 	return b.String()
 }
 
-// C9: every route and method.
+// C9: every route, with every method, without a credential, with a wrong one and with the right one. A route that is added needs
+// a row here.
+func TestC9OnlyAPostOfWhoKnowsTheSecretChangesAnything(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	rows := map[string]struct {
+		right   int // what who knows the secret is told
+		changes bool
+	}{
+		"POST /webhook/{namespace}/{name}": {right: http.StatusAccepted, changes: true},
+		"GET /status/{namespace}/{name}":   {right: http.StatusOK},
+	}
+	patterns := w.server.Routes().Patterns()
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(rows)), patterns)
+	for _, pattern := range patterns {
+		row := rows[pattern]
+		served, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{namespace}", w.ns, "{name}", "plant").Replace(path)
+		for _, method := range methods {
+			for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, ownSecret: row.right} {
+				mine := method == served || method == http.MethodHead && served == http.MethodGet
+				if !mine {
+					want = http.StatusMethodNotAllowed
+				}
+				before := w.gs("plant").ResourceVersion
+				assert.Equal(t, want, w.try(method, path, token), "%s %s with %q", method, path, token)
+				if mine && row.changes && token == ownSecret {
+					assert.NotEqual(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
+				} else {
+					assert.Equal(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
+				}
+			}
+		}
+	}
+}
+
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
+
+// try sends a request that asks for nothing in its body, and returns the code of the answer, which may have no body.
+func (w *world) try(method, path, token string) int {
+	w.Helper()
+	req, err := http.NewRequestWithContext(w.Context(), method, w.url+path, nil)
+	require.NoError(w, err)
+	if token != "" {
+		bearer(token)(req)
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(w, err)
+	require.NoError(w, res.Body.Close())
+	return res.StatusCode
+}
+
+// C9: every method of what is there, and of what might be.
 func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	for _, path := range []string{"/", "/webhook", "/webhook/a", "/webhook/a/b", "/webhook/a/b/c", "/status", "/status/a/b", "/metrics", "/healthz", "/debug/pprof/", "/shutdown"} {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
-			req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, nil)
-			require.NoError(t, err)
-			res, err := http.DefaultClient.Do(req)
-			require.NoError(t, err)
-			require.NoError(t, res.Body.Close())
+		for _, method := range methods {
 			want := http.StatusNotFound
 			switch {
 			case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
@@ -129,7 +176,7 @@ func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 			case path == "/webhook/a/b", path == "/status/a/b":
 				want = http.StatusMethodNotAllowed
 			}
-			assert.Equal(t, want, res.StatusCode, "%s %s", method, path)
+			assert.Equal(t, want, w.try(method, path, ""), "%s %s", method, path)
 		}
 	}
 }

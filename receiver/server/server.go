@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/serve"
 	"stoker.io/stoker/internal/verb"
 	"stoker.io/stoker/receiver/credential"
 	"stoker.io/stoker/receiver/gate"
@@ -147,11 +148,11 @@ func (s *Server) Close() {
 func (s *Server) Ready() bool { return s.find.Served() && s.vault.Complete() }
 
 // Routes serves /webhook and /status.
-func (s *Server) Routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /webhook/{namespace}/{name}", s.net(s.webhook))
-	mux.HandleFunc("GET /status/{namespace}/{name}", s.net(s.tell))
-	return mux
+func (s *Server) Routes() *serve.Mux {
+	return serve.NewMux(map[string]http.HandlerFunc{
+		"POST /webhook/{namespace}/{name}": s.net(s.webhook),
+		"GET /status/{namespace}/{name}":   s.net(s.tell),
+	})
 }
 
 // errUnthought is the answer to a request that is a defect of this program.
@@ -195,9 +196,12 @@ func (s *Server) carryOut(ctx context.Context, key queue.Key, r verb.Request) (v
 }
 
 // read reads what a request is about to be made of.
-func (s *Server) read(ctx context.Context, key queue.Key, _ verb.Request) (verb.Answer, error) {
+func (s *Server) read(ctx context.Context, key queue.Key, r verb.Request) (verb.Answer, error) {
 	return persist(ctx, func() (verb.Answer, error) {
 		gs, err := kube.GatewaySyncs(s.asking.Dynamic, key.Namespace).Get(ctx, key.Name)
+		if err == nil {
+			err = verb.Replaced(gs, r.UID)
+		}
 		return verb.Answer{GatewaySync: gs}, err
 	})
 }

@@ -60,7 +60,7 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
 	defer cancel()
-	status, err := s.look(ctx, c.gs.Namespace, c.gs.Name, ref, id)
+	status, err := s.look(ctx, c.gs, ref, id)
 	switch {
 	case apierrors.IsNotFound(err):
 		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
@@ -95,9 +95,13 @@ func query(raw string) (ref, id string, err error) {
 	return ref, id, nil
 }
 
-// look asks the API server itself: what is in memory may be older than the request that is asked about.
-func (s *Server) look(ctx context.Context, namespace, name, ref, id string) (Status, error) {
-	gs, err := kube.GatewaySyncs(s.status.Dynamic, namespace).Get(ctx, name)
+// look asks the API server itself: what is in memory may be older than the request that is asked about. Another object of that
+// name is told of to nobody who knows the secret of the one that is gone.
+func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, ref, id string) (Status, error) {
+	gs, err := kube.GatewaySyncs(s.status.Dynamic, seen.Namespace).Get(ctx, seen.Name)
+	if err == nil {
+		err = verb.Replaced(gs, seen.UID)
+	}
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
 		return Status{Phase: verb.Failed, Ref: ref, Message: bad.Error()}, nil
 	}
@@ -106,7 +110,7 @@ func (s *Server) look(ctx context.Context, namespace, name, ref, id string) (Sta
 	}
 	v, err := verb.Look(ctx, s.status.Dynamic, gs, ref)
 	if err != nil {
-		s.Log.Debug("a failure may be told late", "namespace", namespace, "gatewaysync", name, "error", err)
+		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
 	return conclude(gs, v, id, s.status.Clock.Now()), nil
 }
@@ -157,8 +161,9 @@ func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time
 		}
 		return st
 	}
-	// A new commit, or a gateway that came to be, may have begun later than the request.
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
+	// A new commit, or a gateway that fell back, may have begun later than the request. Ready tells less: its time is another one
+	// whenever agents come or go.
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
 		since = c.LastTransitionTime.Time
 	}
 	deadline, err := gs.Spec.Deadline()

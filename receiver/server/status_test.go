@@ -142,8 +142,17 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		{"it takes too long", working, 10 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"it may take longer", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, verb.Progressing, v1alpha1.ReasonProgressing},
 		{"something new has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
-			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
+			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
 		}, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"agents come and go", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Conditions = []metav1.Condition{
+				{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))},
+				{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Minute))},
+			}
+		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"nothing is under way", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
+		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"a person paused it", paused, time.Minute, nil, verb.Progressing, v1alpha1.ReasonPaused},
 		{"nobody lets it go on", paused, 11 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"gateways may come with it", empty, 59 * time.Second, nil, verb.Progressing, v1alpha1.ReasonNoGateways},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/verb"
@@ -47,7 +48,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 	defer cancel()
 	ask, why, err := decide(c.gs, request, c.own)
 	if err == nil && why != "" && request.Kind != sender.Nothing { // what is in memory may be older than the push
-		now, problem := s.now(ctx, key)
+		now, problem := s.now(ctx, key, c.gs.UID)
 		if problem != nil {
 			return source, s.failed(w, key, problem)
 		}
@@ -68,12 +69,13 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		say(w, http.StatusAccepted, "ignored", why)
 		return source, "ignored"
 	}
+	ask.UID = c.gs.UID // its secret let them in, and no other's
 	return source, s.ask(ctx, w, key, ask)
 }
 
 // now is a GatewaySync as the API server has it. A burst is a few reads, as it is of hints.
-func (s *Server) now(ctx context.Context, key queue.Key) (*v1alpha1.GatewaySync, error) {
-	got, err := s.looks.Ask(ctx, key, verb.Request{})
+func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (*v1alpha1.GatewaySync, error) {
+	got, err := s.looks.Ask(ctx, key, verb.Request{UID: uid})
 	return got.GatewaySync, err
 }
 

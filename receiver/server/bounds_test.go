@@ -1,0 +1,170 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/receiver/sender"
+)
+
+// stuck is a way to the API server on which nothing is written until it is open.
+type stuck struct {
+	http.RoundTripper
+	arrived chan<- struct{}
+	open    <-chan struct{}
+}
+
+func (s stuck) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch {
+		select {
+		case s.arrived <- struct{}{}:
+		default:
+		}
+		<-s.open
+	}
+	return s.RoundTripper.RoundTrip(r)
+}
+
+// A 4xx or a 500 in these places would make a git host, or a Kargo step, give the request up.
+func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	arrived, open := make(chan struct{}, 1), make(chan struct{})
+	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return stuck{rt, arrived, open} }
+	w.start()
+	release := sync.OnceFunc(func() { close(open) })
+	t.Cleanup(release) // before the receiver ends, which waits for what it carries out
+	w.server.queue.Waiting, w.server.queue.Objects = 2, 1
+
+	var all sync.WaitGroup
+	answers := make(chan said, 4)
+	ask := func(ref string) {
+		all.Go(func() { answers <- w.post("plant", fmt.Sprintf(`{"ref":%q}`, ref), bearer(ownSecret)) })
+	}
+	ask("v0")
+	require.Eventually(t, func() bool { return len(arrived) > 0 }, liveness, firstRetry/50, "it is being carried out, and stays so")
+	for i := range 3 {
+		ask(fmt.Sprintf("v%d", i+1))
+	}
+	var crowded said
+	for range 4 { // those that wait may be told no before the one that finds no room comes to be read
+		if crowded = <-answers; crowded.Code == http.StatusTooManyRequests {
+			break
+		}
+	}
+	assert.Equal(t, http.StatusTooManyRequests, crowded.Code, crowded.Raw)
+	assert.Equal(t, "busy", crowded.A.Result)
+	assert.Equal(t, "5", crowded.Header.Get("Retry-After"))
+	assert.Contains(t, crowded.A.Message, "too many different requests for this GatewaySync")
+
+	for _, body := range []string{"{}", `{"ref":"v1"}`} {
+		full := w.post("rotated", body, bearer("S3CR3T-new"))
+		assert.Equal(t, http.StatusServiceUnavailable, full.Code, full.Raw)
+		assert.Equal(t, "busy", full.A.Result)
+		assert.Equal(t, "5", full.Header.Get("Retry-After"))
+		assert.Contains(t, full.A.Message, "too many GatewaySyncs")
+	}
+	release()
+	all.Wait()
+	require.Eventually(t, func() bool { return w.post("rotated", "{}", bearer("S3CR3T-new")).Code == http.StatusAccepted }, liveness, firstRetry, "there is room again")
+}
+
+// C8: whatever strangers, and those who know a secret, write into a request makes no series.
+func TestC8SendersDoNotChooseHowManySeriesThereAre(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others)
+	const seed = 8
+	random := rand.New(rand.NewPCG(seed, 0))
+	word := func() string { return fmt.Sprintf("x%08x", random.Uint32()) }
+	events := []string{"X-Github-Event", "X-Gitea-Event", "X-Forgejo-Event", "X-Gitlab-Event", "X-Event-Key"}
+	requests := make(chan func(), 64)
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for request := range requests {
+				request()
+			}
+		})
+	}
+	for i := range 1000 {
+		method, path := http.MethodPost, "/webhook/"+w.ns+"/plant"
+		switch i % 5 {
+		case 0:
+			method, path = http.MethodGet, "/status/"+w.ns+"/plant?ref="+word()+"&id="+word()
+		case 1:
+			path = "/webhook/" + word() + "/" + word()
+		case 2:
+			path = "/" + word()
+		}
+		body, err := json.Marshal(map[string]string{"source": word(), "id": word(), word(): word(), []string{"ref", "x"}[i%2]: word()})
+		require.NoError(t, err)
+		header := http.Header{"User-Agent": {word()}, word(): {word()}, "X-Forwarded-For": {word()}}
+		if i%3 == 0 {
+			header.Set(events[i%len(events)], word())
+			header.Set("X-Github-Delivery", word())
+		}
+		switch i % 4 {
+		case 0:
+			header.Set("Authorization", "Bearer "+ownSecret)
+		case 1:
+			header.Set("Authorization", "Bearer "+installSecret)
+		case 2:
+			header.Set("Authorization", "Bearer "+word())
+		}
+		requests <- func() {
+			req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(string(body)))
+			if !assert.NoError(t, err) {
+				return
+			}
+			req.Header = header
+			res, err := http.DefaultClient.Do(req)
+			if !assert.NoError(t, err) {
+				return
+			}
+			_, err = io.Copy(io.Discard, res.Body)
+			assert.NoError(t, err)
+			assert.NoError(t, res.Body.Close())
+		}
+	}
+	close(requests)
+	all.Wait()
+
+	results := []string{"accepted", "repeated", "ignored", "pong", "superseded", "invalid", "refused", "unknown", "toolarge", "busy", "failed",
+		string(verb.Progressing), string(verb.Succeeded), string(verb.Failed), string(verb.Overtaken), "read", "missing", "forbidden"}
+	closed := map[string][]string{
+		"source": {unknown, sender.GitHub, sender.GitLab, sender.Gitea, sender.Bitbucket, sender.AzureDevOps, sender.ArgoCD, sender.Kargo, sender.Generic},
+		"result": results, "version": {"test"},
+	}
+	families, err := w.reg.Gather()
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "goversion" {
+					continue
+				}
+				seen[l.GetValue()] = true
+				assert.True(t, slices.Contains(closed[l.GetName()], l.GetValue()), "%s{%s=%q}", f.GetName(), l.GetName(), l.GetValue())
+			}
+		}
+	}
+	for _, value := range []string{unknown, sender.Generic, "accepted", "ignored", "refused"} {
+		assert.True(t, seen[value], "no request came to %s: the test tries too little", value)
+	}
+	problems, err := testutil.GatherAndLint(w.reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}

@@ -1,0 +1,82 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// moment does something before the next look at the GatewaySync plant, for which somebody was let in already.
+type moment struct {
+	http.RoundTripper
+	next *sync.Map // "do": func()
+}
+
+func (m moment) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/gatewaysyncs/plant") {
+		if do, ok := m.next.LoadAndDelete("do"); ok {
+			do.(func())()
+		}
+	}
+	return m.RoundTripper.RoundTrip(r)
+}
+
+// A team installs a GatewaySync anew while a request for the old one is carried out. Who knows the secret of the one that is gone
+// changes nothing in the new one, learns nothing of it, and not whether there is one.
+func TestR7WhoKnowsTheSecretOfAGatewaySyncThatIsGoneIsToldNothingOfItsSuccessor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant+"---"+others) // others name the Secret, too: it stays in memory
+	var next sync.Map
+	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return moment{rt, &next} }
+	w.start()
+	syncs := w.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(w.ns)
+	was, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
+	require.NoError(t, err)
+	was.SetUID("")
+	was.SetResourceVersion("")
+	anew := func() {
+		_, err := syncs.Create(t.Context(), was, metav1.CreateOptions{})
+		assert.NoError(t, err)
+	}
+	hint := push("refs/heads/main")
+	other := push("refs/heads/dev")
+	for name, send := range map[string]func() said{
+		"a ref":          func() said { return w.post("plant", `{"ref":"v1","id":"1"}`, bearer(ownSecret)) },
+		"a hint":         func() said { return w.post("plant", hint, gitHub(ownSecret, "d1", hint)) },
+		"another branch": func() said { return w.post("plant", other, gitHub(ownSecret, "d2", other)) },
+		"the status":     func() said { return w.send(http.MethodGet, "/status/"+w.ns+"/plant", "", bearer(ownSecret)) },
+	} {
+		var answers []string
+		for _, replaced := range []bool{true, false} {
+			w.sees("plant")
+			next.Store("do", func() {
+				assert.NoError(t, syncs.Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+				if replaced {
+					anew()
+				}
+			})
+			got := send()
+			got.Header.Del("Date")
+			answers = append(answers, got.Raw+headerText(got.Header))
+			assert.Equal(t, http.StatusNotFound, got.Code, "%s: %s", name, got.Raw)
+			if !replaced {
+				anew()
+			}
+			for annotation := range w.gs("plant").Annotations {
+				assert.NotContains(t, annotation, v1alpha1.GroupVersion.Group, name)
+			}
+		}
+		assert.Equal(t, answers[0], answers[1], name)
+	}
+	w.sees("plant")
+	got := w.post("plant", `{"ref":"v1"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
+}
