@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,10 @@ const patience = 2 * time.Minute
 // settled is --repair-delay where no node stands between the API server and the injector.
 const settled = time.Second
 
+// reviewed bounds a review, and what it asks: the most that an API server waits. What is shipped waits for two seconds, which
+// a machine with other things to do may let pass.
+const reviewed = 30 * time.Second
+
 // world is a cluster with the shipped manifests, but for the Deployment: injectors run in the test's process, with the
 // rights of the shipped ServiceAccount and no others.
 type world struct {
@@ -63,9 +69,26 @@ func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	for _, file := range []string{"agent-role.yaml", "injector-rbac.yaml"} {
 		w.cluster.ApplyYAML(t, system, shipped(t, file))
 	}
+	for _, of := range []authorizationv1.ResourceAttributes{
+		{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"}, {Namespace: system, Group: "coordination.k8s.io", Resource: "leases", Verb: "create"},
+	} {
+		w.may(true, of)
+	}
 	w.uninstall()
 	t.Cleanup(w.uninstall)
 	return w
+}
+
+// may waits until the API server has heard of what the injector may do, or may not.
+func (w *world) may(want bool, what authorizationv1.ResourceAttributes) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("the API server has heard of a right: %v", what), func() bool {
+		review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + system + ":stoker-injector", ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
+		require.NoError(w, err)
+		return review.Status.Allowed == want
+	})
 }
 
 func shipped(t testing.TB, file string) string {
@@ -109,7 +132,11 @@ func (w *world) start(args ...string) *injector {
 	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-injector", "")),
 		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-host=localhost",
 		"--repair-delay=" + settled.String()}, args...)
-	go func() { done <- run(ctx, args, func(string) string { return "" }, in.log, in.log) }()
+	s, err := parse(args, noEnv, in.log)
+	require.NoError(w, err, "%s", in.log)
+	go func() {
+		done <- daemon.Exit(work(ctx, s, daemon.Log(in.log, s.LogFormat, s.LogLevel), reviewed), "injector", in.log)
+	}()
 	in.stop = sync.OnceFunc(func() {
 		cancel()
 		if w.Failed() {
@@ -147,14 +174,15 @@ func (w *world) kubeconfig(c *rest.Config) string {
 	return file
 }
 
-// install makes the shipped webhook configuration, with the address of a replica in place of the Service.
-func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
+// configure makes the shipped webhook configuration, with the address of a replica in place of the Service.
+func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
 	configuration := &admissionregv1.MutatingWebhookConfiguration{}
 	require.NoError(w, yaml.UnmarshalStrict([]byte(shipped(w, "injector-webhook.yaml")), configuration))
 	_, port, _ := strings.Cut(in.webhook, ":")
 	for i := range configuration.Webhooks {
 		hook := &configuration.Webhooks[i]
+		hook.TimeoutSeconds = new(int32(reviewed.Seconds()))
 		hook.ClientConfig = admissionregv1.WebhookClientConfig{URL: new("https://localhost:" + port + *hook.ClientConfig.Service.Path)}
 		for _, c := range change {
 			c(hook)
@@ -162,6 +190,12 @@ func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWeb
 	}
 	_, err := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(w.Context(), configuration, metav1.CreateOptions{})
 	require.NoError(w, err)
+}
+
+// install is configure, and waits until the API server asks the replica.
+func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
+	w.Helper()
+	w.configure(in, change...)
 	w.eventually("the webhook configuration trusts the injector", func() bool {
 		c, err := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Context(), "stoker-injector", metav1.GetOptions{})
 		require.NoError(w, err)

@@ -2,13 +2,17 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +24,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/cluster/pki"
 )
 
 func statefulSet(name string, replicas int32) *appsv1.StatefulSet {
@@ -124,14 +129,17 @@ func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testin
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 3
 	})
-	evicted := 0
-	for what, n := range w.events(plant) {
-		if strings.HasPrefix(what, "PodEvictedForRepair Pod/") {
-			assert.Contains(t, what, "Pod/gw-")
-			evicted += n
+	evicted := func() (n int) {
+		for what, times := range w.events(plant) {
+			if strings.HasPrefix(what, "PodEvictedForRepair Pod/") {
+				assert.Contains(t, what, "Pod/gw-")
+				n += times
+			}
 		}
+		return n
 	}
-	assert.Equal(t, 2, evicted)
+	w.eventually("it is told", func() bool { return evicted() >= 2 })
+	assert.Equal(t, 2, evicted())
 }
 
 // startAgents does what kubelets would say of agents that have started.
@@ -199,9 +207,9 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 		_, injected := w.pods(plant)
 		return injected == 3
 	})
-	told := w.events(plant)
 	for name := range before {
-		assert.Equal(t, 1, told["PodEvictedForRepair Pod/"+name])
+		w.eventually("it is told", func() bool { return w.events(plant)["PodEvictedForRepair Pod/"+name] > 0 })
+		assert.Equal(t, 1, w.events(plant)["PodEvictedForRepair Pod/"+name])
 	}
 }
 
@@ -229,6 +237,45 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	assert.Equal(t, uids, again)
 	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
 	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+}
+
+// cert-manager has put a new authority into the webhook configuration, and the kubelet has not brought the new certificate yet.
+func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	old, err := pki.NewAuthority("old")
+	require.NoError(t, err)
+	next, err := pki.NewAuthority("next")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	brings := func(a *pki.Authority) {
+		pair, err := a.Server(pki.Subject{Name: "stoker-injector"}, "localhost")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, corev1.TLSCertKey), pair.Cert, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, corev1.TLSPrivateKeyKey), pair.Key, 0o600))
+	}
+	brings(old)
+	in := w.start("--certificates=mounted", "--certificate-dir="+dir)
+	bundle, err := next.Pair()
+	require.NoError(t, err)
+	w.configure(in, func(hook *admissionregv1.MutatingWebhook) { hook.ClientConfig.CABundle = bundle.Cert })
+	plant := w.cluster.Namespace(t)
+	w.gatewaySync(plant)
+	w.stateful(plant, statefulSet("site", 1))
+	before, injected := w.pods(plant)
+	require.Zero(t, injected, "the API server cannot ask")
+	w.eventually("upkeep has seen it", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	time.Sleep(settled + 3*time.Second) // as long as an eviction would take
+	require.False(t, in.ready())
+	after, _ := w.pods(plant)
+	require.Equal(t, before, after, "its successor would have no agent either")
+
+	brings(next)
+	w.eventually("it is repaired as soon as the API server trusts the injector", func() bool {
+		_, injected := w.pods(plant)
+		return injected == 1
+	})
+	assert.True(t, in.ready())
+	assert.Zero(t, w.events(plant)["RepairStopped GatewaySync/line"])
 }
 
 // redirect changes where the API server asks.
@@ -268,6 +315,31 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 		_, injected := w.pods(plant)
 		return injected == 1
 	})
+}
+
+func TestAJobIsNotEndedByRepair(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	w.install(w.start())
+	plant := w.cluster.Namespace(t)
+	p := gatewayPod("x")
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	_, err := w.client.BatchV1().Jobs(plant).Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "commission"}, Spec: batchv1.JobSpec{
+		BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: p.Annotations}, Spec: p.Spec},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.eventually("its pod is there", func() bool { uids, _ := w.pods(plant); return len(uids) == 1 })
+	before, injected := w.pods(plant)
+	require.Zero(t, injected)
+	w.gatewaySync(plant)
+	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	time.Sleep(settled + 3*time.Second) // as long as an eviction would take
+	after, _ := w.pods(plant)
+	assert.Equal(t, before, after)
+	j, err := w.client.BatchV1().Jobs(plant).Get(t.Context(), "commission", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Zero(t, j.Status.Failed)
+	assert.Empty(t, j.Status.Conditions)
+	assert.Zero(t, w.events(plant)["PodEvictedForRepair GatewaySync/line"])
 }
 
 func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {

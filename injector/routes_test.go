@@ -5,9 +5,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/serve"
 )
 
 func readFile(t testing.TB, path string) string {
@@ -47,9 +50,10 @@ func leaf(t testing.TB, address string) *x509.Certificate {
 }
 
 // C9: every route and method of the three ports. Nothing but a review changes what the injector does, and it only answers.
+// A route that is added needs a row here.
 func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 	ready := false
-	servers := map[string]http.Handler{
+	servers := map[string]*serve.Mux{
 		"webhook": admission.New(admission.Config{}).Routes(),
 		"health":  daemon.Health(func() bool { return ready }, "waiting"),
 		"metrics": daemon.Metrics(prometheus.NewRegistry()),
@@ -59,11 +63,17 @@ func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 		"metrics GET /metrics": http.StatusOK,
 	}
 	known := map[string]bool{"webhook /mutate": true, "health /healthz": true, "health /readyz": true, "metrics /metrics": true}
+	var served []string
 	for name, h := range servers {
+		for _, pattern := range h.Patterns() {
+			served = append(served, name+" "+pattern)
+		}
 		for _, path := range []string{"/", "/mutate", "/mutate/", "/healthz", "/readyz", "/metrics", "/debug/pprof/", "/shutdown", "/state", "/startupz", "/../mutate"} {
 			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
 				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+				r := httptest.NewRequest(method, path, nil)
+				r.Header.Set("Authorization", "Bearer wrong") // there is no right one: nobody is told apart by a credential
+				h.ServeHTTP(w, r)
 				key := fmt.Sprintf("%s %s %s", name, method, path)
 				code, ok := want[key]
 				if method == "HEAD" {
@@ -80,6 +90,7 @@ func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 			}
 		}
 	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(want)), served)
 	ready = true
 	w := httptest.NewRecorder()
 	servers["health"].ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))

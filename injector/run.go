@@ -25,7 +25,8 @@ const (
 	// long a new authority is published before its certificate is served.
 	certificateEvery, certificateSettle = time.Minute, time.Hour
 	// mountedEvery is how often a mounted certificate is read. The kubelet itself needs up to a minute to bring a new one.
-	mountedEvery = 10 * time.Second
+	// trustedEvery is how often it is asked whether the API server trusts it: nobody tells the injector that it does not.
+	mountedEvery, trustedEvery = 10 * time.Second, 5 * time.Second
 )
 
 // run is the whole program: what main and the tests call. It returns the exit code.
@@ -39,7 +40,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	case s.Version:
 		fmt.Fprintln(stdout, version)
 	default:
-		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel))
+		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel), lookup.AskWithin)
 	}
 	return daemon.Exit(err, "injector", stderr)
 }
@@ -51,8 +52,8 @@ type keeper interface {
 	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
-// work builds the parts and runs them until ctx ends.
-func work(ctx context.Context, s settings, log *slog.Logger) error {
+// work builds the parts and runs them until ctx ends. A review waits for a GatewaySync that is not in memory for askWithin at most.
+func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Duration) error {
 	reg := daemon.Registry()
 	measured := metrics.NewInjector(reg, version)
 
@@ -67,6 +68,7 @@ func work(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	find.Within = askWithin
 	term.find = find
 	cert := newKeeper(s, clients, measured, log)
 	handler := admission.New(admission.Config{Find: find, Scope: scope, Defaults: defaults(s), Metrics: measured, Log: log})
@@ -89,7 +91,9 @@ func defaults(s settings) inject.Defaults {
 
 func newKeeper(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) keeper {
 	if s.Certificates == certificatesMounted {
-		return keypair.NewMounted(s.CertificateDir, mountedEvery, log, m.CertificateEnds)
+		return certificate.NewMounted(keypair.NewMounted(s.CertificateDir, mountedEvery, log, m.CertificateEnds), certificate.Config{
+			Client: clients.Core, Configuration: s.Configuration, Every: trustedEvery, Log: log, Now: clients.Now,
+		})
 	}
 	service := "stoker-injector." + s.Namespace
 	return certificate.NewOwn(certificate.Config{

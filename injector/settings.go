@@ -83,7 +83,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.StringVar(&s.CertificateDir, "certificate-dir", "/etc/stoker/tls", "`directory` with tls.crt and tls.key, with --certificates=mounted")
 	f.StringVar(&s.CertificateSecret, "certificate-secret", "stoker-injector-cert", "`Secret` by which replicas share the own certificate")
 	f.Var(&s.CertificateHost, "certificate-host", "a further `name` or address that the own certificate is for (repeatable)")
-	f.StringVar(&s.Configuration, "webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration that trusts the own certificate")
+	f.StringVar(&s.Configuration, "webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration that trusts the certificate")
 
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9443", "`address` of the webhook")
 	f.StringVar(&s.Namespace, "namespace", "", "the injector's own `namespace`; else POD_NAMESPACE")

@@ -133,6 +133,70 @@ func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 }
 
+// Who was at work when they went is late by the deadline of that work. Whether they are gone for good only the absence tells.
+func TestGatewaysThatGoAtTheirDeadlineAreLateAndNotGone(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.asks("t1", commitB)
+	s.write()
+	began := s.Now
+	st := s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+	require.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	pods := s.Pods
+	s.Pods = nil
+	went := s.Now
+	st = s.write()
+	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	assert.WithinDuration(t, began, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime.Time, 0)
+	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+	st = s.after(time.Second).write()
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	assert.Equal(t, "t1", st.LastHandledRequest, "it is given up")
+	assert.Len(t, st.DiscoveredGateways, 1)
+	assert.Equal(t, []string{"SyncFailed"}, s.told())
+	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "it is looked at again when they may be gone")
+
+	s.Pods = pods
+	st = s.after(time.Minute).write()
+	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), "they were away for a moment")
+	assert.Empty(t, st.LastHandledRequest, "and have not dealt with it")
+	assert.Empty(t, s.told())
+	s.Pods = nil
+	went = s.Now
+	s.write()
+	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
+	st = s.after(time.Second).write()
+	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
+}
+
+// Nobody waits for it any longer, and agents that come and go would be waited for anew each time.
+func TestARequestThatWasGivenUpStaysGivenUpUntilGitIsAsked(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	s.moves(commitB)
+	s.write()
+	s.Ref.Desired.RequestedAt = "t1"
+	pods := s.Pods
+	s.Pods = nil
+	s.after(v1alpha1.DefaultProgressDeadline - time.Minute).write()
+	st := s.after(time.Minute).write()
+	require.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	require.Equal(t, "t1", st.LastHandledRequest)
+	s.Pods = pods
+	st = s.after(time.Minute).write()
+	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "t1", st.LastHandledRequest)
+	s.asks("t1", commitB)
+	st = s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "somebody asked, and git has answered")
+	assert.Empty(t, st.LastHandledRequest, "no gateway has dealt with it")
+	s.takes(0)
+	assert.Equal(t, "t1", s.write().LastHandledRequest)
+}
+
 // The injector gives a request up where no agent is there. The next lead has not looked at it, nor has any gateway.
 func TestARequestThatWasGivenUpIsNotHandledOnceAgentsAreBack(t *testing.T) {
 	for name, ready := range map[string]v1alpha1.Reason{"there was none": v1alpha1.ReasonNoGateways, "they were away": v1alpha1.ReasonProgressDeadlineExceeded,

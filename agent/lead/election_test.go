@@ -321,11 +321,15 @@ func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 	}
 	lead := s.leads()
 	s.untilTarget(s.first)
-	time.Sleep(3 * time.Second)
 	before := map[string]int{}
-	for id, c := range agents {
-		before[id] = c.wire.total()
-	}
+	require.Eventually(t, func() bool {
+		calm := true
+		for id, c := range agents {
+			waits := id == lead || c.sight.state().taken && c.wire.count("WATCH synctargets") > 0 && c.wire.total() == before[id]
+			calm, before[id] = calm && waits, c.wire.total()
+		}
+		return calm
+	}, tenfold, time.Second, "all have begun to watch, and campaigned in vain")
 	time.Sleep(20 * time.Second)
 	for id, c := range agents {
 		if id != lead {

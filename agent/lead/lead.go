@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/leaderelection"
@@ -262,8 +263,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential. An error
-// means that the API server did not say whether it can.
+// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential, or a
+// newer agent has led that may be gone. An error means that the API server did not say whether it can.
 func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], resort bool) (*v1alpha1.GatewaySync, error) {
 	if !syncs.HasSynced() {
 		return nil, nil
@@ -279,7 +280,7 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 		l.refuse("this agent cannot lead", err)
 		return nil, nil
 	}
-	switch err := l.newer(ctx); {
+	switch err := l.newer(ctx, resort); {
 	case errors.Is(err, errNewer):
 		l.refuse("this agent does not campaign", err)
 		return nil, nil
@@ -302,9 +303,12 @@ func (l *Lead) refuse(what string, err error) {
 var errNewer = errors.New("this agent is too old")
 
 // newer returns errNewer where somebody knows a newer format than this agent, or why that cannot be told.
-func (l *Lead) newer(ctx context.Context) error {
-	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
-		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
+//
+// A report says so as long as its pod lives. A target says it for a while only: it is as the lead wrote it that was there
+// last, and where its version was taken back, nobody else would ever write it in an older format.
+func (l *Lead) newer(ctx context.Context, resort bool) error {
+	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat && !resort {
+		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; it waits whether a newer one leads", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
@@ -313,11 +317,32 @@ func (l *Lead) newer(ctx context.Context) error {
 		return err
 	}
 	for _, r := range reports {
-		if r.Status.Format > v1alpha1.ReportFormat {
+		if r.Status.Format <= v1alpha1.ReportFormat {
+			continue
+		}
+		lives, err := l.lives(ctx, r)
+		if err != nil {
+			return err
+		}
+		if lives {
 			return fmt.Errorf("%w: the agent of %s reports in format %d, this one knows %d", errNewer, r.Status.Gateway, r.Status.Format, v1alpha1.ReportFormat)
 		}
 	}
 	return nil
+}
+
+// lives reports whether the pod that a report is of runs. One that was evicted, or whose Job is done, stays with its report until
+// somebody deletes it.
+func (l *Lead) lives(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) {
+	pod, err := l.Clients.Core.CoreV1().Pods(l.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	p := podOf(pod)
+	return !p.Ended && owns(p, r), nil
 }
 
 func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }

@@ -178,12 +178,18 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// adopt makes a target ours. One that belongs to a GatewaySync of the same name that is gone says nothing about this one.
+// adopt makes a target ours, in the format that this version writes. One that belongs to a GatewaySync of the same name that is
+// gone says nothing about this one; nor does one that this version cannot follow, of which only the revision counts on.
 func (l *lock) adopt(t *v1alpha1.SyncTarget) {
 	for _, o := range t.OwnerReferences {
-		if o.UID == l.owner.UID {
-			return
+		if o.UID != l.owner.UID {
+			continue
 		}
+		if t.Spec.MinFormat > v1alpha1.TargetFormat {
+			t.Spec = v1alpha1.SyncTargetSpec{Revision: t.Spec.Revision}
+		}
+		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, minFormat
+		return
 	}
 	t.OwnerReferences = []metav1.OwnerReference{l.owner}
 	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}

@@ -60,7 +60,11 @@ func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
 func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.Reports, nil
+	var out []*v1alpha1.SyncReport // copies, as what an informer holds is never changed
+	for _, r := range p.Reports {
+		out = append(out, r.DeepCopy())
+	}
+	return out, nil
 }
 func (p *paper) pods() []Pod               { return p.Pods }
 func (p *paper) sole(context.Context) bool { return false }

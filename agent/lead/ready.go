@@ -149,13 +149,16 @@ func (w *writer) ready(v verdict) time.Time {
 		}
 		away := v.status == metav1.ConditionUnknown
 		if away {
-			since, over = w.away.Since, w.away.Over
+			since, over = w.away.Begun(w.same())
 		}
 		end := since.Add(limit)
 		if over || !w.Now.Before(end) {
 			stalled, working = true, false
 			if away && w.Ref.Desired.RequestedAt != "" {
 				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // nobody will: who waits is told of the deadline
+			}
+			if away && !w.away.Over {
+				again = w.away.Until // then they may be gone for good
 			}
 			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s, work goes on: %s: %s", limit, v.reason, v.message)}
 		} else {
@@ -178,18 +181,24 @@ func (w *writer) ready(v verdict) time.Time {
 
 // since is when the work that is under way began: with the generation, the ref and the commit that it is about, or when
 // a gateway fell back. It is kept in the condition, because a lead that comes later has nothing else. over means that the
-// deadline of this very work was over before, and nobody has asked again.
+// deadline of this very work was over before, and nobody has asked again. Agents that were away for a moment change neither; who
+// was away until nobody waited any longer has time again.
 func (w *writer) since() (began time.Time, over bool) {
-	a, b := w.was.Target, w.st.Target
-	same := w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
+	same := w.same()
 	if c := w.before(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
 		return c.LastTransitionTime.Time, false
 	}
 	c := w.before(v1alpha1.ConditionStalled)
 	ready := w.before(v1alpha1.ConditionReady)
-	over = same && a.RequestedAt == b.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
-		ready != nil && ready.Status == metav1.ConditionFalse // else the agents were away, and are back
+	over = same && w.was.Target.RequestedAt == w.st.Target.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
+		ready != nil && (ready.Status == metav1.ConditionFalse || ready.Status == metav1.ConditionUnknown && !v1alpha1.Absent(w.GatewaySync, "", w.Now).Over)
 	return w.now.Time, over
+}
+
+// same is whether what is wanted is what the status that was written last speaks of.
+func (w *writer) same() bool {
+	a, b := w.was.Target, w.st.Target
+	return w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
 }
 
 const maxHistory = 10
@@ -202,7 +211,6 @@ func (w *writer) records() {
 		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
 		st.LastHandledRequest = at
 	}
-	w.unhandle()
 	if !w.resolved || w.synced != len(w.rows) || w.synced == 0 {
 		return
 	}
@@ -243,14 +251,18 @@ func (w *writer) lastSync() {
 	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
 }
 
-// unhandle takes back that a request is handled where it was only given up, because nobody was there, and somebody is now.
+// unhandle takes back that a request is handled where it was only given up, because nobody was there, and somebody is now. As long
+// as the deadline stays over and git was not asked, it stays given up: agents that come and go would be waited for anew each time.
 func (w *writer) unhandle() {
 	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
 	if at == "" || w.st.LastHandledRequest != at || w.away != nil || len(w.rows) == 0 {
 		return
 	}
-	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown && slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled })
-	if givenUp || w.Target.RequestedAt != at {
+	stalled := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionStalled)
+	over := stalled != nil && stalled.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
+	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown || w.was.Target != nil && w.was.Target.RequestedAt != at
+	unhandled := slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled })
+	if asked := w.Target.RequestedAt == at; asked && givenUp && unhandled || !asked && !over {
 		w.st.LastHandledRequest = ""
 	}
 }

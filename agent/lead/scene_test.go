@@ -251,9 +251,14 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 		require.NotEmpty(t, st.DiscoveredGateways, "rows are kept")
 	}
 	if ended && len(was.DiscoveredGateways) > 0 {
-		c := meta.FindStatusCondition(was.Conditions, v1alpha1.ConditionReconciling)
-		require.True(t, condition(was, v1alpha1.ConditionReady) == ready ||
-			c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) && !seen.Now.Before(c.LastTransitionTime.Add(v1alpha1.DefaultProgressDeadline)),
+		since := func(kind string) bool {
+			c := meta.FindStatusCondition(was.Conditions, kind)
+			return c != nil && !seen.Now.Before(c.LastTransitionTime.Add(v1alpha1.DefaultProgressDeadline))
+		}
+		is := condition(was, v1alpha1.ConditionReady)
+		away := is == "Unknown/AgentsAway" || is == "Unknown/ProgressDeadlineExceeded"
+		late := condition(was, v1alpha1.ConditionStalled) == "True/ProgressDeadlineExceeded" || since(v1alpha1.ConditionReconciling)
+		require.True(t, is == ready || late && (ready == "Unknown/ProgressDeadlineExceeded" || away && since(v1alpha1.ConditionReady)),
 			"%s only after the deadline", ready)
 	}
 	if st.LastHandledRequest == was.LastHandledRequest || st.LastHandledRequest == "" || ended {

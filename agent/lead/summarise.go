@@ -90,6 +90,7 @@ func Summarise(s Seen) Summary {
 	w.allSynced(verdict)
 	w.records()
 	again := w.ready(verdict)
+	w.unhandle()
 	st.DiscoveredGateways = fitted(w.rows)
 	return Summary{
 		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: w.synced,

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"strings"
+	"unicode/utf8"
 )
 
 // Desired is what DesiredRef finds.
@@ -116,7 +117,7 @@ func requestOver(gs *GatewaySync, requested string) string {
 
 // fits reports whether over speaks of this request. Refs may hold an @, so it is not looked for: the first half is known.
 func fits(over, requested string) bool {
-	return len(over) <= maxOver && strings.HasPrefix(over, requested+"@")
+	return utf8.RuneCountInString(over) <= maxOver && strings.HasPrefix(over, requested+"@")
 }
 
 // overSpec returns the second half of an over that fits. No ref holds a space.
@@ -125,6 +126,7 @@ func overSpec(over, requested string) string {
 	return spec
 }
 
+// Refs, and what is made of them, are measured in letters, as the API server measures them; a token has one byte for each.
 const (
 	maxRef   = 255
 	maxToken = 64

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -139,6 +140,44 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, d.Override)
 	}
+}
+
+// The API server counts letters, not bytes.
+func TestARequestBesideALongNameOfAnyAlphabetLapsesAsAnyOther(t *testing.T) {
+	for _, letter := range []string{"x", "я", "道", "𝔵"} {
+		long := strings.Repeat(letter, 255)
+		rollback := func(requested string) *v1alpha1.GatewaySync {
+			gs := smallest()
+			gs.Spec.Git.Ref = long
+			annotate(gs, v1alpha1.AnnotationRequestedRef, requested)
+			annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
+			annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(requested, long, strings.Repeat("9", 64)))
+			return gs
+		}
+		gs := rollback(commit2)
+		assert.Equal(t, commit1, gs.RequestedUnless(), "%s: the condition of the rollback counts", letter)
+		d, err := v1alpha1.DesiredRef(gs, commit1)
+		require.NoError(t, err)
+		assert.Equal(t, commit2, d.Ref)
+		d, err = v1alpha1.DesiredRef(gs, strings.Repeat("3", 40))
+		require.NoError(t, err)
+		assert.Equal(t, long, d.Ref, "the branch has moved on")
+		gs = rollback(strings.Repeat(letter, 254) + "y")
+		gs.Spec.Git.Ref = "main"
+		d, err = v1alpha1.DesiredRef(gs, "")
+		require.NoError(t, err)
+		assert.Equal(t, "main", d.Ref, "%s: a later change of the spec always wins", letter)
+		assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "it has room in status.request.lapsed")
+	}
+}
+
+func TestARequestedOverThatTheStatusHasNoRoomForIsNone(t *testing.T) {
+	gs := smallest()
+	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566))
+	d, err := v1alpha1.DesiredRef(gs, "")
+	require.NoError(t, err)
+	assert.Equal(t, v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}, d)
 }
 
 // fleet is a GatewaySync, its branch in git, and a second opinion of what must come out: a request lives from when it is

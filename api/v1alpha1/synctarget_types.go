@@ -6,7 +6,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const KindSyncTarget = "SyncTarget"
 
 // Formats of what agents tell each other. An agent that knows only an older format does not campaign while a newer one
-// reports, and a follower whose format is below a target's minFormat leaves its gateway as it is and says so.
+// reports, and a follower whose format is below a target's minFormat leaves its gateway as it is and says so. Where
+// TargetFormat goes up, ReportFormat goes up with it: an older agent tells by the reports whether a newer one is there. The
+// target alone keeps it back for a minute only, or a version that was taken back would leave nobody to lead.
 const (
 	TargetFormat int32 = 1
 	ReportFormat int32 = 1

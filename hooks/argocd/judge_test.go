@@ -205,3 +205,29 @@ func TestArgoCDAndTheVerbsAgreeAboutEveryStatus(t *testing.T) {
 		assert.Greater(t, seen[status], 20, "the dice show %s too rarely: %v", status, seen)
 	}
 }
+
+// A name may have 255 letters, and a letter four bytes.
+func TestArgoCDAndTheVerbsAgreeAboutRequestsBesideLongNames(t *testing.T) {
+	t.Parallel()
+	judge := load(t, "health.lua")
+	for _, letter := range []string{"x", "я", "道", "𝔵"} {
+		long := strings.Repeat(letter, 255)
+		for _, requested := range []string{commitA, strings.Repeat(letter, 254) + "y"} {
+			for _, time := range []string{"", strings.Repeat("9", 64), strings.Repeat(letter, 255)} {
+				for seed, spec := range []string{long, "main"} {
+					gs := dice{rand.New(rand.NewPCG(uint64(seed), 11))}.gatewaySync()
+					gs.Spec.Git.Ref, gs.Status.Request = spec, nil
+					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: requested, v1alpha1.AnnotationRequestedUnless: commitB,
+						v1alpha1.AnnotationRequestedOver: strings.TrimSpace(requested + "@" + long + " " + time)}
+					want, err := v1alpha1.DesiredRef(gs, "")
+					require.NoError(t, err)
+					gs.Status.ObservedGeneration, gs.Status.Target = gs.Generation, &v1alpha1.TargetStatus{Ref: want.Ref, Commit: commitA}
+					status, message := expected(gs)
+					h := judge.health(t, object(t, gs))
+					require.Equal(t, status, h.Status, "%s: %s; the verbs say %+v", letter, h.Message, verb.Judge(gs, "", nil))
+					require.Contains(t, h.Message, message)
+				}
+			}
+		}
+	}
+}

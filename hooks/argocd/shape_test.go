@@ -109,6 +109,8 @@ func TestTheLargestObjectsTakeNoLongerThanArgoCDWaits(t *testing.T) {
 	s.asks(v1alpha1.AnnotationRequestedRef, ref)
 	total(t, health, discovery, object(t, s.GatewaySync))
 	assert.Equal(t, "2500 of 2500 gateways run "+ref+" at aaaaaaa", health.health(t, object(t, s.GatewaySync)).Message)
+	s.asks(v1alpha1.AnnotationRequestedOver, ref+"@"+strings.Repeat("道", 320))
+	total(t, health, discovery, object(t, s.GatewaySync))
 	long := strings.Repeat("x", 200_000)
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedAt} {
 		s.asks(name, long)

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/serve"
 )
 
 const (
@@ -56,10 +57,8 @@ type Handler struct {
 func New(c Config) *Handler { return &Handler{Config: c, turns: make(chan struct{}, maxAtOnce)} }
 
 // Routes serves reviews at Path.
-func (h *Handler) Routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("POST "+Path, h)
-	return mux
+func (h *Handler) Routes() *serve.Mux {
+	return serve.NewMux(map[string]http.HandlerFunc{"POST " + Path: h.ServeHTTP})
 }
 
 // ServeHTTP answers one review. What is no review is refused with a 4xx, which the API server treats as no answer: the

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/injector/certificate"
 )
@@ -258,6 +262,36 @@ func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.
 		assert.NoError(t, connect(o, bundles(t, client)[0]))
 		cancel()
 		assert.NoError(t, <-done)
+	})
+}
+
+// An installation is given to cert-manager: its authority takes the place of the own one, and the right to put that back is gone.
+func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(configuration())
+		var refuses atomic.Bool
+		client.PrependReactor("patch", "mutatingwebhookconfigurations", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return refuses.Load(), nil, errors.New("forbidden")
+		})
+		o := newOwn(client, time.Minute, time.Hour)
+		go func() { _ = o.Run(t.Context()) }()
+		ready := func() bool {
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			return o.Ready()
+		}
+		require.True(t, ready())
+		_, theirs := authority(t, "cert-manager")
+		refuses.Store(true)
+		c := configuration()
+		for i := range c.Webhooks {
+			c.Webhooks[i].ClientConfig.CABundle = []byte(theirs)
+		}
+		_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), c, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		assert.False(t, ready(), "the API server does not trust it")
+		refuses.Store(false)
+		assert.True(t, ready())
 	})
 }
 

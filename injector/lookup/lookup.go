@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// askWithin bounds the one question; the API server itself waits two seconds for the whole review.
-const askWithin = time.Second
+// AskWithin bounds the one question; the API server itself waits two seconds for the whole review.
+const AskWithin = time.Second
 
 // maxAsked is how many GatewaySyncs a live list reads: more than one is ambiguous already.
 const maxAsked = 8
@@ -64,6 +64,8 @@ func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 // Lookup knows the GatewaySyncs of a scope.
 type Lookup struct {
 	*kube.Watched
+	// Within bounds the one question: AskWithin, but in tests of a machine that has more to do.
+	Within time.Duration
 	scope  Scope
 	client dynamic.Interface
 	asking singleflight.Group
@@ -75,7 +77,7 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 	if err != nil {
 		return nil, err
 	}
-	return &Lookup{Watched: seen, scope: scope, client: client}, nil
+	return &Lookup{Watched: seen, Within: AskWithin, scope: scope, client: client}, nil
 }
 
 // In returns those of one namespace. They must not be changed.
@@ -135,7 +137,7 @@ func (l *Lookup) list(ctx context.Context, namespace string) ([]*v1alpha1.Gatewa
 
 func (l *Lookup) ask(ctx context.Context, key string, question func(context.Context) ([]*v1alpha1.GatewaySync, error)) ([]*v1alpha1.GatewaySync, error) {
 	answer := l.asking.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Within)
 		defer cancel()
 		return question(ctx)
 	})

@@ -135,7 +135,9 @@ func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
 func TestTheDeadlineOfTheLeadGoesOn(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	gs.Status.ObservedGeneration = gs.Generation
-	gs.Status.Conditions = []metav1.Condition{{Type: "Reconciling", Status: "True", Reason: string(v1alpha1.ReasonAgentsAway), LastTransitionTime: metav1.NewTime(noon.Add(-9 * time.Minute))}}
+	for kind, status := range map[string]metav1.ConditionStatus{"Ready": "Unknown", "Reconciling": "True"} {
+		gs.Status.Conditions = append(gs.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(v1alpha1.ReasonAgentsAway), LastTransitionTime: metav1.NewTime(noon.Add(-9 * time.Minute))})
+	}
 	gs.Status = *leaderless(gs, podsThere{}, noon)
 	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
 	gs.Status = *leaderless(gs, podsThere{}, noon.Add(time.Minute))

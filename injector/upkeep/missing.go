@@ -7,10 +7,12 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -116,6 +118,9 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	switch t := turns[gs.Name]; {
 	case owner == nil:
 		return restart("the pod was created before its GatewaySync, or while no injector answered, and nobody would create it again if it were evicted"), false, nil
+	case !makesAgain(owner):
+		return lacks("the pod was created before its GatewaySync, or while no injector answered. It is not evicted, because " + owner.Kind + " " + owner.Name +
+			" need not make it again; a pod that is made anew gets an agent"), false, nil
 	case u.Repair != RepairEvict:
 		return restart("the pod was created before its GatewaySync, or while no injector answered"), false, nil
 	case now.Sub(p.CreationTimestamp.Time) >= young:
@@ -164,6 +169,19 @@ func ignoreFull(err error) error {
 		return nil
 	}
 	return err
+}
+
+// makesAgain reports whether an owner is known to replace any pod that ends. A Job is not: an eviction is a failure to it, and it
+// may have no attempt left.
+func makesAgain(owner *metav1.OwnerReference) bool {
+	switch group, err := schema.ParseGroupVersion(owner.APIVersion); {
+	case err != nil:
+		return false
+	case group.Group == appsv1.GroupName:
+		return owner.Kind == "StatefulSet" || owner.Kind == "ReplicaSet" || owner.Kind == "DaemonSet"
+	default:
+		return group.Group == corev1.GroupName && owner.Kind == "ReplicationController"
+	}
 }
 
 // newest is when the youngest pod of an owner was made.

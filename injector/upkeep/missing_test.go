@@ -153,6 +153,47 @@ func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
 	assert.False(t, ok)
 }
 
+// The pod of a Job is not one more of the same: one that is evicted is a failure of the Job, and may have been its last.
+func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
+	for _, c := range []struct {
+		version, kind string
+		evicted       bool
+	}{
+		{"apps/v1", "StatefulSet", true},
+		{"apps/v1", "ReplicaSet", true},
+		{"apps/v1", "DaemonSet", true},
+		{"v1", "ReplicationController", true},
+		{"batch/v1", "Job", false},
+		{"v1", "Node", false},
+		{"apps.example.com/v1", "StatefulSet", false},
+		{"apps/v1/x", "StatefulSet", false},
+		{"", "", false},
+	} {
+		now := noon.Add(time.Minute)
+		evictions := 0
+		u, _ := evicting(t, &now, func(dry bool, _ string) error {
+			if !dry {
+				evictions++
+			}
+			return nil
+		})
+		p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
+		gs := syncOf()
+		gs.UID = "line"
+		d, soon, err := u.repair(t.Context(), gs, p, podsThere{live: []*corev1.Pod{p}}, map[string]turn{})
+		require.NoError(t, err, c.kind)
+		if c.evicted {
+			assert.Equal(t, 1, evictions, c.kind)
+			assert.Empty(t, d.reason, c.kind)
+			continue
+		}
+		assert.Zero(t, evictions, c.kind)
+		assert.False(t, soon, c.kind)
+		assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason, c.kind)
+		assert.Contains(t, d.message, "not evicted, because "+c.kind+" site need not make it again", c.kind)
+	}
+}
+
 // Between two answers of the API server only this node's clock says what time it is, and somebody may set it.
 func TestAClockThatWasSetBackMakesNoPodYoung(t *testing.T) {
 	now := noon.Add(time.Minute)

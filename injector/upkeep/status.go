@@ -88,7 +88,8 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	absence := v1alpha1.Absent(gs, asked, now)
 	s.ObservedGeneration, s.ProfileCount = gs.Generation, int32(len(gs.Spec.Sync.Profiles))
 	gone := absence.Gone(len(s.DiscoveredGateways), there.count())
-	if asked != "" && (gone || absence.Over) {
+	since, late := absence.Begun(unmoved(gs))
+	if asked != "" && (gone || late) {
 		s.LastHandledRequest = asked
 	}
 	w := writer{gs, s, now}
@@ -99,16 +100,20 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 		w.unknown(v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with "+
 			v1alpha1.AnnotationInject+`: "true" and `+v1alpha1.AnnotationCRName+": "+gs.Name)
-	case absence.Over:
+	case late:
 		w.unset(v1alpha1.ConditionReconciling)
-		message := fmt.Sprintf("no agent has led for %s; %s", absence.Until.Sub(absence.Since), there)
+		limit := absence.Until.Sub(absence.Since)
+		message := fmt.Sprintf("no agent has led for %s; %s", limit, there)
+		if !absence.Over {
+			message = fmt.Sprintf("not done within %s, and no agent leads; %s", limit, there)
+		}
 		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonProgressDeadlineExceeded, message)
 		w.unknown(v1alpha1.ReasonProgressDeadlineExceeded, message)
 	default:
 		w.unset(v1alpha1.ConditionStalled)
 		message := "no agent leads; " + there.String()
 		w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonAgentsAway, message)
-		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(absence.Since)
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(since)
 		w.unknown(v1alpha1.ReasonAgentsAway, message)
 	}
 	// What the last lead knew of a gateway stays, but for where it stands: of today's spec nobody has said anything.
@@ -124,6 +129,12 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	}
 	s.GatewaysReady = fmt.Sprintf("0/%d", total)
 	return s
+}
+
+// unmoved reports whether the ref that is wanted is the one that the last lead wrote of. Where nobody can tell, it stays.
+func unmoved(gs *v1alpha1.GatewaySync) bool {
+	d, err := v1alpha1.DesiredRef(gs, "")
+	return err != nil || gs.Status.Target != nil && gs.Status.Target.Ref == d.Ref
 }
 
 // truncated is a time as the API server keeps it.

@@ -20,7 +20,7 @@ import (
 func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := podNamed(name, agent)
 	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(age))
-	p.OwnerReferences = []metav1.OwnerReference{{UID: "owner", Kind: kind, Name: "site", Controller: new(true)}}
+	p.OwnerReferences = []metav1.OwnerReference{{UID: "owner", APIVersion: "apps/v1", Kind: kind, Name: "site", Controller: new(true)}}
 	for _, c := range change {
 		c(p)
 	}

@@ -106,6 +106,18 @@ local function iscommit(s)
   return true
 end
 
+-- Whether over speaks of the request that begins it: two refs of up to 255 letters, a time, and what parts them. A letter has up
+-- to four octets.
+local function fits(over, start)
+  if #over > 4 * 576 or not begins(over, start) then return false end
+  if #over <= 576 then return true end
+  local letters = 0
+  for _, c in ipairs(split(over, #over)) do
+    if c < "\128" or c > "\191" then letters = letters + 1 end
+  end
+  return letters <= 576
+end
+
 -- Which ref the gateways are to run. bad: the request can be none. off: the commit of the spec that a rollback holds off.
 local function desired(gs)
   local notes, request = map(map(gs.metadata).annotations), map(map(gs.status).request)
@@ -118,11 +130,11 @@ local function desired(gs)
   end
   local start = asked .. "@"
   local over, unless = text(notes["stoker.io/requested-over"]), text(notes["stoker.io/requested-unless"])
-  if #over > 576 or not begins(over, start) then
+  if not fits(over, start) then
     if over ~= "" then unless = "" end -- it is that of an earlier request
     over = text(request.over)
   end
-  if #over > 576 or not begins(over, start) then over = start .. spec end
+  if not fits(over, start) then over = start .. spec end
   local name = over
   if unless ~= "" then name = over .. " unless " .. lower(token(unless)) end
   local same = over == start .. spec or begins(over, start .. spec .. " ")

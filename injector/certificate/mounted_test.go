@@ -1,0 +1,144 @@
+package certificate_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/injector/certificate"
+	"stoker.io/stoker/internal/keypair"
+	"stoker.io/stoker/test/cluster/pki"
+	"stoker.io/stoker/test/program"
+)
+
+// mount is a directory with a certificate, and a webhook configuration that somebody else keeps.
+type mount struct {
+	*testing.T
+	served *certificate.Mounted
+	client *fake.Clientset
+	dir    string
+	said   program.Log
+}
+
+func newMount(t *testing.T) *mount {
+	t.Helper()
+	m := &mount{T: t, client: fake.NewClientset(), dir: t.TempDir()}
+	log := slog.New(slog.NewTextHandler(&m.said, nil))
+	m.served = certificate.NewMounted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
+		Client: m.client, Configuration: "stoker-injector", Every: 5 * time.Second, Log: log, Now: time.Now,
+	})
+	return m
+}
+
+// brings puts a pair for names into the directory.
+func (m *mount) brings(a *pki.Authority, names ...string) {
+	m.Helper()
+	pair, err := a.Server(pki.Subject{Name: "stoker-injector"}, names...)
+	require.NoError(m, err)
+	require.NoError(m, os.WriteFile(filepath.Join(m.dir, "tls.crt"), pair.Cert, 0o600))
+	require.NoError(m, os.WriteFile(filepath.Join(m.dir, "tls.key"), pair.Key, 0o600))
+}
+
+// trusts makes the webhook configuration, or writes it anew: an entry for each bundle.
+func (m *mount) trusts(bundles ...string) {
+	m.Helper()
+	c := configuration()
+	for i, bundle := range bundles {
+		c.Webhooks[i].ClientConfig = admissionregv1.WebhookClientConfig{CABundle: []byte(bundle),
+			Service: &admissionregv1.ServiceReference{Namespace: "stoker-system", Name: "stoker-injector"}}
+	}
+	api := m.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	_, err := api.Update(m.Context(), c, metav1.UpdateOptions{})
+	if err != nil {
+		_, err = api.Create(m.Context(), c, metav1.CreateOptions{})
+	}
+	require.NoError(m, err)
+}
+
+// after is Ready after all has been looked at.
+func (m *mount) after() bool {
+	time.Sleep(20 * time.Second)
+	synctest.Wait()
+	return m.served.Ready()
+}
+
+func authority(t *testing.T, name string) (*pki.Authority, string) {
+	t.Helper()
+	a, err := pki.NewAuthority(name)
+	require.NoError(t, err)
+	pair, err := a.Pair()
+	require.NoError(t, err)
+	return a, string(pair.Cert)
+}
+
+// cert-manager changes the webhook configuration first, and the kubelet brings the certificate afterwards.
+func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old, oldBundle := authority(t, "old")
+		next, nextBundle := authority(t, "next")
+		m := newMount(t)
+		go func() { _ = m.served.Run(t.Context()) }()
+		assert.False(t, m.after(), "there is no certificate")
+		m.brings(old, host)
+		assert.False(t, m.after(), "there is no webhook configuration")
+		assert.Contains(t, m.said.String(), "there is no webhook configuration")
+		m.trusts("", "")
+		assert.False(t, m.after(), "nobody has written the authority yet")
+		assert.Contains(t, m.said.String(), "has no caBundle")
+		m.trusts(oldBundle, "")
+		assert.False(t, m.after(), "not every entry trusts it")
+		m.trusts(oldBundle, oldBundle)
+		assert.True(t, m.after())
+
+		m.trusts(nextBundle, nextBundle)
+		assert.False(t, m.after(), "the certificate was renewed, and is not here yet")
+		assert.Contains(t, m.said.String(), "does not lead to the certificate")
+		lines := strings.Count(m.said.String(), "\n")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Equal(t, lines, strings.Count(m.said.String(), "\n"), "it is told once")
+		m.brings(next, host)
+		assert.True(t, m.after())
+		m.trusts(oldBundle+nextBundle, oldBundle+nextBundle)
+		assert.True(t, m.after(), "both are trusted")
+		m.brings(next, "stoker-injector.elsewhere.svc")
+		assert.False(t, m.after(), "the API server calls it by another name")
+	})
+}
+
+func TestWhatTheAPIServerSaidLastOfAMountedCertificateCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, bundle := authority(t, "a")
+		m := newMount(t)
+		m.brings(a, host)
+		m.trusts(bundle, bundle)
+		var away atomic.Bool
+		m.client.PrependReactor("get", "mutatingwebhookconfigurations", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, errors.New("refused")
+		})
+		go func() { _ = m.served.Run(t.Context()) }()
+		require.True(t, m.after())
+		away.Store(true)
+		assert.True(t, m.after())
+		assert.Equal(t, 1, strings.Count(m.said.String(), "cannot be read"), "it is told once")
+		m.trusts(strings.Repeat("x", 10), bundle)
+		away.Store(false)
+		assert.False(t, m.after())
+	})
+}

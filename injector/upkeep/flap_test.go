@@ -1,0 +1,185 @@
+package upkeep
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/lead"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/verb"
+)
+
+const (
+	older = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	newer = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+// lone is a fleet of one gateway: its agent leads while it is there, and upkeep writes the status while it is not.
+type lone struct {
+	testing.TB
+	gs   *v1alpha1.GatewaySync
+	seen lead.Seen
+	now  time.Time
+}
+
+// newLone is one whose agent delivers a commit, and does not get done. Its deadline is ten minutes.
+func newLone(t testing.TB) *lone {
+	gs := syncOf(func(gs *v1alpha1.GatewaySync) {
+		gs.Generation, gs.Annotations[v1alpha1.AnnotationRequestedAt] = 1, "t1"
+		gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/a.git", "main"
+		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}
+	})
+	report := &v1alpha1.SyncReport{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "gw-0", UID: "p"}}}}
+	report.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: "gw", Profile: "default", Phase: v1alpha1.GatewaySyncing, Reason: v1alpha1.ReasonProgressing,
+		Ref: "main", Target: newer, Revision: 2, Generation: 1}
+	return &lone{TB: t, gs: gs, now: noon, seen: lead.Seen{
+		Ref:     lead.Ref{Looked: true, Answered: "t1"},
+		Target:  v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 2, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: newer, RequestedAt: "t1"},
+		Reports: []*v1alpha1.SyncReport{report},
+		Pods: []lead.Pod{{Namespace: "plant", Name: "gw-0", UID: "p", Agent: true, Labels: map[string]string{v1alpha1.LabelCRName: "line"},
+			Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: "gw"}}},
+	}}
+}
+
+// look is what Argo CD and who waits is told.
+func (l *lone) look() verb.Phase { return verb.Judge(l.gs, "", nil).Phase }
+
+// passes lets time pass, in which somebody writes every ten seconds, and counts what is told.
+func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {
+	told := map[verb.Phase]int{}
+	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
+		write()
+		told[l.look()]++
+	}
+	return told
+}
+
+// leads lets the agent lead for so long.
+func (l *lone) leads(d time.Duration) map[verb.Phase]int {
+	return l.passes(d, func() {
+		desired, err := v1alpha1.DesiredRef(l.gs, "")
+		assert.NoError(l, err)
+		l.seen.GatewaySync, l.seen.Now, l.seen.Ref.Desired = l.gs.DeepCopy(), l.now, desired
+		l.gs.Status = lead.Summarise(l.seen).Status
+	})
+}
+
+// away lets it be away for so long, seen by upkeep.
+func (l *lone) away(d time.Duration, there podsThere) map[verb.Phase]int {
+	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
+}
+
+func pod() podsThere { return podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}} }
+
+// An agent that is killed for its memory again and again, or a plant whose link drops every few minutes.
+func TestAnAgentThatComesAndGoesDoesNotMoveTheDeadline(t *testing.T) {
+	for name, c := range map[string]struct{ there, away time.Duration }{
+		"mostly there": {4 * time.Minute, time.Minute},
+		"mostly away":  {time.Minute, 4 * time.Minute},
+		"hardly there": {20 * time.Second, 9 * time.Minute},
+		"hardly away":  {9 * time.Minute, 20 * time.Second},
+		"in step":      {5 * time.Minute, 5 * time.Minute},
+	} {
+		l := newLone(t)
+		for l.now.Before(noon.Add(2 * time.Hour)) {
+			began := l.now.Sub(noon)
+			told := l.leads(c.there)
+			for phase, n := range l.away(c.away, pod()) {
+				told[phase] += n
+			}
+			switch over := v1alpha1.DefaultProgressDeadline; {
+			case l.now.Sub(noon) <= over:
+				assert.Zero(t, told[verb.Failed], "%s: %s", name, began)
+			case began >= over:
+				assert.Zero(t, told[verb.Progressing], "%s: %s: it is told once and for all", name, began)
+			}
+		}
+	}
+}
+
+func TestAnAbsenceThatTakesTooLongIsToldEachTime(t *testing.T) {
+	l := newLone(t)
+	for range 5 {
+		assert.Zero(t, l.leads(time.Minute)[verb.Failed], "who was away for so long has time again")
+		told := l.away(30*time.Minute, pod())
+		assert.NotZero(t, told[verb.Failed])
+		assert.LessOrEqual(t, told[verb.Progressing], 60, "ten minutes at most")
+	}
+}
+
+func TestAnotherCommitHasADeadlineOfItsOwnAlsoWhereAgentsComeAndGo(t *testing.T) {
+	l := newLone(t)
+	l.seen.Target.Commit = older
+	for range 3 {
+		l.leads(time.Minute)
+		l.away(4*time.Minute, pod())
+	}
+	assert.Equal(t, verb.Failed, l.look())
+	l.seen.Target.Commit, l.seen.Target.Revision = newer, 3
+	assert.Zero(t, l.leads(time.Minute)[verb.Failed])
+	assert.Zero(t, l.away(4*time.Minute, pod())[verb.Failed])
+	l.leads(time.Minute)
+	l.away(5*time.Minute, pod())
+	assert.Equal(t, verb.Failed, l.look())
+}
+
+func TestWhoAsksAgainIsWaitedForOnceAlsoWhereAgentsComeAndGo(t *testing.T) {
+	for name, answers := range map[string]bool{"git answers": true, "the agent ends before git does": false} {
+		l := newLone(t)
+		for range 3 {
+			l.leads(time.Minute)
+			l.away(4*time.Minute, pod())
+		}
+		assert.Equal(t, verb.Failed, l.look(), name)
+		l.gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
+		if answers {
+			l.seen.Ref.Answered, l.seen.Target.RequestedAt = "t2", "t2"
+		}
+		asked := l.now
+		for l.now.Before(asked.Add(2 * time.Hour)) {
+			began := l.now.Sub(asked)
+			told := l.leads(time.Minute)
+			for phase, n := range l.away(4*time.Minute, pod()) {
+				told[phase] += n
+			}
+			switch {
+			case began < 5*time.Minute:
+				assert.Zero(t, told[verb.Failed], "%s: %s", name, began)
+			case began >= 15*time.Minute:
+				assert.Zero(t, told[verb.Progressing], "%s: %s", name, began)
+			}
+		}
+	}
+}
+
+// A rollout just before the deadline: what was not done is told. That nobody has scaled it to nothing is not known for a while.
+func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
+	l := newLone(t)
+	l.leads(9*time.Minute + 50*time.Second)
+	l.away(9*time.Minute, podsThere{})
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"])
+	assert.Equal(t, "True/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Stalled"])
+	assert.Equal(t, "not done within 10m0s, and no agent leads; the gateways that were there are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
+	assert.Equal(t, verb.Failed, l.look())
+	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
+	l.leads(10 * time.Second)
+	assert.Equal(t, "False/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"], "that it was started again is no work")
+
+	l.away(11*time.Minute, podsThere{})
+	assert.Equal(t, "Unknown/NoGateways", outcome(&l.gs.Status)["Ready"])
+}
+
+func TestASpecThatChangesWhileNobodyIsThereIsNotWaitedForForEver(t *testing.T) {
+	l := newLone(t)
+	l.leads(time.Minute)
+	l.away(time.Minute, pod())
+	l.gs.Spec.Git.Ref, l.gs.Generation = "v2", 2
+	assert.Zero(t, l.away(9*time.Minute, pod())[verb.Failed])
+	l.away(2*time.Minute, pod())
+	assert.Equal(t, verb.Failed, l.look())
+}
