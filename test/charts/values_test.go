@@ -42,6 +42,7 @@ const (
 	webhooks     = "MutatingWebhookConfiguration/stoker-injector"
 	injectorRole = "ClusterRole/stoker-injector"
 	certificate  = "Certificate/stoker-system/stoker-injector"
+	authority    = "Certificate/stoker-system/stoker-injector-authority"
 	gatewaysyncs = "CustomResourceDefinition/gatewaysyncs.stoker.io"
 	sha          = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
@@ -139,10 +140,14 @@ var injectorCases = []valueCase{
 	{"webhook.certManager.enabled", true, nil, []want{
 		{certificate, "spec/issuerRef/name", "stoker-injector", gone},
 		{certificate, "spec/dnsNames", has{element: "stoker-injector.stoker-system.svc"}, gone},
-		{"Issuer/stoker-system/stoker-injector", "spec/selfSigned", values{}, gone},
+		{"Issuer/stoker-system/stoker-injector", "spec/ca/secretName", "stoker-injector-authority", gone},
+		{authority, "spec/secretName", "stoker-injector-authority", gone},
+		{authority, "spec/isCA", true, gone},
+		{authority, "spec/privateKey/rotationPolicy", "Never", gone},
+		{certificate, "spec/secretName", "stoker-injector-tls", gone},
 		{webhooks, "metadata/annotations/cert-manager.io~inject-ca-from", "stoker-system/stoker-injector", nil},
 		{deployment, args, has{element: "--certificates=mounted"}, has{element: "--certificates=own"}},
-		{deployment, pod + "/volumes/certificate/secret/secretName", "stoker-injector-cert", gone},
+		{deployment, pod + "/volumes/certificate/secret/secretName", "stoker-injector-tls", gone},
 		{deployment, container + "/volumeMounts/certificate/mountPath", "/etc/stoker/tls", gone},
 		{injectorRole, "rules/0/verbs", []any{"get"}, []any{"get", "patch"}},
 		{"Role/stoker-system/stoker-injector", "rules/0/resources", []any{"leases"}, []any{"secrets"}},
@@ -150,6 +155,8 @@ var injectorCases = []valueCase{
 	{"webhook.certManager.issuerRef", values{"name": "plant", "kind": "ClusterIssuer"}, set("webhook.certManager.enabled", true), []want{
 		{certificate, "spec/issuerRef", values{"name": "plant", "kind": "ClusterIssuer"}, gone},
 		{"Issuer/stoker-system/stoker-injector", "kind", gone, gone},
+		{"Issuer/stoker-system/stoker-injector-authority", "kind", gone, gone},
+		{authority, "kind", gone, gone},
 	}},
 	{"webhook.existingSecret", "mine", set("webhook.caBundle", "Q0E="), []want{
 		{deployment, pod + "/volumes/certificate/secret/secretName", "mine", gone},
@@ -188,7 +195,11 @@ var injectorCases = []valueCase{
 			has{element: rule("rbac.authorization.k8s.io", "rolebindings", "list", "create")}},
 	}},
 	{"rbac.aggregateToDefaultRoles", false, nil, []want{
-		{"ClusterRole/stoker-view", "kind", gone, "ClusterRole"}, {"ClusterRole/stoker-edit", "kind", gone, "ClusterRole"},
+		{"ClusterRole/stoker-view", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-view", gone, "true"},
+		{"ClusterRole/stoker-edit", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-edit", gone, "true"},
+		// To be bound by name, as docs/kargo.md does.
+		{"ClusterRole/stoker-view", "rules/0/verbs", []any{"get", "list", "watch"}, []any{"get", "list", "watch"}},
+		{"ClusterRole/stoker-edit", "rules/0/resources", []any{"gatewaysyncs"}, []any{"gatewaysyncs"}},
 		{"ClusterRole/stoker-setter", "kind", "ClusterRole", "ClusterRole"},
 	}},
 	{"admissionPolicies.enabled", false, nil, []want{

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -31,12 +32,12 @@ import (
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
-const path = "../../charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml"
+const folder = "../../charts/stoker/files/crds/"
 
 // C2: the API server accepts the CRD. Lists, maps and strings that are not bounded would make the estimated cost of the
 // rules too high, and that shows only here.
 func TestAPIServerAcceptsTheCRD(t *testing.T) {
-	crd, _ := load(t)
+	crd, _ := load(t, "gatewaysyncs")
 	assert.Empty(t, crdvalidation.ValidateCustomResourceDefinition(context.Background(), crd))
 }
 
@@ -158,7 +159,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	_, props := load(t)
+	_, props := load(t, "gatewaysyncs")
 	structural, err := schema.NewStructural(props)
 	require.NoError(t, err)
 	values, _, err := validation.NewSchemaValidator(props)
@@ -179,9 +180,9 @@ func (s *server) create(object map[string]any) field.ErrorList {
 	return append(errs, broken...)
 }
 
-func load(t *testing.T) (*apiextensions.CustomResourceDefinition, *apiextensions.JSONSchemaProps) {
+func load(t *testing.T, plural string) (*apiextensions.CustomResourceDefinition, *apiextensions.JSONSchemaProps) {
 	t.Helper()
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(folder + "stoker.io_" + plural + ".yaml")
 	require.NoError(t, err)
 	var v1 apiextensionsv1.CustomResourceDefinition
 	require.NoError(t, yaml.UnmarshalStrict(data, &v1))
@@ -214,7 +215,7 @@ func decode(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
 
 // What people type and see: contracts of the command line.
 func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
-	crd, _ := load(t)
+	crd, _ := load(t, "gatewaysyncs")
 	assert.Equal(t, []string{"gs", "gsync"}, crd.Spec.Names.ShortNames)
 	assert.Equal(t, apiextensions.NamespaceScoped, crd.Spec.Scope)
 	require.Len(t, crd.Spec.Versions, 1)
@@ -242,4 +243,48 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 	}
 	require.NotNil(t, subresources)
 	assert.NotNil(t, subresources.Status)
+}
+
+// filter picks from a list, as of the conditions the one of a type.
+var filter = regexp.MustCompile(`\[\?\([^)]*\)\]`)
+
+// fieldOf finds what a column shows: nil where the kind has no such field.
+func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JSONSchemaProps {
+	at := root
+	for name := range strings.SplitSeq(strings.TrimPrefix(filter.ReplaceAllString(path, "[]"), "."), ".") {
+		name, picked := strings.CutSuffix(name, "[]")
+		next, known := at.Properties[name]
+		switch {
+		case !known, picked && next.Items == nil:
+			return nil
+		case picked:
+			at = next.Items.Schema
+		default:
+			at = &next
+		}
+	}
+	return at
+}
+
+// A column whose field has another name by now stays empty, and nobody is told.
+func TestEveryColumnShowsAFieldThatTheKindHas(t *testing.T) {
+	columns := map[string][]string{}
+	for _, plural := range []string{"gatewaysyncs", "synctargets", "syncreports"} {
+		crd, props := load(t, plural)
+		require.Len(t, crd.Spec.Versions, 1)
+		list := crd.Spec.Versions[0].AdditionalPrinterColumns
+		if len(list) == 0 {
+			list = crd.Spec.AdditionalPrinterColumns
+		}
+		require.NotEmpty(t, list, plural)
+		for _, c := range list {
+			columns[plural] = append(columns[plural], c.Name)
+			if c.JSONPath != ".metadata.creationTimestamp" { // of every object
+				assert.NotNil(t, fieldOf(props, c.JSONPath), "%s: %s", plural, c.JSONPath)
+			}
+		}
+		assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), plural)
+	}
+	assert.Equal(t, []string{"Gateway", "Phase", "Commit", "Reason", "Age"}, columns["syncreports"])
+	assert.Equal(t, []string{"Ref", "Commit", "Lead", "Age"}, columns["synctargets"])
 }

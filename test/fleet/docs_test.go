@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -108,6 +109,18 @@ type workplace struct {
 	broken        string
 }
 
+// settersRights are what the examples need beside stoker-setter: to see Applications, and GatewaySyncs of all namespaces.
+const settersRights = `{apiVersion: v1, kind: Namespace, metadata: {name: argocd}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: applications}, rules: [{apiGroups: [argoproj.io], resources: [applications], verbs: [get]}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: applications},
+  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: applications}, subjects: [{kind: ServiceAccount, namespace: plant, name: setter}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: setter},
+  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-view}, subjects: [{kind: ServiceAccount, namespace: plant, name: setter}]}
+`
+
 func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	t.Helper()
 	w := &workplace{t: t}
@@ -148,12 +161,11 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	require.NoError(t, os.WriteFile(filepath.Join(clone, "token.txt"), []byte("a secret of this test\n"), 0o600))
 
 	w.admin = office(t, cluster, map[string]string{})
-	w.admin.Type(t, "kubectl apply --filename hooks/testdata/applications.yaml")
-	w.admin.Type(t, "kubectl create namespace argocd")
-	w.admin.Type(t, "kubectl --namespace argocd create role applications --verb=get --resource=applications.argoproj.io")
-	w.admin.Type(t, "kubectl --namespace argocd create rolebinding applications --role=applications --serviceaccount=plant:setter")
-	w.admin.Type(t, "kubectl create clusterrolebinding setter --clusterrole=stoker-view --serviceaccount=plant:setter") // for get -A
+	cluster.Apply(t, filepath.Join("..", "..", "hooks", "testdata", "applications.yaml"))
+	cluster.ApplyYAML(t, "argocd", settersRights)
 	w.person = terminal(t, w.Plant, clone)
+	w.May("setter", authorizationv1.ResourceAttributes{Namespace: "argocd", Group: "argoproj.io", Resource: "applications", Verb: "get"})
+	w.May("setter", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	w.person.Set("REVISION", w.release)
 	w.person.Set("POD_NAMESPACE", "plant")
 	w.person.Set("JOB_UID", "0b7a4f52-0d1c-4d5e-9d0e-1c1f0f7a9a10")
@@ -187,7 +199,7 @@ func (w *workplace) types(c document.Command) {
 	t.Helper()
 	if c.Heading == "Completion" {
 		file := filepath.Join(w.person.Dir, "kubectl_complete-stoker")
-		require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n"+c.Text+"\n"), 0o700))
+		program.Script(t, file, "#!/bin/sh\n"+c.Text+"\n")
 		assert.Contains(t, w.person.Type(t, "./kubectl_complete-stoker status l"), "line\tmain 2/2\n")
 		return
 	}
@@ -257,7 +269,7 @@ func (w *workplace) receives(lines *document.Lines) {
 	at, err := url.Parse(receiver.URL)
 	require.NoError(t, err)
 	wrapped := filepath.Join(t.TempDir(), "curl")
-	require.NoError(t, os.WriteFile(wrapped, []byte("#!/bin/sh\nexec "+curl+" --silent --show-error --fail-with-body --connect-to stoker-receiver.stoker-system.svc:9444:"+at.Host+` "$@"`+"\n"), 0o700))
+	program.Script(t, wrapped, "#!/bin/sh\nexec "+curl+" --silent --show-error --fail-with-body --connect-to stoker-receiver.stoker-system.svc:9444:"+at.Host+` "$@"`+"\n")
 	w.admin.Set("PATH", filepath.Dir(wrapped)+":"+os.Getenv("PATH"))
 	for c := range lines.Of(page, "Asking for a ref") {
 		said := w.admin.Type(t, c.Text)

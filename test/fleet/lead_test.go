@@ -34,13 +34,15 @@ func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
 	p.Converges("second", second)
 
 	old := p.Lead()
+	held := p.Target().Lead.Holder
 	began := time.Now()
 	old.Agent.Signal(t, syscall.SIGTERM)
+	require.NoError(t, old.Agent.Wait(t))
+	assert.NotEqual(t, held, p.Target().Lead.Holder, "it let go of the lock before it ended: nobody waits for it to run out")
 	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	took := time.Since(began)
 	t.Logf("handed over in %s", took)
 	assert.Less(t, took, 20*time.Second, "ten times what it may take")
-	require.NoError(t, old.Agent.Wait(t))
 	third := p.Push("third")
 	old.Start()
 	p.Converges("third", third)

@@ -16,6 +16,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/verb"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/program"
@@ -162,9 +163,14 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	}
 	behind.Agent.Signal(t, syscall.SIGSTOP)
 	patch(t, p, `{"spec": {"git": {"ref": "refs/heads/main"}}}`)
-	text := who.types(3, "wait", "site", "--timeout", "4s")
-	assert.Contains(t, text, behind.Name, "who is behind")
+	who.types(3, "wait", "site", "--timeout", "4s")
 	p.Eventually("the other gateway moves", func() bool { return lead.Title() == "second" })
+	p.Eventually("it is told who is behind", func() bool {
+		v, err := verb.Look(t.Context(), p.Kube.Dynamic, p.GatewaySync(), "")
+		require.NoError(t, err)
+		return v.Ref == "refs/heads/main" && len(v.Behind) == 1 && v.Behind[0].Name == behind.Name
+	})
+	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), behind.Name, "who is behind")
 	assert.Equal(t, "first", behind.Title())
 	waiting, out := who.command("wait", "site")
 	require.NoError(t, waiting.Start())

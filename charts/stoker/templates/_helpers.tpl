@@ -81,6 +81,7 @@ http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ 
 {{- if or .Values.webhook.certManager.enabled .Values.webhook.existingSecret }}mounted{{ else }}own{{ end -}}
 {{- end }}
 
+{{- /* cert-manager has a Secret of its own: pods wait for it, and do not begin with what the injector made for itself before. */ -}}
 {{- define "stoker.certificate.secret" -}}
-{{ .Values.webhook.existingSecret | default "stoker-injector-cert" }}
+{{ .Values.webhook.existingSecret | default (ternary "stoker-injector-tls" "stoker-injector-cert" .Values.webhook.certManager.enabled) }}
 {{- end }}

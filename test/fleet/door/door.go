@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,7 @@ func Open(t testing.TB, p *plant.Plant) *Door {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stoker-receiver-secrets"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: in}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	p.May(account, authorizationv1.ResourceAttributes{Namespace: in, Resource: "secrets", Name: secret, Verb: "get"})
 
 	return Serve(t, p, p.Cluster.As(t, in, account, ""))
 }

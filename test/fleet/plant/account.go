@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,19 @@ func (p *Plant) bind(role, account string) {
 	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(p.t, err)
 	}
+	p.May(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"})
+}
+
+// May waits until the API server has heard of a right of an account of the plant's namespace.
+func (p *Plant) May(account string, what authorizationv1.ResourceAttributes) {
+	p.t.Helper()
+	p.Eventually(account+" may "+what.Verb+" "+what.Resource, func() bool {
+		review, err := p.Kube.Core.AuthorizationV1().SubjectAccessReviews().Create(p.t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + p.Namespace + ":" + account, ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
+		require.NoError(p.t, err)
+		return review.Status.Allowed
+	})
 }
 
 // Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. With a pod its token is
