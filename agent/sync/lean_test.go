@@ -140,7 +140,7 @@ func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	assert.Equal(t, 1, look().Adopted, "it was signed at the first scan")
+	assert.NotZero(t, look().Adopted, "it was signed at the first scan")
 	b.loseStore()
 	assert.Empty(t, b.synced().Fetch.Kind)
 	assert.Zero(t, look().Files)
