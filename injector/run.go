@@ -45,13 +45,6 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return daemon.Exit(err, "injector", stderr)
 }
 
-// keeper looks after a certificate.
-type keeper interface {
-	Run(ctx context.Context) error
-	Ready() bool
-	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
-}
-
 // work builds the parts and runs them until ctx ends. A review waits for a GatewaySync that is not in memory for askWithin at most.
 func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Duration) error {
 	reg := daemon.Registry()
@@ -89,18 +82,17 @@ func defaults(s settings) inject.Defaults {
 	return inject.Defaults{Image: s.image, AllowedImages: s.AllowAgentImage, Resources: s.resources, Env: s.agentEnv, Args: s.AgentArg}
 }
 
-func newKeeper(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) keeper {
+func newKeeper(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
+	looks := certificate.Config{Client: clients.Core, Configuration: s.Configuration, Every: trustedEvery, Log: log, Now: clients.Now}
 	if s.Certificates == certificatesMounted {
-		return certificate.NewMounted(keypair.NewMounted(s.CertificateDir, mountedEvery, log, m.CertificateEnds), certificate.Config{
-			Client: clients.Core, Configuration: s.Configuration, Every: trustedEvery, Log: log, Now: clients.Now,
-		})
+		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedEvery, log, m.CertificateEnds), looks)
 	}
 	service := "stoker-injector." + s.Namespace
-	return certificate.NewOwn(certificate.Config{
+	return certificate.NewTrusted(certificate.NewOwn(certificate.Config{
 		Client: clients.Core, Namespace: s.Namespace, Secret: s.CertificateSecret, Configuration: s.Configuration,
 		Names: append([]string{service + ".svc", service + ".svc.cluster.local"}, s.CertificateHost...),
 		Every: certificateEvery, Settle: certificateSettle, Log: log, Ends: m.CertificateEnds, Now: clients.Now,
-	})
+	}), looks)
 }
 
 // instance is who this replica is among the others.

@@ -167,7 +167,7 @@ func (d *Dir) give(f *os.File, path string, owner attrs, perm fs.FileMode) (fs.F
 	if fi.Mode().Perm() != perm.Perm() {
 		keep := fi.Mode() & (fs.ModeSetgid | fs.ModeSticky)
 		err := d.effect(effect{op: "chmod", path: path}, func() error { return f.Chmod(perm.Perm() | keep) })
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrPermission) { // of a share whose files all belong to another user
 			return nil, writing(err, "set the mode of %s", path)
 		}
 		changed = true

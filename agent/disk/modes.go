@@ -20,7 +20,12 @@ func (d *Dir) probeModes() error {
 	chmod := func(perm fs.FileMode) error {
 		return d.effect(effect{op: "chmod", path: path}, func() error { return d.lock.Chmod(perm) })
 	}
-	if err := chmod(was.Mode().Perm() ^ 0o100); err != nil {
+	switch err := chmod(was.Mode().Perm() ^ 0o100); {
+	case err != nil && statOf(was).Exec: // nobody but the mount of a share that belongs to another user gave it that
+		d.log.Info("the data volume keeps no modes; whether a file is executable is not compared", "error", err)
+		d.noModes.Store(attrsOf(was).dev, true)
+		return nil
+	case err != nil:
 		d.log.Debug("cannot tell whether the data volume keeps modes", "error", err)
 		return nil
 	}
@@ -33,7 +38,8 @@ func (d *Dir) probeModes() error {
 		d.noModes.Store(attrsOf(is).dev, true)
 		return nil
 	}
-	if err := chmod(was.Mode().Perm()); err != nil {
+	// Who only looks goes by these bits, so that none stay that somebody gave it, or that a crash left.
+	if err := chmod(was.Mode().Perm() &^ 0o111); err != nil {
 		d.log.Debug("cannot give the lock file its mode again", "error", err)
 	}
 	return nil

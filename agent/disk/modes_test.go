@@ -78,30 +78,53 @@ func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
 	assert.Empty(t, got.Paths)
 }
 
-// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand.
+// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand, or that a crash left.
 func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 	root := seeded(t)
+	lock := filepath.Join(root, ownDir, lockFile)
 	for _, o := range []Options{
-		{},
 		{around: func(e effect, do func() error) error {
 			if e.op == "chmod" && e.path == ownDir+"/"+lockFile {
 				return os.ErrPermission
 			}
 			return do()
 		}},
+		{},
+		{},
 	} {
 		d := open(t, root, o)
 		apply(t, d, wantsExec("1"))
 		require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), 0o755))
+		for _, d := range []*Dir{d, open(t, root, Options{ReadOnly: true})} {
+			got, err := d.Drift(t.Context(), false)
+			require.NoError(t, err)
+			assert.Equal(t, []Drifted{{"projects/p/a", Chmodded}}, got.Paths)
+		}
+		require.NoError(t, d.Close())
+		require.NoError(t, os.Chmod(lock, 0o777))
+	}
+}
+
+// A share whose files all belong to somebody else, and are executable for all: chmod is refused, and says so.
+func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
+	root := seeded(t)
+	o := Options{around: func(e effect, do func() error) error {
+		if e.op == "chmod" {
+			return os.ErrPermission
+		}
+		if err := do(); err != nil || e.op != "create" {
+			return err
+		}
+		return os.Chmod(filepath.Join(root, e.path), 0o777)
+	}}
+	for range 2 {
+		d := open(t, root, o)
+		apply(t, d, wantsExec("1"))
 		got, err := d.Drift(t.Context(), false)
 		require.NoError(t, err)
-		assert.Equal(t, []Drifted{{"projects/p/a", Chmodded}}, got.Paths)
+		assert.Empty(t, got.Paths)
 		require.NoError(t, d.Close())
-		require.NoError(t, os.Chmod(filepath.Join(root, ownDir, lockFile), 0o777))
 	}
-	fi, err := os.Stat(filepath.Join(root, ownDir, lockFile))
-	require.NoError(t, err)
-	assert.Equal(t, os.FileMode(0o777), fi.Mode().Perm(), "it has its mode again")
 }
 
 // A sync that is taken back takes its new files along, whatever bits the volume or the gateway gave them.

@@ -26,12 +26,15 @@ func (p *planner) settleSpellings() error {
 			continue
 		}
 		k, ok := goes[fold(c.Path)]
-		if !ok || p.changes.List[k].Found != c.Found {
+		if !ok || p.changes.List[k].Found != c.Found || p.changes.List[k].FoundID != c.FoundID {
 			continue
 		}
 		old := &p.changes.List[k]
 		if c.Op == Keep && !old.Conflict { // it lies there as we wrote it
 			c.Op = Update
+		}
+		if !old.Conflict {
+			c.Conflict = false
 		}
 		old.Op, old.Conflict = Release, false
 	}

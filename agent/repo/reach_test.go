@@ -130,15 +130,22 @@ func TestNobodyWaitsForAnothersTurnLongerThanHeWantsTo(t *testing.T) {
 	missing := g.blobOf(commit, viewPath(1))
 	require.NoError(t, s.fetching.take(t.Context()))
 	require.NoError(t, s.looking.take(t.Context()))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	var ctx context.Context
+	var cancel func()
 	for name, do := range map[string]func() error{
 		"Fetch":      func() error { _, err := s.Fetch(ctx, r, commit, ""); return err },
 		"FetchTrees": func() error { _, err := s.FetchTrees(ctx, r, commit, ""); return err },
 		"FetchBlobs": func() error { _, err := s.FetchBlobs(ctx, []plan.ID{missing}); return err },
 		"Reaches":    func() error { _, err := s.Reaches(ctx, r, a, []string{"refs/heads/main"}, old); return err },
 	} {
+		ctx, cancel = context.WithCancel(t.Context())
+		cancel()
 		require.ErrorIs(t, do(), context.Canceled, name)
+		ctx, cancel = context.WithCancel(t.Context())
+		end := time.AfterFunc(10*time.Millisecond, cancel)
+		require.ErrorIs(t, do(), context.Canceled, "%s: while it waits", name)
+		end.Stop()
+		cancel()
 	}
 	s.fetching.give()
 	s.looking.give()

@@ -29,7 +29,7 @@ func (s *run) remind(ctx context.Context) {
 	case !s.Store.Has(s.t.Commit):
 		s.lost = of
 	case s.Store.Partial():
-		s.trees(ctx, of)
+		_ = s.trees(ctx, of)
 	}
 }
 
@@ -41,18 +41,21 @@ type lost struct {
 	name   string
 }
 
-// find fetches what is lost, once after each sync.
+// find fetches what is lost, at the first question of a look at drift: until it has come, each look asks once.
 func (e *Engine) find(ctx context.Context) {
 	if of := e.lost; of != nil {
-		e.lost = nil
-		e.trees(ctx, of)
+		if e.trees(ctx, of) == nil {
+			e.lost = nil
+		}
 	}
 }
 
-func (e *Engine) trees(ctx context.Context, of *lost) {
-	if _, err := e.Store.FetchTrees(ctx, of.remote, of.commit, of.name); err != nil {
+func (e *Engine) trees(ctx context.Context, of *lost) error {
+	_, err := e.Store.FetchTrees(ctx, of.remote, of.commit, of.name)
+	if err != nil {
 		e.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
 	}
+	return err
 }
 
 // differing fetches the blobs that git wants otherwise than at the last sync, or that lie on the disk in other words, all in

@@ -56,11 +56,12 @@ func (s *run) lastHeld() (held, error) {
 	return h, err
 }
 
-// deleted is a hash of the paths that a plan deletes.
+// deleted is a hash of the paths that a plan deletes, with those of ours that have gone meanwhile: by hand, or by the other node
+// of a pair that was faster.
 func deleted(changes *plan.Changes) string {
 	h := sha256.New()
 	for i := range changes.List {
-		if c := &changes.List[i]; c.Op == plan.Delete {
+		if c := &changes.List[i]; c.Op == plan.Delete || c.Op == plan.Release && c.Owned && c.Found.Kind == plan.Missing {
 			_, _ = fmt.Fprintf(h, "%q\n", c.Path) // a hash takes all
 		}
 	}

@@ -42,6 +42,17 @@ func TestAMassDeletionIsMadeWhenItIsAskedForAfterItWasHeld(t *testing.T) {
 	assert.NotEmpty(t, b.read("projects/keep/project.json"))
 }
 
+// What was told goes meanwhile: somebody removes a file by hand, or the other node of a pair is faster, and its deletions are
+// copied. That is the same deletion.
+func TestLeaveForAMassDeletionIsAlsoForWhatIsLeftOfIt(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.emptied()
+	require.NoError(t, os.Remove(filepath.Join(b.data, view)))
+	b.target.ForceID = "meant"
+	b.synced()
+	assert.NoFileExists(t, filepath.Join(b.data, "projects/line/project.json"))
+}
+
 // A commit is asked for again, months later, when more projects are there: nobody was told that those go, too.
 func TestLeaveForAMassDeletionIsNoneForAnotherPlanOfThatCommit(t *testing.T) {
 	b := newBench(t, simulator.Options{})

@@ -168,7 +168,10 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	if err != nil {
 		return disk.Drift{}, err
 	}
-	e.asked = func() { e.find(ctx) }
+	e.asked = func() {
+		e.asked = nil // once a look
+		e.find(ctx)
+	}
 	defer func() { e.asked = nil }()
 	return dir.Drift(ctx, full)
 }
@@ -338,6 +341,7 @@ func (s *run) settled() bool {
 
 // files brings the commit's files to the disk.
 func (s *run) files(ctx context.Context) error {
+	s.lost = nil
 	changes, err := s.plan(ctx)
 	if err != nil {
 		return err

@@ -151,9 +151,6 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 		o.Log.Info("certificate", "did", k.did, "ends", k.serve.Leaf.NotAfter.UTC())
 	}
 	if err := o.publish(ctx, configuration, k.data[keyBundle]); err != nil {
-		if c := o.serving.Load(); c != nil && !k.trusts(c) {
-			o.trusted.Store(false) // somebody else has written it, and this replica may not any more
-		}
 		return false, err
 	}
 	if before := o.serving.Swap(k.serve); o.Ends != nil && (before == nil || !before.Leaf.Equal(k.serve.Leaf)) {

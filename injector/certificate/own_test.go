@@ -270,17 +270,23 @@ func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
 		var refuses atomic.Bool
-		client.PrependReactor("patch", "mutatingwebhookconfigurations", func(k8stesting.Action) (bool, runtime.Object, error) {
+		// As it is when the rights on it go to who keeps the certificate from now on.
+		no := func(k8stesting.Action) (bool, runtime.Object, error) {
 			return refuses.Load(), nil, errors.New("forbidden")
-		})
-		o := newOwn(client, time.Minute, time.Hour)
+		}
+		client.PrependReactor("patch", "mutatingwebhookconfigurations", no)
+		client.PrependReactor("get", "secrets", no)
+		own := newOwn(client, time.Minute, time.Hour)
+		often := own.Config
+		often.Every = 5 * time.Second
+		o := certificate.NewTrusted(own, often)
 		go func() { _ = o.Run(t.Context()) }()
-		ready := func() bool {
-			time.Sleep(2 * time.Minute)
+		ready := func(within time.Duration) bool {
+			time.Sleep(within)
 			synctest.Wait()
 			return o.Ready()
 		}
-		require.True(t, ready())
+		require.True(t, ready(10*time.Second))
 		_, theirs := authority(t, "cert-manager")
 		refuses.Store(true)
 		c := configuration()
@@ -289,9 +295,9 @@ func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T
 		}
 		_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), c, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		assert.False(t, ready(), "the API server does not trust it")
+		assert.False(t, ready(10*time.Second), "the API server does not trust it")
 		refuses.Store(false)
-		assert.True(t, ready())
+		assert.True(t, ready(2*time.Minute), "it has put it back")
 	})
 }
 

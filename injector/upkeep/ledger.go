@@ -49,7 +49,7 @@ type eviction struct {
 	By string `json:"by"`
 	// Deployment is the name of the one that the owner belongs to, "" where it belongs to none.
 	Deployment string `json:"deployment,omitempty"`
-	// Newest is when the youngest pod of the owner was made: its successors are younger.
+	// Newest is when the youngest pod of the owner, or of its Deployment, was made: its successors are younger.
 	Newest metav1.Time `json:"newest"`
 	At     metav1.Time `json:"at"`
 	// Came says that the pod had a successor, which did not come up.

@@ -130,7 +130,7 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	case t.wait != "":
 		return decided{}, false, nil // what it waits for is seen
 	}
-	newest := there.newest(owner.UID)
+	newest := there.newest(owner.UID, deployment(p))
 	if now.Sub(newest.Time) < quiet || !u.Answering() || !u.limiter.TryAccept() {
 		return decided{}, true, nil
 	}
@@ -184,10 +184,11 @@ func makesAgain(owner *metav1.OwnerReference) bool {
 	}
 }
 
-// newest is when the youngest pod of an owner was made.
-func (t podsThere) newest(owner types.UID) (at metav1.Time) {
+// newest is when the youngest pod of an owner was made, or of the Deployment that it belongs to.
+func (t podsThere) newest(owner types.UID, of string) (at metav1.Time) {
 	for _, p := range slices.Concat(t.live, t.ending) {
-		if c := metav1.GetControllerOfNoCopy(p); c != nil && c.UID == owner && p.CreationTimestamp.After(at.Time) {
+		c := metav1.GetControllerOfNoCopy(p)
+		if c != nil && (c.UID == owner || of != "" && deployment(p) == of) && p.CreationTimestamp.After(at.Time) {
 			at = p.CreationTimestamp
 		}
 	}

@@ -77,6 +77,23 @@ func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
 	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
 }
 
+// A Deployment that is rolled while its GatewaySync is made has a pod of each ReplicaSet: the younger one was there before.
+func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
+	now := noon.Add(time.Minute)
+	u, _ := evicting(t, &now, func(bool, string) error { return nil })
+	old := ownedPod("gw-1-a", "gw", "ReplicaSet", false, 0, ofDeployment("gw", "1"))
+	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
+	gs := syncOf()
+	gs.UID = "line"
+	_, _, err := u.repair(t.Context(), gs, old, podsThere{live: []*corev1.Pod{old, next}}, map[string]turn{})
+	require.NoError(t, err)
+	e, ok := u.ledger.of("line")
+	require.True(t, ok)
+	got, over := e.turn(podsThere{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
+	assert.False(t, over)
+	assert.False(t, got.stuck, got.wait)
+}
+
 // A StatefulSet that is scaled to 0 while a successor cannot come up has no gateways: nobody waits for the evicted one.
 func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now := noon.Add(time.Minute)

@@ -196,12 +196,12 @@ func agentStatus(p *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// exists reports whether there is a pod with the name of one that was evicted, whatever it asks for.
+// exists reports whether there is a pod with the name of one that was evicted, whatever it asks for, and that is to stay.
 func (u *Upkeep) exists(namespace string, e eviction) bool {
 	for _, w := range u.pods {
 		if obj, ok, err := w.informer.GetIndexer().GetByKey(namespace + "/" + e.Pod); ok && err == nil {
 			p, ok := obj.(*corev1.Pod)
-			return ok && p.UID != e.UID
+			return ok && p.UID != e.UID && p.DeletionTimestamp == nil
 		}
 	}
 	return false

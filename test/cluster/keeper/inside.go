@@ -108,7 +108,7 @@ func (k *cluster) startNodes(ctx context.Context, lap func(string)) error {
 	}
 	var names, kubelets []string
 	for i, n := range k.nodes {
-		if err := n.StartKubelet(k.plane, k.Bin); err != nil {
+		if err := n.StartKubelet(ctx, k.plane, k.Bin); err != nil {
 			return err
 		}
 		names, kubelets = append(names, "node/"+node.Name(i+1)), append(kubelets, n.Kubelet())

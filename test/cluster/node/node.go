@@ -8,6 +8,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,8 +103,26 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 	return quiet(ctx, "ctr", append([]string{"-a", n.socket()}, args...)...)
 }
 
-// StartKubelet starts the node's kubelet, which makes the node known to the API server.
-func (n *Node) StartKubelet(plane *control.Plane, bin string) error {
+// devicePlugins is a socket that each kubelet makes, at a path that none can be told to change.
+const devicePlugins = "/var/lib/kubelet/device-plugins/kubelet.sock"
+
+// StartKubelet starts the node's kubelet, which makes the node known to the API server, and waits until it is beyond the one
+// thing that the kubelets of a machine share: a kubelet removes the socket of the one before and makes its own, and ends where
+// another one has done so in between.
+func (n *Node) StartKubelet(ctx context.Context, plane *control.Plane, bin string) error {
+	if err := os.Remove(devicePlugins); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := n.startKubelet(plane, bin); err != nil {
+		return err
+	}
+	return n.programs.Wait(ctx, n.Kubelet()+" to listen", func(context.Context) error {
+		_, err := os.Stat(devicePlugins)
+		return err
+	}, n.Kubelet())
+}
+
+func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 	name := Name(n.number)
 	subject := pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}}
 	login, err := plane.Login("kubelet-"+name, subject)

@@ -28,7 +28,7 @@ import (
 // mount is a directory with a certificate, and a webhook configuration that somebody else keeps.
 type mount struct {
 	*testing.T
-	served *certificate.Mounted
+	served *certificate.Trusted
 	client *fake.Clientset
 	dir    string
 	said   program.Log
@@ -38,7 +38,7 @@ func newMount(t *testing.T) *mount {
 	t.Helper()
 	m := &mount{T: t, client: fake.NewClientset(), dir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(&m.said, nil))
-	m.served = certificate.NewMounted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
+	m.served = certificate.NewTrusted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
 		Client: m.client, Configuration: "stoker-injector", Every: 5 * time.Second, Log: log, Now: time.Now,
 	})
 	return m

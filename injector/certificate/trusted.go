@@ -14,35 +14,42 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/internal/keypair"
 	"stoker.io/stoker/internal/pace"
 )
 
 // lookWithin bounds one question about the webhook configuration.
 const lookWithin = 10 * time.Second
 
-// Mounted serves a certificate that somebody else puts into a directory. Who does that also tells the API server whom to trust,
-// and is not done with both at once: cert-manager changes the webhook configuration in a second, and the kubelet brings the
-// certificate a minute later. In between the API server calls nobody.
-type Mounted struct {
-	*keypair.Mounted
+// Source is where a certificate comes from.
+type Source interface {
+	Run(ctx context.Context) error
+	Ready() bool
+	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+}
+
+// Trusted serves a certificate, and knows whether the API server trusts it. Who puts one into a directory also tells the API
+// server whom to trust, and is not done with both at once: cert-manager changes the webhook configuration in a second, and the
+// kubelet brings the certificate a minute later. In between the API server calls nobody. So it is with the certificate that
+// replicas keep themselves where an upgrade hands that over to cert-manager: they may not put theirs back.
+type Trusted struct {
+	Source
 	Config
 	trusted atomic.Bool
 	said    string
 }
 
-// NewMounted makes a Mounted. Of c it takes who has to trust the certificate, how often is looked, and by which clock.
-func NewMounted(pair *keypair.Mounted, c Config) *Mounted { return &Mounted{Mounted: pair, Config: c} }
+// NewTrusted makes a Trusted. Of c it takes who has to trust the certificate, how often is looked, and by which clock.
+func NewTrusted(from Source, c Config) *Trusted { return &Trusted{Source: from, Config: c} }
 
 // Ready reports whether a certificate is served that every entry of the webhook configuration trusts. While the API server does
 // not say, what it said last counts.
-func (m *Mounted) Ready() bool { return m.Mounted.Ready() && m.trusted.Load() }
+func (m *Trusted) Ready() bool { return m.Source.Ready() && m.trusted.Load() }
 
-// Run reads the certificate, and looks at the webhook configuration, until ctx ends.
-func (m *Mounted) Run(ctx context.Context) error {
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	reading.Go(func() { _ = m.Mounted.Run(ctx) }) // it always returns nil
+// Run looks after the certificate, and at the webhook configuration, until ctx ends.
+func (m *Trusted) Run(ctx context.Context) error {
+	var source sync.WaitGroup
+	defer source.Wait()
+	source.Go(func() { _ = m.Source.Run(ctx) }) // it always returns nil
 	for {
 		m.look(ctx)
 		pause := m.Every
@@ -55,10 +62,10 @@ func (m *Mounted) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Mounted) look(ctx context.Context) {
+func (m *Trusted) look(ctx context.Context) {
 	pair, err := m.GetCertificate(nil)
 	if err != nil {
-		return // who reads it says so
+		return // who brings it says so
 	}
 	asked, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -87,7 +94,7 @@ func (m *Mounted) look(ctx context.Context) {
 }
 
 // say logs what is wrong once. Errors tell the time, so that they are not compared.
-func (m *Mounted) say(what string, err error) {
+func (m *Trusted) say(what string, err error) {
 	if what == m.said {
 		return
 	}
