@@ -23,13 +23,14 @@ export GORACE ?= atexit_sleep_ms=50
 # Most packages wait for something real, so that there may be more of them at a time than processors. The longest come
 # first. Those that need processors and a disk alone come later: continuous integration runs pods beside them. What only a
 # test needs and is heavy lives in modules of its own.
+WAITING := -p $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/charts test/crd test/argocd test/argocd/v3
 FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
 ALONE   := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
-RACED   = CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) $(ATATIME) -timeout 20m
+RACED   = CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) -timeout 20m
 
-.PHONY: help build demo test test-first test-rest e2e lint fuzz bench generate
+.PHONY: help build demo test test-first test-rest test-plain test-modules e2e lint fuzz bench generate
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,11 +48,16 @@ test-first:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	go vet ./...
 	@go run ./test/cluster build >/dev/null
-	$(RACED) $(FIRST) $$(comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort))
+	$(RACED) $(WAITING) $(FIRST) $$(comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort))
 
 test-rest:
-	$(RACED) $(ALONE)
+	$(RACED) $(ATATIME) $(ALONE)
+	@$(MAKE) --no-print-directory --output-sync -j2 test-plain test-modules
+
+test-plain:
 	$(if $(PLAIN),go test $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))' $(sort $(addprefix ./,$(dir $(PLAIN)))))
+
+test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off go test -count=1 -timeout 20m ./...); done
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
