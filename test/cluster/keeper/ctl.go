@@ -43,7 +43,7 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	does("kill", plain(k.programs.Kill))
 	does("pause", plain(k.programs.Pause))
 	does("resume", plain(k.programs.Resume))
-	does("start", func(ctx context.Context, of string) (any, error) { return nil, k.plane.Again(ctx, of) })
+	does("start", func(ctx context.Context, of string) (any, error) { return nil, k.again(ctx, of) })
 	does("config", func(context.Context, string) (any, error) { return Running{k.plane.Kubeconfig(), k.Bin}, nil })
 	does("states", func(context.Context, string) (any, error) { return k.programs.States(), nil })
 	does("tail", func(_ context.Context, of string) (any, error) { return k.programs.Tail(of), nil })
@@ -66,6 +66,16 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	return nil
+}
+
+// again starts a program that has ended and returns when it serves again.
+func (k *cluster) again(ctx context.Context, name string) error {
+	for _, n := range k.nodes {
+		if mine, err := n.Again(ctx, name); mine || err != nil {
+			return err
+		}
+	}
+	return k.plane.Again(ctx, name)
 }
 
 // Running says how a running cluster is reached.

@@ -179,12 +179,16 @@ spec:
 		return err == nil && p.Status.Phase == corev1.PodRunning
 	}
 	eventually(t, c, namespace, running)
-	for _, name := range []string{"kubelet-n2", "containerd-n2", kubetest.APIServer, kubetest.Etcd} {
+	killed := []string{"kubelet-n2", "containerd-n2", kubetest.APIServer, kubetest.Etcd}
+	for _, name := range killed {
 		c.Kill(t, name)
 		assert.Zero(t, c.PID(t, name))
 		c.Start(t, name)
 	}
 	eventually(t, c, namespace, running)
+	for _, name := range killed {
+		require.NotZero(t, c.PID(t, name), "%s ended by itself: %s", name, c.Log(t, name))
+	}
 	assert.Equal(t, "again", run(t, c, namespace, "later", "echo again"))
 	p, err := pods.Get(t.Context(), "steady", metav1.GetOptions{})
 	require.NoError(t, err)

@@ -79,9 +79,7 @@ func (n *Node) StartContainerd(ctx context.Context, images []string) error {
 	if err := n.programs.Start(process.Program{Name: n.Containerd(), Path: containerd, Args: []string{"-c", config}}); err != nil {
 		return err
 	}
-	ready, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := n.programs.Wait(ready, n.Containerd(), func(ctx context.Context) error { return n.ctr(ctx, "version") }, n.Containerd()); err != nil {
+	if err := n.containerdReady(ctx); err != nil {
 		return err
 	}
 	for _, image := range images {
@@ -90,6 +88,15 @@ func (n *Node) StartContainerd(ctx context.Context, images []string) error {
 		}
 	}
 	return nil
+}
+
+// servesWithin bounds the time from the start of a program of the node until it serves.
+const servesWithin = time.Minute
+
+func (n *Node) containerdReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, servesWithin)
+	defer cancel()
+	return n.programs.Wait(ctx, n.Containerd(), func(ctx context.Context) error { return n.ctr(ctx, "version") }, n.Containerd())
 }
 
 // Import imports an image from an archive.
@@ -106,20 +113,44 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 // devicePlugins is a socket that each kubelet makes, at a path that none can be told to change.
 const devicePlugins = "/var/lib/kubelet/device-plugins/kubelet.sock"
 
-// StartKubelet starts the node's kubelet, which makes the node known to the API server, and waits until it is beyond the one
-// thing that the kubelets of a machine share: a kubelet removes the socket of the one before and makes its own, and ends where
-// another one has done so in between.
+// StartKubelet starts the node's kubelet, which makes the node known to the API server, and waits until it no longer minds what
+// happens to others.
 func (n *Node) StartKubelet(ctx context.Context, plane *control.Plane, bin string) error {
+	return n.kubeletReady(ctx, func() error { return n.startKubelet(plane, bin) })
+}
+
+// kubeletReady returns when the kubelet that start starts has made its socket. Until then it ends where its containerd does
+// not answer, or where another kubelet of the machine starts: each removes the socket of the one before and makes its own, and
+// ends where another one has done so in between.
+func (n *Node) kubeletReady(ctx context.Context, start func() error) error {
 	if err := os.Remove(devicePlugins); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := n.startKubelet(plane, bin); err != nil {
+	if err := start(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, servesWithin)
+	defer cancel()
 	return n.programs.Wait(ctx, n.Kubelet()+" to listen", func(context.Context) error {
 		_, err := os.Stat(devicePlugins)
 		return err
 	}, n.Kubelet())
+}
+
+// Again starts a program of the node that has ended and returns when it serves again. It says false where the name is none of
+// the node's programs.
+func (n *Node) Again(ctx context.Context, name string) (mine bool, err error) {
+	start := func() error { return n.programs.Again(name) }
+	switch name {
+	case n.Containerd():
+		if err := start(); err != nil {
+			return true, err
+		}
+		return true, n.containerdReady(ctx)
+	case n.Kubelet():
+		return true, n.kubeletReady(ctx, start)
+	}
+	return false, nil
 }
 
 func (n *Node) startKubelet(plane *control.Plane, bin string) error {
