@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/program"
 )
 
 // reader types the commands of documents, from a folder that has what the project's has.
@@ -38,7 +39,7 @@ func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
 	// Images are built and pushed by whoever has docker and a registry. Here docker notes what it is told.
 	docker := filepath.Join(t.TempDir(), "docker")
-	require.NoError(t, os.WriteFile(docker, []byte("#!/bin/sh\necho \"$@\" >> "+r.images+"\n"), 0o700))
+	program.Script(t, docker, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
 	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "docker": docker},
 		"KUBECONFIG="+c.Kubeconfig())
 	return r

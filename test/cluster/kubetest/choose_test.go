@@ -13,12 +13,13 @@ import (
 
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/keeper"
+	"stoker.io/stoker/test/program"
 )
 
 // script puts a program into a directory of the PATH.
 func script(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700))
+	program.Script(t, path, "#!/bin/sh\n"+text)
 	return path
 }
 
