@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,9 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/pace"
 )
 
@@ -77,12 +74,6 @@ type term struct {
 
 	// peers are the pods that were there when the spec came to name a credential that this one lacks.
 	peers map[types.UID]bool
-}
-
-// resolved is a commit and what it was resolved from.
-type resolved struct {
-	git, ref, name, commit string
-	requestedAt            string
 }
 
 func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
@@ -196,120 +187,6 @@ func (t *term) view() (*v1alpha1.GatewaySync, error) {
 	}
 	t.written, t.replaced = nil, nil
 	return gs, nil
-}
-
-// resolve says what is known of the desired ref, and looks at git where that is due. The question is zero where git need
-// not be asked.
-func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (Ref, question) {
-	if invalid != nil && gs.Spec.Git.Repo == "" {
-		return Ref{Looked: true, Answered: t.answered}, question{}
-	}
-	if !t.known {
-		t.request, t.known = gs.Status.Request.DeepCopy(), true
-		t.answered = t.target().RequestedAt
-		if s := gs.Status.Target; s != nil && s.RequestedAt != "" {
-			t.answered = s.RequestedAt
-		}
-	}
-	seen := *gs
-	seen.Status.Request = t.request
-	a := gs.Annotations
-	q := question{git: gitOf(gs), request: strings.Join([]string{a[v1alpha1.AnnotationRequestedRef], a[v1alpha1.AnnotationRequestedOver],
-		a[v1alpha1.AnnotationRequestedUnless]}, "\n")}
-	specCommit := ""
-	if t.last.of.same(q) {
-		specCommit = t.last.specCommit
-	}
-	want, err := v1alpha1.DesiredRef(&seen, specCommit)
-	if err != nil {
-		return Ref{Err: err, Looked: true, Answered: t.answered}, question{}
-	}
-	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
-	t.request = nil
-	if want.Over != "" || want.Lapsed != "" {
-		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
-	}
-	seen.Status.Request = t.request
-
-	parsed, err := repo.ParseRef(want.Ref)
-	if err != nil {
-		return Ref{Desired: want, Err: err, Looked: true, Answered: want.RequestedAt}, question{}
-	}
-	commit, fixed := parsed.Commit()
-	if fixed && !want.Override {
-		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
-		t.answered = want.RequestedAt
-		return Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
-	}
-	t.inherit(gs, q, want)
-	if err := t.eligible(gs); err != nil {
-		return Ref{Desired: want, Err: err, Looked: true, Answered: t.answered}, question{}
-	}
-	now := t.now()
-	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
-	t.turns.follow(interval(gs), polled, now)
-	if at := t.turns.next(q, now); !at.IsZero() && !now.Before(at) {
-		t.turns.begin(q, now)
-		t.looking.Go(func() { t.looks <- t.look(ctx, &seen, q) })
-	}
-	ref := Ref{Desired: want, Answered: t.answered, Asking: t.turns.running}
-	if t.last.of.same(q) && t.last.of != (question{}) {
-		ref.Looked, ref.Err = true, t.last.err
-		ref.HostKey = t.last.err == nil && overSSH(gs.Spec.Git.Repo)
-	}
-	return ref, q
-}
-
-// inherit takes the commit of an earlier lead, where it was resolved from what is wanted now.
-func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desired) {
-	if t.resolved.git == q.git && t.resolved.ref == want.Ref {
-		return
-	}
-	if is := t.target(); is.Generation == gs.Generation && is.Ref == want.Ref && is.Commit != "" {
-		t.resolved = resolved{git: q.git, ref: is.Ref, name: is.RefName, commit: is.Commit, requestedAt: is.RequestedAt}
-	}
-}
-
-// interval is how often git is asked. A wrong one is reported with the spec; until it is mended, the default counts.
-func interval(gs *v1alpha1.GatewaySync) time.Duration {
-	d, err := gs.Spec.Polling.Period()
-	if err != nil {
-		return v1alpha1.DefaultPollingInterval
-	}
-	return d
-}
-
-// took takes what a look brought.
-func (t *term) took(f found) {
-	gs, err := t.view()
-	if errors.Is(err, errGone) {
-		return
-	}
-	reason := v1alpha1.ReasonRefResolved
-	var away time.Duration
-	if f.err != nil {
-		reason = failure.Reason(f.err, v1alpha1.ReasonGitUnreachable)
-		away, _ = repo.RetryAfter(f.err)
-	}
-	t.metrics.Resolved(string(reason), f.took)
-	before := t.last
-	t.last = f
-	if f.err == nil {
-		t.resolved = resolved{git: f.of.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.of.requestedAt}
-	}
-	if f.of.requestedAt != "" {
-		t.answered = f.of.requestedAt
-	}
-	switch {
-	case f.err != nil && (before.err == nil || failure.Reason(before.err, v1alpha1.ReasonGitUnreachable) != reason):
-		t.log.Warn("the desired ref is not resolved; the gateways stay as they are", "reason", reason, "error", f.err)
-	case f.err == nil && (before.err != nil || before.commit != f.commit || before.desired != f.desired):
-		t.log.Info("resolved", "ref", f.desired, "commit", f.commit, "duration", f.took.Round(time.Millisecond).String())
-	}
-	ref, err := repo.ParseRef(f.desired)
-	_, fixed := ref.Commit()
-	polled := gs.Spec.Polling.IsEnabled() && (err != nil || !fixed || f.specCommit != "")
-	t.turns.end(reason, away, interval(gs), polled, t.now())
 }
 
 // publish tells the agents what is wanted, where that changed.
