@@ -62,7 +62,7 @@ test-modules:
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
 	go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest
-	STOKER_E2E=1 go test -count=1 -parallel 20 -timeout 25m -v ./test/e2e
+	STOKER_E2E=1 go test -count=1 -parallel 20 -timeout 50m -v ./test/e2e
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...

@@ -69,11 +69,10 @@ func (d *deployment) buttons() {
 	d.synced(d.head(), 2)
 
 	d.press("force-sync")
-	asked := d.get()
-	require.NotEmpty(d.t, asked.Annotations[v1alpha1.AnnotationForceSync])
+	require.NotEmpty(d.t, d.get().Annotations[v1alpha1.AnnotationForceSync])
 	d.eventually(d.t, "the forced sync was dealt with", func() string {
-		gs := d.get()
-		if gs.Status.LastHandledRequest != asked.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
+		gs := d.get() // a sender may have asked for something since
+		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
 			return describe(gs)
 		}
 		return ""

@@ -43,7 +43,7 @@ func selfHealLeavesRequestsAlone(t *testing.T, w *world) {
 	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain", webhook)
 	d.subscribe()
 	d.begins(d.repo.Head())
-	d.run(p.head())
+	d.toldOf(p.head())
 	d.buttons()
 
 	tags := []string{"v1", "v2"}
@@ -74,7 +74,7 @@ func selfHealLeavesRequestsAlone(t *testing.T, w *world) {
 
 	p.repo.Tag("v3", p.push("v3"))
 	d.ends(d.deployed("v3", webhook, noted("changed"), ref("v3")), "Succeeded")
-	d.run(p.head())
+	d.toldOf(p.head())
 	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec counts, and nobody had to clear anything")
 }
 
@@ -159,7 +159,15 @@ func (d *deployment) isAt(tag string) {
 		}
 		return describe(gs)
 	})
-	d.run(commit)
+	d.both(commit)
+}
+
+// toldOf waits until the receiver was told of the last sync, which makes the lead look at git once more, and the gateways run a
+// commit after that.
+func (d *deployment) toldOf(commit string) {
+	d.t.Helper()
+	d.notified()
+	d.synced(commit, 2)
 }
 
 // operations are the times at which syncs of the Application began.

@@ -67,6 +67,13 @@ func (d *deployment) run(commit string) {
 	d.t.Helper()
 	gs := d.get()
 	assert.Equal(d.t, "2/2", gs.Status.GatewaysReady, describe(gs))
+	d.both(commit)
+}
+
+// both checks that both gateways have loaded a commit now, whatever the status says: it takes them for behind from each word
+// of a sender until they have answered it.
+func (d *deployment) both(commit string) {
+	d.t.Helper()
 	pods := d.pods()
 	require.Len(d.t, pods, 2)
 	for _, pod := range pods {

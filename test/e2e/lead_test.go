@@ -28,7 +28,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 	p.gateways()
 	p.synced(p.head(), 3)
 	for _, pod := range p.pods() {
-		p.tell(pod.Name, "/scan-faults", `{"kind":"projects","delay":"3s"}`)
+		p.tell(pod.Name, "/scan-faults", `{"kind":"projects","delay":"20s"}`) // a report of the sync comes after a second or more
 	}
 	before := p.target()
 	lead, _, _ := strings.Cut(before.Spec.Lead.Holder, "_")
@@ -67,6 +67,9 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 		}
 		return ""
 	})
+	for _, pod := range p.pods() {
+		p.tell(pod.Name, "/scan-faults", `{"kind":"projects"}`)
+	}
 	p.synced(p.push("third"), 3)
 	assert.Equal(t, 1, p.restarts(), "of the agent that was killed, and of nothing else")
 }
@@ -81,9 +84,17 @@ func (p *plant) target() *v1alpha1.SyncTarget {
 // tell posts to the simulator in a pod.
 func (p *plant) tell(pod, path, body string) {
 	p.t.Helper()
+	require.NoError(p.t, p.told(pod, path, body))
+}
+
+// told is tell for a goroutine, which cannot end the test.
+func (p *plant) told(pod, path, body string) error {
 	err := p.client.CoreV1().RESTClient().Post().Namespace(p.namespace).Resource("pods").SubResource("proxy").
 		Name("http:" + pod + ":9088").Suffix(path).Body([]byte(body)).Do(p.ctx).Error()
-	require.NoError(p.t, err, "%s: %s", pod, path)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", pod, path, err)
+	}
+	return nil
 }
 
 // killAgent ends the agent of a pod by SIGKILL, so that it can say good-bye to nobody. Where the nodes are not on this

@@ -65,7 +65,10 @@ func (p *plant) link(t *testing.T) (cut func()) {
 				return
 			} else if changed {
 				for _, kind := range []string{"config", "projects"} {
-					p.tell("line-1", "/scan/"+kind, "")
+					if err := p.told("line-1", "/scan/"+kind, ""); err != nil {
+						t.Errorf("the link between the two: %v", err)
+						return
+					}
 				}
 			}
 			select {

@@ -25,6 +25,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -414,8 +415,26 @@ func (p *plant) checkLogs() {
 	p.keepLogs(p.everyPod()...)
 	// Neither is a secret in what everybody may read who may look at a GatewaySync.
 	p.logs.WriteString(p.kubectl(p.t, "get", "gatewaysyncs.stoker.io,synctargets.stoker.io,syncreports.stoker.io,pods,events", "--namespace", p.namespace, "-o", "yaml"))
-	p.checkSaid(p.t, p.logs.String())
+	p.checkSaid(p.t, p.logs.String(), p.unbound()...)
 	assert.False(p.t, p.password != p.world.password && strings.Contains(p.logs.String(), p.password), "the wrong password is told")
+}
+
+// unbound is the time before the injector had given the plant's agents their rights: it does so when it sees their pods.
+func (p *plant) unbound() []spell {
+	p.t.Helper()
+	binding, err := p.client.RbacV1().RoleBindings(p.namespace).Get(p.ctx, "stoker-agent", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(p.t, err)
+	until := binding.CreationTimestamp.Time
+	for _, f := range binding.ManagedFields { // another ServiceAccount came later
+		if f.Time != nil && f.Time.After(until) {
+			until = f.Time.Time
+		}
+	}
+	// Times are in whole seconds, and the API server hears of a binding a moment after it was stored.
+	return []spell{{until: until.Add(3 * time.Second)}}
 }
 
 // missingFrom says what a text lacks; "" for nothing.

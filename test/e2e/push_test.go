@@ -20,6 +20,7 @@ func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p.gatewaySync()
 	p.gateways()
 	gs := p.synced(p.head(), 3)
+	p.ready(3) // the agents may know that their gateways run before the kubelet does
 	for _, pod := range p.pods() {
 		p.gated(&pod)
 		assert.Equal(t, "at the start: plant-library site-a", p.atTheStart(pod.Name), "the first sync comes before the gateway's first start")
@@ -45,6 +46,7 @@ func anUnseededGatewayIsSynced(t *testing.T, w *world) {
 		spec.Containers[0].Args = []string{"--seed"}
 	})
 	p.synced(p.head(), 1)
+	p.ready(1)
 	assert.Equal(t, "at the start:", p.atTheStart("line-0"), "Ignition seeds an empty volume only")
 	p.synced(p.push("second"), 1)
 }

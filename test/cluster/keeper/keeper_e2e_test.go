@@ -3,6 +3,7 @@
 package keeper_test
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -56,6 +57,9 @@ func machine(t *testing.T) []string {
 	require.NoError(t, err)
 	add("table", strings.Split(string(tables), "\n")...)
 	require.NoError(t, filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // one of somebody else, who has ended since its folder was read
+		}
 		if err == nil && d.IsDir() {
 			add("cgroup", path)
 		}
