@@ -212,6 +212,7 @@ func (d *Dir) Close() error {
 	d.cur.reset()
 	var errs []error
 	if d.lock != nil {
+		unlock(d.lock)
 		errs = append(errs, d.lock.Close())
 		d.lock = nil
 	}

@@ -59,6 +59,17 @@ func TestTheLockOfALocalVolumeIsNotOpenForWriting(t *testing.T) {
 	assert.Equal(t, unix.O_RDONLY, access(t, d.lock))
 }
 
+// A program that is started has all files of its parent until it runs.
+func TestTheLockEndsWithItsDirectoryThoughAChildStillHasItsFile(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	child, err := unix.FcntlInt(d.lock.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, unix.Close(child)) }()
+	require.NoError(t, d.Close())
+	open(t, root, Options{})
+}
+
 func openFiles(t testing.TB) (names []string) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
