@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,8 +68,8 @@ func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMor
 	first := w.commit("one")
 	w.gatewaySync(p)
 	w.lead(at(first))
-	var later atomic.Int64
-	a := p.start(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) } })
+	var clock ahead
+	a := p.start(clock.set)
 	p.synced(first, "one")
 
 	a.traffic.deny("GET gatewaysyncs")
@@ -80,8 +79,7 @@ func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMor
 	const logged = "there is something to read in the GatewaySync"
 	eventually(t, "it is logged", func() bool { return strings.Contains(a.log.String(), logged) })
 	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "it may be but a moment")
-	later.Store(int64(moment))
-	a.follower.wake()
+	clock.put(a, moment)
 	s := p.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is forbidden") })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressing, s.Reason)
@@ -91,8 +89,7 @@ func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMor
 	assert.Equal(t, http.StatusServiceUnavailable, code, said)
 
 	a.traffic.deny("")
-	later.Add(int64(2 * maxGet))
-	a.follower.wake()
+	clock.put(a, moment+2*maxGet)
 	p.synced(second, "two")
 	assert.Equal(t, 1, strings.Count(a.log.String(), logged))
 }

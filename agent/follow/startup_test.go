@@ -60,6 +60,19 @@ func (a *agent) staysClosed(until string, is func() bool) string {
 	return why
 }
 
+// ahead is a clock that a test puts forward.
+type ahead struct{ by atomic.Int64 }
+
+func (c *ahead) set(config *Config) {
+	config.Now = func() time.Time { return time.Now().Add(time.Duration(c.by.Load())) }
+}
+
+// put puts the clock of a running agent forward.
+func (c *ahead) put(a *agent, by time.Duration) {
+	c.by.Store(int64(by))
+	a.follower.wake()
+}
+
 func deadline(d string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = d }
 }
@@ -175,7 +188,7 @@ func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
-	w.gatewaySync(p, deadline("6s"), func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait })
+	w.gatewaySync(p, deadline("1h"), func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait })
 	w.lead(at(first))
 	p.start().opens()
 	p.agent.end()
@@ -188,9 +201,11 @@ func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver
 	p.agent.end()
 
 	p.recreate()
-	a := p.start(nobody(t))
+	var clock ahead
+	a := p.start(nobody(t), clock.set)
 	a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
-	assert.Contains(t, a.opens(), "waited for 6s")
+	clock.put(a, time.Hour)
+	assert.Contains(t, a.opens(), "waited for 1h")
 }
 
 func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUntilTheDeadline(t *testing.T) {
@@ -210,11 +225,12 @@ func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUnti
 
 	r := w.stopped("line-2")
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
-	gs := w.edit(deadline("8s"))
-	w.lead(generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
-	a := r.start()
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	var clock ahead
+	a := r.start(clock.set)
 	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
-	assert.Contains(t, a.opens(), "waited for 8s")
+	clock.put(a, time.Hour)
+	assert.Contains(t, a.opens(), "waited for 1h")
 	w.git.Heal()
 	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
 }
@@ -226,14 +242,11 @@ func TestAnAgentWithoutRightsLetsTheGatewayStartWhereNobodyBindsThem(t *testing.
 	config.Impersonate.UserName = "system:serviceaccount:" + w.ns + ":nobody"
 	clients, err := kube.ConnectTo(config, "stoker-agent/test")
 	require.NoError(t, err)
-	var later atomic.Int64
-	a := p.start(func(c *Config) {
-		c.API, c.Now = clients.Dynamic, func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	})
+	var clock ahead
+	a := p.start(clock.set, func(c *Config) { c.API = clients.Dynamic })
 	why := a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
 	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
-	later.Store(int64(bindWithin))
-	a.follower.wake()
+	clock.put(a, bindWithin)
 	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
 }
 
@@ -241,12 +254,22 @@ func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
-	w.gatewaySync(p, deadline("4s"))
+	w.gatewaySync(p, deadline("1h"))
 	w.git.Inject(gitserver.Stall(0).Times(1))
 	w.lead(at(first))
-	a := p.start()
-	assert.Contains(t, a.opens(), "waited for 4s")
-	assert.Empty(t, p.title())
+	var clock ahead
+	a := p.start(clock.set)
+	a.staysClosed("git is asked", func() bool { return w.git.InFlight() > 0 })
+	clock.put(a, time.Hour)
+	var title, why string
+	// The title is read first: once the gateway was let start, the files are fetched and written like any others.
+	eventually(t, "/startupz opens", func() (open bool) {
+		title = p.title()
+		open, why = a.startup()
+		return open
+	}, func() string { return why })
+	assert.Contains(t, why, "waited for 1h")
+	assert.Empty(t, title)
 	w.git.Heal()
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	s := p.synced(first, "one")

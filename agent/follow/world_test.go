@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"io"
 	"log/slog"
 	"net/http"
@@ -255,6 +256,9 @@ func (p *pod) mount(name, key, value string) {
 	p.write(filepath.Join("secrets", name, version, key), value)
 	require.NoError(p.w.t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
 	require.NoError(p.w.t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	if is, err := os.Lstat(filepath.Join(dir, key)); err == nil && is.Mode().Type() == fs.ModeSymlink {
+		return
+	}
 	require.NoError(p.w.t, os.RemoveAll(filepath.Join(dir, key)))
 	require.NoError(p.w.t, os.Symlink(filepath.Join("..data", key), filepath.Join(dir, key)))
 }

@@ -112,8 +112,8 @@ func TestMeasureSeesTheWholeTree(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("no /proc to read memory from")
 	}
-	// A child of a child holds thirty megabytes until its standard input ends.
-	script := `sh -c 'x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null; for i in 1 2 3 4 5 6 7 8; do z=$i; done; true'`
+	// A child of a child holds thirty megabytes for long enough to be seen by a look that comes late.
+	script := `sh -c 'x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null; sleep 1; true'`
 	s, err := measure(t.Context(), command{t.TempDir(), os.Environ(), []string{"sh", "-c", script + "; true"}})
 	require.NoError(t, err)
 	assert.Greater(t, s.anon, int64(20<<20))

@@ -45,8 +45,9 @@ func TestDriftIsRepairedWhereThePolicySaysSo(t *testing.T) {
 	p.write(viewPath, edited)
 	require.NoError(t, os.Remove(filepath.Join(p.data, "projects/line/project.json")))
 	script := filepath.Join(p.data, "projects/line/ignition/script-python/pkg1/mod/code.py")
-	require.NoError(t, os.Remove(script))
-	require.NoError(t, os.Symlink("/etc/passwd", script)) // F15: replaced by a link
+	link := filepath.Join(p.data, "link")
+	require.NoError(t, os.Symlink("/etc/passwd", link))
+	require.NoError(t, os.Rename(link, script)) // F15: replaced by a link
 	p.eventually("repaired", func() bool {
 		return p.read(viewPath) == view("one") && p.read("projects/line/project.json") == projectJSON("Line") &&
 			p.read("projects/line/ignition/script-python/pkg1/mod/code.py") == "def run():\n    return 1\n"

@@ -24,8 +24,8 @@ func TestCommitsArriveOnTheGatewayAndARestartChangesNothing(t *testing.T) {
 	s := p.synced(first)
 	assert.Equal(t, 29, s.Report.Files.Total)
 
-	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.gw.ResetRequests()
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s = p.synced(second)
 	assert.Equal(t, view("two"), p.read(viewPath))
 	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"), "one scan of the tree that changed")

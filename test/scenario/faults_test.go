@@ -270,7 +270,7 @@ func TestACrashIsSettledAlsoWhereGitIsAway(t *testing.T) {
 	code, out := p.once()
 	require.Equal(t, 0, code, out)
 	for n := 1; ; n++ {
-		require.Less(t, n, 20, "no kill came while files moved")
+		require.Less(t, n, 60, "no kill came while files moved")
 		commits = append(commits, p.repo.Commit(fmt.Sprint(n), edits(n)...))
 		p.start()
 		p.awaitJournal(commits[n])
