@@ -243,6 +243,78 @@ func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
 	})
 }
 
+// One edit may both pause and be wrong: renaming a profile is no reason to write over what somebody mends.
+func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *testing.T) {
+	yes := true
+	for name, c := range map[string]struct {
+		reason v1alpha1.Reason
+		edit   func(*v1alpha1.GatewaySync)
+		says   map[string]string
+	}{
+		"the profile is gone and the defaults pause": {v1alpha1.ReasonProfileNotFound, func(gs *v1alpha1.GatewaySync) {
+			gs.Spec.Sync.Defaults.Paused = true
+			delete(gs.Spec.Sync.Profiles, "default")
+		}, nil},
+		"the profile pauses and an annotation of the pod is wrong": {v1alpha1.ReasonInvalidAnnotation, func(gs *v1alpha1.GatewaySync) {
+			gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: gs.Spec.Sync.Profiles["default"].Mappings, Paused: &yes}
+		}, map[string]string{"stoker.io/sync-period": "banana"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := shared(t)
+			p := w.pod("line-0")
+			first := w.commit("one")
+			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+			w.lead(at(first))
+			p.start()
+			p.synced(first, "one")
+			p.says(nil, c.says)
+			gs := w.edit(c.edit)
+			w.lead(generation(gs.Generation))
+			p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool {
+				return s.Generation == gs.Generation && s.Reason == c.reason && s.Paused
+			})
+			p.staysAsMendedByHand()
+
+			q := w.pod("line-1") // which has nothing that could stay in force
+			q.says(nil, c.says)
+			q.start()
+			q.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason && s.Paused })
+		})
+	}
+}
+
+// What else a target says may be wrong, or for newer agents only.
+func TestAPauseCountsThoughItsTargetCannotBeFollowed(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })
+	p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
+	p.staysAsMendedByHand()
+	w.lead(func(s *v1alpha1.SyncTargetSpec) {
+		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
+	})
+	p.await("it is paused still", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded && s.Paused })
+	w.lead(func(s *v1alpha1.SyncTargetSpec) {
+		s.Format, s.MinFormat, s.RefName, s.Paused = 1, 1, "refs/heads/main", false
+	})
+	eventually(t, "it is resumed", func() bool { return p.title() == "one" })
+	assert.False(t, p.synced(first, "one").Paused)
+}
+
+// staysAsMendedByHand changes a file, and sees that it is not repaired.
+func (p *pod) staysAsMendedByHand() {
+	p.w.t.Helper()
+	file := filepath.Join(p.data, "projects", "line", "project.json")
+	require.NoError(p.w.t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 }) // one that is repaired is none
+	assert.Equal(p.w.t, "by hand", p.title())
+}
+
 func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/plan"
@@ -34,6 +35,9 @@ func TestATargetIsReadOrRefusedByItsField(t *testing.T) {
 	in, err = read(&v1alpha1.SyncTarget{Spec: none})
 	require.NoError(t, err)
 	assert.True(t, in.commit.IsZero())
+	paused := instruction{generation: 3, paused: true, owner: "u"}
+	owned := metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.Kind, UID: "u"}}}
+	good.Paused = true
 	for field, change := range map[string]func(*v1alpha1.SyncTargetSpec){
 		"commit":      func(s *v1alpha1.SyncTargetSpec) { s.Commit = commit[1:] },
 		"ref":         func(s *v1alpha1.SyncTargetSpec) { s.Ref = "-x" },
@@ -43,14 +47,16 @@ func TestATargetIsReadOrRefusedByItsField(t *testing.T) {
 	} {
 		bad := good
 		change(&bad)
-		_, err := read(&v1alpha1.SyncTarget{Spec: bad})
+		in, err := read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
 		assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
 		assert.ErrorContains(t, err, "spec."+field)
+		assert.Equal(t, paused, in, "a pause counts")
 	}
 	newer := good
 	newer.MinFormat = v1alpha1.TargetFormat + 1
-	_, err = read(&v1alpha1.SyncTarget{Spec: newer})
+	in, err = read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: newer})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+	assert.Equal(t, paused, in)
 }
 
 func TestTheDownwardAPIsFilesAreRead(t *testing.T) {

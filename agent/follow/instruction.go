@@ -42,17 +42,23 @@ func (in *instruction) unresolved(generation int64) (drive.Problem, bool) {
 // read checks a SyncTarget. The API server has checked it too, unless somebody took its rules away.
 //
 // The error is WaitingForLead where the lead has to write it anew, and PodRestartNeeded where only a newer agent can
-// follow it.
+// follow it. Whether it pauses is said with one, too, and under which spec.
 func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	s := &t.Spec
+	known := instruction{generation: s.Generation, paused: s.Paused}
+	for _, o := range t.OwnerReferences {
+		if o.Kind == v1alpha1.Kind {
+			known.owner = o.UID
+		}
+	}
 	if s.MinFormat > v1alpha1.TargetFormat {
-		return instruction{}, failure.New(v1alpha1.ReasonPodRestartNeeded,
+		return known, failure.New(v1alpha1.ReasonPodRestartNeeded,
 			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.MinFormat, v1alpha1.TargetFormat)
 	}
-	in := instruction{ref: s.Ref, name: s.RefName, revision: max(s.Revision, 0), generation: s.Generation, requestedAt: s.RequestedAt, force: s.ForceSync,
-		paused: s.Paused, term: s.Lead.Transitions}
+	in := known
+	in.ref, in.name, in.revision, in.requestedAt, in.force, in.term = s.Ref, s.RefName, max(s.Revision, 0), s.RequestedAt, s.ForceSync, s.Lead.Transitions
 	bad := func(field string, err error) (instruction, error) {
-		return instruction{}, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
+		return known, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
 	}
 	if s.Commit != "" {
 		id, err := plan.ParseID(s.Commit)
@@ -80,11 +86,6 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	if p := s.Problem; p != nil { // any other reason is nobody's to wait for: it passes by itself
 		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {
 			in.problem = problem{p.Generation, drive.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
-		}
-	}
-	for _, o := range t.OwnerReferences {
-		if o.Kind == v1alpha1.Kind {
-			in.owner = o.UID
 		}
 	}
 	return in, nil

@@ -85,6 +85,9 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		return stay(waiting("%v; its lead has to write it anew", err))
 	}
 	in, err := read(target)
+	if err != nil && in.paused {
+		f.pause(&in, true)
+	}
 	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
 		return leave(drive.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
 	} else if err != nil {
@@ -104,7 +107,8 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	}
 	m, err := f.prepare(ctx, gs, in)
 	if err != nil {
-		f.pause(&in, m.profile.Paused)
+		in.paused = m.profile.Paused
+		f.pause(&in, in.paused)
 		f.judged = &in
 		return stay(drive.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
@@ -135,7 +139,7 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, erro
 	return gs.Effective(profile, f.pod.annotations)
 }
 
-// prepare works out what counts for this gateway. Whether it is paused is said with an error too, as far as that is known.
+// prepare works out what counts for this gateway. Whether it is paused is said with an error too.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (materials, error) {
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused

@@ -29,7 +29,7 @@ type Effective struct {
 	Prune                 Prune
 	Startup               Startup
 	DryRun                bool
-	// Paused is true where the GatewaySync or the profile is paused.
+	// Paused is true where the GatewaySync or the profile is paused, or sync.defaults are and the profile does not say otherwise.
 	Paused bool
 
 	// DeploymentMode is the gateway's mode; empty where it runs none.
@@ -48,22 +48,24 @@ type Effective struct {
 // mode: the mappings follow from the pod's annotation stoker.io/service-path.
 //
 // Only what this gateway uses is looked at: a mistake in another profile is not its problem. The error is an *Error with
-// ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation.
+// ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With one, Paused is what is said of it all the
+// same, by the defaults alone where the profile is not there, and the rest is zero.
 func (gs *GatewaySync) Effective(profile string, podAnnotations map[string]string) (Effective, error) {
-	pod, err := parsePod(podAnnotations)
-	if err != nil {
-		return Effective{}, err
-	}
+	pod, bad := parsePod(podAnnotations)
 	name, p, err := gs.profile(or(profile, pod.profile))
+	known := Effective{Paused: gs.pauses(p)}
+	if bad != nil {
+		return known, bad
+	}
 	if err != nil {
-		return Effective{}, err
+		return known, err
 	}
 	if err := gs.checkUsed(name, p); err != nil {
-		return Effective{}, err
+		return known, err
 	}
 	if p == nil {
 		if pod.servicePath == "" {
-			return Effective{}, newError(ReasonProfileNotFound,
+			return known, newError(ReasonProfileNotFound,
 				"spec.sync.profiles is empty and the pod has no annotation %s: add a profile, or annotate the folder of this gateway", AnnotationServicePath)
 		}
 		p = &SyncProfile{Mappings: servicePathMappings(pod.servicePath, pod.tagProvider)}
@@ -92,6 +94,15 @@ func (gs *GatewaySync) profile(want string) (string, *SyncProfile, error) {
 	return "", nil, newError(ReasonProfileNotFound, "profile %.80q is not there: spec.sync.profiles %.400s; %s", name, known, advice)
 }
 
+// pauses reports whether a gateway with profile p is paused; p is nil where it has none.
+func (gs *GatewaySync) pauses(p *SyncProfile) bool {
+	var own *bool
+	if p != nil {
+		own = p.Paused
+	}
+	return gs.Paused() || override(own, gs.Spec.Sync.Defaults.Paused)
+}
+
 func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effective {
 	d := &gs.Spec.Sync.Defaults
 	e := Effective{
@@ -107,7 +118,7 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 		Prune:                 or(p.Prune, d.Prune, PruneOwned),
 		Startup:               or(p.Startup, d.Startup, StartupUseExisting),
 		DryRun:                override(p.DryRun, d.DryRun),
-		Paused:                gs.Paused() || override(p.Paused, d.Paused),
+		Paused:                gs.pauses(p),
 		DeploymentMode:        pod.deploymentMode,
 		TagProvider:           pod.tagProvider,
 		SystemName:            pod.systemName,

@@ -203,8 +203,25 @@ func TestEffectiveErrors(t *testing.T) {
 				assert.Contains(t, err.Error(), s)
 			}
 			assert.Less(t, len(err.Error()), 1200)
-			assert.Zero(t, got)
+			paused := c.profile == "area" // it is said of what is wrong, too
+			assert.Equal(t, v1alpha1.Effective{Paused: paused}, got)
+
+			gs.Spec.Sync.Defaults.Paused = true
+			got, err = gs.Effective(c.profile, c.annotations)
+			require.Error(t, err)
+			assert.True(t, got.Paused, "by the defaults, where the profile does not say")
 		})
+	}
+}
+
+func TestWhatAProfileSaysOfAPauseCountsThoughThePodIsWrong(t *testing.T) {
+	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "gone": true} {
+		gs, no := plant(), false
+		gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
+		gs.Spec.Sync.Defaults.Paused = profile != "area"
+		got, err := gs.Effective("", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
+		require.Error(t, err)
+		assert.Equal(t, v1alpha1.Effective{Paused: want}, got, profile)
 	}
 }
 

@@ -39,7 +39,8 @@ const (
 	maxSyncPeriod  = 3600
 )
 
-// parsePod reads the annotations of a pod. Its error names the annotation and is an *Error with ReasonInvalidAnnotation.
+// parsePod reads the annotations of a pod. Its error names the annotation and is an *Error with ReasonInvalidAnnotation; then
+// the profile alone is known.
 func parsePod(annotations map[string]string) (podSettings, error) {
 	var s podSettings
 	for _, a := range []struct {
@@ -60,7 +61,7 @@ func parsePod(annotations map[string]string) (podSettings, error) {
 			continue
 		}
 		if problem := a.read(value); problem != "" {
-			return podSettings{}, newError(ReasonInvalidAnnotation, "annotation %s: %.80q %s", a.name, value, problem)
+			return podSettings{profile: s.profile}, newError(ReasonInvalidAnnotation, "annotation %s: %.80q %s", a.name, value, problem)
 		}
 	}
 	s.tagProvider = or(s.tagProvider, DefaultTagProvider)
