@@ -76,8 +76,7 @@ type planner struct {
 	blocked   map[string]string // files that stand where a directory is needed, and for what
 	clear     string            // the last directory that nothing blocks
 	orphans   map[string]int    // files that go, by the source that the commit has lost
-	conflicts int               // that hold the plan
-	paths     []string          // of the first of them
+	conflicts map[string]bool   // paths that hold the plan
 }
 
 func compute(in Input) (*Changes, error) {

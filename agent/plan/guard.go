@@ -86,22 +86,23 @@ func (p *planner) guard() error {
 }
 
 func (p *planner) hold(path string) {
-	p.conflicts++
-	if len(p.paths) < heldPaths {
-		p.paths = append(p.paths, path)
+	if p.conflicts == nil {
+		p.conflicts = map[string]bool{}
 	}
+	p.conflicts[path] = true
 }
 
 func (p *planner) heldConflicts() *Held {
-	if p.conflicts == 0 {
+	if len(p.conflicts) == 0 {
 		return nil
 	}
-	slices.Sort(p.paths)
+	paths := slices.Sorted(maps.Keys(p.conflicts))
+	paths = slices.Clone(paths[:min(len(paths), heldPaths)])
 	return &Held{
 		Reason: v1alpha1.ReasonConflictDetected,
 		Message: fmt.Sprintf("%s changed both on the gateway and in git (%s), and conflictPolicy is hold: "+
-			"take one of the versions, or set another conflictPolicy", files(p.conflicts), some(p.paths, p.conflicts)),
-		Paths: p.paths,
+			"take one of the versions, or set another conflictPolicy", files(len(p.conflicts)), some(paths, len(p.conflicts))),
+		Paths: paths,
 	}
 }
 

@@ -33,10 +33,12 @@ func (p *planner) settleSpellings() error {
 		if c.Op == Keep && !old.Conflict { // it lies there as we wrote it
 			c.Op = Update
 		}
-		if !old.Conflict {
+		if !old.Conflict { // nor is it a conflict that the new name has no record
 			c.Conflict = false
+			delete(p.conflicts, c.Path)
 		}
 		old.Op, old.Conflict = Release, false
+		delete(p.conflicts, old.Path) // what becomes of the file is said under the new name
 	}
 	return nil
 }

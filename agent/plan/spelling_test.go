@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // caseless is a volume that ignores case, as SMB does.
@@ -53,6 +54,42 @@ func TestANameThatIsOnlySpelledOtherwiseIsNotDeletedWhereCaseIsIgnored(t *testin
 				assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "where case counts")
 			})
 		}
+	}
+}
+
+// Who is told of a conflict is to find one: under hold the gateway would stand still for it.
+func TestANameThatIsOnlySpelledOtherwiseHoldsNothingUnlessTheFileWasChanged(t *testing.T) {
+	for name, c := range map[string]struct {
+		there, git string // at the old name, where git had 1
+		want       plan.Op
+		held       []string
+	}{
+		"as we wrote it, and changed in git":  {"1", "2", plan.Update, nil},
+		"changed on the gateway, and in git":  {"by hand", "2", plan.Update, []string{lower}},
+		"changed on the gateway, not in git":  {"by hand", "1", plan.Update, []string{lower}},
+		"changed on the gateway as it is now": {"2", "2", plan.Adopt, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				s := newScene(t, nil)
+				s.rules.Conflict = plan.Hold
+				s.sync(text("projects/p/project.json", "{}", upper, "1"))
+				if c.there != "1" {
+					s.disk.Write(upper, c.there)
+				}
+				got, err := s.plan(text("projects/p/project.json", "{}", lower, c.git), mode, func(in *plan.Input) { in.State = caseless{s.disk} })
+				require.NoError(t, err)
+				assert.Equal(t, map[string]plan.Op{upper: plan.Release, lower: c.want}, done(got))
+				if c.held == nil {
+					assert.Nil(t, got.Held)
+					return
+				}
+				require.NotNil(t, got.Held)
+				assert.Equal(t, v1alpha1.ReasonConflictDetected, got.Held.Reason)
+				assert.Contains(t, got.Held.Message, "1 file changed both")
+				assert.Equal(t, c.held, got.Held.Paths)
+			})
+		})
 	}
 }
 
