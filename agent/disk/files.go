@@ -14,6 +14,7 @@ const (
 	journalFile  = "journal"
 	undoFile     = "undo"  // the journal, while it is taken back
 	areasFile    = "areas" // directories with a staging folder beside the first, one a line
+	modesFile    = "modes" // made for a moment, to see what bits it gets
 	notePrefix   = "note-"
 	maxNote      = 1 << 20
 )

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"io/fs"
 
 	"stoker.io/stoker/agent/plan"
@@ -10,7 +11,8 @@ import (
 // of the mount. What such a volume says of a file's executable bits was written by nobody.
 
 // probeModes finds out whether the volume of .stoker keeps modes, as git's core.fileMode does: by a chmod, here of the
-// lock file, that has to be seen. Where the chmod itself fails, nothing is known, and it counts as one that does.
+// lock file, that has to be seen. Where the chmod itself fails, the file may be another user's, as all are on some shares, or
+// as this one is where the pod ran as another user before: then a file that we make tells.
 func (d *Dir) probeModes() error {
 	was, err := d.lock.Stat()
 	if err != nil {
@@ -21,12 +23,12 @@ func (d *Dir) probeModes() error {
 		return d.effect(effect{op: "chmod", path: path}, func() error { return d.lock.Chmod(perm) })
 	}
 	switch err := chmod(was.Mode().Perm() ^ 0o100); {
-	case err != nil && statOf(was).Exec: // nobody but the mount of a share that belongs to another user gave it that
+	case err != nil && statOf(was).Exec && d.makesExecutable():
 		d.log.Info("the data volume keeps no modes; whether a file is executable is not compared", "error", err)
 		d.noModes.Store(attrsOf(was).dev, true)
 		return nil
 	case err != nil:
-		d.log.Debug("cannot tell whether the data volume keeps modes", "error", err)
+		d.log.Debug("the mode of the lock file cannot be changed; the data volume counts as one that keeps modes", "error", err)
 		return nil
 	}
 	is, err := d.lock.Stat()
@@ -45,11 +47,34 @@ func (d *Dir) probeModes() error {
 	return nil
 }
 
-// seeModes is probeModes for who must not write: nobody but a volume without modes makes the lock file executable.
-func (d *Dir) seeModes() {
-	if fi, err := d.own.root.Lstat(lockFile); err == nil && statOf(fi).Exec {
-		d.noModes.Store(attrsOf(fi).dev, true)
+// makesExecutable reports whether a file comes out executable that is made as one that is not. Where none can be made,
+// nothing is known, and the volume counts as one that keeps modes: what is staged on it tells.
+func (d *Dir) makesExecutable() bool {
+	if err := d.remove(d.own, modesFile); err != nil {
+		return false
 	}
+	f, err := d.create(d.own, modesFile, 0o600)
+	if err != nil {
+		return false
+	}
+	fi, err := f.Stat()
+	if err := errors.Join(f.Close(), d.remove(d.own, modesFile)); err != nil {
+		d.log.Debug("cannot remove the file that was made to look at the modes", "error", err)
+	}
+	return err == nil && statOf(fi).Exec
+}
+
+// seeModes is probeModes for who must not write: nobody but a volume without modes makes the lock file executable, or else
+// somebody who could not make so the manifest that was written since.
+func (d *Dir) seeModes() {
+	fi, err := d.own.root.Lstat(lockFile)
+	if err != nil || !statOf(fi).Exec {
+		return
+	}
+	if man, err := d.own.root.Lstat(manifestFile); err == nil && !statOf(man).Exec {
+		return
+	}
+	d.noModes.Store(attrsOf(fi).dev, true)
 }
 
 // learnModes sees it by a staged file, for the other volumes that the data directory is made of.

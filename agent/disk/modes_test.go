@@ -78,20 +78,22 @@ func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
 	assert.Empty(t, got.Paths)
 }
 
-// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand, or that a crash left.
+// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand, or that a crash left. Both come
+// together where the pod ran as another user before, and an init container lets everybody do everything.
 func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 	root := seeded(t)
 	lock := filepath.Join(root, ownDir, lockFile)
-	for _, o := range []Options{
-		{around: func(e effect, do func() error) error {
-			if e.op == "chmod" && e.path == ownDir+"/"+lockFile {
-				return os.ErrPermission
-			}
-			return do()
-		}},
-		{},
-		{},
-	} {
+	refused := Options{around: func(e effect, do func() error) error {
+		if e.op == "chmod" && e.path == ownDir+"/"+lockFile {
+			return os.ErrPermission
+		}
+		return do()
+	}}
+	for i, o := range []Options{refused, {}, {}, refused, refused} {
+		if i == 4 { // what a crash left, and everybody may do everything with
+			put(t, root, ownDir+"/"+modesFile, "")
+			require.NoError(t, os.Chmod(filepath.Join(root, ownDir, modesFile), 0o777))
+		}
 		d := open(t, root, o)
 		apply(t, d, wantsExec("1"))
 		require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), 0o755))
@@ -101,6 +103,7 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 			assert.Equal(t, []Drifted{{"projects/p/a", Chmodded}}, got.Paths)
 		}
 		require.NoError(t, d.Close())
+		assertNoLeftovers(t, root)
 		require.NoError(t, os.Chmod(lock, 0o777))
 	}
 }
