@@ -18,8 +18,9 @@ type Input struct {
 	State    State
 	// To is the commit of Desired, From that of Previous.
 	To, From ID
-	// AllowMassDeletion is what force-sync says.
-	AllowMassDeletion bool
+	// AllowMassDeletion is asked about a plan that would be held as a mass deletion: whether these deletions were told and
+	// then asked for. nil holds it.
+	AllowMassDeletion func(*Changes) bool
 	// Repair puts back what only the gateway changed, its version to lost+found first. What it changed beside git is for
 	// the conflict policy, as ever. It makes the plan a full one.
 	Repair bool

@@ -109,9 +109,6 @@ func (p *planner) heldConflicts() *Held {
 // massDeletion holds a plan that would delete a whole project or a large part of what is ours: a renamed folder in git
 // must not empty a plant. To a gateway a directory without a project.json is no project, whatever else lies there.
 func (p *planner) massDeletion() (*Held, error) {
-	if p.AllowMassDeletion {
-		return nil, nil
-	}
 	deleted, first, projects, headless := 0, []string(nil), []string(nil), []string(nil)
 	for i := range p.changes.List {
 		c := &p.changes.List[i]
@@ -136,6 +133,9 @@ func (p *planner) massDeletion() (*Held, error) {
 	many := deleted > massFiles && deleted*100 > p.owned*massPercent
 	moved := p.movedSources()
 	if !many && len(projects) == 0 && len(headless) == 0 && len(moved) == 0 {
+		return nil, nil
+	}
+	if p.AllowMassDeletion != nil && p.AllowMassDeletion(p.changes) {
 		return nil, nil
 	}
 	what := ""

@@ -65,7 +65,7 @@ func (s *run) putBackPermissions(ctx context.Context) error {
 	}
 	h := s.dir.Manifest().Header()
 	changes, err := plan.Compute(plan.Input{
-		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir, AllowMassDeletion: true, Repair: true,
+		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir, Repair: true,
 	})
 	if err != nil {
 		return err

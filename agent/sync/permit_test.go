@@ -1,6 +1,9 @@
 package sync_test
 
 import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,6 +56,66 @@ func TestLeaveForAMassDeletionIsAlsoForWhatIsLeftOfIt(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(b.data, "projects/line/project.json"))
 }
 
+// The same where it was told anew in between: less goes than before, and what that leave allows is no more.
+func TestLeaveForAMassDeletionIsForWhatWasToldLast(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.emptied()
+	file := filepath.Join(b.data, view)
+	require.NoError(t, os.Rename(file, file+".aside"))
+	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "2 files would be deleted")
+	require.NoError(t, os.Rename(file+".aside", file))
+	b.target.ForceID = "of two"
+	r = b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "3 files would be deleted")
+	b.target.ForceID = "of three"
+	b.synced()
+	assert.NoFileExists(t, file)
+}
+
+// What was told is one file of "keep". The whole of "line" was away then (moved aside, a mount that was missing, a copy of the
+// pair that was not made yet) and is back when leave is given: nobody was told that it goes.
+func TestLeaveForAMassDeletionIsNoneForWhatWasAwayWhenItWasTold(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(append(first(), withProject("keep"), withProject("other"))...)
+	b.synced()
+	line := filepath.Join(b.data, "projects/line")
+	require.NoError(t, os.Rename(line, line+".aside"))
+	b.push(gitserver.Delete("projects/keep/project.json"), gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
+	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "1 file would be deleted")
+	assert.NotContains(t, r.Message, "line")
+	require.NoError(t, os.Rename(line+".aside", line))
+	b.target.ForceID = "for keep"
+	r = b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "line")
+	assert.FileExists(t, filepath.Join(line, "project.json"))
+	assert.FileExists(t, filepath.Join(b.data, "projects/keep/project.json"))
+	b.target.ForceID = "for both"
+	b.synced()
+	assert.NoFileExists(t, filepath.Join(line, "project.json"))
+}
+
+// A version before this one did not note what was away, so that its note cannot say what was told.
+func TestLeaveForAMassDeletionIsNoneByTheNoteOfAnEarlierVersion(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	_, bad := b.emptied()
+	all := sha256.New()
+	for _, path := range []string{viewDir + "/resource.json", view, "projects/line/project.json"} {
+		_, err := fmt.Fprintf(all, "%q\n", path)
+		require.NoError(t, err)
+	}
+	note, err := json.Marshal(map[string]string{"commit": bad.String(), "files": fmt.Sprintf("%x", all.Sum(nil)), "force": ""})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(b.data, ".stoker/note-held"), note, 0o600))
+	b.target.ForceID = "before"
+	b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.NotEmpty(t, b.read(view))
+	b.target.ForceID = "meant"
+	b.synced()
+	assert.Empty(t, b.read(view))
+}
+
 // A commit is asked for again, months later, when more projects are there: nobody was told that those go, too.
 func TestLeaveForAMassDeletionIsNoneForAnotherPlanOfThatCommit(t *testing.T) {
 	b := newBench(t, simulator.Options{})
@@ -87,4 +150,25 @@ func TestLeaveForAMassDeletionIsNoneForAnotherSpec(t *testing.T) {
 	b.target.ForceID = "meant"
 	b.synced()
 	assert.Empty(t, b.read("projects/own/project.json"))
+}
+
+// What the gateway removes by itself meanwhile is nothing that leave has to speak of; what it makes is.
+func TestLeaveForAMassDeletionIsAlsoForFilesOfTheGatewayThatAreLeft(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.target.Profile.Prune = v1alpha1.PruneMirror
+	b.target.Profile.Mappings = b.target.Profile.Mappings[:1]
+	b.push(first()...)
+	b.synced()
+	const one, two = "projects/own/one.json", "projects/own/two.json"
+	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "projects/own"), 0o755))
+	b.put(one, "1")
+	b.put(two, "2")
+	b.push(gitserver.Delete("projects/line/project.json"))
+	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "3 files would be deleted")
+	require.NoError(t, os.Remove(filepath.Join(b.data, one)))
+	b.target.ForceID = "meant"
+	b.synced()
+	assert.Empty(t, b.read(two))
+	assert.Empty(t, b.read("projects/line/project.json"))
 }

@@ -28,8 +28,7 @@ type run struct {
 	before  gatewayState // before the first file moved
 	again   bool         // it was planned once more
 	force   bool
-	deletes string // the files that its plan deletes; see deleted
-	looking bool   // dir is our own, opened only to look
+	looking bool // dir is our own, opened only to look
 
 	platform             ignition.Platform
 	standby              standby
@@ -215,18 +214,11 @@ func (s *run) compute() (*plan.Changes, error) {
 			s.Log.Debug("the last commit cannot be read; every file is compared", "commit", h.Commit.String(), "error", err)
 		}
 	}
-	changes, err := plan.Compute(in)
-	if err != nil {
+	var err error
+	if in.AllowMassDeletion, err = s.mayDelete(); err != nil {
 		return nil, err
 	}
-	s.deletes = deleted(changes)
-	if changes.Held == nil || changes.Held.Reason != v1alpha1.ReasonMassDeletion {
-		return changes, nil
-	}
-	if in.AllowMassDeletion, err = s.mayDelete(); err != nil || !in.AllowMassDeletion {
-		return changes, err
-	}
-	return plan.Compute(in) // with what else holds it
+	return plan.Compute(in)
 }
 
 // source streams the wanted bytes of a change through the check of what a gateway must never be given.
