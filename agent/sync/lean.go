@@ -2,11 +2,14 @@ package sync
 
 import (
 	"context"
+	"log/slog"
 	"path"
+	"time"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/internal/pace"
 )
 
 // fetch brings the target into the store. Where the store was lost and the manifest was not, the right bytes of most files
@@ -23,13 +26,20 @@ func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 // remind tells a store that has not all of a commit, after a restart, where the rest can be had: a look at drift reads what
 // git wanted. It sends nothing, and a store that cannot be reminded says so when it is read.
 func (s *run) remind(ctx context.Context) {
+	of := s.lost
+	if of == nil || of.commit != s.t.Commit {
+		of = &lost{commit: s.t.Commit}
+	}
+	of.from(s.peers.Remote)
+	of.name = s.t.Name
 	s.lost = nil
-	of := &lost{remote: s.peers.Remote, commit: s.t.Commit, name: s.t.Name}
 	switch {
 	case !s.Store.Has(s.t.Commit):
 		s.lost = of
 	case s.Store.Partial():
-		_ = s.trees(ctx, of)
+		if err := s.trees(ctx, of); err != nil {
+			s.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
+		}
 	}
 }
 
@@ -39,22 +49,65 @@ type lost struct {
 	remote *repo.Remote
 	commit plan.ID
 	name   string
+
+	failures int       // in a row
+	until    time.Time // when it is asked for again
 }
 
-// find fetches what is lost, at the first question of a look at drift: until it has come, each look asks once.
-func (e *Engine) find(ctx context.Context) {
-	if of := e.lost; of != nil {
-		if e.trees(ctx, of) == nil {
-			e.lost = nil
-		}
+// from takes note of where it can be had now. What another could not give says nothing of this one.
+func (l *lost) from(remote *repo.Remote) {
+	if l != nil && l.remote != remote {
+		l.remote, l.failures, l.until = remote, 0, time.Time{}
 	}
+}
+
+// gone forgets the commit that was lost where another lies on the disk.
+func (e *Engine) gone(h plan.Header) {
+	if e.lost != nil && e.lost.commit != h.Commit {
+		e.lost = nil
+	}
+}
+
+// maxAsked bounds how long a git server can keep us away.
+const maxAsked = time.Hour
+
+// find fetches what is lost, at the first question of a look at drift. Looks are many, on every agent, and nothing else is
+// heard meanwhile: so the question is a short one, and is asked again with pauses. What does not come in that time comes with
+// the next commit.
+func (e *Engine) find(ctx context.Context) {
+	of := e.lost
+	if of == nil || e.Now().Before(of.until) {
+		return
+	}
+	// What the store can still get it gets with this context, at later looks, too: it ends only where the time was not enough.
+	asking, end := context.WithCancelCause(ctx)
+	late := time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
+	err := e.trees(asking, of)
+	if !late.Stop() && err == nil {
+		err = context.DeadlineExceeded
+	}
+	if err == nil {
+		if e.lost = nil; of.failures > 0 {
+			e.Log.Info("files that the gateway wrote are compared with git by their meaning again", "commit", of.commit.String())
+		}
+		return
+	}
+	end(err)
+	if ctx.Err() != nil { // we are asked to stop: that says nothing of git
+		return
+	}
+	of.failures++
+	asked, _ := repo.RetryAfter(err)
+	of.until = e.Now().Add(max(pace.Retry(of.failures, pace.MaxRetry), min(asked, maxAsked)))
+	level := slog.LevelDebug
+	if of.failures == 1 {
+		level = slog.LevelWarn
+	}
+	e.Log.Log(ctx, level, "git cannot be asked what it has of a file that the gateway wrote, so that it counts as drift", "commit", of.commit.String(), "error", err)
 }
 
 func (e *Engine) trees(ctx context.Context, of *lost) error {
 	_, err := e.Store.FetchTrees(ctx, of.remote, of.commit, of.name)
-	if err != nil {
-		e.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
-	}
 	return err
 }
 

@@ -1,14 +1,18 @@
 package sync_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,6 +20,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -158,6 +163,147 @@ func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
 		require.NoError(t, os.Rename(b.repo.Dir, away))
 		assert.Equal(t, 1, look().Files)
 		require.NoError(t, os.Rename(away, b.repo.Dir))
+		b.later(time.Minute)
 		assert.Zero(t, look().Files, "no sync is needed for that")
+	})
+}
+
+// later puts the engine's clock forward.
+func (b *bench) later(by time.Duration) {
+	was := b.engine.Now
+	b.engine.Now = func() time.Time { return was().Add(by) }
+}
+
+// unlike starts a server for the repository, loses the store, and has the gateway write a file in other words: each look at
+// drift has to ask git. It returns what a look finds.
+func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
+	b.t.Helper()
+	srv, err := gitserver.Start(filepath.Dir(b.repo.Dir), gitserver.Options{})
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { assert.NoError(b.t, srv.Close()) })
+	u, err := repo.ParseURL(srv.URL(filepath.Base(b.repo.Dir)))
+	require.NoError(b.t, err)
+	b.peers.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(b.t, err)
+	b.push(append(first(), withProject("keep"))...)
+	b.synced()
+	_, err = b.engine.Drift(b.t.Context(), false) // adopts what was signed at the scan
+	require.NoError(b.t, err)
+	b.loseStore()
+	b.synced()
+	require.NoError(b.t, os.WriteFile(filepath.Join(b.data, view), []byte(strings.Replace(b.read(view), ":", " :", 1)), 0o644))
+	return srv, func() int {
+		b.t.Helper()
+		d, err := b.engine.Drift(b.t.Context(), false)
+		require.NoError(b.t, err)
+		return d.Files
+	}
+}
+
+// A look comes every 30 s on every agent, and a file that differs may stay for weeks.
+func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault gitserver.Fault
+		quiet time.Duration // after the first failure
+	}{
+		"that fails":                 {gitserver.Status(http.StatusServiceUnavailable), 500 * time.Millisecond},
+		"that says when to be asked": {gitserver.Throttle(30 * time.Minute), 29 * time.Minute},
+		"that wants far too much":    {gitserver.Throttle(24 * time.Hour), 59 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			srv, look := b.unlike()
+			now := time.Now()
+			b.engine.Now = func() time.Time { return now }
+			var said bytes.Buffer
+			b.engine.Log = slog.New(slog.NewTextHandler(&said, nil))
+			srv.Inject(c.fault)
+			srv.Forget()
+			assert.Equal(t, 1, look())
+			once := len(srv.Requests())
+			assert.Positive(t, once)
+			now = now.Add(c.quiet)
+			assert.Equal(t, 1, look())
+			b.synced()
+			assert.Equal(t, 1, look())
+			assert.Len(t, srv.Requests(), once, "a sync that has nothing to do changes nothing of that")
+			for range 20 {
+				now = now.Add(time.Hour + 6*time.Minute)
+				assert.Equal(t, 1, look())
+				now = now.Add(500 * time.Millisecond)
+				assert.Equal(t, 1, look())
+			}
+			assert.Len(t, srv.Requests(), 21*once, "once after each pause")
+			now = now.Add(4 * time.Minute)
+			assert.Equal(t, 1, look())
+			assert.Len(t, srv.Requests(), 21*once, "the pauses grow")
+			assert.Equal(t, 1, strings.Count(said.String(), "level=WARN"), said.String())
+			assert.Contains(t, said.String(), strconv.Itoa(srv.Requests()[0].Status), "why")
+
+			srv.Heal()
+			now = now.Add(time.Hour + 6*time.Minute)
+			assert.Zero(t, look())
+			assert.Equal(t, 1, strings.Count(said.String(), "level=INFO"), said.String())
+		})
+	}
+}
+
+// Another way to git (new credentials, another address) is tried at once.
+func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	local := b.peers.Remote
+	srv, look := b.unlike()
+	srv.Inject(gitserver.Status(http.StatusForbidden))
+	now := time.Now()
+	b.engine.Now = func() time.Time { return now }
+	assert.Equal(t, 1, look())
+	b.peers.Remote = local
+	b.synced()
+	assert.Zero(t, look())
+}
+
+// The loop that looks at drift is the one that hears of a pause.
+func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	srv, look := b.unlike()
+	b.engine.LookWait = 50 * time.Millisecond
+	srv.Inject(gitserver.Stall(0))
+	began := time.Now()
+	assert.Equal(t, 1, look())
+	assert.Less(t, time.Since(began), 30*time.Second, "a connection counts as dead after a minute")
+	srv.Heal()
+	b.engine.LookWait = time.Minute
+	b.later(time.Minute)
+	assert.Zero(t, look())
+}
+
+// Until the next commit lies on the disk the files are those of the one before, and are judged by it.
+func TestWithTheStoreLostFilesAreJudgedByTheirCommitWhileTheNextOneWaits(t *testing.T) {
+	t.Run("for git", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		srv, look := b.unlike()
+		b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+		srv.Inject(gitserver.Status(http.StatusServiceUnavailable))
+		b.ended(sync.Error, v1alpha1.ReasonGitUnreachable)
+		srv.Heal()
+		assert.Zero(t, look())
+	})
+	t.Run("for a person", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		_, look := b.unlike()
+		b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
+		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		assert.Zero(t, look())
+	})
+	t.Run("and no longer", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		_, look := b.unlike()
+		before := b.target.Commit
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		b.synced()
+		file := filepath.Join(b.data, db, "config.json")
+		require.NoError(t, os.WriteFile(file, []byte(strings.Replace(b.read(db+"/config.json"), ":", " :", 1)), 0o644))
+		assert.Zero(t, look())
+		assert.False(t, b.engine.Store.Has(before), "nobody asks for the commit before any more")
 	})
 }

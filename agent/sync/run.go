@@ -128,7 +128,7 @@ func (s *run) settled() bool {
 
 // files brings the commit's files to the disk.
 func (s *run) files(ctx context.Context) error {
-	s.lost = nil
+	s.lost.from(s.peers.Remote) // until the commit is there, the one before is looked at
 	changes, err := s.plan(ctx)
 	if err != nil {
 		return err

@@ -81,6 +81,8 @@ type Config struct {
 	// Grace is how long a sync that has written files may go on after it was asked to stop, and how long a lock is waited
 	// for after one that failed. Default 20 s.
 	Grace time.Duration
+	// LookWait is how long a look at drift waits for git where it needs of it what a store has lost. Default 10 s.
+	LookWait time.Duration
 	// Progress is told where long work stands; done and total count files, and are 0 where there is nothing to count.
 	Progress func(step string, done, total int)
 }
@@ -107,6 +109,9 @@ func New(c Config) *Engine {
 	}
 	if c.Grace <= 0 {
 		c.Grace = 20 * time.Second
+	}
+	if c.LookWait <= 0 {
+		c.LookWait = 10 * time.Second
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -197,6 +202,7 @@ func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
 		h := s.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
 		s.remember(h)
+		s.gone(h)
 	}
 	if s.looking {
 		err = errors.Join(err, s.dir.Close())
