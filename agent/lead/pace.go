@@ -12,8 +12,6 @@ const (
 	firstRetry = time.Second
 	// minLook is the least time between the starts of two looks at git, however many ask for one.
 	minLook = 2 * time.Second
-	// maxAsked bounds how long a git server can keep us away.
-	maxAsked = time.Hour
 	// minStatus is the least time between two writes of the status, and minSummary between two summaries that change
 	// nothing.
 	minStatus  = time.Second
@@ -136,6 +134,6 @@ func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled
 		t.due = now.Add(pause)
 	}
 	if away > 0 {
-		t.barred = now.Add(min(away, maxAsked))
+		t.barred = now.Add(min(away, pace.MaxAsked))
 	}
 }

@@ -444,7 +444,7 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 			}
 			if at.IsZero() || at.After(now) {
 				if !at.IsZero() {
-					require.LessOrEqual(t, at.Sub(now), max(maxAsked, 27*time.Hour))
+					require.LessOrEqual(t, at.Sub(now), max(pace.MaxAsked, 27*time.Hour))
 				}
 				now = now.Add(time.Duration(r.IntN(5000)) * time.Millisecond)
 				continue

@@ -188,7 +188,8 @@ func (s *Store) keepPromise(id plan.ID) error {
 	case alone && failure.Is(err, v1alpha1.ReasonLimitExceeded): // that says nothing of another blob
 	case p.ctx.Err() == nil:
 		p.failures++
-		p.failed, p.until = err, s.now().Add(pace.Retry(p.failures, pace.MaxRetry))
+		asked, _ := RetryAfter(err)
+		p.failed, p.until = err, s.now().Add(max(pace.Retry(p.failures, pace.MaxRetry), min(asked, pace.MaxAsked)))
 	}
 	p.single-- // it was not fetched
 	return err

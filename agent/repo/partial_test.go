@@ -273,6 +273,30 @@ func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
 	assert.True(t, s.Partial())
 }
 
+func TestAServerThatSaysWhenToBeAskedIsAskedForNoBlobBefore(t *testing.T) {
+	for asks, quiet := range map[time.Duration]time.Duration{10 * time.Minute: 10 * time.Minute, 24 * time.Hour: time.Hour} {
+		g := newSite(t)
+		commit := g.commit("first", views(3))
+		s := openStore(t, t.TempDir())
+		now := time.Now()
+		s.now = func() time.Time { return now }
+		fetchTrees(t, s, g.remote(), commit)
+		g.srv.Inject(gitserver.Throttle(asks))
+		_, err := read(t, s, g.blobOf(commit, viewPath(1)))
+		require.Error(t, err)
+		g.srv.Heal()
+		g.srv.Forget()
+		now = now.Add(quiet - time.Second)
+		_, err = read(t, s, g.blobOf(commit, viewPath(1)))
+		require.Error(t, err)
+		assert.Zero(t, g.served().Requests, "%s", asks)
+		now = now.Add(time.Second)
+		text, err := read(t, s, g.blobOf(commit, viewPath(1)))
+		require.NoError(t, err)
+		assert.Equal(t, view(1, 0), text)
+	}
+}
+
 func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
 	g := newSite(t)
 	commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 2000)))

@@ -46,7 +46,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef {
 			pause = pace.Jitter(l.interval()) // git answers well: a branch that comes back is found as soon as one that moves
 		}
-		l.target.due = l.Now().Add(max(pause, min(asked, maxAsked)))
+		l.target.due = l.Now().Add(max(pause, min(asked, pace.MaxAsked)))
 		return
 	}
 	l.Metrics.Resolved(string(v1alpha1.ReasonRefResolved), d)
@@ -60,9 +60,6 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.target.due = l.Now().Add(never)
 	}
 }
-
-// maxAsked bounds how long a git server can keep us away.
-const maxAsked = time.Hour
 
 // never is when something happens that only an event can bring about.
 const never = 10 * 365 * 24 * time.Hour

@@ -68,9 +68,6 @@ func (e *Engine) gone(h plan.Header) {
 	}
 }
 
-// maxAsked bounds how long a git server can keep us away.
-const maxAsked = time.Hour
-
 // find fetches what is lost, at the first question of a look at drift. Looks are many, on every agent, and nothing else is
 // heard meanwhile: so the question is a short one, and is asked again with pauses. What does not come in that time comes with
 // the next commit.
@@ -98,7 +95,7 @@ func (e *Engine) find(ctx context.Context) {
 	}
 	of.failures++
 	asked, _ := repo.RetryAfter(err)
-	of.until = e.Now().Add(max(pace.Retry(of.failures, pace.MaxRetry), min(asked, maxAsked)))
+	of.until = e.Now().Add(max(pace.Retry(of.failures, pace.MaxRetry), min(asked, pace.MaxAsked)))
 	level := slog.LevelDebug
 	if of.failures == 1 {
 		level = slog.LevelWarn

@@ -13,6 +13,8 @@ const (
 	firstRetry = time.Second
 	// MaxRetry bounds the pause between two retries, but for a tenth of jitter.
 	MaxRetry = 5 * time.Minute
+	// MaxAsked bounds how long a server that is asked can keep us away.
+	MaxAsked = time.Hour
 	// waiting is how often something is looked at that comes about by itself: a gateway that starts.
 	waiting = 2 * time.Second
 )
