@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -54,12 +55,14 @@ func install(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
 	cluster.ApplyYAML(t, system, shipped(t, "receiver/base/rbac.yaml"))
+	cluster.May(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
 }
 
 // grant makes the Secret of a namespace and the right to read it.
 func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
 	t.Helper()
 	cluster.ApplyYAML(t, namespace, shipped(t, "receiver-secrets/namespace/role.yaml"))
+	cluster.May(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "secrets", Name: "stoker-webhook", Verb: "get"})
 	_, err := cluster.Client(t).CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-webhook"},
 		StringData: map[string]string{"secret": webhookSecret}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -110,6 +111,9 @@ func newWorld(t *testing.T, objects string) *world {
 	w := &world{T: t, cluster: kubetest.Control(t)}
 	w.ns = w.cluster.Namespace(t)
 	w.cluster.ApplyYAML(t, w.ns, rights)
+	// A Secret that may not be read yet counts as known, and its value is missing for a second.
+	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
+	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Resource: "secrets", Name: "webhook", Verb: "get"})
 	w.cluster.ApplyYAML(t, w.ns, objects)
 	var err error
 	w.admin, err = kube.ConnectTo(w.cluster.RESTConfig(), "test")

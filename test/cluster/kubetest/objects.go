@@ -15,6 +15,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,24 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 	config.QPS = -1
 	config.BearerToken = token.Status.Token
 	return config
+}
+
+// May waits until the API server has heard of a right of a service account: its authorizer learns of a binding a moment after
+// it was made.
+func (c *Cluster) May(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	reviews := c.Client(t).AuthorizationV1().SubjectAccessReviews()
+	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		review, err := reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
+		return err == nil && review.Status.Allowed, err
+	})
+	if err != nil {
+		t.Fatalf("%s/%s never may %s %s %s in %q: %v", namespace, account, what.Verb, what.Resource, what.Name, what.Namespace, err)
+	}
 }
 
 // Apply applies the YAML files at the paths, each a file or a directory, and waits until the kinds among them are served.

@@ -43,13 +43,7 @@ func (p *Plant) bind(role, account string) {
 // May waits until the API server has heard of a right of an account of the plant's namespace.
 func (p *Plant) May(account string, what authorizationv1.ResourceAttributes) {
 	p.t.Helper()
-	p.Eventually(account+" may "+what.Verb+" "+what.Resource, func() bool {
-		review, err := p.Kube.Core.AuthorizationV1().SubjectAccessReviews().Create(p.t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + p.Namespace + ":" + account, ResourceAttributes: &what},
-		}, metav1.CreateOptions{})
-		require.NoError(p.t, err)
-		return review.Status.Allowed
-	})
+	p.Cluster.May(p.t, p.Namespace, account, what)
 }
 
 // Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. With a pod its token is
