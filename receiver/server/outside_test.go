@@ -85,7 +85,12 @@ func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
 	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return slow{rt} }
 	w.start()
 	fastest := map[string]time.Duration{}
-	for i := range 4 {
+	apart := func() time.Duration {
+		times := slices.Sorted(maps.Values(fastest))
+		return times[len(times)-1] - times[0]
+	}
+	// A machine that is busy may hold up one kind of request four times in a row; who waits for a read is late each time.
+	for i := 0; i < 4 || i < 20 && apart() >= slowRead/2; i++ {
 		late := fmt.Sprintf("late%d", i)
 		w.cluster.ApplyYAML(t, w.ns, strings.Replace(plant, "name: plant", "name: "+late, 1)+
 			strings.NewReplacer("name: plant", "name: own"+late, "key: secret", "key: k"+late).Replace("---"+plant))
@@ -99,9 +104,8 @@ func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
 			}
 		}
 	}
-	times := slices.Sorted(maps.Values(fastest))
-	assert.GreaterOrEqual(t, times[0], refuseAfter)
-	assert.Less(t, times[len(times)-1]-times[0], slowRead/2, "%v", fastest)
+	assert.GreaterOrEqual(t, slices.Min(slices.Collect(maps.Values(fastest))), refuseAfter)
+	assert.Less(t, apart(), slowRead/2, "%v", fastest)
 	require.Eventually(t, func() bool { return w.post("late3", "{}", bearer(ownSecret)).Code == http.StatusAccepted }, liveness, 50*time.Millisecond, "who has the secret gets in")
 }
 
