@@ -44,11 +44,15 @@ func terminal(t *testing.T, p *plant.Plant, dir string) *document.Shell {
 	return document.NewShell(t, dir, map[string]string{"stoker": program.Build(t, "hooks")}, "KUBECONFIG="+p.Kubeconfig("setter", ""))
 }
 
-// office is the terminal of somebody who may do everything.
+// office is the terminal of somebody who may do everything, with a kubeconfig of its own: kubectl writes into it.
 func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string) *document.Shell {
 	t.Helper()
 	programs["kubectl"] = kubectl(t)
-	return document.NewShell(t, document.Root(t), programs, "KUBECONFIG="+cluster.Kubeconfig())
+	config, err := os.ReadFile(cluster.Kubeconfig())
+	require.NoError(t, err)
+	own := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(own, config, 0o600))
+	return document.NewShell(t, document.Root(t), programs, "KUBECONFIG="+own)
 }
 
 // What is shown of plants is typed where there is one, with agents at work.
@@ -264,6 +268,11 @@ func (w *workplace) receives(lines *document.Lines) {
 	w.admin.Type(t, "kubectl --namespace plant create rolebinding receiver --clusterrole=stoker-setter --serviceaccount=stoker-system:stoker-receiver")
 	for c := range lines.Of(page, "In three steps") {
 		w.admin.Type(t, c.Text)
+	}
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Namespace: "plant", Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"}, {Namespace: "plant", Resource: "secrets", Name: "stoker-webhook", Verb: "get"},
+	} {
+		w.Cluster.May(t, "stoker-system", "stoker-receiver", right)
 	}
 	receiver := door.Serve(t, w.Plant, w.Cluster.As(t, "stoker-system", "stoker-receiver", ""))
 	at, err := url.Parse(receiver.URL)
