@@ -52,30 +52,38 @@ func (p *Plant) Lead() *Gateway {
 	return nil
 }
 
-// Watch records every state of the object from now on; what it returns lists them. Each is shown to the functions first, one
-// after the other.
+// Watch records every state of the object from now on, what it is now among them; what it returns lists them. Each is shown to
+// the functions first, one after the other.
 func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alpha1.GatewaySync) {
 	p.t.Helper()
-	w, err := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace).Watch(p.t.Context(), metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name).String()})
+	resource, one := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace), fields.OneTermEqualSelector("metadata.name", p.Name).String()
+	now, err := resource.List(p.t.Context(), metav1.ListOptions{FieldSelector: one})
+	require.NoError(p.t, err)
+	require.Len(p.t, now.Items, 1)
+	// Without a version it might begin with a state that is older than what was read before it.
+	w, err := resource.Watch(p.t.Context(), metav1.ListOptions{FieldSelector: one, ResourceVersion: now.GetResourceVersion()})
 	require.NoError(p.t, err)
 	var mu sync.Mutex
 	var all []v1alpha1.GatewaySync
+	record := func(object any) {
+		data, err := json.Marshal(object)
+		var gs v1alpha1.GatewaySync
+		if err == nil && json.Unmarshal(data, &gs) == nil {
+			for _, look := range each {
+				look(&gs)
+			}
+			mu.Lock()
+			all = append(all, gs)
+			mu.Unlock()
+		}
+	}
+	record(&now.Items[0])
 	done := make(chan struct{})
 	p.t.Cleanup(func() { w.Stop(); <-done })
 	go func() {
 		defer close(done)
 		for e := range w.ResultChan() {
-			data, err := json.Marshal(e.Object)
-			var gs v1alpha1.GatewaySync
-			if err == nil && json.Unmarshal(data, &gs) == nil {
-				for _, look := range each {
-					look(&gs)
-				}
-				mu.Lock()
-				all = append(all, gs)
-				mu.Unlock()
-			}
+			record(e.Object)
 		}
 	}()
 	return func() []v1alpha1.GatewaySync {
