@@ -14,7 +14,7 @@ import (
 // labelInjection on a pod or a namespace rules injection out, or admits it.
 const labelInjection = "stoker.io/injection"
 
-// slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept.
+// slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept, and that they end.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -22,7 +22,8 @@ func slim(obj any) (any, error) {
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-		Annotations: own(p.Annotations), Labels: own(p.Labels),
+		DeletionTimestamp: p.DeletionTimestamp, // one that ends takes no place, whatever it asks for
+		Annotations:       own(p.Annotations), Labels: own(p.Labels),
 	}}
 	if inject.Has(p) {
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
@@ -31,7 +32,7 @@ func slim(obj any) (any, error) {
 		s.Annotations, s.Labels = nil, nil
 		return s, nil
 	}
-	s.CreationTimestamp, s.DeletionTimestamp = p.CreationTimestamp, p.DeletionTimestamp
+	s.CreationTimestamp = p.CreationTimestamp
 	if c := metav1.GetControllerOfNoCopy(p); c != nil {
 		s.OwnerReferences = []metav1.OwnerReference{*c}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
@@ -123,6 +124,19 @@ func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 	stuck := others(starts, noon.Add(6*time.Minute))
 	assert.True(t, stuck.stuck)
 	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
+}
+
+// Of a pod that asks for nothing little is kept; that it ends is part of that, because another one comes then.
+func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing.T) {
+	w, err := watchPods(fake.NewClientset(), "plant", func(*corev1.Pod) {}, func(error) {})
+	require.NoError(t, err)
+	u := &Upkeep{pods: []*podWatch{w}}
+	for _, ends := range []*metav1.Time{nil, new(metav1.NewTime(noon.Add(30 * time.Second)))} {
+		kept, err := slim(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", UID: "another", DeletionTimestamp: ends}})
+		require.NoError(t, err)
+		require.NoError(t, w.informer.GetIndexer().Add(kept))
+		assert.Equal(t, ends == nil, u.exists("plant", eviction{Namespace: "plant", Pod: "gw-0", UID: "evicted"}))
+	}
 }
 
 // The API server says when a pod was created; a node whose clock is behind would take every pod for a young one.
