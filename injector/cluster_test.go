@@ -82,9 +82,15 @@ func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 // may waits until the API server has heard of what the injector may do, or may not.
 func (w *world) may(want bool, what authorizationv1.ResourceAttributes) {
 	w.Helper()
+	w.mayAs(system, "stoker-injector", want, what)
+}
+
+// mayAs is may for any ServiceAccount.
+func (w *world) mayAs(namespace, account string, want bool, what authorizationv1.ResourceAttributes) {
+	w.Helper()
 	w.eventually(fmt.Sprintf("the API server has heard of a right: %v", what), func() bool {
 		review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + system + ":stoker-injector", ResourceAttributes: &what},
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: &what},
 		}, metav1.CreateOptions{})
 		require.NoError(w, err)
 		return review.Status.Allowed == want
@@ -245,6 +251,13 @@ func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySy
 	made, err := kube.GatewaySyncs(w.dynamic, namespace).Create(w.Context(), gs, metav1.CreateOptions{})
 	require.NoError(w, err)
 	return made
+}
+
+// seen waits until upkeep has heard of the GatewaySync. Pods are watched apart from it: of one that upkeep hears of first it says
+// that there is no GatewaySync.
+func (w *world) seen(namespace string) {
+	w.Helper()
+	w.eventually("upkeep has heard of the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
 }
 
 func (w *world) status(namespace string) map[string]string {

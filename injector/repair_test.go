@@ -222,6 +222,7 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	w.redirect("https://localhost:1/mutate")
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
+	w.seen(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	w.eventually("it is evicted, and its successor is told why not", func() bool {
 		e := w.events(plant)
@@ -347,6 +348,7 @@ func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
 	w.start()
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
+	w.seen(plant)
 	made := w.pod(plant, gatewayPod("gw"))
 	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	uids, _ := w.pods(plant)
@@ -359,6 +361,7 @@ func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
 	w.start("--repair=report")
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
+	w.seen(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
 	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })

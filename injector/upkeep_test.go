@@ -56,12 +56,7 @@ func TestTheServiceAccountsOfGatewaysGetTheirRights(t *testing.T) {
 	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: gatewayPod("x").Spec})
 	w.eventually("press may work", func() bool { return slices.Equal(w.subjects(plant), []string{"press"}) })
 
-	review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + plant + ":press", ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: plant, Group: "stoker.io", Resource: "syncreports", Verb: "create",
-		}}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	assert.True(t, review.Status.Allowed)
+	w.mayAs(plant, "press", true, authorizationv1.ResourceAttributes{Namespace: plant, Group: "stoker.io", Resource: "syncreports", Verb: "create"})
 
 	oven := gatewayPod("oven-0")
 	oven.Spec.ServiceAccountName = "oven"
