@@ -27,30 +27,22 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// rightsOf applies what the chart renders for a part that gives rights, with these values.
+// rightsOf applies what the chart renders for a part that gives rights, with these values, and returns when they are in force.
 func (s *server) rightsOf(t *testing.T, component string, v values) {
 	t.Helper()
-	applied := 0
+	applied := objects{}
 	for name, o := range rendered(t, v) {
 		switch o.GetKind() {
 		case "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding":
 			if o.GetLabels()["app.kubernetes.io/component"] == component {
 				_, err := s.apply(t.Context(), o, false)
 				require.NoError(t, err, name)
-				applied++
+				applied[name] = o
 			}
 		}
 	}
-	require.Greater(t, applied, 1)
-}
-
-// asks returns when an account may do what it may, which is a moment after it was said.
-func asks(t *testing.T, syncs dynamic.ResourceInterface) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/requested-by":"cli"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil
-	}, eventually, pause)
+	require.Greater(t, len(applied), 1)
+	s.bound(t, applied)
 }
 
 // heldToAnnotations are patches of a GatewaySync that pass, and all those that do not.
@@ -86,7 +78,6 @@ func TestTheReceiverAsksAndReadsTheSecretsThatWereNamed(t *testing.T) {
 	who := p.As(t, namespace, "stoker-receiver", "")
 	ctx, c := t.Context(), core(t, who)
 	syncs := p.as(t, who, "gatewaysyncs")
-	asks(t, syncs)
 	list, get, create, patch := metav1.ListOptions{}, metav1.GetOptions{}, metav1.CreateOptions{}, metav1.PatchOptions{}
 	everywhere := &plant{server: p.server}
 	verbs{
@@ -180,7 +171,6 @@ func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
 	who := p.As(t, p.namespace, "stoker-hooks", "")
 	ctx, c := t.Context(), core(t, who)
 	syncs := p.as(t, who, "gatewaysyncs")
-	asks(t, syncs)
 	heldToAnnotations(t, syncs)
 	list, get, create, patch := metav1.ListOptions{}, metav1.GetOptions{}, metav1.CreateOptions{}, metav1.PatchOptions{}
 	applications := func(in string) dynamic.ResourceInterface {
@@ -232,7 +222,6 @@ func TestTheReceiverRunsWithTheRightsOfTheChart(t *testing.T) {
 	v := with(on, set("webhookReceiver.secrets", []any{values{"namespace": p.namespace, "name": "stoker-webhook"}}))
 	p.rightsOf(t, "receiver", v)
 	who := p.As(t, namespace, "stoker-receiver", "")
-	asks(t, p.as(t, who, "gatewaysyncs"))
 
 	all := pods(t, v)
 	arguments := append(all[receiver].Spec.Containers[0].Args, "--kubeconfig="+kubeconfigOf(t, who),

@@ -61,12 +61,13 @@ spec: `+spec), metav1.CreateOptions{})
 
 func (p *plant) bind(t *testing.T, role, account string) {
 	t.Helper()
-	_, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+	made, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: p.namespace}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	p.inForce(t, made)
 }
 
 func (p *plant) as(t *testing.T, who *rest.Config, plural string) dynamic.ResourceInterface {

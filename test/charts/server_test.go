@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,10 +20,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -98,7 +102,7 @@ func (s *server) apply(ctx context.Context, o *object, dryRun bool) (*object, er
 	return client.Patch(ctx, o.GetName(), types.ApplyPatchType, data, options)
 }
 
-// install applies all there is, kinds and namespaces first.
+// install applies all there is, kinds and namespaces first, and returns when its rights are in force.
 func (s *server) install(t *testing.T, all objects) {
 	t.Helper()
 	for _, first := range []bool{true, false} {
@@ -109,18 +113,75 @@ func (s *server) install(t *testing.T, all objects) {
 			}
 		}
 	}
+	s.bound(t, all)
+}
+
+// bound waits for the rights that the bindings among what was applied give.
+func (s *server) bound(t *testing.T, applied objects) {
+	t.Helper()
+	for name, o := range applied {
+		switch o.GetKind() {
+		case "RoleBinding", "ClusterRoleBinding":
+			var b rbacv1.RoleBinding // one of the cluster differs by the namespace that it has not
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &b), name)
+			s.inForce(t, &b)
+		}
+	}
+}
+
+// inForce waits until the API server has heard of a binding and of each rule of its role, which is a moment after it took them.
+func (s *server) inForce(t *testing.T, b *rbacv1.RoleBinding) {
+	t.Helper()
+	rules := s.rulesBy(t, b)
+	require.Eventually(t, func() bool {
+		for _, who := range b.Subjects {
+			for _, r := range rules {
+				// One right stands for all of its rule: they come together.
+				right := &authorizationv1.ResourceAttributes{Namespace: b.Namespace, Group: r.APIGroups[0], Verb: r.Verbs[0]}
+				right.Resource, right.Subresource, _ = strings.Cut(r.Resources[0], "/")
+				if len(r.ResourceNames) > 0 {
+					right.Name = r.ResourceNames[0]
+				}
+				review, err := s.core.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+					Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + who.Namespace + ":" + who.Name, ResourceAttributes: right},
+				}, metav1.CreateOptions{})
+				if err != nil || !review.Status.Allowed {
+					return false
+				}
+			}
+		}
+		return true
+	}, eventually, pause, "%s %s is in force", b.Namespace, b.Name)
+}
+
+// rulesBy returns the rules of the role that is bound.
+func (s *server) rulesBy(t *testing.T, b *rbacv1.RoleBinding) []rbacv1.PolicyRule {
+	t.Helper()
+	if b.RoleRef.Kind == "Role" {
+		role, err := s.core.RbacV1().Roles(b.Namespace).Get(t.Context(), b.RoleRef.Name, metav1.GetOptions{})
+		require.NoError(t, err, b.Name)
+		return role.Rules
+	}
+	role, err := s.core.RbacV1().ClusterRoles().Get(t.Context(), b.RoleRef.Name, metav1.GetOptions{})
+	require.NoError(t, err, b.Name)
+	return role.Rules
 }
 
 // installing is done once.
 var installing sync.Once
 
-// installed returns the server that tests share, with the chart installed as it is by default.
+// installed returns the server that tests share, with the chart installed as it is by default, and in force.
 func installed(t *testing.T) *server {
 	t.Helper()
 	s := newServer(t, kubetest.Controllers())
 	installing.Do(func() {
 		s.namespaces(t, namespace)
 		s.install(t, rendered(t, nil))
+		plant := s.Namespace(t)
+		require.Eventually(t, func() bool {
+			_, err := s.core.CoreV1().Pods(plant).Create(t.Context(), plainPod(requires, nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err != nil && strings.Contains(err.Error(), "require.pods.stoker.io")
+		}, eventually, pause, "the API server has heard of the webhook configuration")
 	})
 	return s
 }
@@ -227,18 +288,22 @@ func caBundle(t *testing.T) []byte {
 	return fmt.Appendf(nil, `{"webhooks":[{"name":"pods.stoker.io","clientConfig":{"caBundle":%[1]q}},{"name":"require.pods.stoker.io","clientConfig":{"caBundle":%[1]q}}]}`, authority)
 }
 
+// requires asks for an agent, and for no start without one.
+var requires = map[string]string{"stoker.io/inject": "true", "stoker.io/require": "true"}
+
+func plainPod(annotations, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Annotations: annotations, Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
+	}
+}
+
 // I2: with no injector there, pods start; only one that says it must not does not.
 func TestWithTheInjectorAwayPodsStart(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	plant := s.Namespace(t)
 	accounts(t, s, namespace, "default")
-	pod := func(annotations, labels map[string]string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Annotations: annotations, Labels: labels},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
-		}
-	}
 	create := func(namespace string, p *corev1.Pod) error {
 		began := time.Now()
 		_, err := s.core.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
@@ -246,20 +311,19 @@ func TestWithTheInjectorAwayPodsStart(t *testing.T) {
 		return err
 	}
 	inject := map[string]string{"stoker.io/inject": "true"}
-	require1 := map[string]string{"stoker.io/inject": "true", "stoker.io/require": "true"}
 	older := map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/require": "true"}
-	assert.NoError(t, create(plant, pod(nil, nil)), "a pod that asks for nothing")
-	assert.NoError(t, create(plant, pod(inject, nil)), "an annotated pod")
-	for name, annotations := range map[string]map[string]string{"this prefix": require1, "the older prefix": older} {
-		err := create(plant, pod(annotations, nil))
+	assert.NoError(t, create(plant, plainPod(nil, nil)), "a pod that asks for nothing")
+	assert.NoError(t, create(plant, plainPod(inject, nil)), "an annotated pod")
+	for name, annotations := range map[string]map[string]string{"this prefix": requires, "the older prefix": older} {
+		err := create(plant, plainPod(annotations, nil))
 		require.Error(t, err, name)
 		assert.ErrorContains(t, err, "require.pods.stoker.io", name)
 	}
-	assert.NoError(t, create(plant, pod(require1, map[string]string{"stoker.io/injection": "disabled"})), "a pod that opts out")
-	assert.NoError(t, create(namespace, pod(require1, nil)), "a pod of the injector's own namespace")
+	assert.NoError(t, create(plant, plainPod(requires, map[string]string{"stoker.io/injection": "disabled"})), "a pod that opts out")
+	assert.NoError(t, create(namespace, plainPod(requires, nil)), "a pod of the injector's own namespace")
 	_, err := s.core.CoreV1().Namespaces().Patch(t.Context(), plant, types.MergePatchType, []byte(`{"metadata":{"labels":{"stoker.io/injection":"disabled"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return create(plant, pod(require1, nil)) == nil }, eventually, pause, "a namespace that opts out")
+	require.Eventually(t, func() bool { return create(plant, plainPod(requires, nil)) == nil }, eventually, pause, "a namespace that opts out")
 }
 
 func accounts(t *testing.T, s *server, namespace string, names ...string) {
