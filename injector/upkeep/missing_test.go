@@ -94,44 +94,6 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	assert.False(t, got.stuck, got.wait)
 }
 
-// When the pod of the next ReplicaSet is ready, the Deployment lets go of the one before, which then never makes the pod again that
-// was evicted: whoever waited for it would wait until the other pod is too old to be given its agent.
-func TestAReplicaSetThatItsDeploymentHasReplacedIsNotWaitedFor(t *testing.T) {
-	e := eviction{Namespace: "plant", Pod: "gw-1-a", UID: "gw", Owner: "gw-1", By: "ReplicaSet gw-1", Deployment: "gw", Newest: metav1.NewTime(noon.Add(5 * time.Second)), At: metav1.NewTime(noon)}
-	isReady := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
-	next := func(change ...func(*corev1.Pod)) *corev1.Pod {
-		return ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, append(change, ofDeployment("gw", "2"))...)
-	}
-	same := ownedPod("gw-1-c", "c", "ReplicaSet", false, 0, ofDeployment("gw", "1"))
-	other := ownedPod("oven-2-d", "d", "ReplicaSet", false, 0, isReady, ofDeployment("oven", "2"))
-	for _, c := range []struct {
-		name        string
-		live        []*corev1.Pod
-		at          time.Duration
-		over, stuck bool
-	}{
-		{name: "it may make its pod again", live: []*corev1.Pod{next(isReady)}, at: successorWithin},
-		{name: "the Deployment still asks it for pods", live: []*corev1.Pod{next()}, at: successorWithin + time.Second, stuck: true},
-		{name: "it has another pod", live: []*corev1.Pod{next(isReady), same}, at: successorWithin + time.Second, stuck: true},
-		{name: "the pod is of another Deployment", live: []*corev1.Pod{other}, at: successorWithin + time.Second, stuck: true},
-		{name: "it is replaced", live: []*corev1.Pod{other, next(isReady)}, at: successorWithin + time.Second, over: true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var there podsThere
-			for _, p := range c.live {
-				kept, err := slim(p)
-				require.NoError(t, err)
-				there.live = append(there.live, kept.(*corev1.Pod))
-			}
-			got, over := e.turn(there, time.Time{}, false, noon.Add(c.at))
-			assert.Equal(t, c.over, over)
-			assert.Equal(t, c.stuck, got.stuck, got.wait)
-		})
-	}
-}
-
 // A StatefulSet that is scaled to 0 while a successor cannot come up has no gateways: nobody waits for the evicted one.
 func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now := noon.Add(time.Minute)

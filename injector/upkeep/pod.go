@@ -47,9 +47,6 @@ func slim(obj any) (any, error) {
 		}
 		s.Status.InitContainerStatuses = []corev1.ContainerStatus{kept}
 	}
-	if serves(p) {
-		s.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
 	return s, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -109,8 +108,8 @@ func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Ti
 	case exists:
 		return turn{}, true // it asks for no agent any more
 	}
-	if now.Sub(ends) > successorWithin && (e.Came || e.replaced(there)) {
-		return turn{}, true // who made it, or its successor, has let go of it since: it was scaled down or deleted
+	if e.Came && now.Sub(ends) > successorWithin {
+		return turn{}, true // who made it once has let go of it since: it was scaled down or deleted
 	}
 	t = turn{absent: true, stuck: now.Sub(ends) > successorWithin, wait: "pod " + e.Pod + " was evicted, so that it starts again with an agent, and " + e.By + " has not made it again"}
 	if t.stuck {
@@ -132,22 +131,6 @@ func (e eviction) succeeds(p *corev1.Pod) bool {
 		return false
 	}
 	return c.UID == e.Owner || e.Deployment != "" && deployment(p) == e.Deployment
-}
-
-// replaced reports whether a Deployment that is rolled has let go of the ReplicaSet whose pod was evicted: that has none, and a pod
-// of another one serves. Until one does, the Deployment keeps the old ReplicaSet, and what that lacks is refused.
-func (e eviction) replaced(there podsThere) bool {
-	found := false
-	for _, p := range there.live {
-		switch c := metav1.GetControllerOfNoCopy(p); {
-		case e.Deployment == "" || deployment(p) != e.Deployment:
-		case c.UID == e.Owner:
-			return false
-		case serves(p):
-			found = true
-		}
-	}
-	return found
 }
 
 // deployment returns the name of the Deployment whose ReplicaSet made a pod, "" where it is a ReplicaSet of its own or another
@@ -193,13 +176,6 @@ func startsYet(p *corev1.Pod, now time.Time) turn {
 		wait += " (" + s.State.Waiting.Reason + ")"
 	}
 	return turn{wait: wait + ": its Events say why (kubectl --namespace " + p.Namespace + " describe pod " + p.Name + ")", stuck: now.Sub(p.CreationTimestamp.Time) > startWithin}
-}
-
-// serves reports whether a pod is ready.
-func serves(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // started reports whether a pod's agent has started, so that its gateway may.
