@@ -32,6 +32,7 @@ type promise struct {
 
 	failed   error // why the last blob that somebody read could not be had, nil where it could
 	failures int   // in a row
+	late     int   // of them, how often the time of who read was not enough
 	until    time.Time
 }
 
@@ -82,6 +83,24 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 	}
 	s.setPromise(p)
 	return f.stats, nil
+}
+
+// Promises reports whether the store can still get blobs of a commit from a remote, by an earlier FetchTrees.
+func (s *Store) Promises(r *Remote, commit plan.ID) bool {
+	p := s.promised()
+	return p != nil && p.remote == r && p.commit == commit && p.ctx.Err() == nil
+}
+
+// Hasten is for who reads blobs and cannot wait long for those that have to be fetched: they are not any more once ctx has
+// ended, until off is called. What was not enough time once is not tried again soon.
+func (s *Store) Hasten(ctx context.Context) (off func()) {
+	set := func(ctx context.Context) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.hasty = ctx
+	}
+	set(ctx)
+	return func() { set(nil) }
 }
 
 // FetchBlobs makes sure that the store has those of the blobs that belong to the commit of the last FetchTrees. It asks
@@ -174,18 +193,29 @@ func (s *Store) keepPromise(id plan.ID) error {
 		defer s.mu.Unlock()
 		return p.failed
 	}
+	hasty := s.hasty
+	if hasty != nil && hasty.Err() != nil {
+		defer s.mu.Unlock()
+		return failure.New(v1alpha1.ReasonGitTimeout, "blob %s is not fetched: whoever reads it has waited for others already", id.Short())
+	}
 	p.single++
 	alone := p.single <= maxSingle
 	s.mu.Unlock()
-	err := s.get(p, id, alone)
+	ctx, end := both(p.ctx, hasty)
+	err := s.get(ctx, p, id, alone)
+	end()
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		p.failed, p.failures = nil, 0
+		p.failed, p.failures, p.late = nil, 0, 0
 		return nil
 	case alone && failure.Is(err, v1alpha1.ReasonLimitExceeded): // that says nothing of another blob
+	case p.ctx.Err() == nil && hasty != nil && hasty.Err() != nil:
+		p.failures++
+		p.late++
+		p.failed, p.until = err, s.now().Add(pace.TooSlow(p.late))
 	case p.ctx.Err() == nil:
 		p.failures++
 		asked, _ := RetryAfter(err)
@@ -195,20 +225,30 @@ func (s *Store) keepPromise(id plan.ID) error {
 	return err
 }
 
+// both ends with the first of two contexts, of which the second may be nil, and with end.
+func both(ctx, other context.Context) (_ context.Context, end func()) {
+	if other == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
 // get fetches a blob, or everything.
-func (s *Store) get(p *promise, id plan.ID, alone bool) error {
+func (s *Store) get(ctx context.Context, p *promise, id plan.ID, alone bool) error {
 	if alone {
-		_, err := s.FetchBlobs(p.ctx, []plan.ID{id})
+		_, err := s.FetchBlobs(ctx, []plan.ID{id})
 		return err
 	}
-	if err := s.fetching.take(p.ctx); err != nil {
+	if err := s.fetching.take(ctx); err != nil {
 		return err
 	}
 	defer s.fetching.give()
 	if s.Has(id) {
 		return nil // somebody else was faster
 	}
-	_, err := s.fetchAll(p.ctx, p.remote, p.commit, p.ref)
+	_, err := s.fetchAll(ctx, p.remote, p.commit, p.ref)
 	return err
 }
 

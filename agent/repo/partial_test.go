@@ -297,6 +297,39 @@ func TestAServerThatSaysWhenToBeAskedIsAskedForNoBlobBefore(t *testing.T) {
 	}
 }
 
+func TestWhoCannotWaitIsTriedAgainAfterALongPause(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(3))
+	s := openStore(t, t.TempDir())
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	r := g.remote()
+	assert.False(t, s.Promises(r, commit))
+	fetchTrees(t, s, r, commit)
+	assert.True(t, s.Promises(r, commit))
+	assert.False(t, s.Promises(g.remote(), commit), "another one")
+
+	g.srv.Inject(gitserver.Stall(0))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	off := s.Hasten(ctx)
+	_, err := read(t, s, g.blobOf(commit, viewPath(1)))
+	requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	g.srv.Heal()
+	now = now.Add(4 * time.Minute)
+	g.srv.Forget()
+	_, err = read(t, s, g.blobOf(commit, viewPath(2)))
+	require.Error(t, err)
+	now = now.Add(2 * time.Minute)
+	_, err = read(t, s, g.blobOf(commit, viewPath(2)))
+	requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	assert.Zero(t, g.served().Requests, "its time was over before")
+	off()
+	text, err := read(t, s, g.blobOf(commit, viewPath(2)))
+	require.NoError(t, err)
+	assert.Equal(t, view(2, 0), text)
+}
+
 func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
 	g := newSite(t)
 	commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 2000)))

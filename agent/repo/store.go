@@ -43,11 +43,12 @@ type Store struct {
 	lock    *os.File
 	opened  atomic.Bool // it has its lock, and knows its packs
 
-	mu      sync.RWMutex // guards what follows
-	packs   []*pack      // never changed in place; oldest first
-	tip     plan.ID      // the commit of the last Fetch, zero where it is not known
-	damaged bool         // the next Fetch fetches everything
-	promise *promise     // what can be had beside the packs, nil for nothing
+	mu      sync.RWMutex    // guards what follows
+	packs   []*pack         // never changed in place; oldest first
+	tip     plan.ID         // the commit of the last Fetch, zero where it is not known
+	damaged bool            // the next Fetch fetches everything
+	promise *promise        // what can be had beside the packs, nil for nothing
+	hasty   context.Context //nolint:containedctx // of who cannot wait long for it, see Hasten; nil for nobody
 	closed  bool
 }
 

@@ -36,7 +36,7 @@ func (s *run) remind(ctx context.Context) {
 	switch {
 	case !s.Store.Has(s.t.Commit):
 		s.lost = of
-	case s.Store.Partial():
+	case s.Store.Partial() && !s.Store.Promises(of.remote, of.commit):
 		if err := s.trees(ctx, of); err != nil {
 			s.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
 		}
@@ -51,13 +51,14 @@ type lost struct {
 	name   string
 
 	failures int       // in a row
+	late     int       // of them, how often the time of a look was not enough
 	until    time.Time // when it is asked for again
 }
 
 // from takes note of where it can be had now. What another could not give says nothing of this one.
 func (l *lost) from(remote *repo.Remote) {
 	if l != nil && l.remote != remote {
-		l.remote, l.failures, l.until = remote, 0, time.Time{}
+		l.remote, l.failures, l.late, l.until = remote, 0, 0, time.Time{}
 	}
 }
 
@@ -69,8 +70,8 @@ func (e *Engine) gone(h plan.Header) {
 }
 
 // find fetches what is lost, at the first question of a look at drift. Looks are many, on every agent, and nothing else is
-// heard meanwhile: so the question is a short one, and is asked again with pauses. What does not come in that time comes with
-// the next commit.
+// heard meanwhile: so the question is a short one, and is asked again with pauses, with long ones where the answer is too: what
+// does not come in that time comes with the next commit.
 func (e *Engine) find(ctx context.Context) {
 	of := e.lost
 	if of == nil || e.Now().Before(of.until) {
@@ -80,7 +81,8 @@ func (e *Engine) find(ctx context.Context) {
 	asking, end := context.WithCancelCause(ctx)
 	late := time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
 	err := e.trees(asking, of)
-	if !late.Stop() && err == nil {
+	slow := !late.Stop()
+	if slow && err == nil {
 		err = context.DeadlineExceeded
 	}
 	if err == nil {
@@ -95,7 +97,12 @@ func (e *Engine) find(ctx context.Context) {
 	}
 	of.failures++
 	asked, _ := repo.RetryAfter(err)
-	of.until = e.Now().Add(max(pace.Retry(of.failures, pace.MaxRetry), min(asked, pace.MaxAsked)))
+	pause := max(pace.Retry(of.failures, pace.MaxRetry), min(asked, pace.MaxAsked))
+	if slow {
+		of.late++
+		pause = pace.TooSlow(of.late)
+	}
+	of.until = e.Now().Add(pause)
 	level := slog.LevelDebug
 	if of.failures == 1 {
 		level = slog.LevelWarn

@@ -274,6 +274,36 @@ func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
 	srv.Heal()
 	b.engine.LookWait = time.Minute
 	b.later(time.Minute)
+	assert.Equal(t, 1, look(), "what came may have been thrown away for want of time: that is not tried again soon")
+	b.later(10 * time.Minute)
+	assert.Zero(t, look())
+}
+
+// Where the trees come in time the blobs may not: one after the other, or all, where a gateway of a new version has signed many files.
+func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	srv, look := b.unlike()
+	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	b.synced() // the store has the trees alone
+	require.True(t, b.engine.Store.Partial())
+	const keep = "projects/keep/project.json"
+	require.NoError(t, os.WriteFile(filepath.Join(b.data, keep), []byte(strings.Replace(b.read(keep), ":", " :", 1)), 0o644))
+	b.engine.LookWait = 50 * time.Millisecond
+	defer srv.Inject(gitserver.Stall(0))()
+	srv.Forget()
+	began := time.Now()
+	assert.Equal(t, 1, look())
+	assert.Less(t, time.Since(began), 30*time.Second, "a connection counts as dead after a minute")
+	asked := len(srv.Requests()) + srv.InFlight()
+	for range 5 {
+		assert.Equal(t, 1, look())
+		b.synced() // which has nothing to do
+	}
+	assert.LessOrEqual(t, len(srv.Requests())+srv.InFlight(), asked, "not again soon")
+	srv.Heal()
+	b.engine.LookWait = time.Minute
+	b.push(gitserver.Write("README.md", "the next sync asks anew"))
+	b.synced()
 	assert.Zero(t, look())
 }
 

@@ -81,7 +81,8 @@ type Config struct {
 	// Grace is how long a sync that has written files may go on after it was asked to stop, and how long a lock is waited
 	// for after one that failed. Default 20 s.
 	Grace time.Duration
-	// LookWait is how long a look at drift waits for git where it needs of it what a store has lost. Default 10 s.
+	// LookWait is how long a look at drift waits for git, where it needs of it what a store has lost: once for the trees, and from
+	// then on for all blobs. Default 10 s.
 	LookWait time.Duration
 	// Progress is told where long work stands; done and total count files, and are 0 where there is nothing to count.
 	Progress func(step string, done, total int)
@@ -169,11 +170,20 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	if err != nil {
 		return disk.Drift{}, err
 	}
+	waiting, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var late *time.Timer
 	e.asked = func() {
 		e.asked = nil // once a look
+		late = time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
 		e.find(ctx)
 	}
-	defer func() { e.asked = nil }()
+	defer e.Store.Hasten(waiting)()
+	defer func() {
+		if e.asked = nil; late != nil {
+			late.Stop()
+		}
+	}()
 	return dir.Drift(ctx, full)
 }
 

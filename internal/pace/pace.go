@@ -40,6 +40,12 @@ func Retry(n int, most time.Duration) time.Duration {
 	return Jitter(min(firstRetry<<min(max(n-1, 0), 20), most))
 }
 
+// TooSlow is the pause after the nth time that something big did not come in the time that there was for it, and was thrown
+// away: it doubles from MaxRetry up to most of a day.
+func TooSlow(n int) time.Duration {
+	return Jitter(MaxRetry << min(max(n-1, 0), 8))
+}
+
 // Jitter spreads d by a tenth to either side, so that many agents do not ask at once.
 func Jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
