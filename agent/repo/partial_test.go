@@ -309,23 +309,32 @@ func TestWhoCannotWaitIsTriedAgainAfterALongPause(t *testing.T) {
 	assert.True(t, s.Promises(r, commit))
 	assert.False(t, s.Promises(g.remote(), commit), "another one")
 
+	one, two := g.blobOf(commit, viewPath(1)), g.blobOf(commit, viewPath(2))
 	g.srv.Inject(gitserver.Stall(0))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	ctx, end := context.WithCancelCause(t.Context())
+	asks := make(chan struct{})
+	go func() {
+		defer close(asks)
+		for g.srv.InFlight() == 0 && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		end(context.DeadlineExceeded)
+	}()
 	off := s.Hasten(ctx)
-	_, err := read(t, s, g.blobOf(commit, viewPath(1)))
+	_, err := read(t, s, one)
 	requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	<-asks
 	g.srv.Heal()
 	now = now.Add(4 * time.Minute)
 	g.srv.Forget()
-	_, err = read(t, s, g.blobOf(commit, viewPath(2)))
+	_, err = read(t, s, two)
 	require.Error(t, err)
 	now = now.Add(2 * time.Minute)
-	_, err = read(t, s, g.blobOf(commit, viewPath(2)))
+	_, err = read(t, s, two)
 	requireReason(t, v1alpha1.ReasonGitTimeout, err)
 	assert.Zero(t, g.served().Requests, "its time was over before")
 	off()
-	text, err := read(t, s, g.blobOf(commit, viewPath(2)))
+	text, err := read(t, s, two)
 	require.NoError(t, err)
 	assert.Equal(t, view(2, 0), text)
 }

@@ -79,7 +79,7 @@ func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
 			kept, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 			assert.Equal(t, lost, kept, "nothing went to lost+found")
-			assert.Equal(t, 12, b.gw.TimedScans())
+			assert.GreaterOrEqual(t, b.gw.TimedScans(), 12, "one each five minutes, and this takes a while, too")
 			assert.Empty(t, b.gw.LoadErrors())
 
 			b.gw.ResetRequests()

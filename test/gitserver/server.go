@@ -53,6 +53,7 @@ type Server struct {
 	refuse Feature
 	log    []Request
 	open   int // requests in flight
+	forgot int // how often the log was emptied
 	closed bool
 }
 
@@ -126,15 +127,15 @@ func (s *Server) Close() error {
 	return err
 }
 
-// enter counts a request in, unless the server is closing: then nothing new may start.
-func (s *Server) enter() bool {
+// enter counts a request in, unless the server is closing: then nothing new may start. It says how often the log had been emptied.
+func (s *Server) enter() (forgot int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.running.Add(1)
 		s.open++
 	}
-	return !s.closed
+	return s.forgot, !s.closed
 }
 
 // InFlight returns the number of requests that are being answered now, stalled ones among them.
@@ -145,12 +146,13 @@ func (s *Server) InFlight() int {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if !s.enter() {
+	forgot, ok := s.enter()
+	if !ok {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.running.Done()
 	rec := newRecorder(w, r)
-	defer func() { s.record(rec.request()) }()
+	defer func() { s.record(forgot, rec.request()) }()
 
 	s.mu.Lock()
 	faults, auth, refuse := s.takeFaults(rec.Repo, rec.Service), s.auth, s.refuse

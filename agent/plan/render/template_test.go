@@ -127,7 +127,7 @@ func TestATemplateBombIsStopped(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, "projects/p/x.json")
-			assert.Less(t, time.Since(started), time.Minute)
+			assert.Less(t, time.Since(started), 10*time.Minute, "it would take days")
 			runtime.ReadMemStats(&after)
 			assert.Less(t, int64(after.HeapSys)-int64(before.HeapSys), int64(256<<20))
 		})

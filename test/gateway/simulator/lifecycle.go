@@ -52,8 +52,8 @@ func (g *Gateway) stop(next State) {
 	g.goDown()
 	g.up, g.goDown = context.WithCancel(g.life)
 	g.forget()
+	g.show(next, "") // with what it has forgotten: nobody sees a gateway that runs and knows nothing
 	g.mu.Unlock()
-	g.enter(g.life, next, "")
 }
 
 // forget drops what a gateway does not keep over a restart. Whoever calls it holds mu, or is alone.
@@ -221,9 +221,13 @@ func singletonOnlyInMode(c config, mode string) string {
 func (g *Gateway) enter(up context.Context, to State, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if up.Err() != nil {
-		return
+	if up.Err() == nil {
+		g.show(to, reason)
 	}
+}
+
+// show is enter for who holds mu.
+func (g *Gateway) show(to State, reason string) {
 	if g.state != to {
 		g.log.Info("simulated gateway", "state", to, "reason", reason)
 	}

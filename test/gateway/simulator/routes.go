@@ -76,7 +76,7 @@ func (g *Gateway) getScan(w http.ResponseWriter, r *http.Request) {
 	if kind := r.PathValue("kind"); g.scanner(kind) == nil {
 		g.noRoute(w, r)
 	} else if g.native(w, r) {
-		writeJSON(w, http.StatusOK, g.scanStatus(kind))
+		scanAnswer(w, g.scanStatus(kind))
 	}
 }
 
@@ -90,8 +90,17 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusForbidden, "Forbidden")
 	default:
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<20))
-		writeJSON(w, http.StatusOK, g.postScan(kind))
+		scanAnswer(w, g.postScan(kind))
 	}
+}
+
+// scanAnswer answers for a gateway that may have stopped since it was found running.
+func scanAnswer(w http.ResponseWriter, answer node) {
+	if answer == nil {
+		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
+		return
+	}
+	writeJSON(w, http.StatusOK, answer)
 }
 
 func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {

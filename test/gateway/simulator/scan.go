@@ -75,10 +75,13 @@ func (g *Gateway) scanner(kind string) *scanner {
 	return g.scans[kind]
 }
 
-// scanStatus is what the scan routes answer.
+// scanStatus is what the scan routes answer, nil where the gateway does not run any more.
 func (g *Gateway) scanStatus(kind string) node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.state != Running {
+		return nil
+	}
 	return g.statusOf(g.scans[kind])
 }
 
@@ -86,10 +89,13 @@ func (g *Gateway) statusOf(s *scanner) node {
 	return object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
 }
 
-// postScan asks for a scan, which runs by itself, and releases the scan lock.
+// postScan asks for a scan, which runs by itself, and releases the scan lock. It is nil where the gateway does not run any more.
 func (g *Gateway) postScan(kind string) node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.state != Running {
+		return nil
+	}
 	g.locks[kind].release()
 	s := g.scans[kind]
 	before := g.statusOf(s)
