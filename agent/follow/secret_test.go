@@ -31,6 +31,15 @@ func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *t
 
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Key = "token-2" })
 	old.secret("git", "token-2", "S3CR3T-git") // in a real pod it would not even come
+	// It gives way to pods that came after that, and says first what it lacks.
+	eventually(t, "the lead says what it lacks", func() bool {
+		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
+		if err != nil {
+			return false
+		}
+		c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved)
+		return c != nil && c.ObservedGeneration == gs.Generation && c.Reason == string(v1alpha1.ReasonPodRestartNeeded)
+	})
 	young := w.pod("line-1")
 	young.secret("git", "token-2", "S3CR3T-git")
 	young.run(w.cluster.Kubeconfig())

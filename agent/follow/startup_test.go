@@ -364,12 +364,16 @@ func TestARefThatWaitsForAPersonLetsTheGatewayStartAndIsSaidOnce(t *testing.T) {
 func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
-	w.gatewaySync(p, deadline("6s"))
+	w.gatewaySync(p, deadline("5m"))
 	w.lead() // git is away: the lead tells the spec, and no commit
-	a := p.start()
-	why := a.staysClosed("it says what it waits for", func() bool { return strings.Contains(a.follower.State().Message, "no commit is known") })
-	assert.Contains(t, why, "main")
-	assert.Contains(t, a.opens(), "waited for 6s")
+	var clock ahead
+	a := p.start(clock.set)
+	a.staysClosed("it says what it waits for", func() bool { // which each turn of the loop finds out anew
+		_, why := a.startup()
+		return strings.Contains(why, "no commit is known") && strings.Contains(why, "main")
+	})
+	clock.put(a, 5*time.Minute)
+	assert.Contains(t, a.opens(), "waited for 5m")
 
 	q := w.stopped("line-1")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
@@ -381,12 +385,14 @@ func TestANewPodStartsThoughTheSpecIsAheadOfItsTarget(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
-	old := w.gatewaySync(p, deadline("6s"))
+	old := w.gatewaySync(p, deadline("5m"))
 	w.lead(at(first))
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "release" })
-	a := p.start()
+	var clock ahead
+	a := p.start(clock.set)
 	a.staysClosed("it waits", func() bool { return strings.Contains(a.follower.State().Message, "waiting until they agree") })
-	assert.Contains(t, a.opens(), "waited for 6s", "the deadline of the spec counts")
+	clock.put(a, 5*time.Minute)
+	assert.Contains(t, a.opens(), "waited for 5m", "the deadline of the spec counts")
 	a.end()
 
 	q := w.stopped("line-1")

@@ -26,6 +26,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/peers"
@@ -120,11 +121,16 @@ func (w *world) gatewaySync(p *pod, change ...func(*v1alpha1.GatewaySync)) *v1al
 func (w *world) edit(change func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	w.t.Helper()
 	all := kube.GatewaySyncs(w.clients.Dynamic, w.ns)
-	gs, err := all.Get(w.t.Context(), crName)
-	require.NoError(w.t, err)
-	change(gs)
-	gs, err = all.Update(w.t.Context(), gs, metav1.UpdateOptions{})
-	require.NoError(w.t, err)
+	var gs *v1alpha1.GatewaySync
+	// A lead may write the status meanwhile.
+	require.NoError(w.t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		is, err := all.Get(w.t.Context(), crName)
+		if err == nil {
+			change(is)
+			gs, err = all.Update(w.t.Context(), is, metav1.UpdateOptions{})
+		}
+		return err
+	}))
 	return gs
 }
 

@@ -3,6 +3,7 @@ package lead
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -193,7 +194,7 @@ func (w *wire) total() int {
 }
 
 func testLog(t *testing.T, who string) *slog.Logger {
-	out := t.Output()
+	var out io.Writer = ending(t)
 	if os.Getenv("LEAD_LOG") != "" {
 		out = os.Stderr
 	}
@@ -205,3 +206,29 @@ func (c *candidate) fleetOf() prometheus.Collector { return gathered{c.reg} }
 
 // gathered makes a collector of a registry.
 type gathered struct{ *prometheus.Registry }
+
+// output is the test's output until it ends: what client-go stops by itself may still say so a moment later.
+type output struct {
+	mu   sync.Mutex
+	to   io.Writer
+	over bool
+}
+
+func ending(t *testing.T) *output {
+	o := &output{to: t.Output()}
+	t.Cleanup(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.over = true
+	})
+	return o
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		return len(p), nil
+	}
+	return o.to.Write(p)
+}

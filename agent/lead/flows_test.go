@@ -256,9 +256,12 @@ func TestASpecIsToldBeforeGitAnswersAndARefThatIsGoneIsToldToWhoStarts(t *testin
 	assert.Equal(t, "main", told.Ref)
 	assert.EqualValues(t, 1, told.Generation)
 	assert.Nil(t, told.Problem, "it passes by itself")
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedAt, at) // first: whoever tries again by itself is to see it
 	s.git.Heal()
-	s.annotate(v1alpha1.AnnotationRequestedAt, now())
-	first := s.untilTarget(s.first)
+	s.untilTarget(s.first)
+	require.Eventually(t, func() bool { return s.target().RequestedAt == at }, tenfold, 20*time.Millisecond)
+	first := s.target()
 	s.takes("gw-0")
 	s.untilReady("True/Synced")
 

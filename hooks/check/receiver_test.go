@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -158,6 +159,7 @@ metadata: {name: reader}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 `)
+	cluster.May(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
 	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook, and would refuse everybody")

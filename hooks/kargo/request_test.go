@@ -227,7 +227,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 			require.NoError(t, p.run(t.Context(), nil))
 			assert.Equal(t, errored, p.phase)
 			assert.Contains(t, p.message, "not done after 1s: DesignerSessionActive: gw-0 waits for a Designer session", "the reason is in the message of the end")
-			assert.Less(t, time.Since(began), 10*time.Second)
+			assert.Less(t, time.Since(began), 40*time.Second)
 		})
 	}
 	t.Run("nothing but errors while it waits", func(t *testing.T) {
