@@ -284,13 +284,17 @@ func (f *Follower) unanswered() (p drive.Problem, person bool) {
 }
 
 // working is called when a sync has found something to do.
-func (f *Follower) working(s drive.State) { f.report.set(f.compose(s)) }
+func (f *Follower) working(s drive.State) { f.reports(s) }
+
+func (f *Follower) reports(s drive.State) {
+	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
+}
 
 // tell is called after every turn.
 func (f *Follower) tell(s drive.State) {
 	f.startup.after(s, f.order)
 	if f.listed { // before that nothing is known that is worth a write
-		f.report.set(f.compose(s))
+		f.reports(s)
 	}
 	f.Tell(s)
 }

@@ -123,7 +123,7 @@ func FuzzSyncTarget(f *testing.F) {
 			}
 		}
 		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, judged: &in}
-		s := fol.compose(drive.State{Phase: v1alpha1.GatewayError, Problems: []drive.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
+		s := fol.composed(drive.State{Phase: v1alpha1.GatewayError, Problems: []drive.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
 		require.LessOrEqual(t, size(&s), maxStatus)
 		require.Equal(t, in.generation, s.Generation)
 		require.Equal(t, in.revision, s.Revision)

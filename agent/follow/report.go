@@ -32,10 +32,9 @@ const (
 	maxList     = 1 << 10 // of all items of a list
 )
 
-// compose makes the report that follows from a state. What it says of the last sync that did something stays until
-// another one does something.
-func (f *Follower) compose(s drive.State) v1alpha1.SyncReportStatus {
-	was := f.report.latest()
+// compose makes the report that follows from a state and the report before. What that says of the last sync that did something
+// stays until another one does something.
+func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha1.SyncReportStatus {
 	r := v1alpha1.SyncReportStatus{
 		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
 		Phase: s.Phase, Reason: s.Reason, Message: s.Message,

@@ -64,9 +64,15 @@ func newReporter(objects *kube.Objects[v1alpha1.SyncReport], who Identity, log *
 	return &reporter{objects: objects, who: who, log: log, now: now, woken: make(chan struct{}, 1)}
 }
 
-// set makes status the one to report. It never blocks.
-func (r *reporter) set(status v1alpha1.SyncReportStatus) {
+// update makes what follows from what was to be reported, or from what an earlier agent of this pod reported, the status to
+// report. Both are of one moment: what is inherited meanwhile would be lost. It waits for nothing but follows.
+func (r *reporter) update(follows func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus) {
 	r.mu.Lock()
+	var was v1alpha1.SyncReportStatus
+	if r.want != nil {
+		was = *r.want
+	}
+	status := follows(was)
 	if r.want == nil || weight(r.want, &status) != nothing {
 		r.since = r.now()
 	}
@@ -89,16 +95,6 @@ func (r *reporter) doubted() {
 	case r.woken <- struct{}{}:
 	default: // it is awake
 	}
-}
-
-// latest is what is to be reported, or what an earlier agent of this pod reported.
-func (r *reporter) latest() v1alpha1.SyncReportStatus {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.want == nil {
-		return v1alpha1.SyncReportStatus{}
-	}
-	return *r.want
 }
 
 // difference is how much two reports differ.

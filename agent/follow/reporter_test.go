@@ -40,7 +40,7 @@ func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, order: old}
 	s := drive.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
 		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
-	r := f.compose(s)
+	r := f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.EqualValues(t, 1, r.Revision)
 
@@ -49,17 +49,52 @@ func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
 	f.order = &again // the same commit for another spec, and the agent is asked to stop before it has looked
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
 		s.Phase = phase
-		r = f.compose(s)
+		r = f.composed(s)
 		assert.Equal(t, v1alpha1.GatewayPending, r.Phase, phase)
 		assert.Equal(t, v1alpha1.ReasonProgressing, r.Reason)
 		assert.Equal(t, "t1", r.HandledRequest)
 		assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
 	}
 	s.Phase, s.Of = sync.Synced, f.order
-	r = f.compose(s)
+	r = f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.EqualValues(t, 2, r.Revision)
 	assert.Equal(t, "t2", r.HandledRequest)
+}
+
+func (r *reporter) set(status v1alpha1.SyncReportStatus) {
+	r.update(func(v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return status })
+}
+
+// composed is the report that follows from a state now.
+func (f *Follower) composed(s drive.State) (status v1alpha1.SyncReportStatus) {
+	f.report.mu.Lock()
+	defer f.report.mu.Unlock()
+	var was v1alpha1.SyncReportStatus
+	if f.report.want != nil {
+		was = *f.report.want
+	}
+	return f.compose(was, s)
+}
+
+// What an earlier agent reported comes from the API server at any time, also while a report is made.
+func TestWhatIsInheritedWhileAReportIsMadeIsNotLost(t *testing.T) {
+	r := &reporter{now: time.Now, woken: make(chan struct{}, 1)}
+	r.set(v1alpha1.SyncReportStatus{Commit: "a"})
+	inherited := make(chan struct{})
+	r.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus {
+		go func() {
+			defer close(inherited)
+			r.inherit(&v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{Commit: "a", HandledForceSync: "done"}})
+		}()
+		select {
+		case <-inherited:
+		case <-time.After(50 * time.Millisecond): // it waits
+		}
+		return was
+	})
+	<-inherited
+	assert.Equal(t, "done", r.want.HandledForceSync)
 }
 
 // C3: two reports that differ in time only are one.
@@ -105,12 +140,12 @@ func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
 	state := func(r *sync.Report) drive.State {
 		return drive.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
 	}
-	s := f.compose(state(did))
+	s := f.composed(state(did))
 	f.report.set(s)
 	assert.Equal(t, "1", s.HandledRequest)
 	assert.Equal(t, "f", s.HandledForceSync)
 	assert.Equal(t, "projects in 1s", s.Scan)
-	again := f.compose(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
+	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, nothing, weight(&s, &again))
 
 	f.order = &drive.Order{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}
@@ -119,7 +154,7 @@ func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,
 	} {
 		failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
-		s := f.compose(state(failed))
+		s := f.composed(state(failed))
 		assert.Equal(t, handled, s.HandledRequest == "2", reason)
 		assert.Equal(t, "f", s.HandledForceSync, "%s: only what is done is done", reason)
 		assert.Equal(t, one.String(), s.Commit, "INV5")
