@@ -20,9 +20,9 @@ const maxTold = 1 << 15
 
 // held is the mass deletion that somebody was told of: at which commit, of which files, and which request to force a sync
 // stood there already. Only a request that came later speaks of it: an older one, which waits for a broken commit to be
-// mended, was never meant as leave to delete what a commit after that deletes. Nor is it leave for what another plan of the
-// same commit deletes beside: one that is made months later, when more projects are there, or when a directory is back that
-// was away.
+// mended, was never meant as leave to delete what a commit after that deletes. Nor is one that was made while another commit
+// was wanted, wherefore what was told is forgotten then. Nor is it leave for what another plan of the same commit deletes
+// beside: one that is made months later, when more projects are there, or when a directory is back that was away.
 type held struct {
 	Commit  plan.ID  `json:"commit"`
 	Deletes string   `json:"deletes"` // a hash of the paths; "" in the note of a version that did not keep it
@@ -95,6 +95,19 @@ func (s *run) rememberHeld(h *plan.Held) error {
 		return fmt.Errorf("encode what is held: %w", err)
 	}
 	return s.dir.SetNote(heldNote, b)
+}
+
+// forgetHeld drops what was told where another commit is wanted by now: a request to force a sync can be meant for that one,
+// and what was told is told again where its commit comes back. A sync that resumes does not know what is wanted.
+func (s *run) forgetHeld() error {
+	if s.t.Profile.DryRun || s.resumes {
+		return nil
+	}
+	was, err := s.lastHeld()
+	if err != nil || was.Commit == s.t.Commit {
+		return err
+	}
+	return s.dir.SetNote(heldNote, nil)
 }
 
 // mayDelete returns what says whether a mass deletion was told, and then asked for; nil where none was.

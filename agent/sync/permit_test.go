@@ -172,3 +172,103 @@ func TestLeaveForAMassDeletionIsAlsoForFilesOfTheGatewayThatAreLeft(t *testing.T
 	assert.Empty(t, b.read(two))
 	assert.Empty(t, b.read("projects/line/project.json"))
 }
+
+// A person forces a sync to get a commit through, and another commit is wanted again before that has ended: the request was
+// never meant for what that one deletes.
+func TestLeaveForAMassDeletionIsNoneWhenItWasAskedForAtAnotherCommit(t *testing.T) {
+	for name, other := range map[string]func(b *bench){
+		"one that does not end": func(b *bench) {
+			require.NoError(b.t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/*", Status: 400}))
+			b.target.ForceID = "for the other"
+			b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+			b.gw.ClearFaults()
+		},
+		"one that is there already": func(b *bench) {
+			b.synced()
+			b.target.ForceID = "for the other"
+		},
+		"one that is paused": func(b *bench) {
+			b.target.ForceID, b.target.Profile.Paused = "for the other", true
+			b.ended(sync.Held, v1alpha1.ReasonPaused)
+			b.target.Profile.Paused = false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			good, bad := b.emptied()
+			b.target.Commit = good
+			other(b)
+			b.target.Commit = bad
+			r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+			assert.Contains(t, r.Message, "3 files would be deleted")
+			assert.NotEmpty(t, b.read(view))
+			b.target.ForceID = "meant"
+			b.synced()
+			assert.Empty(t, b.read(view))
+		})
+	}
+}
+
+// While the commit is still wanted nothing takes leave away that comes later; nor does a dry run, which writes nothing.
+func TestLeaveForAMassDeletionIsForWhatWasToldBeforeWhateverDoesNotEndIt(t *testing.T) {
+	for name, between := range map[string]func(b *bench){
+		"a pause": func(b *bench) {
+			b.target.Profile.Paused = true
+			b.ended(sync.Held, v1alpha1.ReasonPaused)
+		},
+		"what lies there is delivered": func(b *bench) {
+			b.again()
+			require.NotNil(b.t, b.engine.Resume(b.t.Context(), b.peers, b.target))
+		},
+		"a dry run of another commit": func(b *bench) {
+			b.push(gitserver.Write(view, `{"two": 2}`))
+			b.target.Profile.DryRun = true
+			require.True(b.t, b.sync().DryRun)
+		},
+		"a dry run beside whoever works there": func(b *bench) {
+			b.push(gitserver.Write(view, `{"two": 2}`))
+			b.target.Profile.DryRun = true
+			b.again()
+			require.True(b.t, b.sync().DryRun)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			b.emptied()
+			was := b.target
+			between(b)
+			b.target = was
+			b.target.ForceID = "meant"
+			b.synced()
+			assert.Empty(t, b.read(view))
+		})
+	}
+}
+
+// The gateway makes again what was deleted, and a sync is forced for whatever reason: leave was used up.
+func TestLeaveForAMassDeletionIsNoneForTheSameOnceMore(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.target.Profile.Prune = v1alpha1.PruneMirror
+	b.target.Profile.Mappings = b.target.Profile.Mappings[:1]
+	b.push(append(first(), withProject("keep"))...)
+	b.synced()
+	const own = "projects/own/project.json"
+	again := func() {
+		require.NoError(t, os.MkdirAll(filepath.Join(b.data, "projects/own"), 0o755))
+		b.put(own, project("", false))
+	}
+	again()
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	b.target.ForceID = "meant"
+	b.synced()
+	require.Empty(t, b.read(own))
+
+	again()
+	b.target.ForceID = "for another reason"
+	b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.NotEmpty(t, b.read(own))
+	b.target.ForceID = "meant once more"
+	b.synced()
+	assert.Empty(t, b.read(own))
+}

@@ -29,6 +29,7 @@ type run struct {
 	again   bool         // it was planned once more
 	force   bool
 	looking bool // dir is our own, opened only to look
+	resumes bool // the target is what lies on the disk; what is wanted is not known
 
 	platform             ignition.Platform
 	standby              standby
@@ -48,6 +49,9 @@ func (s *run) all(ctx context.Context) error {
 		return err
 	}
 	if s.dir, err = s.open(); err != nil {
+		return err
+	}
+	if err := s.forgetHeld(); err != nil {
 		return err
 	}
 	if s.owed, err = loadOwed(s.dir); err != nil {
@@ -107,10 +111,14 @@ func (s *run) forced() (bool, error) {
 	return string(done) != s.t.ForceID, err
 }
 
-// handled keeps the request to force a sync as dealt with.
+// handled keeps the request to force a sync as dealt with. A mass deletion that was told is made by now: where it would have
+// to be made once more, it is told once more.
 func (s *run) handled() error {
 	if !s.force {
 		return nil
+	}
+	if err := s.dir.SetNote(heldNote, nil); err != nil {
+		return err
 	}
 	return s.dir.SetNote(forcedNote, []byte(s.t.ForceID))
 }

@@ -205,8 +205,12 @@ func (e *Engine) LostAndFound() (int64, error) {
 // Sync delivers t and reports. It returns when nothing of it runs any more; a context that ends stops it before the
 // first file of the gateway is changed, and not between two.
 func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
-	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: t.Ref, Target: t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
-	s := &run{Engine: e, peers: p, t: t, r: r}
+	return e.sync(ctx, &run{Engine: e, peers: p, t: t})
+}
+
+func (e *Engine) sync(ctx context.Context, s *run) *Report {
+	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: s.t.Ref, Target: s.t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
+	s.r = r
 	err := s.all(ctx)
 	if s.dir != nil {
 		h := s.dir.Manifest().Header()
@@ -235,5 +239,5 @@ func (e *Engine) Resume(ctx context.Context, p Peers, t Target) *Report {
 	if s.rules, err = s.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !s.settled() {
 		return nil
 	}
-	return e.Sync(ctx, p, t)
+	return e.sync(ctx, &run{Engine: e, peers: p, t: t, resumes: true})
 }

@@ -33,6 +33,9 @@ func (s *run) paused(ctx context.Context) error {
 		return held
 	}
 	s.dir = d // what lies on the disk is said also while nothing is synced
+	if err := s.forgetHeld(); err != nil {
+		return err
+	}
 	if !s.there() {
 		return held
 	}
