@@ -47,21 +47,32 @@ func (d *Dir) probeModes() error {
 	return nil
 }
 
-// makesExecutable reports whether a file comes out executable that is made as one that is not. Where none can be made,
-// nothing is known, and the volume counts as one that keeps modes: what is staged on it tells.
+// makesExecutable reports whether a file comes out executable that is made as one that is not. Where none can be made, as the
+// volume is full, or read-only for now, the manifest tells, which was made so. Without one nothing is known, and the volume
+// counts as one that keeps modes: what is staged on it tells.
 func (d *Dir) makesExecutable() bool {
+	fi, err := d.sample()
+	if err != nil {
+		d.log.Debug("no file can be made to look at the modes of the data volume", "error", err)
+		fi, err = d.own.root.Lstat(manifestFile)
+	}
+	return err == nil && statOf(fi).Exec
+}
+
+// sample says what becomes of a file that is made as one that is not executable.
+func (d *Dir) sample() (fs.FileInfo, error) {
 	if err := d.remove(d.own, modesFile); err != nil {
-		return false
+		return nil, err
 	}
 	f, err := d.create(d.own, modesFile, 0o600)
 	if err != nil {
-		return false
+		return nil, err
 	}
 	fi, err := f.Stat()
 	if err := errors.Join(f.Close(), d.remove(d.own, modesFile)); err != nil {
 		d.log.Debug("cannot remove the file that was made to look at the modes", "error", err)
 	}
-	return err == nil && statOf(fi).Exec
+	return fi, err
 }
 
 // seeModes is probeModes for who must not write: nobody but a volume without modes makes the lock file executable, or else

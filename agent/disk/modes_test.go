@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -89,7 +90,13 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 		}
 		return do()
 	}}
-	for i, o := range []Options{refused, {}, {}, refused, refused} {
+	full := Options{around: func(e effect, do func() error) error {
+		if e.op == "create" && e.path == ownDir+"/"+modesFile {
+			return syscall.ENOSPC
+		}
+		return refused.around(e, do)
+	}}
+	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
 		if i == 4 { // what a crash left, and everybody may do everything with
 			put(t, root, ownDir+"/"+modesFile, "")
 			require.NoError(t, os.Chmod(filepath.Join(root, ownDir, modesFile), 0o777))
@@ -127,6 +134,45 @@ func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, got.Paths)
 		require.NoError(t, d.Close())
+	}
+}
+
+// A share of that kind that nothing can be written to, for now, is the same share.
+func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testing.T) {
+	for name, refuse := range map[string]func(effect) error{
+		"full": func(e effect) error {
+			if e.op == "create" || e.op == "fill" {
+				return syscall.ENOSPC
+			}
+			return nil
+		},
+		"read-only": func(effect) error { return syscall.EROFS },
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			var now func(effect) error
+			o := Options{around: func(e effect, do func() error) error {
+				if now != nil {
+					if err := now(e); err != nil {
+						return err
+					}
+				}
+				if e.op == "chmod" {
+					return os.ErrPermission
+				}
+				if err := do(); err != nil || e.op != "create" {
+					return err
+				}
+				return os.Chmod(filepath.Join(root, e.path), 0o777)
+			}}
+			d := open(t, root, o)
+			apply(t, d, wantsExec("1"))
+			require.NoError(t, d.Close())
+			now = refuse
+			got, err := open(t, root, o).Drift(t.Context(), false)
+			require.NoError(t, err)
+			assert.Empty(t, got.Paths)
+		})
 	}
 }
 
