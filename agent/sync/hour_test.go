@@ -1,3 +1,8 @@
+//go:build !race
+
+// What is in this file goes through two hours step by step, and starts nothing at the same time: `make test` runs it without the
+// race detector, which would only make it slow.
+
 package sync_test
 
 import (
