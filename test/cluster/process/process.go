@@ -195,8 +195,34 @@ func (r *running) signal(s syscall.Signal) error {
 	return nil
 }
 
-// Pause freezes a program: its connections stay open and nobody answers.
-func (g *Group) Pause(name string) error { return g.send(name, syscall.SIGSTOP) }
+// Pause freezes a program and returns when it has stopped: its connections stay open and nobody answers. The signal is taken by
+// one of its threads, and until that has a processor the others go on.
+func (g *Group) Pause(name string) error {
+	if err := g.send(name, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	r, err := g.find(name)
+	if err != nil {
+		return err
+	}
+	for until := time.Now().Add(pausesWithin); ; {
+		is, err := stopped(r.cmd.Process.Pid)
+		if err != nil || is {
+			return err
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%s has not stopped %s after SIGSTOP", name, pausesWithin)
+		}
+		select {
+		case <-r.done:
+			return fmt.Errorf("%s has ended", name)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// pausesWithin bounds the time from the signal until all threads of a program have stopped.
+const pausesWithin = 30 * time.Second
 
 // Resume lets a paused program go on.
 func (g *Group) Resume(name string) error { return g.send(name, syscall.SIGCONT) }
