@@ -118,7 +118,7 @@ func New(c Config) (*Follower, error) {
 	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
 	f.loop = drive.New(drive.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
-		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.working,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.reports,
 	})
 	var err error
 	f.targets, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
@@ -283,9 +283,7 @@ func (f *Follower) unanswered() (p drive.Problem, person bool) {
 	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss), false
 }
 
-// working is called when a sync has found something to do.
-func (f *Follower) working(s drive.State) { f.reports(s) }
-
+// reports makes a state the one to report: after a turn, and when a sync has found something to do.
 func (f *Follower) reports(s drive.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
