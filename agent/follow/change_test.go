@@ -194,15 +194,22 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 	assert.Equal(t, "now", s.HandledForceSync)
 }
 
-// Who stops everything to mend a gateway by hand means it too while the spec asks for what this pod cannot do.
-func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
-	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
+// repairing is a pod that runs its first commit, and puts back what is changed on its gateway.
+func repairing(t *testing.T) (w *world, p *pod, first string) {
+	t.Helper()
+	w = shared(t)
+	p = w.pod("line-0")
+	first = w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
 	w.lead(at(first))
 	p.start()
 	p.synced(first, "one")
+	return w, p, first
+}
+
+// Who stops everything to mend a gateway by hand means it too while the spec asks for what this pod cannot do.
+func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
+	w, p, first := repairing(t)
 	stays := func(what string, generation int64, paused bool) {
 		t.Helper()
 		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
@@ -260,13 +267,7 @@ func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *test
 		}, map[string]string{"stoker.io/sync-period": "banana"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
-			p := w.pod("line-0")
-			first := w.commit("one")
-			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
-			w.lead(at(first))
-			p.start()
-			p.synced(first, "one")
+			w, p, _ := repairing(t)
 			p.says(nil, c.says)
 			gs := w.edit(c.edit)
 			w.lead(generation(gs.Generation))
@@ -285,13 +286,7 @@ func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *test
 
 // What else a target says may be wrong, or for newer agents only.
 func TestAPauseCountsThoughItsTargetCannotBeFollowed(t *testing.T) {
-	w := shared(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
-	w.lead(at(first))
-	p.start()
-	p.synced(first, "one")
+	w, p, first := repairing(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })
 	p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
 	p.staysAsMendedByHand()
