@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -73,10 +74,13 @@ func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	}
 }
 
+// argoCDMajor is the environment variable that names the major version of Argo CD to run: 3, the default, or 2.
+const argoCDMajor = "STOKER_ARGOCD"
+
 // startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
 func (w *world) startArgoCD(t *testing.T) {
 	w.say("Argo CD")
-	programs, err := w.cache.ArgoCD(w.ctx)
+	programs, err := w.cache.ArgoCD(w.ctx, cmp.Or(os.Getenv(argoCDMajor), "3"))
 	require.NoError(t, err)
 	kustomize, err := w.cache.Kustomize(w.ctx)
 	require.NoError(t, err)

@@ -4,23 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-const (
-	argoCDModule  = "github.com/argoproj/argo-cd/v2"
-	argoCDVersion = "2.14.21" // that of test/argocd/go.mod
-)
+// argoCD is a release of Argo CD, and the nested module below test that requires it.
+type argoCD struct{ nested, module, version string }
+
+// argoCDs are the releases that tests run, by major version: the oldest that docs/argocd.md promises, and the newest that builds.
+var argoCDs = map[string]argoCD{
+	"2": {nested: "argocd", module: "github.com/argoproj/argo-cd/v2", version: "2.14.21"},
+	"3": {nested: "argocd/v3", module: "github.com/argoproj/argo-cd/v3", version: "3.5.7"},
+}
 
 // argoCDCommands are the names by which the one binary is called.
 var argoCDCommands = []string{"argocd-application-controller", "argocd-notifications", "argocd-repo-server", "argocd-server"}
 
-// ArgoCD returns a directory that holds the commands of Argo CD, and its kinds in crds.
-func (c *Cache) ArgoCD(ctx context.Context) (string, error) {
-	binary, err := c.nested(ctx, "argocd", argoCDModule+"/cmd", "-s -w -X "+argoCDModule+"/common.version="+argoCDVersion)
+// ArgoCD returns a directory that holds the commands of Argo CD 2 or 3, and its kinds in crds.
+func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
+	release, known := argoCDs[major]
+	if !known {
+		return "", fmt.Errorf("unknown major version %q of Argo CD: the versions are %s", major, slices.Sorted(maps.Keys(argoCDs)))
+	}
+	binary, err := c.nested(ctx, release.nested, release.module+"/cmd", "-s -w -X "+release.module+"/common.version="+release.version)
 	if err != nil {
 		return "", err
 	}
@@ -34,7 +44,7 @@ func (c *Cache) ArgoCD(ctx context.Context) (string, error) {
 				return err
 			}
 		}
-		source, err := c.moduleDir(ctx, filepath.Join("test", "argocd"), argoCDModule)
+		source, err := c.moduleDir(ctx, filepath.Join("test", release.nested), release.module)
 		if err != nil {
 			return err
 		}

@@ -96,9 +96,13 @@ func TestTheDefaultVersionIsThatOfTheModuleFile(t *testing.T) {
 		require.NoError(t, err)
 		assert.Contains(t, string(mod), "\tk8s.io/kubernetes "+version+"\n", file)
 	}
-	mod, err := os.ReadFile(filepath.Join(c.Module, "test", "argocd", "go.mod"))
-	require.NoError(t, err)
-	assert.Contains(t, string(mod), "\t"+argoCDModule+" v"+argoCDVersion+"\n")
+	for _, release := range argoCDs {
+		mod, err := os.ReadFile(filepath.Join(c.Module, "test", release.nested, "go.mod"))
+		require.NoError(t, err)
+		assert.Contains(t, string(mod), "\t"+release.module+" v"+release.version+"\n")
+	}
+	_, err := c.ArgoCD(t.Context(), "1")
+	assert.ErrorContains(t, err, `unknown major version "1"`)
 	_, err = c.Kubernetes(t.Context(), "v1.2.3")
 	assert.ErrorContains(t, err, `there are ["v1.34.4" "v1.37.1"]`)
 }
