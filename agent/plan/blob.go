@@ -82,9 +82,12 @@ func (d *Desired) kindOf(id ID) (kind, error) {
 // volatileTree reports whether a tree has a template that asks for the ref or the commit, at any depth. Of one that is
 // deeper than anything that is synced it says yes: who walks it knows what of it is excluded. The depth is that of the
 // tree.
-func (d *Desired) volatileTree(id ID, depth int) (bool, error) {
+func (d *Desired) volatileTree(id ID, depth int, count *tally) (bool, error) {
 	if k, ok := d.cache.kinds[id]; ok {
 		return k == volatile, nil
+	}
+	if err := count.dir(&d.rules.Limits); err != nil {
+		return false, err
 	}
 	if depth >= d.rules.Limits.Depth {
 		return true, nil
@@ -98,7 +101,7 @@ func (d *Desired) volatileTree(id ID, depth int) (bool, error) {
 		var is bool
 		switch e.Mode {
 		case Directory:
-			is, err = d.volatileTree(e.ID, depth+1)
+			is, err = d.volatileTree(e.ID, depth+1, count)
 		case Regular, Executable:
 			var of kind
 			of, err = d.kindOf(e.ID)
@@ -136,7 +139,7 @@ func (d *Desired) read(path string, id ID) ([]byte, error) {
 	b := &head{max: int(limit) + 1}
 	err := d.git(b, path, id)
 	if int64(b.Len()) > limit {
-		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-rendered, %d bytes, for a file that is "+
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-rendered, %d bytes, for a file that is "+
 			"a template or patched", path, limit)
 	}
 	if err != nil {

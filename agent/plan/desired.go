@@ -37,15 +37,17 @@ type Desired struct {
 	overfull bool // more warnings than people are told
 
 	cache   *Cache
-	renders bool           // some file can have other bytes than git's
-	factsID string         // fingerprint of the facts
-	single  []bool         // by mapping: its source is a file
-	system  string         // the file in which the gateway's name is set, "" for none
-	recipes map[ID]*recipe // what was rendered until now
-	walked  bool           // that is everything
-	steps   int            // of all templates
-	missing []Mapping      // whose source is not in the commit
-	mounted []string       // mounts at which the commit has something
+	renders bool            // some file can have other bytes than git's
+	factsID string          // fingerprint of the facts
+	single  []bool          // by mapping: its source is a file
+	system  string          // the file in which the gateway's name is set, "" for none
+	recipes map[ID]*recipe  // what was rendered until now
+	walked  bool            // that is everything
+	steps   int             // of all templates
+	held    map[string]bool // by path of a directory that would hide a file: whether it holds one
+	holding tally           // of all looks into those
+	missing []Mapping       // whose source is not in the commit
+	mounted []string        // mounts at which the commit has something
 	// local finds the bytes of a blob of the commit on the disk; nil for nowhere.
 	local func(path string, id ID) ([]byte, bool)
 }
@@ -81,6 +83,7 @@ func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, erro
 	d := &Desired{
 		rules: rules, objects: objects, root: root, graft: &graft{last: -1}, cache: cache, renders: rules.Renders(),
 		factsID: rules.Facts.Fingerprint(), single: make([]bool, len(rules.Mappings)), recipes: make(map[ID]*recipe),
+		held: make(map[string]bool),
 	}
 	for i, m := range rules.Mappings {
 		entry, found, err := d.source(m.Source)
@@ -155,7 +158,7 @@ func (d *Desired) rendering() iter.Seq2[Want, error] {
 
 func (d *Desired) walk(dir string, list func(node) ([]child, error)) iter.Seq2[Want, error] {
 	return func(yield func(Want, error) bool) {
-		w := walker{list: list, limit: d.rules.Limits.Files, yield: yield}
+		w := walker{list: list, limits: &d.rules.Limits, yield: yield}
 		n, found, err := d.find(dir)
 		if err != nil {
 			yield(Want{}, err)
@@ -219,16 +222,24 @@ func (d *Desired) find(dir string) (node, bool, error) {
 
 // walker yields a tree depth first.
 type walker struct {
-	list         func(node) ([]child, error)
-	yield        func(Want, error) bool
-	files, limit int
+	list   func(node) ([]child, error)
+	yield  func(Want, error) bool
+	limits *Limits
+	tally
+}
+
+func (w *walker) fail(err error) bool {
+	w.yield(Want{}, err)
+	return false
 }
 
 func (w *walker) walk(n node) bool {
+	if err := w.dir(w.limits); err != nil {
+		return w.fail(err)
+	}
 	children, err := w.list(n)
 	if err != nil {
-		w.yield(Want{}, err)
-		return false
+		return w.fail(err)
 	}
 	for i := range children {
 		c := &children[i]
@@ -238,20 +249,14 @@ func (w *walker) walk(n node) bool {
 			}
 			continue
 		}
-		if w.files++; w.files > w.limit {
-			w.yield(Want{}, tooManyFiles(w.limit))
-			return false
+		if err := w.file(w.limits); err != nil {
+			return w.fail(err)
 		}
 		if !w.yield(c.want(join(n.path, c.name)), nil) {
 			return false
 		}
 	}
 	return true
-}
-
-func tooManyFiles(limit int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded,
-		"the mappings bring more files than the limit files, %d; map or exclude less", limit)
 }
 
 // source finds what the commit has at a path.

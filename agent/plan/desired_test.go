@@ -354,12 +354,12 @@ func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
 		limits plan.Limits
 		files  plantest.Files
 	}{
-		"limit files":     {plan.Limits{Files: 2}, text("projects/a", "1", "projects/b", "2", "projects/c", "3")},
-		"limit pathBytes": {plan.Limits{PathBytes: 12}, text("projects/abcd", "1")},
+		"--max-files":     {plan.Limits{Files: 2}, text("projects/a", "1", "projects/b", "2", "projects/c", "3")},
+		"--max-path":      {plan.Limits{PathBytes: 12}, text("projects/abcd", "1")},
 		"a name of 256 b": {plan.Limits{}, text("projects/"+strings.Repeat("n", 256), "1")},
 		"a name of 258 b": {plan.Limits{}, text("projects/"+strings.Repeat("é", 129)+"/x", "1")},
-		"limit depth":     {plan.Limits{Depth: 3}, text("projects/a/b/c", "1")},
-		"limit depth,":    {plan.Limits{}, text("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
+		"--max-depth":     {plan.Limits{Depth: 3}, text("projects/a/b/c", "1")},
+		"--max-depth,":    {plan.Limits{}, text("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, nil)

@@ -38,6 +38,8 @@ type differ struct {
 	stale    []bool   // by mapping: the values of its patches differ
 	commit   bool     // the ref or the commit differ
 	forced   []string // files that are compared by their records, whatever git says of them
+
+	before, after, volatile tally // of the directories that were read of either tree, and for volatileTree
 }
 
 func newDiffer(from, to *Desired, yield func(delta, error) bool) *differ {
@@ -69,7 +71,7 @@ func (x *differ) same(from, to *node) bool {
 		if !x.commit || !x.to.rules.Mappings[l.mapping].Template {
 			return false
 		}
-		volatile, err := x.to.volatileTree(l.tree, to.depth)
+		volatile, err := x.to.volatileTree(l.tree, to.depth, &x.volatile)
 		return volatile || err != nil // whatever is wrong there, the walk says it
 	})
 }
@@ -98,12 +100,12 @@ func (x *differ) dirs(from, to *node) bool {
 	if from != nil && to != nil && x.same(from, to) {
 		return true
 	}
-	before, err := listOf(from, x.from.listGit)
+	before, err := listOf(from, x.from.listGit, &x.before, &x.from.rules.Limits)
 	if err != nil {
 		x.yield(delta{}, errors.Join(errPrevious, err))
 		return false
 	}
-	after, err := listOf(to, x.to.list)
+	after, err := listOf(to, x.to.list, &x.after, &x.to.rules.Limits)
 	if err != nil {
 		x.yield(delta{}, err)
 		return false
@@ -151,11 +153,21 @@ func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) boo
 	return x.yield(delta{path: w.Path, after: &w, maybe: maybe}, nil)
 }
 
-func listOf(n *node, list func(node) ([]child, error)) ([]child, error) {
+// listOf lists a directory of one of the trees, nothing where it is not there, and counts what it lists.
+func listOf(n *node, list func(node) ([]child, error), count *tally, limits *Limits) ([]child, error) {
 	if n == nil {
 		return nil, nil
 	}
-	return list(*n)
+	if err := count.dir(limits); err != nil {
+		return nil, err
+	}
+	children, err := list(*n)
+	for i := 0; err == nil && i < len(children); i++ {
+		if !children[i].isDir {
+			err = count.file(limits)
+		}
+	}
+	return children, err
 }
 
 func compareHeads(a, b []child) int {

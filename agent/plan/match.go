@@ -88,9 +88,14 @@ type search struct {
 	only          string // the one path that is looked for
 	proof         string
 	err           error // that kept it from looking somewhere; it counts where nothing was found elsewhere
+	tally
 }
 
 func (s *search) in(n node) bool {
+	if err := s.dir(&s.d.rules.Limits); err != nil {
+		s.err = err
+		return false
+	}
 	children, err := s.d.listGit(n)
 	if err != nil {
 		s.err = err

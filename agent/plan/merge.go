@@ -84,7 +84,7 @@ func (d *Desired) rendersIn(n node) bool {
 // listGit is list with the ids of git for all files.
 func (d *Desired) listGit(n node) ([]child, error) {
 	if n.depth >= d.rules.Limits.Depth {
-		return nil, tooDeep(n.path, d.rules.Limits.Depth)
+		return nil, tooDeep(n.path, "--max-depth", d.rules.Limits.Depth)
 	}
 	l := lister{d: d, n: n}
 	for _, layer := range n.layers {
@@ -182,7 +182,7 @@ func (l *lister) checkPath(path, name string) error {
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
 	}
 	if limit := l.d.rules.Limits.PathBytes; len(path) > limit {
-		return tooLong(path, limit)
+		return tooLong(path, "--max-path", limit)
 	}
 	return nil
 }
@@ -286,8 +286,23 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 	return child{}, false, nil
 }
 
-// holds reports whether any file is in a directory, at any depth.
+// holds reports whether any file is in a directory, at any depth. A directory is looked into once, as every file of a
+// mapping may stand where another mapping has a directory.
 func (d *Desired) holds(n node) (bool, error) {
+	if holds, ok := d.held[n.path]; ok {
+		return holds, nil
+	}
+	holds, err := d.look(n)
+	if err == nil {
+		d.held[n.path] = holds
+	}
+	return holds, err
+}
+
+func (d *Desired) look(n node) (bool, error) {
+	if err := d.holding.dir(&d.rules.Limits); err != nil {
+		return false, err
+	}
 	children, err := d.listGit(n)
 	if err != nil {
 		return false, err
@@ -298,7 +313,7 @@ func (d *Desired) holds(n node) (bool, error) {
 		}
 	}
 	for i := range children {
-		if holds, err := d.holds(children[i].dir(n)); holds || err != nil {
+		if holds, err := d.look(children[i].dir(n)); holds || err != nil {
 			return holds, err
 		}
 	}

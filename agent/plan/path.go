@@ -25,7 +25,7 @@ func ParsePath(s string) (Path, error) {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
 	}
 	if len(s) > DefaultLimits.PathBytes {
-		return "", tooLong(s, DefaultLimits.PathBytes)
+		return "", tooLong(s, "what a path of a GatewaySync may have", DefaultLimits.PathBytes)
 	}
 	if s[0] == '/' {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q is absolute; write it relative to the root", s)
@@ -42,7 +42,7 @@ func ParsePath(s string) (Path, error) {
 			return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", s)
 		}
 		if depth++; depth > DefaultLimits.Depth {
-			return "", tooDeep(s, DefaultLimits.Depth)
+			return "", tooDeep(s, "what a path of a GatewaySync may have", DefaultLimits.Depth)
 		}
 	}
 	return Path(path.Clean(s)), nil
@@ -88,14 +88,14 @@ func driveLetter(name string) bool {
 	return len(name) >= 2 && name[1] == ':' && c >= 'a' && c <= 'z'
 }
 
-func tooLong(p string, limit int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes; the limit pathBytes is %d",
-		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit)
+func tooLong(p, limit string, bytes int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %s, %d",
+		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit, bytes)
 }
 
-func tooDeep(p string, limit int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than the limit depth, %d",
-		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit)
+func tooDeep(p, limit string, names int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than %s, %d",
+		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
 }
 
 // join puts a name below a directory; "" is the root.

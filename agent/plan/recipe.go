@@ -49,7 +49,7 @@ func (d *Desired) recipe(path string, c *child) (*recipe, error) {
 		case k == binary && d.single[c.origin]:
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file and no template: remove template: true", c.origin, m.Source)
 		case k == huge:
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-rendered, %d bytes, for a template", path, d.rules.Limits.Rendered)
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-rendered, %d bytes, for a template", path, d.rules.Limits.Rendered)
 		case k == stable, k == volatile:
 			r.template = k
 		}

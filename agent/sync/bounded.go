@@ -17,7 +17,7 @@ type bounded struct {
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.limit > 0 {
 		if b.left -= int64(len(p)); b.left < 0 {
-			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than the limit max-blob, %d bytes", b.path, b.limit)
+			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", b.path, b.limit)
 		}
 	}
 	return b.w.Write(p)

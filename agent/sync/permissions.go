@@ -59,6 +59,7 @@ func (s *run) putBackPermissions(ctx context.Context) error {
 	if s.owed.PutBack || !s.Store.Has(s.t.Commit) {
 		return nil
 	}
+	defer s.during(ctx)()
 	desired, err := s.desire(s.t.Commit)
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func (e *Engine) desireBy(commit plan.ID, rules plan.Rules) (*plan.Desired, erro
 	if err != nil {
 		return nil, err
 	}
-	return e.cache.Desire(e.Store, root, rules)
+	return e.cache.Desire(objects{e.Store, e}, root, rules)
 }
 
 // previous is the tree that the manifest was written for.
@@ -58,7 +58,50 @@ func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.cache.Desire(spare{s.Store}, root, rules)
+	return s.cache.Desire(objects{spare{s.Store}, s.Engine}, root, rules)
+}
+
+// objects reads the trees of a plan until the context of Engine.during ends: a plan takes none, and a large commit is many
+// trees.
+type objects struct {
+	plan.Objects
+	e *Engine
+}
+
+func (o objects) Tree(id plan.ID) ([]plan.Entry, error) {
+	if err := o.e.stopped(); err != nil {
+		return nil, err
+	}
+	return o.Objects.Tree(id)
+}
+
+func (o objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+	return o.Objects.WriteBlob(stoppable{w, o.e}, id)
+}
+
+type stoppable struct {
+	io.Writer
+	e *Engine
+}
+
+func (s stoppable) Write(b []byte) (int, error) {
+	if err := s.e.stopped(); err != nil {
+		return 0, err
+	}
+	return s.Writer.Write(b)
+}
+
+// during makes plans end with ctx, until off is called. What is read of a tree after its files were written must not fail.
+func (e *Engine) during(ctx context.Context) (off func()) {
+	e.planning = ctx
+	return func() { e.planning = nil }
+}
+
+func (e *Engine) stopped() error {
+	if e.planning == nil {
+		return nil
+	}
+	return context.Cause(e.planning)
 }
 
 // spare reads a store for who can do without what is not there any more.

@@ -149,7 +149,7 @@ func (s *run) files(ctx context.Context) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	if changes, err = s.place(changes); err != nil {
+	if changes, err = s.place(ctx, changes); err != nil {
 		return err
 	}
 	if s.waited("") {
@@ -189,6 +189,7 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 	}
 	s.r.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
 	defer s.step("plan")()
+	defer s.during(ctx)()
 	s.rules.Form = s.form(ctx)
 	if s.desired, err = s.desire(s.t.Commit); err != nil {
 		return nil, err
@@ -201,11 +202,12 @@ func (s *run) plan(ctx context.Context) (*plan.Changes, error) {
 		return nil, err
 	}
 	s.brought = was.standby()
-	return s.compute()
+	return s.compute(ctx)
 }
 
 // compute compares the target with the manifest and the disk.
-func (s *run) compute() (*plan.Changes, error) {
+func (s *run) compute(ctx context.Context) (*plan.Changes, error) {
+	defer s.during(ctx)()
 	h := s.dir.Manifest().Header()
 	in := plan.Input{
 		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,

@@ -100,6 +100,8 @@ type Engine struct {
 	odd   oddities  // of a standby node
 	lost  *lost     // of what lies on the disk; nil for nothing
 	asked func()    // called when a look at drift asks for a file that the store does not have
+
+	planning context.Context //nolint:containedctx // of the plan that is made, see during; nil for none
 }
 
 // New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is

@@ -87,10 +87,10 @@ func (s *run) recall(ctx context.Context) error {
 }
 
 // place makes of a plan what this node may do. One that was made for another place is made again.
-func (s *run) place(changes *plan.Changes) (*plan.Changes, error) {
+func (s *run) place(ctx context.Context, changes *plan.Changes) (*plan.Changes, error) {
 	if s.brought && !s.planned {
 		var err error
-		if changes, err = s.compute(); err != nil {
+		if changes, err = s.compute(ctx); err != nil {
 			return nil, err
 		}
 		s.r.Changes = changes

@@ -1,0 +1,36 @@
+package plan
+
+import (
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// minDirs is how many directories a walk may always enter, however small the limit of files is.
+const minDirs = 10_000
+
+// tally counts the directories and files that one walk meets, and ends the walk at the limits. Fifteen trees that name each
+// other ten times stand for more paths than any machine can visit, so the counting cannot wait for the end of the walk.
+type tally struct {
+	dirs, files int
+}
+
+func (t *tally) dir(l *Limits) error {
+	limit := max(l.Files, minDirs)
+	if t.dirs++; t.dirs > limit {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the mappings bring more than %d directories: map or exclude less, "+
+			"or raise --max-files, which bounds them too", limit)
+	}
+	return nil
+}
+
+func (t *tally) file(l *Limits) error {
+	if t.files++; t.files > l.Files {
+		return tooManyFiles(l.Files)
+	}
+	return nil
+}
+
+func tooManyFiles(limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded,
+		"the mappings bring more files than --max-files, %d: map or exclude less", limit)
+}

@@ -1,0 +1,68 @@
+package sync_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// treeBomb returns a tree of 10^levels paths to an empty directory, of which the repository has as many objects as levels.
+func (b *bench) treeBomb(levels int) string {
+	b.t.Helper()
+	tree := b.repo.RawTree()
+	for range levels {
+		var entries []gitserver.RawEntry
+		for i := range 10 {
+			entries = append(entries, gitserver.RawEntry{Mode: "40000", Name: fmt.Sprintf("d%d", i), ID: tree})
+		}
+		tree = b.repo.RawTree(entries...)
+	}
+	return tree
+}
+
+// F11: a commit of a few objects that name each other ends at a limit, at the first sync and at later ones, and what lies on
+// the gateway stays. The next commit is synced.
+func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.engine.Limits = plan.Limits{Files: 1000}
+	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
+	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	assert.Contains(t, r.Message, "directories")
+	b.push(append(first(), gitserver.Delete("projects/bomb"))...)
+	b.synced()
+	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
+	r = b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	assert.Contains(t, r.Message, "directories")
+	assert.JSONEq(t, `{"one": 1}`, b.read(view))
+	b.push(gitserver.Delete("projects/bomb"), gitserver.Write(view, `{"two": 2}`))
+	b.synced()
+}
+
+// F11: a sync that is asked to stop while it plans ends without a look at the rest of the commit.
+func TestSyncStopsWhilePlanning(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	b.engine.Progress = func(step string, _, _ int) {
+		if step == "plan" {
+			cancel(context.Canceled)
+		}
+	}
+	r := b.engine.Sync(ctx, b.peers, b.target)
+	require.ErrorIs(t, r.Err, context.Canceled)
+	assert.Nil(t, r.Changes, "the commit was not planned")
+	b.engine.Progress = func(string, int, int) {}
+	b.synced()
+	assert.JSONEq(t, `{"two": 2}`, b.read(view))
+}
