@@ -79,7 +79,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 
 // Close returns what is wrong with the file, as a *failure.Error, or nil.
 func (c *Checker) Close() error {
-	if c.size < maxPointer && bytes.HasPrefix(c.head, []byte(lfsHeader)) {
+	if c.size < maxPointer && isPointer(c.head) {
 		return failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer, not the content itself: "+
 			"commit the file without LFS, or exclude it", c.path)
 	}
@@ -93,6 +93,12 @@ func (c *Checker) Close() error {
 		return c.checkShape()
 	}
 	return nil
+}
+
+// isPointer reports whether a file is a Git LFS pointer: its first line names the version, and others the object and its
+// size. Without these nothing could be fetched for it, and it is a text like any other.
+func isPointer(b []byte) bool {
+	return bytes.HasPrefix(b, []byte(lfsHeader)) && bytes.Contains(b, []byte("\noid ")) && bytes.Contains(b, []byte("\nsize "))
 }
 
 func (c *Checker) broken(err error) error {

@@ -33,6 +33,8 @@ func TestAFileThatTheGatewayCanTakePasses(t *testing.T) {
 		"binary":                      {viewPath + "thumbnail.png", "\x89PNG\x00"},
 		"empty script":                {viewPath + "code.py", ""},
 		"broken, but no JSON by name": {viewPath + "notes.txt", `{"a":`},
+		"no object of LFS":            {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\nsize 1\n"},
+		"no size of LFS":              {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"},
 		"text about LFS":              {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
 		"a long file that begins so":  {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
 	} {
@@ -67,7 +69,7 @@ func TestAFileThatTheGatewayCannotTakeIsRefusedWithItsPlace(t *testing.T) {
 		"LFS pointer": {
 			viewPath + "thumbnail.png", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "thumbnail.png is a Git LFS pointer",
 		},
-		"LFS pointer for JSON":           {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", v1alpha1.ReasonLFSPointer, "LFS"},
+		"LFS pointer for JSON":           {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "LFS"},
 		"no attributes":                  {meta, `{"scope":"G","files":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
 		"no attributes in config":        {"config/resources/core/ignition/x/resource.json", `{}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
 		"attributes null":                {meta, `{"attributes":null}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
