@@ -80,9 +80,13 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 		return
 	}
 	defer func() {
+		cut := r.Context().Err() != nil
 		cancel() // where the client or a fault ended the answer early, git must end too
 		_ = cmd.Wait()
 		rec.Backend = strings.TrimSpace(stderr.String())
+		if cut { // what a killed git wrote must not look like a whole answer
+			panic(http.ErrAbortHandler)
+		}
 	}()
 	reader := bufio.NewReaderSize(stdout, 64<<10)
 	header, err := textproto.NewReader(reader).ReadMIMEHeader()
