@@ -179,7 +179,7 @@ func passingStore(o repo.StoreOptions) (*repo.Store, func(), error) {
 }
 
 func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
-	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), ObjectBytes: int64(s.MaxBlob)}}
+	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: max(512<<20, int64(s.MaxBlob))}}
 }
 
 // heldBy says who has the data directory, where somebody has: that explains best why the cache is in use.

@@ -1,13 +1,10 @@
 package repo
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
-
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -20,19 +17,19 @@ func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) { return
 func (l *local) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.opts.Total, errDeadline)
 	defer cancel()
-	from, err := l.open()
+	from, err := l.objects(f.store.limits, func() (*os.File, error) { return anonymous(f.root, packDir) })
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = from.Close() }()
-	if _, err := from.EncodedObject(plumbing.AnyObject, plumbing.Hash(f.commit)); err != nil {
-		if errors.Is(err, plumbing.ErrObjectNotFound) {
+	defer from.close()
+	if _, err := from.find(f.commit); err != nil {
+		if IsNotFound(err) && !failure.Is(err, v1alpha1.ReasonGitUnreachable) {
 			return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s", l.url, f.commit)
 		}
 		return nil, l.explain(ctx, err)
 	}
 	in, err := f.newPack(func(file *os.File, _ *scratch) (packed, error) {
-		c := &copier{ctx: ctx, from: from, fetch: f, blobs: ids, seen: map[plan.ID]struct{}{}, buf: make([]byte, 32<<10)}
+		c := &copier{ctx: ctx, from: from, fetch: f, blobs: ids, seen: map[plan.ID]struct{}{}}
 		return c.run(file)
 	})
 	if err != nil {
@@ -44,14 +41,13 @@ func (l *local) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, 
 // copier writes objects of one repository into a pack.
 type copier struct {
 	ctx   context.Context //nolint:containedctx // lives for one call
-	from  *filesystem.Storage
+	from  *objects
 	fetch *fetch
 	blobs []plan.ID // to copy these alone
 	out   *packWriter
 	recs  []record
 	seen  map[plan.ID]struct{}
 	bytes int64
-	buf   []byte
 }
 
 func (c *copier) run(file *os.File) (packed, error) {
@@ -144,67 +140,41 @@ func (c *copier) tree(id plan.ID, depth int) error {
 
 // copyWhole copies an object that is held in memory, and returns its content.
 func (c *copier) copyWhole(id plan.ID, want kind) ([]byte, error) {
-	o, k, err := c.open(id, want)
-	if err != nil {
-		return nil, err
-	}
-	b, err := readAll(o, c.fetch.store.limits.TreeBytes+1)
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(b)) != o.Size() {
-		return nil, corrupt("object %s claims %d bytes and holds %d", id, o.Size(), len(b))
-	}
-	return b, c.add(id, k, o.Size(), func(w io.Writer) error {
-		_, err := w.Write(b)
-		return err
-	})
+	var b bytes.Buffer
+	err := c.copy(id, want, &b)
+	return b.Bytes(), err
 }
 
-func (c *copier) blob(id plan.ID) error {
-	o, k, err := c.open(id, kindBlob)
-	if err != nil {
-		return err
-	}
-	r, err := o.Reader()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close() }()
-	return c.add(id, k, o.Size(), func(w io.Writer) error {
-		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, c.buf)
-		return err
-	})
-}
+func (c *copier) blob(id plan.ID) error { return c.copy(id, kindBlob, io.Discard) }
 
-// open finds an object and holds it against the limits.
-func (c *copier) open(id plan.ID, want kind) (plumbing.EncodedObject, kind, error) {
-	l := &c.fetch.store.limits
-	if len(c.recs) >= l.Objects {
-		return nil, 0, overLimit("the commit has more than %d objects", l.Objects)
+// copy copies an object, also to beside. Unless want is zero, an object of another kind is refused.
+func (c *copier) copy(id plan.ID, want kind, beside io.Writer) error {
+	limits := &c.fetch.store.limits
+	if len(c.recs) >= limits.Objects {
+		return overLimit("the commit has more than %d objects", limits.Objects)
 	}
-	o, err := c.from.EncodedObject(plumbing.AnyObject, plumbing.Hash(id))
+	o, err := c.from.find(id)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	k := kind(o.Type()) // go-git's types are those of the pack format
-	if want != 0 && k != want {
-		return nil, 0, corrupt("object %s is a %s, where a %s belongs", id, k, want)
+	if want != 0 && o.kind != want {
+		return corrupt("object %s is a %s, where a %s belongs", id, o.kind, want)
 	}
-	if c.bytes += o.Size(); c.bytes > l.InflatedBytes {
-		return nil, 0, overLimit("the commit has more than %d bytes", l.InflatedBytes)
+	if c.bytes += o.size; c.bytes > limits.InflatedBytes {
+		return overLimit("the commit has more than %d bytes", limits.InflatedBytes)
 	}
-	return o, k, l.size(k, o.Size())
-}
-
-func (c *copier) add(id plan.ID, k kind, size int64, write func(io.Writer) error) error {
-	rec, err := c.out.add(id, k, size, write)
+	rec, err := c.out.add(id, o.kind, o.size, func(w io.Writer) error { return o.write(io.MultiWriter(until{c.ctx}, w, beside)) })
 	if err != nil {
 		return err
 	}
 	c.recs = append(c.recs, rec)
-	if c.out.out.position() > c.fetch.store.limits.PackBytes {
-		return overLimit("the commit has more than %d packed bytes", c.fetch.store.limits.PackBytes)
+	if c.out.out.position() > limits.PackBytes {
+		return overLimit("the commit has more than %d packed bytes", limits.PackBytes)
 	}
 	return nil
 }
+
+// until fails once its context has ended.
+type until struct{ ctx context.Context } //nolint:containedctx // lives for one copy
+
+func (u until) Write(b []byte) (int, error) { return len(b), u.ctx.Err() }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 
 	"github.com/klauspost/compress/zlib"
 
@@ -158,12 +160,45 @@ func (f *inflater) content(br *bufio.Reader, size int64) (io.Reader, error) {
 
 // copyContent inflates what follows in br to w and insists on exactly size bytes and a right checksum.
 func (f *inflater) copyContent(w io.Writer, br *bufio.Reader, size int64) error {
-	in, err := f.content(br, size)
-	if err != nil {
+	if _, err := f.content(br, size); err != nil {
 		return err
 	}
+	return f.copyRest(w, size)
+}
+
+// loose reads the head of a loose object, which is in the zlib stream itself; copyRest reads the content.
+func (f *inflater) loose(r io.Reader) (kind, int64, error) {
+	f.br.Reset(r)
+	if _, err := f.content(f.br, maxLooseHead-1); err != nil {
+		return 0, 0, err
+	}
+	var head []byte
+	for one := f.buf[:1]; ; {
+		if _, err := io.ReadFull(&f.limited, one); err != nil {
+			return 0, 0, damage(err)
+		}
+		if one[0] == 0 {
+			break
+		}
+		head = append(head, one[0])
+	}
+	name, digits, _ := strings.Cut(string(head), " ")
+	size, err := strconv.ParseInt(digits, 10, 62)
+	for k := kindCommit; k <= kindTag; k++ {
+		if k.String() == name && err == nil && size >= 0 {
+			f.limited.N = size + 1
+			return k, size, nil
+		}
+	}
+	return 0, 0, corrupt("a loose object starts with %s", quoted(string(head)))
+}
+
+const maxLooseHead = 32 // bytes
+
+// copyRest inflates the rest of what content or loose began and insists on exactly size bytes and a right checksum.
+func (f *inflater) copyRest(w io.Writer, size int64) error {
 	// The struct hides ReadFrom of files and hashes, which would use a buffer of their own.
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, in, f.buf)
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &f.limited, f.buf)
 	if err != nil {
 		return err
 	}

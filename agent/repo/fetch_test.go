@@ -326,3 +326,14 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 		assert.Len(t, walkTree(t, s, root, ""), 5)
 	})
 }
+
+// F11: whether a file is too large for a gateway is not known here: most files of a repository are mapped nowhere. Only what
+// takes room beside the packs is bounded by itself.
+func TestLargeBlobsAreFetched(t *testing.T) {
+	bothWays(t, func(t *testing.T, g *site, r *Remote) {
+		commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))
+		s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{DeltaBytes: 9000}})
+		pull(t, s, r, "main")
+		requireSame(t, g, s, commit)
+	})
+}

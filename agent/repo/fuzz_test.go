@@ -3,6 +3,7 @@ package repo
 import (
 	"bytes"
 	"context"
+	"crypto/sha1"
 	"errors"
 	"os"
 	"strings"
@@ -61,7 +62,7 @@ func FuzzReceive(f *testing.F) {
 	}
 	root, err := os.OpenRoot(f.TempDir())
 	require.NoError(f, err)
-	limits := Limits{Objects: 1000, ObjectBytes: 1 << 18, TreeBytes: 1 << 16, PackBytes: 1 << 20, InflatedBytes: 1 << 22, DeltaDepth: 50}
+	limits := Limits{Objects: 1000, DeltaBytes: 1 << 18, TreeBytes: 1 << 16, PackBytes: 1 << 20, InflatedBytes: 1 << 22, DeltaDepth: 50}
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		// The fuzzer does not find SHA-1 sums: the checksum is made right, so that it gets behind it.
 		if n := len(stream) - packTrailerSize; n > packHeaderSize {
@@ -73,7 +74,7 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		defer p.release()
-		r := &reader{newInflater(), newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 1024, budget: 2048})}
+		r := &reader{newInflater(), newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 1024, budget: 2048}), sha1.New()}
 		defer r.scratch.close()
 		for _, rec := range recs {
 			off, ok, err := p.find(rec.id)

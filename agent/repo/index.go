@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha1"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"os"
 	"runtime/debug"
@@ -30,6 +31,9 @@ type index struct {
 	wide  int // number of offsets of 8 bytes
 	unmap func() error
 }
+
+// errIndexVersion is in the chain of an error of an index that is not of version 2, as git has written it since 2008.
+var errIndexVersion = fmt.Errorf("%w: the index of a pack is not of version 2", errCorrupt)
 
 // openIndex maps an index and checks its shape, its own checksum, and that it belongs to the pack with that trailer.
 func openIndex(f *os.File, trailer [20]byte) (*index, error) {
@@ -64,7 +68,7 @@ func (x *index) close() error {
 func (x *index) check(trailer [20]byte) error {
 	d := x.data
 	if string(d[:4]) != indexMagic || binary.BigEndian.Uint32(d[4:]) != 2 {
-		return corrupt("an index has no version 2 header")
+		return errIndexVersion
 	}
 	last := uint32(0)
 	for i := range 256 {

@@ -12,8 +12,10 @@ import (
 type Limits struct {
 	// Objects is the number of objects in one pack; default 4,000,000.
 	Objects int
-	// ObjectBytes is the inflated size of one blob; default 512 MiB.
-	ObjectBytes int64
+	// DeltaBytes is the inflated size of a delta, and of a blob that deltas make or start from, which takes room beside the
+	// packs; default 512 MiB, as git makes no deltas of larger files (core.bigFileThreshold). Other blobs are bounded by the
+	// sums below alone: whether a file is too large for a gateway is decided when it is written there.
+	DeltaBytes int64
 	// TreeBytes is the inflated size of a tree, a commit or a tag, which are held in memory; default 32 MiB.
 	TreeBytes int64
 	// PackBytes is the size of one pack on disk; default 8 GiB.
@@ -36,7 +38,7 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	setInt(&l.Objects, 4_000_000)
-	set(&l.ObjectBytes, 512<<20)
+	set(&l.DeltaBytes, 512<<20)
 	set(&l.TreeBytes, 32<<20)
 	set(&l.PackBytes, 8<<30)
 	set(&l.InflatedBytes, 64<<30)
@@ -44,15 +46,26 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// size checks the inflated size that an object claims.
+// size checks the inflated size that an entry of a pack claims.
 func (l *Limits) size(k kind, n int64) error {
-	if n > l.ObjectBytes {
-		return overLimit("one object is %d bytes, more than the %d bytes that a file of the repository may have", n, l.ObjectBytes)
-	}
-	if k != kindBlob && !k.delta() && n > l.TreeBytes {
+	switch {
+	case k.delta():
+		return l.scratch(k, n)
+	case k != kindBlob && n > l.TreeBytes:
 		return overLimit("a %s is %d bytes, more than %d", k, n, l.TreeBytes)
 	}
 	return nil
+}
+
+// scratch is size for what is a delta, made from one, or the start of one.
+func (l *Limits) scratch(k kind, n int64) error {
+	if n > l.DeltaBytes {
+		return overLimit("an object is packed as a delta and has %d bytes, more than the %d for such objects", n, l.DeltaBytes)
+	}
+	if k.delta() {
+		return nil
+	}
+	return l.size(k, n)
 }
 
 func overLimit(format string, args ...any) error {

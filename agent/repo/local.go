@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,57 +20,78 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// local is a repository in a directory of this machine: bare, with a work tree, or a linked work tree. It is read with
-// go-git's storage; nothing is written to it and no program is run.
+// local is a repository in a directory of this machine: bare, with a work tree, or a linked work tree. Its refs are read
+// with go-git's storage, its objects with the code of a store; nothing is written to it and no program is run.
 type local struct {
 	url  URL
 	opts RemoteOptions
 }
 
 const (
-	localCache   = 4 << 20 // bytes of objects that go-git keeps
-	localLarge   = 1 << 20 // bytes from which on go-git streams an object
 	maxPointer   = 4 << 10 // bytes of a .git or commondir file
-	maxTagChain  = 8       // tags of tags
+	maxTagChain  = 64      // tags of tags
 	maxTreeDepth = 1 << 10 // directories below each other
 )
 
 func (l *local) refs(ctx context.Context) (*refs, error) {
-	st, err := l.open()
+	common, st, err := l.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = st.Close() }()
-	return l.read(ctx, st)
+	all, err := l.read(ctx, st)
+	if err == nil {
+		err = l.peel(ctx, common, all)
+	}
+	if err != nil {
+		return nil, l.explain(ctx, err)
+	}
+	return all, nil
 }
 
 func (l *local) close() error { return nil }
 
-// open finds the repository and its objects.
-func (l *local) open() (*filesystem.Storage, error) {
+// open finds the repository and the directory with its objects.
+func (l *local) open() (common string, st *filesystem.Storage, err error) {
 	dir, err := gitDir(l.url.path)
 	if err != nil {
-		return nil, l.unusable(err)
+		return "", nil, l.unusable(err)
 	}
-	common, err := pointer(filepath.Join(dir, "commondir"), "", dir)
+	common, err = pointer(filepath.Join(dir, "commondir"), "", dir)
 	if errors.Is(err, os.ErrNotExist) {
 		common, err = dir, nil
 	}
 	if err != nil {
-		return nil, l.unusable(err)
+		return "", nil, l.unusable(err)
 	}
 	if err := isRepository(common); err != nil {
-		return nil, l.unusable(err)
+		return "", nil, l.unusable(err)
 	}
-	st := filesystem.NewStorageWithOptions(
-		dotgit.NewRepositoryFilesystem(osfs.New(dir), osfs.New(common)),
-		cache.NewObjectLRU(localCache),
-		filesystem.Options{LargeObjectThreshold: localLarge, AlternatesFS: osfs.New("/")})
+	st = filesystem.NewStorage(dotgit.NewRepositoryFilesystem(osfs.New(dir), osfs.New(common)), cache.NewObjectLRUDefault())
 	if err := l.supported(st); err != nil {
 		_ = st.Close()
+		return "", nil, err
+	}
+	return common, st, nil
+}
+
+// objects opens what the repository has.
+func (l *local) objects(limits Limits, scratch func() (*os.File, error)) (*objects, error) {
+	common, st, err := l.open()
+	if err != nil {
 		return nil, err
 	}
-	return st, nil
+	defer func() { _ = st.Close() }()
+	o, err := openObjects(filepath.Join(common, "objects"), limits, scratch)
+	if err != nil {
+		return nil, l.unreadable(err)
+	}
+	return o, nil
+}
+
+// small is a scratch for work that needs no large objects.
+func small() (*os.File, error) {
+	return nil, overLimit("an object is too large to look into")
 }
 
 // unusable gives the reason why a directory cannot be read as a repository. What the system may do better next time (a
@@ -127,17 +147,7 @@ func gitDir(path string) (string, error) {
 
 // pointer reads a file of one line that names a directory, relative to base.
 func pointer(file, prefix, base string) (string, error) {
-	if st, err := os.Stat(file); err != nil {
-		return "", err
-	} else if !st.Mode().IsRegular() {
-		return "", errors.New(file + " is no file")
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxPointer))
+	b, err := readSmall(file, maxPointer)
 	if err != nil {
 		return "", err
 	}
@@ -164,12 +174,12 @@ func isRepository(dir string) error {
 	return nil
 }
 
-// read lists the refs and follows annotated tags.
+// read lists the refs.
 func (l *local) read(ctx context.Context, st *filesystem.Storage) (*refs, error) {
 	all := &refs{byName: map[string]plan.ID{}, peeled: map[string]plan.ID{}}
 	iter, err := st.IterReferences()
 	if err != nil {
-		return nil, l.explain(ctx, err)
+		return nil, err
 	}
 	defer iter.Close()
 	err = iter.ForEach(func(r *plumbing.Reference) error {
@@ -190,15 +200,7 @@ func (l *local) read(ctx context.Context, st *filesystem.Storage) (*refs, error)
 		return nil
 	})
 	if err != nil {
-		return nil, l.explain(ctx, err)
-	}
-	for name, id := range all.byName {
-		if !strings.HasPrefix(name, tagSpace) {
-			continue
-		}
-		if to, ok := peel(st, id); ok {
-			all.peeled[name] = to
-		}
+		return nil, err
 	}
 	if id, ok := all.byName[all.head]; ok {
 		all.byName[headName] = id
@@ -206,39 +208,61 @@ func (l *local) read(ctx context.Context, st *filesystem.Storage) (*refs, error)
 	return all, nil
 }
 
-// peel follows an annotated tag to what it points to.
-func peel(st *filesystem.Storage, id plan.ID) (plan.ID, bool) {
-	found := false
-	for range maxTagChain {
-		o, err := st.EncodedObject(plumbing.TagObject, plumbing.Hash(id))
-		if err != nil {
-			return id, found
+// peel follows the annotated tags.
+func (l *local) peel(ctx context.Context, common string, all *refs) error {
+	var o *objects
+	for name, id := range all.byName {
+		if !strings.HasPrefix(name, tagSpace) {
+			continue
 		}
-		b, err := readAll(o, maxPointer)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if o == nil {
+			var err error
+			if o, err = openObjects(filepath.Join(common, "objects"), Limits{}, small); err != nil {
+				return l.unreadable(err)
+			}
+			defer o.close()
+		}
+		to, err := o.peel(id)
 		if err != nil {
-			return id, found
+			l.opts.Log.Debug("tag cannot be followed", "tag", name, "error", err)
+		} else if to != id {
+			all.peeled[name] = to
+		}
+	}
+	return nil
+}
+
+// peel follows an annotated tag to what it points to in the end.
+func (o *objects) peel(id plan.ID) (plan.ID, error) {
+	for range maxTagChain {
+		s, err := o.find(id)
+		if err != nil || s.kind != kindTag {
+			return id, err
+		}
+		b, err := o.read(id, kindTag)
+		if err != nil {
+			return id, err
 		}
 		const prefix = "object "
 		if len(b) < len(prefix)+40 || string(b[:len(prefix)]) != prefix {
-			return id, found
+			return id, corrupt("tag %s names no object", id)
 		}
-		to, err := plan.ParseID(string(b[len(prefix) : len(prefix)+40]))
-		if err != nil {
-			return id, found
+		if id, err = plan.ParseID(string(b[len(prefix) : len(prefix)+40])); err != nil {
+			return id, corrupt("tag %s names no object", id)
 		}
-		id, found = to, true
 	}
-	return id, found
+	return id, corrupt("a tag of more than %d tags", maxTagChain)
 }
 
-// readAll reads the first limit bytes of an object.
-func readAll(o plumbing.EncodedObject, limit int64) ([]byte, error) {
-	r, err := o.Reader()
-	if err != nil {
-		return nil, err
+// unreadable gives the reason why the objects cannot be opened.
+func (l *local) unreadable(err error) error {
+	if f, ok := errors.AsType[*failure.Error](err); ok {
+		return failure.New(f.Reason, "%s cannot be read: %w", l.url, err)
 	}
-	defer func() { _ = r.Close() }()
-	return io.ReadAll(io.LimitReader(r, limit))
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w; see what git fsck says of it", l.url, err)
 }
 
 // explain gives an error that came up while objects were read its reason. A repository can be damaged; it can also be

@@ -1,8 +1,14 @@
 package repo
 
 import (
+	"bytes"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -144,7 +150,7 @@ func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 	commit := g.commit("first", views(50))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
 	for name, l := range map[string]Limits{
-		"objects": {Objects: 20}, "one object": {ObjectBytes: 100}, "all objects": {InflatedBytes: 2000}, "the pack": {PackBytes: 2000}, "a tree": {TreeBytes: 50},
+		"objects": {Objects: 20}, "all objects": {InflatedBytes: 2000}, "the pack": {PackBytes: 2000}, "a tree": {TreeBytes: 50},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: l})
@@ -158,4 +164,125 @@ func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 	g.Tag("b", g.Head())
 	_, err := many.Resolve(t.Context(), parseRef(t, "main"))
 	requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+}
+
+// It is what a server does: a tag stands for what it leads to in the end.
+func TestTagOfTagsOfADirectory(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(3))
+	g.AnnotatedTag("t1", commit.String())
+	for i := range 12 {
+		g.AnnotatedTag(fmt.Sprintf("t%d", i+2), fmt.Sprintf("refs/tags/t%d", i+1))
+	}
+	for _, packed := range []bool{false, true} {
+		if packed {
+			g.Repack()
+			g.Git("pack-refs", "--all")
+		}
+		for _, u := range []URL{parseURL(t, g.Dir), g.url()} {
+			res, _ := pull(t, openStore(t, t.TempDir()), newRemote(t, u, Auth{}, RemoteOptions{}), "t13")
+			assert.Equal(t, Resolution{"refs/tags/t13", commit}, res, "%s, packed %t", u, packed)
+		}
+	}
+}
+
+// F11: what a directory has is verified like what a server sends: the id of an object is not enough where its head lies.
+func TestLooseObjectThatLiesIsRefused(t *testing.T) {
+	for name, raw := range map[string]string{
+		"longer than it claims":     "blob 3\x00good",
+		"shorter than it claims":    "blob 5\x00good",
+		"another kind":              "tree 4\x00good",
+		"a kind that git has not":   "file 4\x00good",
+		"a size that is none":       "blob +4\x00good",
+		"a head without an end":     "blob " + strings.Repeat("4", 100),
+		"a size that nothing holds": "blob 9223372036854775807\x00good",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newSite(t)
+			id := sha1.Sum([]byte(raw))
+			var packed bytes.Buffer
+			w := zlib.NewWriter(&packed)
+			_, err := w.Write([]byte(raw))
+			require.NoError(t, err)
+			require.NoError(t, w.Close())
+			file := filepath.Join(g.Dir, "objects", hex.EncodeToString(id[:1]), hex.EncodeToString(id[1:]))
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			require.NoError(t, os.WriteFile(file, packed.Bytes(), 0o600))
+			tree := g.RawTree(gitserver.RawEntry{Mode: "100644", Name: "a.txt", ID: hex.EncodeToString(id[:])})
+			commit := parseID(t, g.CommitTree("first", tree))
+			s := openStore(t, t.TempDir())
+			_, err = s.Fetch(t.Context(), newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}), commit, "main")
+			require.Error(t, err)
+			assert.Empty(t, packFiles(t, s, ""))
+		})
+	}
+}
+
+func TestAlternatesOfADirectory(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(20))
+	g.AnnotatedTag("v1", commit.String())
+	tmp := filepath.Dir(g.Dir)
+	borrow := func(name string, alternates ...string) string {
+		dir := filepath.Join(tmp, name)
+		runGit(t, tmp, nil, "init", "-q", "--bare", dir)
+		text := "# where the objects are\n" + strings.Join(alternates, "\n") + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "refs/heads/main"), []byte(commit.String()+"\n"), 0o600))
+		return dir
+	}
+	for name, dir := range map[string]string{
+		"absolute":         borrow("a.git", filepath.Join(g.Dir, "objects")),
+		"relative":         borrow("b.git", "../../site.git/objects"),
+		"chained":          borrow("c.git", "../../b.git/objects"),
+		"in a circle":      borrow("d.git", "../../d.git/objects", "../../a.git/objects"),
+		"one is not there": borrow("e.git", "../../gone/objects", "../../a.git/objects"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			pull(t, s, newRemote(t, parseURL(t, dir), Auth{}, RemoteOptions{}), "main")
+			requireSame(t, g, s, commit)
+		})
+	}
+	t.Run("the only one is not there", func(t *testing.T) {
+		r := newRemote(t, parseURL(t, borrow("f.git", "../../gone/objects")), Auth{}, RemoteOptions{})
+		_, err := openStore(t, t.TempDir()).Fetch(t.Context(), r, commit, "main")
+		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "gone/objects")
+	})
+}
+
+// An index that is not read is no damage that goes away.
+func TestIndexOfVersionOneIsNamed(t *testing.T) {
+	g := newSite(t)
+	commit := g.commit("first", views(3))
+	g.Git("-c", "pack.indexVersion=1", "repack", "-a", "-d", "-q")
+	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
+	_, err := openStore(t, t.TempDir()).Fetch(t.Context(), r, commit, "main")
+	requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+	assert.ErrorContains(t, err, "git repack")
+	g.Git("repack", "-a", "-d", "-f", "-q")
+	s := openStore(t, t.TempDir())
+	pull(t, s, r, "main")
+	requireSame(t, g, s, commit)
+}
+
+// Large files, deltas of large files and many packs go through bounded memory, and through the files of the store.
+func TestLargeObjectsOfADirectory(t *testing.T) {
+	g := newSite(t)
+	var text strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&text, "%d %d\n", i, i*i)
+	}
+	g.commit("first", gitserver.Write("large", text.String()))
+	commit := g.commit("second", gitserver.Write("large", text.String()+"more\n"), gitserver.Write("zero", strings.Repeat("\x00", 1<<20)))
+	for _, packed := range []bool{false, true} {
+		if packed {
+			g.Repack()
+		}
+		s := openStore(t, t.TempDir())
+		s.scratch = scratchSizes{large: 1 << 10, budget: 2 << 10}
+		pull(t, s, newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}), "main")
+		requireSame(t, g, s, commit)
+	}
 }

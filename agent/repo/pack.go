@@ -131,6 +131,9 @@ func (p *pack) locate(f *inflater, off int64, l *Limits) (object, error) {
 			}
 		default:
 			o.kind, o.off, o.size = e.kind, off, e.size
+			if len(o.deltas) > 0 {
+				return o, l.scratch(o.kind, o.size)
+			}
 			return o, nil
 		}
 		if len(o.deltas) == l.DeltaDepth {
@@ -166,7 +169,7 @@ func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error 
 		if err != nil {
 			return err
 		}
-		if err := l.size(o.kind, d.size); err != nil {
+		if err := l.scratch(o.kind, d.size); err != nil {
 			return err
 		}
 		if i == 0 {

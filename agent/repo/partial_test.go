@@ -342,7 +342,7 @@ func TestWhoCannotWaitIsTriedAgainAfterALongPause(t *testing.T) {
 func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
 	g := newSite(t)
 	commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 2000)))
-	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{ObjectBytes: 9000}})
+	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{InflatedBytes: 9000}})
 	fetchTrees(t, s, g.remote(), commit)
 	_, err := read(t, s, g.blobOf(commit, "large"))
 	requireReason(t, v1alpha1.ReasonLimitExceeded, err)

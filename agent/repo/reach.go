@@ -2,15 +2,12 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -66,9 +63,10 @@ const maxReachTips = 5000
 
 // Reaches reports whether commit is what one of the named refs points to, or among the ancestors of it. Hosts also serve
 // commits of forks by their id, so that a commit that can be fetched says nothing. Only commits are asked for, no trees;
-// they go to the store's directory for as long as they are looked through, beside a Fetch that may take longer.
+// from a server that cannot leave out trees the history comes with its files, which is looked through less far. It goes to the
+// store's directory for as long as it is looked through, beside a Fetch that may take longer.
 //
-// The error says where it cannot be told: the server does not leave out trees, or the history is too long.
+// The error says why it cannot be told: the history is too long, or too large.
 func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string, commit plan.ID) (bool, error) {
 	var tips []plan.ID
 	for _, name := range slices.Sorted(slices.Values(names)) {
@@ -87,13 +85,28 @@ func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string,
 		return false, err
 	}
 	defer s.looking.give()
+	if last := &s.unreached; last.remote == r && last.commit == commit && slices.Equal(last.tips, tips) {
+		return false, last.err
+	}
 	f, err := s.begin(r, commit, "")
 	if err != nil {
 		return false, err
 	}
 	defer f.end()
 	f.cap = r.opts.SearchBytes
-	return r.source.reaches(ctx, f, tips)
+	found, err := r.source.reaches(ctx, f, tips)
+	if !found && (err == nil || failure.Is(err, v1alpha1.ReasonRefNotAllowed)) {
+		s.unreached = unreached{r, commit, tips, err}
+	}
+	return found, err
+}
+
+// unreached is the answer of a Reaches that did not find its commit. It costs the most, and stands while no ref moves.
+type unreached struct {
+	remote *Remote
+	commit plan.ID
+	tips   []plan.ID
+	err    error
 }
 
 func (w *smart) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error) {
@@ -104,26 +117,35 @@ func (w *smart) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, er
 		return false, err
 	}
 	defer w.last.put(a)
-	if !a.caps.Supports(capability.Filter) || !a.caps.Supports(capability.Shallow) {
-		return false, failure.New(v1alpha1.ReasonRefNotAllowed,
-			"%s cannot send commits without their files, so that it cannot be told whether commit %s belongs to an allowed ref: ask for a branch or a tag, or set uploadpack.allowFilter on the server",
-			w.url, f.commit)
+	depths := histories[:]
+	if !a.caps.Supports(capability.Filter) {
+		depths = deeper[:]
 	}
-	for _, depth := range histories {
+	if !a.caps.Supports(capability.Shallow) {
+		depths = []int{0}
+	}
+	for _, depth := range depths {
 		found, whole, err := w.behind(ctx, dog, a, f, step{want: tips[0], more: tips[1:], depth: depth})
+		if f.stats.Bytes >= f.cap {
+			return false, failure.New(v1alpha1.ReasonRefNotAllowed,
+				"whether commit %s belongs to an allowed ref of %s cannot be told within %d bytes of history: ask for a branch or a tag, or set uploadpack.allowFilter on the server",
+				f.commit, w.url, f.cap)
+		}
 		if found || whole || err != nil {
 			return found, err
 		}
 	}
 	return false, failure.New(v1alpha1.ReasonRefNotAllowed,
-		"commit %s is not among the last %d commits of the allowed refs of %s: ask for a branch or a tag", f.commit, histories[len(histories)-1], w.url)
+		"commit %s is not among the last %d commits of the allowed refs of %s: ask for a branch or a tag", f.commit, depths[len(depths)-1], w.url)
 }
 
 // behind looks for the commit of f among those that a step brings.
 func (w *smart) behind(ctx context.Context, dog *watchdog, a *advert, f *fetch, s step) (found, whole bool, err error) {
 	req := a.request(s)
-	_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
-	req.Filter = packp.FilterTreeDepth(0)
+	if a.caps.Supports(capability.Filter) {
+		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
+		req.Filter = packp.FilterTreeDepth(0)
+	}
 	x := &exchange{dog: dog}
 	in, whole, err := w.exchange(ctx, x, a, f, req)
 	secrets, known := x.outcome()
@@ -149,11 +171,11 @@ func (w *smart) behind(ctx context.Context, dog *watchdog, a *advert, f *fetch, 
 
 // reaches walks the history, as far as the repository has it.
 func (l *local) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error) {
-	st, err := l.open()
+	from, err := l.objects(f.store.limits, small)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = st.Close() }()
+	defer from.close()
 	seen := map[plan.ID]bool{}
 	open := slices.Clone(tips)
 	for n := 0; len(open) > 0; n++ {
@@ -166,14 +188,14 @@ func (l *local) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, er
 		}
 		id := open[0]
 		open = open[1:]
-		if to, ok := peel(st, id); ok {
-			id = to
-		}
-		if id == f.commit {
+		if id, err = from.peel(id); err == nil && id == f.commit {
 			return true, nil
 		}
-		up, err := parents(st, id)
-		if errors.Is(err, plumbing.ErrObjectNotFound) {
+		var up []plan.ID
+		if err == nil {
+			up, err = from.parents(id)
+		}
+		if IsNotFound(err) && !failure.Is(err, v1alpha1.ReasonGitUnreachable) {
 			continue // a shallow clone ends here
 		}
 		if err != nil {
@@ -189,16 +211,12 @@ func (l *local) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, er
 	return false, nil
 }
 
-// maxParents bounds what is read of a commit for its parents: they stand right behind its tree.
-const maxParents = 64 << 10
-
-// parents reads the parents of a commit.
-func parents(st *filesystem.Storage, commit plan.ID) ([]plan.ID, error) {
-	o, err := st.EncodedObject(plumbing.CommitObject, plumbing.Hash(commit))
-	if err != nil {
+// parents reads the parents of a commit, which stand right behind its tree; what is no commit has none.
+func (o *objects) parents(commit plan.ID) ([]plan.ID, error) {
+	if s, err := o.find(commit); err != nil || s.kind != kindCommit {
 		return nil, err
 	}
-	b, err := readAll(o, maxParents)
+	b, err := o.read(commit, kindCommit)
 	if err != nil {
 		return nil, err
 	}

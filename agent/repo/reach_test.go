@@ -192,14 +192,50 @@ func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
 	assert.Equal(t, 1, g.served().Advertisements, "the one that was asked for before counts")
 }
 
-func TestAServerThatCannotLeaveOutFilesProvesNothing(t *testing.T) {
-	g := newSite(t)
-	old := g.commit("old", views(3))
-	g.commit("new", editView(1, 1))
-	g.srv.Refuse(gitserver.Filter)
-	r := g.remote()
-	found, err := openStore(t, t.TempDir()).Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, old)
-	assert.False(t, found)
-	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
-	assert.ErrorContains(t, err, "uploadpack.allowFilter")
+// A server that does not leave out files, as git's own without uploadpack.allowFilter, sends them with the history.
+func TestReachesWithoutFilter(t *testing.T) {
+	for name, refused := range map[string]gitserver.Feature{"shallow": gitserver.Filter, "whole history": gitserver.Filter | gitserver.Shallow} {
+		t.Run(name, func(t *testing.T) {
+			g := newSite(t)
+			old := g.commit("old", views(3))
+			for i := range 70 { // more than the first depth
+				g.commit(fmt.Sprint(i), editView(1, i+2))
+			}
+			g.Checkout("fork")
+			foreign := g.commit("of nobody", gitserver.Write("a", "b"))
+			g.srv.Refuse(refused)
+			r, s := g.remote(), openStore(t, t.TempDir())
+			a := g.refsOf(r)
+			for _, c := range []struct {
+				commit plan.ID
+				want   bool
+			}{{old, true}, {foreign, false}} {
+				found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, c.commit)
+				require.NoError(t, err)
+				assert.Equal(t, c.want, found)
+			}
+			assert.Empty(t, packFiles(t, s, packExt), "what was looked through is gone")
+			before := g.served().Requests
+			for range 5 {
+				found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, foreign)
+				require.NoError(t, err)
+				assert.False(t, found)
+			}
+			assert.Equal(t, before, g.served().Requests, "a commit that is not there is looked for once")
+			g.Branch("main", foreign.String())
+			found, err := s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, foreign)
+			require.NoError(t, err)
+			assert.True(t, found, "until a ref moves")
+		})
+	}
+	t.Run("more than is looked through", func(t *testing.T) {
+		g := newSite(t)
+		old := g.commit("old", views(30))
+		g.commit("new", editView(1, 1))
+		g.srv.Refuse(gitserver.Filter)
+		r := newRemote(t, g.url(), Auth{}, RemoteOptions{SearchBytes: 1000})
+		_, err := openStore(t, t.TempDir()).Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, old)
+		requireReason(t, v1alpha1.ReasonRefNotAllowed, err)
+		assert.ErrorContains(t, err, "uploadpack.allowFilter")
+	})
 }

@@ -116,7 +116,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 // F11: sizes and counts that lie, and content that explodes.
 func TestReceiveRefusesHostilePacks(t *testing.T) {
 	base := strings.Repeat("b", 1000)
-	small := Limits{Objects: 50, ObjectBytes: 1 << 20, TreeBytes: 1 << 10, PackBytes: 1 << 20, InflatedBytes: 4 << 20, DeltaDepth: 10}
+	small := Limits{Objects: 50, DeltaBytes: 1 << 20, TreeBytes: 1 << 10, PackBytes: 1 << 20, InflatedBytes: 4 << 20, DeltaDepth: 10}
 	build := func(f func(p *rawPack)) []byte {
 		var p rawPack
 		f(&p)
@@ -139,7 +139,7 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 	}{
 		"an object that is longer than it claims":  {build(func(p *rawPack) { p.entry(kindBlob, 10, nil, []byte(base)) }), bad},
 		"an object that is shorter than it claims": {build(func(p *rawPack) { p.entry(kindBlob, 2000, nil, []byte(base)) }), bad},
-		"a bomb with its true size":                {build(func(p *rawPack) { p.object(kindBlob, strings.Repeat("\x00", 2<<20)) }), over},
+		"a bomb with its true size":                {build(func(p *rawPack) { p.object(kindBlob, strings.Repeat("\x00", 5<<20)) }), over},
 		"a bomb with a false size":                 {build(func(p *rawPack) { p.entry(kindBlob, 5, nil, bytes.Repeat([]byte{0}, 8<<20)) }), bad},
 		"an object that claims to be endless":      {build(func(p *rawPack) { p.entry(kindBlob, 1<<50, nil, []byte(base)) }), over},
 		"a tree that is too large for memory":      {build(func(p *rawPack) { p.object(kindTree, strings.Repeat("t", 2000)) }), over},
@@ -224,7 +224,7 @@ func TestReceiveRefusesEveryTruncationAndEveryFlippedBit(t *testing.T) {
 	p.ofsDelta(off, appendText("some content of a blob", "!"))
 	p.refDelta(blobID("some content of a blob"), appendText("some content of a blob", "?"))
 	pack := p.bytes()
-	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{ObjectBytes: 1 << 20}})
+	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{DeltaBytes: 1 << 20}})
 	for n := range pack {
 		_, err := receive(t, s, pack[:n], false)
 		require.Error(t, err, "cut after %d bytes", n)

@@ -33,10 +33,15 @@ func newNamer() *namer { return &namer{sum: sha1cd.New().(sha1cd.CollisionResist
 // start begins a new object; its content is written to the returned hash.
 func (n *namer) start(k kind, size int64) hash.Hash {
 	n.sum.Reset()
-	n.buf = append(append(n.buf[:0], k.String()...), ' ')
-	n.buf = append(strconv.AppendInt(n.buf, size, 10), 0)
+	n.buf = appendHead(n.buf[:0], k, size)
 	_, _ = n.sum.Write(n.buf)
 	return n.sum
+}
+
+// appendHead appends what stands before the content of an object where its id is computed.
+func appendHead(b []byte, k kind, size int64) []byte {
+	b = append(append(b, k.String()...), ' ')
+	return append(strconv.AppendInt(b, size, 10), 0)
 }
 
 func (n *namer) id() (plan.ID, error) {

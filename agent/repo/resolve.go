@@ -115,6 +115,9 @@ func (v *resolver) fromPack(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := v.limits.scratch(rec.kind, e.size); err != nil {
+			return err
+		}
 		c, err := v.scratch.alloc(e.size)
 		if err != nil {
 			return err
@@ -203,7 +206,7 @@ func (v *resolver) make(i int32, base frame) error {
 	if err != nil {
 		return err
 	}
-	if err := v.limits.size(base.kind, d.size); err != nil {
+	if err := v.limits.scratch(base.kind, d.size); err != nil {
 		return err
 	}
 	if err := v.spend(d.size); err != nil {

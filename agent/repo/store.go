@@ -39,6 +39,8 @@ type Store struct {
 	fetching turn // one Fetch at a time
 	looking  turn // and one Reaches
 
+	unreached unreached // guarded by looking
+
 	opening sync.Mutex // guards lock
 	lock    *os.File
 	opened  atomic.Bool // it has its lock, and knows its packs
@@ -236,8 +238,14 @@ func (s *Store) noticed(err error) error {
 	s.mu.Lock()
 	s.damaged = true
 	s.mu.Unlock()
-	return failure.New(v1alpha1.ReasonGitUnreachable, "%w; the store is a cache and is fetched again at the next sync", err)
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%w: %w", errDamaged, err)
 }
+
+// errDamaged is in the chain of an error of a read that found the store damaged.
+var errDamaged = errors.New("the cache of git objects is damaged, and the next fetch replaces it")
+
+// IsDamaged reports whether an error says that the store turned out to be damaged: after another Fetch the read may succeed.
+func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
 
 // suspect reports whether an error says that the store's files are not what they were, and remembers it.
 func (s *Store) suspect(err error) bool {

@@ -422,3 +422,43 @@ func TestSortKeysFollowThePack(t *testing.T) {
 	}
 	assert.Len(t, offsets, len(strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String()))))
 }
+
+// F12: whichever bit of a pack flips, no read gives other bytes than git's, and what is damaged is fetched again.
+func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
+	g := newSite(t)
+	g.commit("first", views(4))
+	commit := g.commit("second", editView(1, 1))
+	g.Repack() // with deltas
+	r := g.remote()
+	dir := filepath.Join(t.TempDir(), "repo")
+	s := openStore(t, dir)
+	pull(t, s, r, "main")
+	pack := packFiles(t, s, packExt)[0]
+	root, err := s.RootTree(commit)
+	require.NoError(t, err)
+	content := map[plan.ID]string{}
+	for _, line := range walkTree(t, s, root, "") {
+		if id := parseID(t, line[:40]); strings.Contains(line, ".") {
+			content[id] = readBlob(t, s, id)
+		}
+	}
+	require.NoError(t, s.Close())
+	good, err := os.ReadFile(pack)
+	require.NoError(t, err)
+	for n := packHeaderSize; n < len(good)-packTrailerSize; n++ {
+		flipped := bytes.Clone(good)
+		flipped[n] ^= 1 << (n % 8)
+		require.NoError(t, os.WriteFile(pack, flipped, 0o600))
+		s, err := Open(dir, StoreOptions{})
+		require.NoError(t, err)
+		err = readEverything(s, commit)
+		if err != nil {
+			require.True(t, IsDamaged(err) && s.isDamaged(), "flipped at %d: %v", n, err)
+		} else { // it means nothing
+			for id, text := range content {
+				require.Equal(t, text, readBlob(t, s, id), "flipped at %d", n)
+			}
+		}
+		require.NoError(t, s.Close())
+	}
+}
