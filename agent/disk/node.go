@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// maxDepth bounds how deep a walk goes; paths of a plan are at most 64 deep.
-const maxDepth = 128
+// maxDepth bounds how deep a walk goes: deeper than any --max-depth, which is at most 1000.
+const maxDepth = 1024
 
 // node is an open directory of the data directory. It was reached from the root name by name, and none of the names was
 // a symbolic link when it was opened; what is done through it stays in that directory whatever becomes of the names.

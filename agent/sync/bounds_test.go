@@ -3,6 +3,7 @@ package sync_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -65,4 +66,37 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 	b.engine.Progress = func(string, int, int) {}
 	b.synced()
 	assert.JSONEq(t, `{"two": 2}`, b.read(view))
+}
+
+// F11: a file that is too large for a gateway is named, and matters only where a mapping brings it.
+func TestLargeFileMattersOnlyWhereItIsMapped(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	large := strings.Repeat("0123456789abcdef", 1<<17) // twice MaxBlob
+	b.push(append(first(), gitserver.Write("videos/tour.bin", large))...)
+	b.synced()
+	b.push(gitserver.Rename("videos/tour.bin", "projects/line/tour.bin"))
+	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	assert.Contains(t, r.Message, "projects/line/tour.bin is larger than --max-blob")
+	b.push(gitserver.Delete("projects/line/tour.bin"))
+	b.synced()
+}
+
+// The limit that counts is the flag's, in git and on the disk.
+func TestDeepPathsUpToMaxDepth(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.engine.Limits = plan.Limits{Depth: 1000, PathBytes: 1200}
+	deep := "projects/line/" + strings.Repeat("d/", 200) + "code.py"
+	b.push(append(first(), gitserver.Write(deep, "v = 1\n"))...)
+	b.synced()
+	assert.Equal(t, "v = 1\n", b.read(deep))
+	drift, err := b.engine.Drift(t.Context(), true)
+	require.NoError(t, err)
+	assert.Zero(t, drift.Files)
+	b.push(gitserver.Delete("projects/line/d"))
+	b.synced()
+	assert.Empty(t, b.read(deep))
+
+	b.engine.Limits.PathBytes = 400
+	b.push(gitserver.Write(deep, "v = 2\n"))
+	assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "more than --max-path, 400")
 }

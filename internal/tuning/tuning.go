@@ -43,6 +43,9 @@ func (s *Settings) Register(f *flag.FlagSet) {
 	f.Var((*age)(&s.LostFoundAge), "lost-found-age", "how long lost+found keeps a file, in hours or days (`duration`)")
 }
 
+// deepest is the largest --max-depth: the agent opens the directories of a path one in the other.
+const deepest = 1000
+
 // Problems says what is wrong with the flags that were given, for daemon.Explain.
 func (s *Settings) Problems(f *flag.FlagSet) []error {
 	numbers := map[string]int64{
@@ -58,6 +61,8 @@ func (s *Settings) Problems(f *flag.FlagSet) []error {
 			errs = append(errs, daemon.LevelProblem(s.LogLevel))
 		case is && number <= 0:
 			errs = append(errs, fmt.Errorf("--%s must be more than 0", given.Name))
+		case given.Name == "max-depth" && s.MaxDepth > deepest:
+			errs = append(errs, fmt.Errorf("--max-depth must be at most %d", deepest))
 		}
 	})
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })

@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"errors"
 	"flag"
 	"io"
 	"testing"
@@ -22,7 +23,8 @@ func TestWhatWasGivenIsCheckedAndWhatWasNotIsTheDefault(t *testing.T) {
 	}
 	assert.Empty(t, read("--max-blob=1KiB"))
 	assert.Equal(t, Settings{LogLevel: "info", MaxFiles: 7, MaxBlob: 1024, LostFoundAge: time.Hour}, s)
-	assert.Empty(t, read("--log-format=auto", "--log-level=debug", "--lost-found-age=1s", "--max-path=1"))
+	assert.Empty(t, read("--log-format=auto", "--log-level=debug", "--lost-found-age=1s", "--max-path=1", "--max-depth=1000"))
+	assert.ErrorContains(t, errors.Join(read("--max-depth=1001")...), "--max-depth must be at most 1000")
 	var said []string
 	for _, err := range read("--log-format=xml", "--log-level=loud", "--max-files=0", "--max-path=-1", "--max-depth=0", "--max-blob=0", "--max-rendered=0",
 		"--max-repository=0", "--max-lost-found=0", "--lost-found-age=-1s") {
