@@ -82,7 +82,7 @@ func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Sta
 		s.again = true
 		notes := s.r.Notes
 		s.r.Notes = nil
-		err = s.files(ctx)
+		err = s.bring(ctx)
 		for _, n := range s.r.Notes {
 			if !slices.Contains(notes, n) {
 				notes = append(notes, n)

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -134,8 +135,23 @@ func (s *run) settled() bool {
 	return true
 }
 
-// files brings the commit's files to the disk.
+// files brings the commit's files to the disk. A cache of git objects that turns out to be damaged on the way is fetched
+// again, once.
 func (s *run) files(ctx context.Context) error {
+	notes := len(s.r.Notes)
+	err := s.bring(ctx)
+	if repo.IsDamaged(err) {
+		s.Log.Warn("git objects are fetched again", "reason", err)
+		s.r.Notes = s.r.Notes[:notes]
+		err = s.bring(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return s.whole()
+}
+
+func (s *run) bring(ctx context.Context) error {
 	s.lost.from(s.peers.Remote) // until the commit is there, the one before is looked at
 	changes, err := s.plan(ctx)
 	if err != nil {
@@ -173,10 +189,7 @@ func (s *run) files(ctx context.Context) error {
 		s.wait(h.Message)
 		return errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard(), s.rememberHeld(h))
 	}
-	if err := s.apply(ctx, changes, staged); err != nil {
-		return err
-	}
-	return s.whole()
+	return s.apply(ctx, changes, staged)
 }
 
 // plan fetches the commit and compares it with the manifest and the disk.
