@@ -4,32 +4,41 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// expansion returns the variables that a subPathExpr refers to, from the environment of the container that has it. It is
-// not ok where one of them is not known, or comes from where the agent must not look.
-func expansion(expr string, env []corev1.EnvVar) (used []corev1.EnvVar, ok bool) {
+// subPathPrefix begins the name of every variable that a subPathExpr of the agent refers to. Without it, whoever writes the
+// pod would set variables that the agent's libraries read: HTTPS_PROXY, SSL_CERT_FILE, GODEBUG.
+const subPathPrefix = "STOKER_SUBPATH_"
+
+// expansion returns a subPathExpr with its variables renamed, and these variables, from the environment of the container
+// that has the mount. It is not ok if one of them is unknown or comes from where the agent must not look.
+func expansion(expr string, env []corev1.EnvVar) (renamed string, used []corev1.EnvVar, ok bool) {
+	var b strings.Builder
 	for {
-		_, rest, found := strings.Cut(expr, "$")
+		before, rest, found := strings.Cut(expr, "$")
+		b.WriteString(before)
 		if !found {
-			return used, true
+			return b.String(), used, true
 		}
+		b.WriteByte('$')
+		expr = rest
 		if escaped, dollar := strings.CutPrefix(rest, "$"); dollar {
+			b.WriteByte('$')
 			expr = escaped
 			continue
 		}
 		reference, isReference := strings.CutPrefix(rest, "(")
 		name, after, closed := strings.Cut(reference, ")")
 		if !isReference || !closed {
-			expr = rest
 			continue
 		}
 		v, known := lookUp(env, name)
 		if !known {
-			return nil, false
+			return "", nil, false
 		}
+		v.Name = subPathPrefix + name
 		used = append(used, v)
+		b.WriteString("(" + v.Name + ")")
 		expr = after
 	}
 }
@@ -50,13 +59,6 @@ func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 		return corev1.EnvVar{}, false
 	}
 	return corev1.EnvVar{}, false
-}
-
-func sameSource(a, b corev1.EnvVar) bool {
-	if a.ValueFrom == nil || b.ValueFrom == nil || a.ValueFrom.FieldRef == nil || b.ValueFrom.FieldRef == nil {
-		return equality.Semantic.DeepEqual(a, b)
-	}
-	return a.ValueFrom.FieldRef.FieldPath == b.ValueFrom.FieldRef.FieldPath
 }
 
 // verbatim writes a value so that the kubelet does not take $(NAME) in it for a reference.

@@ -2,7 +2,6 @@ package inject
 
 import (
 	"path"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +23,7 @@ type sidecar struct {
 	defaults Defaults
 
 	data      data
-	expansion []corev1.EnvVar // what the data volume's subPathExpr refers to
+	expansion []corev1.EnvVar // the variables of subPathExpr, under names of their own
 	effective v1alpha1.Effective
 	gateway   string
 	secrets   []secretVolume
@@ -71,18 +70,17 @@ func (s *sidecar) findVolumes() Decision {
 	if s.data, d = findData(s.pod); d.Reason != "" {
 		return d
 	}
-	for _, m := range append([]corev1.VolumeMount{s.data.mount}, s.data.below...) {
-		used, ok := expansion(m.SubPathExpr, s.data.container.Env)
+	mounts := []*corev1.VolumeMount{&s.data.mount}
+	for i := range s.data.below {
+		mounts = append(mounts, &s.data.below[i])
+	}
+	for _, m := range mounts {
+		renamed, used, ok := expansion(m.SubPathExpr, s.data.container.Env)
 		if !ok {
 			return skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q: the agent cannot know what subPathExpr %.80q means; refer to plain values and fields of the pod only", m.Name, m.SubPathExpr)
 		}
+		m.SubPathExpr = renamed
 		s.expansion = append(s.expansion, used...)
-	}
-	own := s.identity()
-	for _, v := range s.expansion {
-		if i := slices.IndexFunc(own, func(o corev1.EnvVar) bool { return o.Name == v.Name }); i >= 0 && !sameSource(own[i], v) {
-			return skip(v1alpha1.ReasonUnsupportedDataVolume, "subPathExpr of the data volume refers to %s, which the agent has another value for: call it otherwise", v.Name)
-		}
 	}
 	return Decision{}
 }

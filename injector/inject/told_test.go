@@ -1,7 +1,6 @@
 package inject_test
 
 import (
-	"encoding/json"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -69,21 +68,47 @@ func TestAPodThatWasMadeUnderOtherSettingsIsLeftAsItIs(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
 }
 
-// The data directory of a gateway is where its own variables say, and not where those of the agent do.
-func TestAVariableOfTheGatewaysThatAgentsHaveAnotherValueForIsNotMistaken(t *testing.T) {
-	s := readScene(t, "testdata/golden/curated-mounts-and-subpaths/input.yaml")
-	s.pod.Spec.Containers[0].Env = append(s.pod.Spec.Containers[0].Env, corev1.EnvVar{Name: "HTTP_PROXY", Value: "site-a"})
-	s.pod.Spec.Containers[0].VolumeMounts[0].SubPath, s.pod.Spec.Containers[0].VolumeMounts[0].SubPathExpr = "", "$(HTTP_PROXY)"
-	gs, _ := inject.Choose(s.pod, s.all)
-	require.NotNil(t, gs)
-	_, decision := inject.Patch(s.pod, gs, defaults)
-	assert.True(t, decision.Injected, decision.Message)
+// I11: a pod's own variables reach the agent only under our prefix, whatever names a subPathExpr refers to.
+func TestSubPathExprVariables(t *testing.T) {
 	told := defaults
 	told.Env = []corev1.EnvVar{{Name: "HTTP_PROXY", Value: "http://proxy:3128"}}
-	ops, decision := inject.Patch(s.pod, gs, told)
-	assert.Empty(t, ops)
-	assert.Equal(t, v1alpha1.ReasonUnsupportedDataVolume, decision.Reason)
-	raw, err := json.Marshal(decision)
-	require.NoError(t, err)
-	assert.Contains(t, string(raw), "HTTP_PROXY")
+	for _, name := range []string{
+		"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG", "GOMEMLIMIT", "LD_PRELOAD", "HOME",
+		"KUBERNETES_SERVICE_HOST", "POD_NAME", "DATA_PATH", "GATEWAY_MOUNTS", "STOKER_SUBPATH_X", "-", "not.an-identifier",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := readScene(t, "testdata/golden/curated-mounts-and-subpaths/input.yaml")
+			plain, decision := inject.Patch(s.pod, s.all[0], told)
+			require.True(t, decision.Injected, decision.Message)
+			c := &s.pod.Spec.Containers[0]
+			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "site-b"})
+			c.VolumeMounts[0].SubPathExpr = "$$(KEY)-$(SITE)/$(" + name + ")$"
+			ops, decision := inject.Patch(s.pod, s.all[0], told)
+			require.True(t, decision.Injected, decision.Message)
+
+			before, after := values(lastInit(t, s.raw, plain)), values(lastInit(t, s.raw, ops))
+			assert.Equal(t, "site-b", after["STOKER_SUBPATH_"+name])
+			assert.Equal(t, "a", after["STOKER_SUBPATH_SITE"])
+			for key := range after {
+				if key != "STOKER_SUBPATH_"+name {
+					assert.Equal(t, before[key], after[key], key)
+				}
+			}
+			assert.Equal(t, "$$(KEY)-$(STOKER_SUBPATH_SITE)/$(STOKER_SUBPATH_"+name+")$", lastInit(t, s.raw, ops).VolumeMounts[0].SubPathExpr)
+		})
+	}
+}
+
+func lastInit(t *testing.T, raw []byte, ops []inject.Op) corev1.Container {
+	t.Helper()
+	pod, _ := apply(t, raw, ops)
+	return pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
+}
+
+func values(c corev1.Container) map[string]string {
+	m := map[string]string{}
+	for _, v := range c.Env {
+		m[v.Name] = v.Value
+	}
+	return m
 }
