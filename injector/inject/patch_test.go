@@ -137,21 +137,38 @@ func agentOf(t *testing.T, s scene) corev1.Container {
 	return pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
 }
 
-func TestAGuaranteedPodStaysGuaranteed(t *testing.T) {
-	s := readScene(t, "testdata/golden/guaranteed/input.yaml")
-	for name, resources := range map[string]*corev1.ResourceRequirements{
-		"default":       nil,
-		"nothing named": {},
-		"requests only": {Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
-		"limits above":  {Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}, Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Mi")}},
-	} {
-		s.all[0].Spec.Agent.Resources = resources
-		r := agentOf(t, s).Resources
-		for _, what := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			limit, request := r.Limits[what], r.Requests[what]
-			assert.False(t, limit.IsZero(), "%s %s", name, what)
-			assert.Zero(t, limit.Cmp(request), "%s %s", name, what)
+func TestGuaranteedPodResources(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		if cpu != "" {
+			l[corev1.ResourceCPU] = resource.MustParse(cpu)
 		}
+		if memory != "" {
+			l[corev1.ResourceMemory] = resource.MustParse(memory)
+		}
+		return l
+	}
+	s := readScene(t, "testdata/golden/guaranteed/input.yaml")
+	for name, c := range map[string]struct {
+		resources   *corev1.ResourceRequirements
+		cpu, memory string
+	}{
+		"the injector's": {nil, "1100m", "256Mi"},
+		"none":           {&corev1.ResourceRequirements{}, "1100m", "256Mi"},
+		"small requests": {&corev1.ResourceRequirements{Requests: list("20m", "64Mi")}, "1100m", "256Mi"},
+		"large requests": {&corev1.ResourceRequirements{Requests: list("1500m", "1Gi")}, "1500m", "1Gi"},
+		"limits":         {&corev1.ResourceRequirements{Requests: list("20m", "1Mi"), Limits: list("250m", "300Mi")}, "250m", "300Mi"},
+		"limit on CPU":   {&corev1.ResourceRequirements{Limits: list("500m", "")}, "500m", "256Mi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.all[0].Spec.Agent.Resources = c.resources
+			r := agentOf(t, s).Resources
+			for what, want := range map[corev1.ResourceName]string{corev1.ResourceCPU: c.cpu, corev1.ResourceMemory: c.memory} {
+				limit, request := r.Limits[what], r.Requests[what]
+				assert.Equal(t, want, limit.String(), what)
+				assert.Equal(t, want, request.String(), what)
+			}
+		})
 	}
 	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults were changed")
 }

@@ -7,15 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// least is what an agent of a Guaranteed pod gets of a resource that nobody named an amount of.
+// least is the least that an agent of a Guaranteed pod gets of a resource without a limit of its own. A first sync, for which
+// the gateway waits, keeps up to one processor busy, and a limit below that would throttle it. The amount is no whole number,
+// because the static policy of the CPU manager would reserve a processor for the agent alone.
 var least = corev1.ResourceList{
-	corev1.ResourceCPU:    resource.MustParse("100m"),
+	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),
 }
 
-// resources returns the agent's requests and limits. A Guaranteed pod stays it: there, requests equal limits. A pod with
-// resources of its own as a whole gets an agent without any, since what containers ask for may not exceed the pod's. There
-// is never a limit on ephemeral storage: the kubelet would evict the whole pod for it, gateway included.
+// resources returns the agent's requests and limits. A Guaranteed pod stays Guaranteed. A pod with resources of its own as a
+// whole gets an agent without any, since what containers ask for may not exceed the pod's. There is never a limit on
+// ephemeral storage: the kubelet would evict the whole pod for it, gateway included.
 func (s *sidecar) resources() corev1.ResourceRequirements {
 	if s.pod.Spec.Resources != nil {
 		return corev1.ResourceRequirements{}
@@ -30,26 +32,33 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 	}
 	r.Claims = nil // the pod has none for the agent
 	delete(r.Limits, corev1.ResourceEphemeralStorage)
-	if !guaranteed(s.pod) {
-		return *r
+	if guaranteed(s.pod) {
+		return Guaranteed(*r)
 	}
+	return *r
+}
+
+// Guaranteed returns what the agent of a Guaranteed pod gets in place of r: requests that equal limits. A limit that r names
+// counts as it is. A request without a limit says what an idle agent needs and is no limit on one that works.
+func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+	r = *r.DeepCopy()
 	if r.Limits == nil {
 		r.Limits = corev1.ResourceList{}
 	}
 	if r.Requests == nil {
 		r.Requests = corev1.ResourceList{}
 	}
-	for name, otherwise := range least {
+	for name, amount := range least {
 		limit, ok := r.Limits[name]
 		if !ok {
-			limit, ok = r.Requests[name]
+			limit = amount
+			if request := r.Requests[name]; request.Cmp(limit) > 0 {
+				limit = request
+			}
 		}
-		if !ok {
-			limit = otherwise
-		}
-		r.Limits[name], r.Requests[name] = limit, limit.DeepCopy()
+		r.Limits[name], r.Requests[name] = limit.DeepCopy(), limit.DeepCopy()
 	}
-	return *r
+	return r
 }
 
 // ResourcesProblem says why a pod could not have an agent with such resources; empty where it could. The API server would

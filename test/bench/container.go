@@ -12,32 +12,47 @@ import (
 	"time"
 )
 
-// container is a memory control group: what a container's memory limit is to Kubernetes. Page cache is reclaimed where
-// the limit is reached, and a process whose own memory does not fit is killed.
+// container is a control group with a limit on memory or CPU: what a container's limit is to Kubernetes. If memory runs
+// out, page cache is reclaimed, and a process whose own memory does not fit is killed. If the CPU time of a period is used up,
+// processes stop until the next one.
 type container struct {
 	dir string
 	v1  bool
 }
 
-// The places where memory can be limited: a tree of its own in version 1, the one tree in version 2.
-const (
-	groupsV1 = "/sys/fs/cgroup/memory"
-	groupsV2 = "/sys/fs/cgroup"
-)
+// groups is where control groups are made: one tree for each controller in version 1, the one tree in version 2.
+const groups = "/sys/fs/cgroup"
 
-// newContainer makes a control group with a limit in bytes. It wants root and a control group tree that may be written.
+// period is the one in which a kubelet has CPU time counted.
+const period = 100 * time.Millisecond
+
+// newContainer makes a control group with a limit on memory, in bytes.
 func newContainer(limit int64) (*container, error) {
-	c := &container{dir: groupsV1, v1: true}
-	if _, err := os.Stat(filepath.Join(groupsV1, "memory.limit_in_bytes")); err != nil {
-		c = &container{dir: groupsV2}
+	bytes := strconv.FormatInt(limit, 10)
+	return newGroup("memory",
+		[][2]string{{"memory.limit_in_bytes", bytes}, {"memory.swappiness", "0"}},
+		[][2]string{{"memory.max", bytes}, {"memory.swap.max", "0"}})
+}
+
+// newQuota makes a control group with a limit on CPU, in thousandths of a processor.
+func newQuota(milli int64) (*container, error) {
+	quota := strconv.FormatInt(milli*period.Microseconds()/1000, 10)
+	length := strconv.FormatInt(period.Microseconds(), 10)
+	return newGroup("cpu",
+		[][2]string{{"cpu.cfs_period_us", length}, {"cpu.cfs_quota_us", quota}},
+		[][2]string{{"cpu.max", quota + " " + length}})
+}
+
+// newGroup makes a control group with the settings of either version. It needs root and a control group tree that may be
+// written.
+func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
+	c, settings := &container{dir: filepath.Join(groups, controller), v1: true}, v1
+	if _, err := os.Stat(filepath.Join(c.dir, v1[0][0])); err != nil {
+		c, settings = &container{dir: groups}, v2
 	}
 	var err error
 	if c.dir, err = os.MkdirTemp(c.dir, "stoker-bench-"); err != nil {
 		return nil, err
-	}
-	settings := [][2]string{{"memory.max", strconv.FormatInt(limit, 10)}, {"memory.swap.max", "0"}}
-	if c.v1 {
-		settings = [][2]string{{"memory.limit_in_bytes", strconv.FormatInt(limit, 10)}, {"memory.swappiness", "0"}}
 	}
 	for _, s := range settings {
 		name := filepath.Join(c.dir, s[0])
@@ -62,16 +77,32 @@ func (c *container) killed() (int, error) {
 	if c.v1 {
 		name = "memory.oom_control"
 	}
-	content, err := os.ReadFile(filepath.Join(c.dir, name))
+	n, err := c.count(name, "oom_kill")
+	return int(n), err
+}
+
+// throttled is how long processes here had to stop because their CPU time was used up.
+func (c *container) throttled() (time.Duration, error) {
+	if c.v1 {
+		n, err := c.count("cpu.stat", "throttled_time")
+		return time.Duration(n), err
+	}
+	n, err := c.count("cpu.stat", "throttled_usec")
+	return time.Duration(n) * time.Microsecond, err
+}
+
+// count reads a line of a file of the group: a key and a number.
+func (c *container) count(file, key string) (int64, error) {
+	content, err := os.ReadFile(filepath.Join(c.dir, file))
 	if err != nil {
 		return 0, err
 	}
 	for line := range bytes.Lines(content) {
-		if n, found := strings.CutPrefix(string(line), "oom_kill "); found {
-			return strconv.Atoi(strings.TrimSpace(n))
+		if n, found := strings.CutPrefix(string(line), key+" "); found {
+			return strconv.ParseInt(strings.TrimSpace(n), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("%s does not tell whether processes were killed", name)
+	return 0, fmt.Errorf("%s has no %s", file, key)
 }
 
 // close removes the group. The kernel takes a moment to let go of processes that have ended.
@@ -110,4 +141,28 @@ func (c *confined) sync(ctx context.Context) (sample, error) {
 
 func (c *confined) close() error {
 	return errors.Join(c.contestant.close(), c.container.close())
+}
+
+// agentGuaranteed is the agent with the limit on CPU that it has in a Guaranteed pod.
+type agentGuaranteed struct {
+	*agentOnce
+	container *container
+}
+
+func (a *agentGuaranteed) name() string         { return limited }
+func (a *agentGuaranteed) can(c benchCase) bool { return c.fresh }
+
+func (a *agentGuaranteed) sync(ctx context.Context) (sample, error) {
+	before, err := a.container.throttled()
+	if err != nil {
+		return sample{}, err
+	}
+	s, failed := a.agentOnce.sync(ctx)
+	after, err := a.container.throttled()
+	s.throttled = after - before
+	return s, errors.Join(failed, err)
+}
+
+func (a *agentGuaranteed) close() error {
+	return errors.Join(a.agentOnce.close(), a.container.close())
 }

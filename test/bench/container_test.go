@@ -66,3 +66,23 @@ func TestAFailureInTheContainerStaysAFailure(t *testing.T) {
 	assert.Equal(t, 3, exit.ExitCode())
 	assert.False(t, s.killed)
 }
+
+func TestThrottledTimeIsMeasured(t *testing.T) {
+	for name, c := range map[string]struct {
+		milli     int64
+		throttled bool
+	}{"a hundredth of a processor": {10, true}, "a hundred processors": {100_000, false}} {
+		t.Run(name, func(t *testing.T) {
+			room, err := newQuota(c.milli)
+			if err != nil {
+				t.Skipf("no container with a limit on CPU can be made here: %v", err)
+			}
+			defer func() { assert.NoError(t, room.close()) }()
+			_, err = measure(t.Context(), command{t.TempDir(), os.Environ(), append(room.wrap(), "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")})
+			require.NoError(t, err)
+			throttled, err := room.throttled()
+			require.NoError(t, err)
+			assert.Equal(t, c.throttled, throttled > 0, "%s", throttled)
+		})
+	}
+}

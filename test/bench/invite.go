@@ -7,6 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"stoker.io/stoker/injector/inject"
 )
 
 // programs are what the bench builds.
@@ -62,6 +67,9 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 		return err
 	}
 	b.contestants = []contestant{once, &agentResident{agentOnce: stays, remote: b.remote}}
+	if err := b.inviteGuaranteed(); err != nil {
+		return err
+	}
 	if err := b.inviteUnsynced(ctx, programs.nosync); err != nil {
 		return err
 	}
@@ -70,6 +78,23 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 	}
 	b.contestants = append(b.contestants, b.fetchOnly())
 	return nil
+}
+
+// idle is what an agent asks for by default: the chart's agentResources.
+var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
+
+// inviteGuaranteed lets the agent take part with the CPU that the injector gives it in a Guaranteed pod, if that can be limited
+// here.
+func (b *bench) inviteGuaranteed() error {
+	limits := inject.Guaranteed(idle).Limits
+	room, err := newQuota(limits.Cpu().MilliValue())
+	if err != nil {
+		b.talk.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
+		return nil
+	}
+	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.url(), room.wrap()...)
+	b.contestants = append(b.contestants, &agentGuaranteed{agent, room})
+	return err
 }
 
 // inviteUnsynced lets the agent take part without durability, where the system can be told to pretend it.

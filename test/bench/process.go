@@ -26,6 +26,7 @@ type sample struct {
 	disk      int64         // bytes that are kept beside the live data, afterwards
 	changed   int64         // bytes of the files that the commit changed; 0 where the case has no such commit
 	killed    bool          // for want of memory, in a container
+	throttled time.Duration // stopped by a limit on CPU, in a container
 	load      float64       // load average of the machine in the last minute before, where it tells
 }
 

@@ -21,6 +21,7 @@ const (
 	once     = "agent --once"
 	resident = "agent, resident"
 	unsynced = "agent --once, nothing durable"
+	limited  = "agent --once, in a Guaranteed pod"
 	rsync    = "git + checkout + rsync -c"
 	fetch    = "git fetch alone"
 )
@@ -44,15 +45,16 @@ func median[T cmp.Ordered](r results, k key, figure func(sample) T) (m T, ok boo
 	return all[len(all)/2], true
 }
 
-func wall(s sample) time.Duration   { return s.wall }
-func cpu(s sample) time.Duration    { return s.cpu }
-func anon(s sample) int64           { return s.anon }
-func pack(s sample) int64           { return s.pack }
-func fetches(s sample) int          { return s.fetches }
-func advertisements(s sample) int   { return s.asked }
-func server(s sample) time.Duration { return s.server }
-func kept(s sample) int64           { return s.disk }
-func changed(s sample) int64        { return s.changed }
+func wall(s sample) time.Duration    { return s.wall }
+func stopped(s sample) time.Duration { return s.throttled }
+func cpu(s sample) time.Duration     { return s.cpu }
+func anon(s sample) int64            { return s.anon }
+func pack(s sample) int64            { return s.pack }
+func fetches(s sample) int           { return s.fetches }
+func advertisements(s sample) int    { return s.asked }
+func server(s sample) time.Duration  { return s.server }
+func kept(s sample) int64            { return s.disk }
+func changed(s sample) int64         { return s.changed }
 
 // write prints one table a size, and the goals.
 func (r results) write(out io.Writer, s settings) error {
@@ -63,7 +65,7 @@ func (r results) write(out io.Writer, s settings) error {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range s.cases {
-			for _, who := range []string{once, unsynced, resident, rsync, fetch} {
+			for _, who := range []string{once, limited, unsynced, resident, rsync, fetch} {
 				r.row(t, c, key{size.name, c.name, who})
 			}
 		}
