@@ -38,8 +38,8 @@ func turnIn(x float64) time.Duration {
 func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool) (pause time.Duration, ok bool) {
 	switch {
 	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed:
-		// Git answers well: a branch that comes back is found as soon as one that moves.
-		return pace.Jitter(interval), polled
+		// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
+		return pace.Retry(n, interval), polled
 	case reason.Class() == v1alpha1.ClassStalled:
 		// Another spec wakes the lead; a secret is a file that may change.
 		return pace.Jitter(max(interval, time.Minute)), true

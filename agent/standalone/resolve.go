@@ -44,7 +44,8 @@ func (l *Loop) resolve(ctx context.Context) {
 		asked, _ := repo.RetryAfter(err)
 		pause := pace.Backoff(reason.Class(), l.target.failures, l.interval())
 		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef {
-			pause = pace.Jitter(l.interval()) // git answers well: a branch that comes back is found as soon as one that moves
+			// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
+			pause = pace.Retry(l.target.failures, l.interval())
 		}
 		l.target.due = l.Now().Add(max(pause, min(asked, pace.MaxAsked)))
 		return
