@@ -44,7 +44,8 @@ func (l *Loop) deliver(ctx context.Context) {
 		l.repair(ctx, o)
 		return
 	}
-	l.run(ctx, o, false)
+	// A dry run that is made once shows what the repair after the sync would write, too.
+	l.run(ctx, o, l.Once && o.Profile.DryRun && o.Profile.DriftPolicy == v1alpha1.DriftRepair)
 }
 
 // resume does what can be done while it is not known what is wanted.

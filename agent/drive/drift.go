@@ -38,19 +38,45 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.due = time.Time{}
 		return
 	}
-	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || ctx.Err() != nil {
+	if l.Once && l.settled && l.sync.report != nil && l.sync.report.Class() == v1alpha1.ClassDone {
+		l.inspect(ctx)
 		return
+	}
+	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || !l.look(ctx) {
+		return
+	}
+	if o := l.wish.Order; l.mends(o) && (o != l.sync.of || !l.sync.repair) { // else it is tried again in its turn
+		l.repair(ctx, o)
+	}
+}
+
+// inspect compares the files with the manifest, repairs them if the policy says so, and compares again, so that the state is
+// that of the files.
+func (l *Loop) inspect(ctx context.Context) {
+	for !l.look(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
+	}
+	if o := l.wish.Order; l.drift.failed == nil && l.mends(o) {
+		if l.repair(ctx, o); !l.sync.repair {
+			l.look(ctx)
+		}
+	}
+}
+
+// look compares the files with the manifest, and reports whether that could be done.
+func (l *Loop) look(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
 	}
 	began := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
 	l.drift.ended = l.Now()
 	l.drift.took = l.drift.ended.Sub(began)
 	if err != nil && ctx.Err() != nil { // we are asked to stop: that says nothing of the files
-		return
+		return false
 	}
 	l.looked(err)
 	if err != nil {
-		return
+		return false
 	}
 	l.Metrics.Drift(d.Files)
 	if n, err := l.Engine.LostAndFound(); err == nil {
@@ -66,15 +92,14 @@ func (l *Loop) checkDrift(ctx context.Context) {
 	l.drift.last = &d
 	if d.Files == 0 {
 		l.drift.repairs = 0
-		return
 	}
-	o := l.wish.Order
-	if o == nil || l.wish.Leave || o.Commit.IsZero() || o.Profile.DriftPolicy != v1alpha1.DriftRepair || o.Profile.Paused || o.Profile.DryRun {
-		return
-	}
-	if o != l.sync.of || !l.sync.repair { // else it is tried again in its turn
-		l.repair(ctx, o)
-	}
+	return true
+}
+
+// mends reports whether what drifted is to be repaired.
+func (l *Loop) mends(o *Order) bool {
+	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.wish.Leave && !o.Commit.IsZero() &&
+		o.Profile.DriftPolicy == v1alpha1.DriftRepair && !o.Profile.Paused && !o.Profile.DryRun
 }
 
 // repair writes again what was changed on the gateway. One that is held or fails is tried again as any sync is.

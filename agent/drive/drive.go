@@ -63,6 +63,8 @@ type Config struct {
 	Gateway string
 	Version string // of the agent
 	DryRun  bool
+	// Once says that nothing looks again a period later: the turn that is done compares the files with what was written.
+	Once bool
 	// Period is how often files are looked at while no order says; default 30 s.
 	Period  time.Duration
 	Engine  *sync.Engine

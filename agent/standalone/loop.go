@@ -124,10 +124,12 @@ func (l *Loop) problems() []drive.Problem {
 	return list
 }
 
-// Once runs turns until the gateway is synced or it is clear that waiting does not help, and returns the last state.
+// Once runs turns until the gateway is synced, compared with what was written and repaired if the policy says so, or it is
+// clear that waiting does not help, and returns the last state.
 // What is only a matter of time (a gateway that starts) is waited for, at most for spec.progressDeadline; then timedOut
 // is true.
 func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
+	l.loop.Once = true
 	deadline := time.Time{}
 	for {
 		pause := l.loop.Turn(ctx, l, false)

@@ -158,3 +158,54 @@ func TestOnceWithAGatewayScansItAndOwesWhatFailed(t *testing.T) {
 	p.check(second)
 	assert.Positive(t, p.gw.Count(scan))
 }
+
+// F15: a run that is not there to see the next period looks at the files before it says that they are synced.
+func TestOnceComparesFilesWithGit(t *testing.T) {
+	const missing = "drift: missing projects/"
+	for name, setups := range map[string][]setup{"files only": {withoutGateway}, "with a gateway": nil} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, setups...)
+			commit := p.repo.Commit("first", site()...)
+			code, out := p.once()
+			require.Equal(t, 0, code, out)
+			assert.NotContains(t, out, "drift")
+			require.NoError(t, os.RemoveAll(filepath.Join(p.data, "projects/line")))
+
+			code, out = p.once()
+			assert.Equal(t, 0, code, "drift is a figure of its own")
+			assert.Contains(t, last(out), missing)
+			assert.NoDirExists(t, filepath.Join(p.data, "projects/line"), "it is reported and left alone")
+
+			p.spec.defaults = "      driftPolicy: repair\n"
+			code, out = p.once("--dry-run")
+			assert.Equal(t, 0, code, out)
+			assert.Contains(t, out, "projects/line/project.json")
+			assert.NoDirExists(t, filepath.Join(p.data, "projects/line"))
+
+			code, out = p.once()
+			assert.Equal(t, 0, code, out)
+			assert.NotContains(t, last(out), "drift")
+			p.check(commit)
+		})
+	}
+	t.Run("a repair that waits for a Designer", func(t *testing.T) {
+		p := newPlant(t)
+		p.repo.Commit("first", site()...)
+		code, out := p.once()
+		require.Equal(t, 0, code, out)
+		p.spec.defaults = "      driftPolicy: repair\n      designerSessionPolicy: wait\n"
+		p.write(viewPath, edited)
+		_, err := p.gw.OpenDesigner("maria", "line")
+		require.NoError(t, err)
+		code, out = p.once()
+		assert.Equal(t, 6, code, out)
+		assert.Contains(t, last(out), "DesignerSessionActive")
+		assert.Equal(t, edited, p.read(viewPath))
+	})
+}
+
+// last is the last line of what a run said: the outcome.
+func last(out string) string {
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[len(lines)-1]
+}
