@@ -3,8 +3,12 @@
 package peers
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
@@ -75,34 +79,55 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	return repo.NewRemote(u, auth, o)
 }
 
-// Reachable returns why a secret that spec names can never be read here (PodRestartNeeded), nil where all can be, or
-// could. An agent that cannot read them neither syncs nor leads.
-func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
-	var errs []error
-	need := func(field Field, ref *v1alpha1.SecretKeyRef) {
+// named are the secrets that spec names.
+func named(spec *v1alpha1.GatewaySyncSpec) map[Field]v1alpha1.SecretKeyRef {
+	refs := map[Field]v1alpha1.SecretKeyRef{}
+	add := func(field Field, ref *v1alpha1.SecretKeyRef) {
 		if ref != nil {
-			errs = append(errs, secrets.Reachable(field, *ref))
+			refs[field] = *ref
 		}
 	}
-	need(GitCA, spec.Git.CASecretRef)
+	add(GitCA, spec.Git.CASecretRef)
 	if a := spec.Git.Auth; a != nil {
 		switch {
 		case a.Token != nil:
-			need(GitToken, &a.Token.SecretRef)
+			add(GitToken, &a.Token.SecretRef)
 		case a.SSHKey != nil:
-			need(GitSSHKey, &a.SSHKey.SecretRef)
+			add(GitSSHKey, &a.SSHKey.SecretRef)
 			if a.SSHKey.KnownHosts != nil {
-				need(GitKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
+				add(GitKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
 			}
 		case a.GitHubApp != nil:
-			need(GitHubApp, &a.GitHubApp.PrivateKeySecretRef)
+			add(GitHubApp, &a.GitHubApp.PrivateKeySecretRef)
 		}
 	}
-	need(GatewayAPI, spec.Gateway.APIKey())
+	add(GatewayAPI, spec.Gateway.APIKey())
 	if t := spec.Gateway.TLSConfig; t != nil {
-		need(GatewayCA, t.CASecretRef)
+		add(GatewayCA, t.CASecretRef)
+	}
+	return refs
+}
+
+// Reachable returns why a secret that spec names can never be read here (PodRestartNeeded), nil where all can be, or
+// could. An agent that cannot read them neither syncs nor leads.
+func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
+	refs := named(spec)
+	var errs []error
+	for _, field := range slices.Sorted(maps.Keys(refs)) {
+		errs = append(errs, secrets.Reachable(field, refs[field]))
 	}
 	return errors.Join(errs...)
+}
+
+// Fingerprint is another one when a secret that spec names has another value, or cannot be read for another reason.
+func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
+	refs := named(spec)
+	h := sha256.New()
+	for _, field := range slices.Sorted(maps.Keys(refs)) {
+		v, err := secrets.Read(field, refs[field])
+		fmt.Fprintf(h, "%s\n%q\n%v\n", field, v.Reveal(), err)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // Name is the repository's URL without credentials.

@@ -50,22 +50,36 @@ type Beside struct {
 // Read implements Secrets.
 func (b Beside) Read(_ Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	id := ref.Name + "/" + ref.Key
-	if name, ok := b.Files[id]; ok {
-		v, err := read(name)
-		if err != nil {
-			return v, fmt.Errorf("secret %s: what --secret %s names cannot be read: %w; give the path of a file there, not the value", id, id, err)
-		}
-		return v, nil
-	}
-	if err := local(ref); err != nil {
+	name, err := b.file(ref)
+	if err != nil {
 		return secret.String{}, err
 	}
-	name := filepath.Join(b.Dir, ref.Name, ref.Key)
 	v, err := read(name)
-	if err != nil {
+	if _, given := b.Files[id]; given && err != nil {
+		return v, fmt.Errorf("secret %s: what --secret %s names cannot be read: %w; give the path of a file there, not the value", id, id, err)
+	} else if err != nil {
 		return v, fmt.Errorf("secret %s: %s: %w; give --secret %s=FILE", id, name, err, id)
 	}
 	return v, nil
+}
+
+// file is where the value of ref is.
+func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
+	if name, ok := b.Files[ref.Name+"/"+ref.Key]; ok {
+		return name, nil
+	}
+	return filepath.Join(b.Dir, ref.Name, ref.Key), local(ref)
+}
+
+// Changing are the files that are replaced when a secret that spec names changes. Those whose folder does not exist are left out.
+func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
+	var files []string
+	for _, ref := range named(spec) {
+		if name, err := b.file(ref); err == nil {
+			files = append(files, name)
+		}
+	}
+	return watchable(files)
 }
 
 // Reachable implements Secrets: a file can always be put there.
@@ -109,14 +123,7 @@ func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, er
 // Changing are the files that are replaced when one of the Secrets changes: a mounted volume changes by its ..data link.
 func (m Mounted) Changing() []string {
 	if m.Dir == "" {
-		var files []string
-		for _, name := range slices.Sorted(maps.Values(m.Files)) {
-			// Who watches tells the names that cannot be watched, and a name may be the secret itself. It is read without.
-			if fi, err := os.Stat(filepath.Dir(name)); filepath.IsAbs(name) && err == nil && fi.IsDir() {
-				files = append(files, name)
-			}
-		}
-		return files
+		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })
 	}
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
@@ -129,6 +136,15 @@ func (m Mounted) Changing() []string {
 		}
 	}
 	return changing
+}
+
+// watchable leaves out the files whose folder cannot be watched: whoever watches tells their names, and a name may be the
+// secret itself.
+func watchable(files []string) []string {
+	return slices.DeleteFunc(files, func(name string) bool {
+		fi, err := os.Stat(filepath.Dir(name))
+		return err != nil || !fi.IsDir()
+	})
 }
 
 // missing says what to do about a key that is not there.

@@ -87,6 +87,7 @@ func (l *Loop) Look(ctx context.Context, poked bool) drive.Wish {
 	if l.spec.gs == nil {
 		return drive.Wish{Problems: l.problems()}
 	}
+	l.rotated()
 	l.resolve(ctx)
 	return drive.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/gitserver"
@@ -104,4 +105,28 @@ func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
 	assert.Empty(t, w.Problems)
 	assert.Equal(t, first, w.Order.Commit.String())
 	assert.Same(t, w.Order, d.loop.Look(t.Context(), false).Order, "it is delivered once")
+}
+
+// There are volumes that send no events: what failed for want of a secret is tried again when the loop looks and finds another.
+func TestLookTakesUpOtherSecrets(t *testing.T) {
+	d := newDesk(t)
+	d.loop.Secrets = peers.Beside{Dir: t.TempDir()}
+	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
+	const token = "  gateway: {api: {secretName: gateway}}"
+	order := d.saved("", "main", token, "").Order
+	require.Equal(t, first, order.Commit.String())
+	assert.Same(t, order, d.loop.Look(t.Context(), false).Order)
+
+	key := filepath.Join(d.loop.Secrets.Dir, "gateway", "apiKey")
+	require.NoError(t, os.Mkdir(filepath.Dir(key), 0o700))
+	for _, value := range []string{"one", "two"} {
+		require.NoError(t, os.WriteFile(key, []byte(value), 0o600))
+		next := d.loop.Look(t.Context(), false).Order
+		assert.NotSame(t, order, next, "another secret is another order")
+		assert.Same(t, next, d.loop.Look(t.Context(), false).Order)
+		order = next
+	}
+	require.NoError(t, os.Remove(key))
+	next := d.loop.Look(t.Context(), false).Order
+	assert.NotSame(t, order, next)
 }

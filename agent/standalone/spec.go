@@ -3,6 +3,7 @@
 package standalone
 
 import (
+	"crypto/sha256"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type spec struct {
 	effective v1alpha1.Effective
 	peers     sync.Peers
 	warnings  []string
+	secrets   [sha256.Size]byte // Fingerprint of what it names
 	err       error
 	fresh     bool // no order follows from it yet
 }
@@ -110,6 +112,23 @@ func (l *Loop) take(raw []byte) error {
 	l.target.due, l.target.failures = time.Time{}, 0
 	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", peers.Name(gs.Spec.Git))
 	return nil
+}
+
+// rotated takes up other secrets: what failed for want of them is tried again now.
+func (l *Loop) rotated() {
+	spec := &l.spec.gs.Spec
+	if l.watcher != nil {
+		l.watcher.Add(l.Secrets.Changing(spec)...)
+	}
+	is := peers.Fingerprint(spec, l.Secrets)
+	if is == l.spec.secrets {
+		return
+	}
+	if !l.spec.fresh {
+		l.Log.Info("secrets changed", "gatewaysync", l.spec.gs.Name)
+	}
+	l.spec.secrets, l.spec.fresh = is, true
+	l.target.due, l.target.failures = time.Time{}, 0
 }
 
 // facts is what templates can ask for of the gateway: what its pod would say of itself. Without one, the gateway's name

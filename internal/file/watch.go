@@ -3,6 +3,7 @@ package file
 import (
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -11,12 +12,16 @@ import (
 // limits of watches, so that who needs a file reads it once a period too.
 type Watcher struct {
 	fs      *fsnotify.Watcher
+	log     *slog.Logger
 	changed chan struct{}
+
+	mu      sync.Mutex
+	watched map[string]bool // whether it could be watched
 }
 
 // Watch watches the files' directories, because editors and volumes of Kubernetes replace files by renaming.
 func Watch(log *slog.Logger, names ...string) *Watcher {
-	w := &Watcher{changed: make(chan struct{}, 1)}
+	w := &Watcher{log: log, changed: make(chan struct{}, 1), watched: map[string]bool{}}
 	if len(names) == 0 {
 		return w
 	}
@@ -25,24 +30,36 @@ func Watch(log *slog.Logger, names ...string) *Watcher {
 		log.Warn("no file events; files are read once a period", "files", names, "error", err)
 		return w
 	}
-	watched := map[string]bool{}
-	for _, name := range names {
-		if err := fs.Add(filepath.Dir(name)); err != nil {
-			log.Warn("no file events; the file is read once a period", "file", name, "error", err)
-			continue
-		}
-		watched[filepath.Clean(name)] = true
-	}
-	if len(watched) == 0 {
-		_ = fs.Close() // it watches nothing
-		return w
-	}
 	w.fs = fs
-	go w.forward(watched)
+	w.Add(names...)
+	go w.forward()
 	return w
 }
 
-func (w *Watcher) forward(watched map[string]bool) {
+// Add watches more files. It may be called again with the same ones: a directory may be another by now.
+func (w *Watcher) Add(names ...string) {
+	if w.fs == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range names {
+		name = filepath.Clean(name)
+		err := w.fs.Add(filepath.Dir(name))
+		if _, known := w.watched[name]; err != nil && !known {
+			w.log.Warn("no file events; the file is read once a period", "file", name, "error", err)
+		}
+		w.watched[name] = err == nil
+	}
+}
+
+func (w *Watcher) is(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.watched[name]
+}
+
+func (w *Watcher) forward() {
 	for {
 		select {
 		case e, ok := <-w.fs.Events:
@@ -50,7 +67,7 @@ func (w *Watcher) forward(watched map[string]bool) {
 				return
 			}
 			// A mounted volume changes by its ..data link.
-			if !watched[filepath.Clean(e.Name)] && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
+			if !w.is(filepath.Clean(e.Name)) && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
 				continue
 			}
 		case _, ok := <-w.fs.Errors: // an overflow: something changed, it is not known what

@@ -55,7 +55,6 @@ func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 	p.checkForeign()
 
 	p.secret("ssh/known_hosts", srv.KnownHosts())
-	p.saveSpec() // look again now
 	p.synced(first)
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.synced(second)
@@ -63,6 +62,31 @@ func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 		assert.Equal(t, "git-upload-pack '/site.git'", c)
 	}
 	assert.NotContains(t, p.agent.Log.String(), key[40:60])
+}
+
+// A secret that was wrong counts when its file is right, whatever the polling interval.
+func TestCorrectedSecretCountsAtOnce(t *testing.T) {
+	t.Run("of git", func(t *testing.T) {
+		p := newPlant(t, withoutGateway)
+		p.git.SetAuth(gitserver.Basic("git", "S3CR3T-right"))
+		p.spec.slow = true
+		commit := p.repo.Commit("first", site()...)
+		p.secret("git/token", "S3CR3T-wrong")
+		p.start()
+		p.reason("AuthFailed")
+		p.secret("git/token", "S3CR3T-right")
+		p.synced(commit)
+	})
+	t.Run("of the gateway", func(t *testing.T) {
+		p := newPlant(t)
+		p.spec.slow = true
+		commit := p.repo.Commit("first", site()...)
+		p.secret("gateway/apiKey", "wrong")
+		p.start()
+		p.reason("GatewayForbidden")
+		p.secret("gateway/apiKey", p.gw.Token())
+		p.synced(commit)
+	})
 }
 
 func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
