@@ -149,13 +149,13 @@ func TestTheExamplesComeInWaves(t *testing.T) {
 			assert.Equal(t, []string{"PreSync", "BeforeHookCreation", "-1"}, []string{account.Annotations[hookOf], account.Annotations[deletionOf], account.Annotations[waveOf]}, dir)
 		}
 	}
-	gs, _, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
+	gs, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
 	require.NoError(t, err)
 	assert.Equal(t, "0", gs.Annotations[waveOf])
 	assert.Empty(t, v1alpha1.Validate(gs))
 	var before corev1.ConfigMap
 	require.NoError(t, yaml.Unmarshal(documents(t, "plain/preflight.yaml")[0], &before))
-	again, _, err := v1alpha1.Decode([]byte(before.Data["gatewaysync.yaml"]))
+	again, err := v1alpha1.Decode([]byte(before.Data["gatewaysync.yaml"]))
 	require.NoError(t, err)
 	assert.Equal(t, gs, again, "what is looked at before is what is applied then")
 	assert.Equal(t, "-1", before.Annotations[waveOf])

@@ -126,11 +126,11 @@ func (x *flight) told(asked *preflight.Asked) error {
 	if x.file == "" {
 		return nil
 	}
-	gs, warnings, err := x.decode(x.file)
+	gs, err := x.decode(x.file)
 	if err != nil {
 		return told(err)
 	}
-	x.warn(append(warnings, v1alpha1.Warnings(gs)...))
+	x.warn(v1alpha1.Warnings(gs))
 	if x.ref != "" { // a file in which something puts the ref later, such as the revision that is handed down
 		gs.Spec.Git.Ref, asked.Ref = x.ref, ""
 	}

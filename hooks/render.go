@@ -164,21 +164,21 @@ func named(profile string) string {
 
 // read reads a GatewaySync from a file.
 func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
-	gs, warnings, err := c.decode(name)
+	gs, err := c.decode(name)
 	if err != nil {
 		return nil, err
 	}
 	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
 	}
-	for _, w := range append(warnings, v1alpha1.Warnings(gs)...) {
+	for _, w := range v1alpha1.Warnings(gs) {
 		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
 	}
 	return gs, nil
 }
 
 // decode reads a GatewaySync from a file, or from stdin where that is "-", and validates nothing.
-func (c *cli) decode(name string) (*v1alpha1.GatewaySync, []string, error) {
+func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
@@ -189,16 +189,16 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, []string, error) {
 		raw, err = file.Read(name, maxManifest)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	gs, warnings, err := v1alpha1.Decode(raw)
+	gs, err := v1alpha1.Decode(raw)
 	if err != nil {
-		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
 	}
 	if gs.Name == "" {
 		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	}
-	return gs, warnings, nil
+	return gs, nil
 }
 
 // target is the gateway that the flags describe.

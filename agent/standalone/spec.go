@@ -32,8 +32,8 @@ type spec struct {
 	fresh     bool // no order follows from it yet
 }
 
-// Load reads the one GatewaySync of a YAML file, which may hold other documents too. Warnings are about what is left out
-// or not wise. The error names the field that is wrong.
+// Load reads the one GatewaySync of a YAML file, which may hold other documents too. Warnings are about what is not wise. The
+// error names the field that is wrong.
 func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
 	raw, err := file.Read(name, maxFile)
 	if err != nil {
@@ -43,7 +43,7 @@ func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
 }
 
 func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
-	gs, warnings, err := v1alpha1.Decode(raw)
+	gs, err := v1alpha1.Decode(raw)
 	if err != nil {
 		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, err)
 	}
@@ -54,9 +54,9 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 		gs.Namespace = "standalone"
 	}
 	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
-		return nil, warnings, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, errs.ToAggregate())
+		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, errs.ToAggregate())
 	}
-	return gs, append(warnings, v1alpha1.Warnings(gs)...), nil
+	return gs, v1alpha1.Warnings(gs), nil
 }
 
 // reload reads the file again. A broken one is reported, and the last good one stays in force. One that could not

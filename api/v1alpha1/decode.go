@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -22,12 +24,12 @@ const (
 // ErrNoGatewaySync means that a file holds no GatewaySync.
 var ErrNoGatewaySync = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
 
-// Decode reads the one GatewaySync of a YAML or JSON file. Documents of other kinds are passed over. The warnings name
-// fields that are unknown; they count as not there. Nothing is validated and no default is filled in: Validate and the
-// accessors of the types do that.
-func Decode(data []byte) (gs *GatewaySync, warnings []string, err error) {
+// Decode reads the one GatewaySync of a YAML or JSON file. Documents of other kinds are passed over. A field that is unknown
+// is an error, as it is to kubectl: with a mistyped one left out, a default would count that its author did not want. Nothing
+// is validated and no default is filled in: Validate and the accessors of the types do that.
+func Decode(data []byte) (gs *GatewaySync, err error) {
 	if len(data) > maxDocument {
-		return nil, nil, fmt.Errorf("%d bytes are too many for a GatewaySync: at most %d", len(data), maxDocument)
+		return nil, fmt.Errorf("%d bytes are too many for a GatewaySync: at most %d", len(data), maxDocument)
 	}
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {
@@ -36,25 +38,25 @@ func Decode(data []byte) (gs *GatewaySync, warnings []string, err error) {
 			break
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 		if n > maxDocuments {
-			return nil, nil, fmt.Errorf("more than %d documents: put the GatewaySync into a file of its own", maxDocuments)
+			return nil, fmt.Errorf("more than %d documents: put the GatewaySync into a file of its own", maxDocuments)
 		}
-		found, warned, err := decodeDocument(document)
+		found, err := decodeDocument(document)
 		switch {
 		case err != nil:
-			return nil, nil, fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		case found != nil && gs != nil:
-			return nil, nil, errors.New("more than one GatewaySync in it: give each a file of its own")
+			return nil, errors.New("more than one GatewaySync in it: give each a file of its own")
 		case found != nil:
-			gs, warnings = found, warned
+			gs = found
 		}
 	}
 	if gs == nil {
-		return nil, nil, ErrNoGatewaySync
+		return nil, ErrNoGatewaySync
 	}
-	return gs, warnings, nil
+	return gs, nil
 }
 
 // FromUnstructured reads a GatewaySync as an untyped client has it. Whoever watches GatewaySyncs does it like this, one by
@@ -66,41 +68,72 @@ func FromUnstructured(object map[string]any) (*GatewaySync, error) {
 	}
 	gs := &GatewaySync{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, gs); err != nil {
-		return nil, err
+		return nil, readable(err, data)
 	}
 	return gs, nil
 }
 
 // decodeDocument returns nil for a document that is empty or of another kind.
-func decodeDocument(document []byte) (*GatewaySync, []string, error) {
+func decodeDocument(document []byte) (*GatewaySync, error) {
 	data, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var head struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 	}
 	if bytes.Equal(data, []byte("null")) {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if head.Kind != Kind {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if head.APIVersion != GroupVersion.String() {
-		return nil, nil, fmt.Errorf("apiVersion %.80q is not known: write %s", head.APIVersion, GroupVersion)
+		return nil, fmt.Errorf("apiVersion %.80q is not known: write %s", head.APIVersion, GroupVersion)
 	}
 	gs := &GatewaySync{}
-	strict, err := kjson.UnmarshalStrict(data, gs)
+	unknown, err := kjson.UnmarshalStrict(data, gs)
 	if err != nil {
-		return nil, nil, err
+		return nil, readable(err, data)
 	}
-	warnings := make([]string, 0, len(strict))
-	for _, w := range strict {
-		warnings = append(warnings, w.Error())
+	const shown = 5
+	for i, u := range unknown {
+		if unknown[i] = fmt.Errorf("%.200s", u.Error()); i == shown {
+			unknown = append(unknown[:i], fmt.Errorf("%d more", len(unknown)-i))
+			break
+		}
 	}
-	return gs, warnings, nil
+	if len(unknown) > 0 {
+		return nil, fmt.Errorf("%w (names of fields are compared with their case)", errors.Join(unknown...))
+	}
+	return gs, nil
+}
+
+// readable puts the error of a GatewaySync with a value of a wrong type into words for the one who wrote it.
+func readable(err error, data []byte) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(json.Unmarshal(data, &GatewaySync{}), &wrong) || wrong.Field == "" { // the strict decoder's own type cannot be asked
+		return err
+	}
+	is, _, _ := strings.Cut(wrong.Value, " ")
+	is, ok := map[string]string{"string": "text", "number": "a number", "bool": "true or false", "array": "a list", "object": "fields"}[is]
+	if !ok {
+		return err
+	}
+	must := map[reflect.Kind]string{
+		reflect.String: "text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Struct: "fields", reflect.Map: "fields",
+		reflect.Int32: "a whole number of at most 10 digits", reflect.Int64: "a whole number",
+	}[wrong.Type.Kind()]
+	if must == "" {
+		return err
+	}
+	hint := ""
+	if must == "text" && (is == "a number" || is == "true or false") {
+		hint = ": put it in quotes"
+	}
+	return fmt.Errorf("%s must be %s, not %s%s", wrong.Field, must, is, hint)
 }

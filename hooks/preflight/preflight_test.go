@@ -51,7 +51,7 @@ func (w *world) mount(t *testing.T, name, content string) {
 // sync is a GatewaySync of the repository with profiles in YAML.
 func (w *world) sync(t *testing.T, sync string) *v1alpha1.GatewaySync {
 	t.Helper()
-	gs, _, err := v1alpha1.Decode(fmt.Appendf(nil, `
+	gs, err := v1alpha1.Decode(fmt.Appendf(nil, `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: plant, namespace: plant}

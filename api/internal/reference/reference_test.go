@@ -30,9 +30,8 @@ func TestReferenceIsWhatTheTypesSay(t *testing.T) {
 func TestExamplesAreValidAsTheyStand(t *testing.T) {
 	for name, text := range map[string]string{"minimal": minimal, "full": full} {
 		t.Run(name, func(t *testing.T) {
-			gs, warnings, err := v1alpha1.Decode([]byte(text))
+			gs, err := v1alpha1.Decode([]byte(text))
 			require.NoError(t, err)
-			assert.Empty(t, warnings)
 			assert.Empty(t, v1alpha1.Validate(gs))
 			assert.Empty(t, v1alpha1.Warnings(gs))
 			for profile := range gs.Spec.Sync.Profiles {
