@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	kjson "sigs.k8s.io/json"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -20,10 +19,7 @@ func bare(u *unstructured.Unstructured) *v1alpha1.GatewaySync {
 	gs.ResourceVersion, gs.Generation = u.GetResourceVersion(), u.GetGeneration()
 	gs.DeletionTimestamp, gs.Annotations = u.GetDeletionTimestamp(), u.GetAnnotations()
 	if data, err := json.Marshal(u.Object["status"]); err == nil {
-		var st v1alpha1.GatewaySyncStatus
-		if kjson.UnmarshalCaseSensitivePreserveInts(data, &st) == nil {
-			gs.Status = st
-		}
+		_ = json.Unmarshal(data, &gs.Status) // never fails: what cannot be read is in Unread
 	}
 	return gs
 }

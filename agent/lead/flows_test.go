@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -345,7 +346,7 @@ func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
 	}
 	sc.GatewaySync = s.sync()
 	sum := Summarise(sc.Seen)
-	change, err := difference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
+	change, err := kube.StatusDifference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change)
 	assert.Len(t, s.sync().Status.DiscoveredGateways, 2000)
@@ -354,7 +355,7 @@ func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
 	}
 	sc.GatewaySync = s.sync()
 	sum = Summarise(sc.Seen)
-	change, err = difference(&sc.GatewaySync.Status, &sum.Status)
+	change, err = kube.StatusDifference(&sc.GatewaySync.Status, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change)
 }

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
 )
 
 // fleetLife is a fleet to which anything may happen, one byte at a time.
@@ -207,7 +208,7 @@ func FuzzForeignObjects(f *testing.F) {
 		}
 		s.GatewaySync.Status = st
 		sum := Summarise(s.Seen)
-		if _, err := difference(&s.GatewaySync.Status, &sum.Status); err != nil {
+		if _, err := kube.StatusDifference(&s.GatewaySync.Status, &sum.Status); err != nil {
 			t.Fatal(err)
 		}
 	})

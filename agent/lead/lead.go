@@ -97,7 +97,7 @@ func New(c Config) (*Lead, error) {
 	}
 	l.lock = &lock{
 		targets: kube.SyncTargets(c.Clients.Dynamic, c.Namespace), syncs: kube.GatewaySyncs(c.Clients.Dynamic, c.Namespace),
-		name: c.GatewaySync, identity: l.identity, sight: l.sight,
+		name: c.GatewaySync, identity: l.identity, sight: l.sight, log: c.Log,
 	}
 	return l, nil
 }
@@ -108,10 +108,14 @@ func (l *Lead) Identity() string { return l.identity }
 // Saw takes what the agent's watch says of the SyncTarget: any version of it, an error where it cannot be read, or nil
 // where there is none, which is said once at the start too. It does not block. Run waits for the first call.
 func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
-	if err != nil && l.unreadable.CompareAndSwap(false, true) {
-		l.Log.Error("the SyncTarget cannot be read, so that nobody can lead: delete it, and the next lead makes it anew", "error", err)
+	bad, unreadable := errors.AsType[*kube.UndecodableError](err)
+	if unreadable {
+		t = bad.Target()
 	}
-	l.sight.saw(t, err)
+	if l.unreadable.Swap(unreadable) != unreadable && unreadable {
+		l.Log.Error("SyncTarget unreadable, to be replaced", "error", err, "after", v1alpha1.MaxLeadDuration.String())
+	}
+	l.sight.saw(t)
 }
 
 // Watch watches the SyncTarget and calls Saw, until ctx ends: for who has no watch of his own.
@@ -280,11 +284,11 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 		l.refuse("this agent cannot lead", err)
 		return nil, nil
 	}
-	switch err := l.newer(ctx, resort); {
-	case errors.Is(err, errNewer):
+	switch err := l.newer(ctx); {
+	case errors.Is(err, errNewer) && !resort:
 		l.refuse("this agent does not campaign", err)
 		return nil, nil
-	case err != nil:
+	case err != nil && !errors.Is(err, errNewer):
 		l.refuse("it cannot be told yet whether this agent may lead; it is asked again", err)
 		return nil, err
 	}
@@ -302,12 +306,11 @@ func (l *Lead) refuse(what string, err error) {
 // errNewer means that agents of a later version are there: this one is not to write what they read.
 var errNewer = errors.New("this agent is too old")
 
-// newer returns errNewer where somebody knows a newer format than this agent, or why that cannot be told.
-//
-// A report says so as long as its pod lives. A target says it for a while only: it is as the lead wrote it that was there
-// last, and where its version was taken back, nobody else would ever write it in an older format.
-func (l *Lead) newer(ctx context.Context, resort bool) error {
-	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat && !resort {
+// newer returns errNewer if the SyncTarget or the report of a pod that lives has a newer format than this agent knows, or why
+// that cannot be told. It is not more than a word: an agent that knows the newer format leads within a minute, or a version was
+// taken back, or a gateway's token lies. So it counts while the lock is free for the first minute.
+func (l *Lead) newer(ctx context.Context) error {
+	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
 		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; it waits whether a newer one leads", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
@@ -349,7 +352,7 @@ func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }
 
 // elect takes the lock, leads while it is held, and releases it.
 func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
-	l.lock.begin(gs)
+	l.lock.begin(gs, func() { poke(changed) })
 	began, ended := make(chan struct{}), make(chan struct{})
 	leading, resign := context.WithCancel(ctx)
 	defer resign()

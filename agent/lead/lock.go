@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -55,16 +57,19 @@ type lock struct {
 	proven  time.Time // when the request was sent that proved last that we hold it
 	lost    chan struct{}
 	lostFor error
+	altered func()       // called if another writer changed what the lead had written
+	log     *slog.Logger // of takeovers that the API server refuses
+	refused string       // the last of them
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-// begin prepares for a campaign on behalf of a GatewaySync.
-func (l *lock) begin(gs *v1alpha1.GatewaySync) {
+// begin prepares for a campaign on behalf of a GatewaySync. altered must not block.
+func (l *lock) begin(gs *v1alpha1.GatewaySync, altered func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
-	l.base, l.held, l.ever, l.lost, l.lostFor = nil, false, false, make(chan struct{}), nil
+	l.base, l.held, l.ever, l.lost, l.lostFor, l.altered = nil, false, false, make(chan struct{}), nil, altered
 }
 
 // lose ends the term for good.
@@ -115,6 +120,10 @@ func (l *lock) refresh(ctx context.Context) error {
 	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
 		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "nobody")))
 	}
+	is := t.Spec.DeepCopy()
+	if is.Lead = l.base.Spec.Lead; !equality.Semantic.DeepEqual(*is, l.base.Spec) {
+		l.altered()
+	}
 	l.base, l.proven = t, sent
 	return nil
 }
@@ -149,10 +158,19 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	t.Spec.Lead = leadRecord(r)
 	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
-		return err
+		return l.refuse(err)
 	}
 	l.took(made, sent)
 	return nil
+}
+
+// refuse logs once why the API server refuses a takeover, unless another agent was faster.
+func (l *lock) refuse(err error) error {
+	if !l.held && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
+		l.log.Warn("takeover refused", "synctarget", l.name, "error", err)
+		l.refused = err.Error()
+	}
+	return err
 }
 
 // Update implements resourcelock.Interface: it takes, renews or releases the lock.
@@ -172,7 +190,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	t.Spec.Lead = leadRecord(r)
 	made, sent, err := l.put(ctx, t)
 	if err != nil {
-		return err
+		return l.refuse(err)
 	}
 	l.took(made, sent)
 	return nil
@@ -208,6 +226,9 @@ func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.base, l.proven, l.term = t, sent, t.Spec.Lead.Transitions
 	l.held = t.Spec.Lead.Holder == l.identity
 	l.ever = l.ever || l.held
+	if l.held {
+		l.refused = ""
+	}
 }
 
 // end is the end of a campaign, whatever became of the lock.
@@ -314,8 +335,9 @@ func (l *lock) Describe() string { return "SyncTarget " + l.name }
 // minFormat is the oldest format that can follow the targets that this version writes.
 const minFormat int32 = 1
 
+// leadRecord is what is written. The term after the last one that 32 bits hold is 0: terms are told apart, never compared.
 func leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
-	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions)}
+	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions & math.MaxInt32)}
 	if !r.AcquireTime.IsZero() {
 		lead.Acquired = &metav1.MicroTime{Time: r.AcquireTime.Time}
 	}

@@ -98,12 +98,16 @@ func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change 
 	if gs.ResourceVersion != p.GatewaySync.ResourceVersion {
 		return nil, apierrors.NewConflict(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("changed"))
 	}
-	was, err := asMap(&gs.Status)
+	was := map[string]any{}
+	data, err := json.Marshal(&gs.Status)
+	if err == nil {
+		err = json.Unmarshal(data, &was)
+	}
 	if err != nil {
 		return nil, err
 	}
 	merge(was, change)
-	data, err := json.Marshal(was)
+	data, err = json.Marshal(was)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 )
 
 const (
@@ -235,7 +236,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	again.GatewaySync.Status = stored(t, *st)
 	twice := Summarise(again)
 	require.Empty(t, twice.Events, "no event is sent twice")
-	change, err := difference(&again.GatewaySync.Status, &twice.Status)
+	change, err := kube.StatusDifference(&again.GatewaySync.Status, &twice.Status)
 	require.NoError(t, err)
 	require.Nil(t, change, "what is seen again changes nothing")
 }

@@ -198,7 +198,7 @@ func (s *served) writeTarget(ctx context.Context, change func(*v1alpha1.SyncTarg
 }
 
 func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
-	patch, err := statusPatch(gs, change)
+	patch, err := kube.StatusPatch(gs, change)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ type sight struct {
 	mu      sync.Mutex
 	listed  bool                 // something is known
 	target  *v1alpha1.SyncTarget // nil for none
-	bad     bool                 // there is one that cannot be read
 	since   time.Time            // when the lock's record was seen to change last
 	changed chan struct{}
 }
@@ -27,12 +26,12 @@ func newSight(identity string, now func() time.Time) *sight {
 }
 
 // saw takes what the watch says. Any change of the record is a sign of life of its holder.
-func (s *sight) saw(t *v1alpha1.SyncTarget, err error) {
+func (s *sight) saw(t *v1alpha1.SyncTarget) {
 	s.mu.Lock()
 	if s.target == nil || t == nil || !equality.Semantic.DeepEqual(s.target.Spec.Lead, t.Spec.Lead) {
 		s.since = s.now()
 	}
-	s.target, s.bad, s.listed = t, err != nil, true
+	s.target, s.listed = t, true
 	s.mu.Unlock()
 	select {
 	case s.changed <- struct{}{}:
@@ -54,7 +53,7 @@ func (s *sight) state() lockState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := lockState{target: s.target, in: time.Hour}
-	if !s.listed || s.bad { // nobody can take a lock that he cannot read
+	if !s.listed {
 		return st
 	}
 	if s.target == nil || s.target.Spec.Lead.Holder == "" {

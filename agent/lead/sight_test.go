@@ -17,7 +17,7 @@ func TestALockIsBelievedForAMinuteAtMost(t *testing.T) {
 	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, time.Second}, {-1, time.Second}} {
 		now := time.Unix(1, 0)
 		s := newSight("gw-0_1", func() time.Time { return now })
-		s.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gone", DurationSeconds: c.says}}}, nil)
+		s.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gone", DurationSeconds: c.says}}})
 		st := s.state()
 		assert.True(t, st.taken, c.says)
 		assert.Equal(t, c.free, st.in, c.says)

@@ -61,6 +61,14 @@ func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 
 func newSiteIn(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
+	s := newUnwatchedSite(t, cluster, n, change...)
+	s.record()
+	return s
+}
+
+// newUnwatchedSite is a site whose statuses are not held against what gateways have reported.
+func newUnwatchedSite(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v1alpha1.GatewaySync)) *site {
+	t.Helper()
 	s := &site{t: t, cluster: cluster, ns: cluster.Namespace(t), reported: map[string]map[string]bool{}}
 	var err error
 	s.admin, err = kube.ConnectTo(cluster.RESTConfig(), "test")
@@ -86,7 +94,6 @@ func newSiteIn(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v
 	for i := range n {
 		s.gateway(fmt.Sprintf("gw-%d", i))
 	}
-	s.record()
 	return s
 }
 
@@ -391,7 +398,7 @@ func (s *site) syncsStatus(condition string) (*v1alpha1.GatewaySync, error) {
 
 func (s *site) patchStatus(change map[string]any) {
 	s.t.Helper()
-	data, err := statusPatch(s.sync(), change)
+	data, err := kube.StatusPatch(s.sync(), change)
 	require.NoError(s.t, err)
 	_, err = s.syncs().Patch(s.t.Context(), "site", types.MergePatchType, data, metav1.PatchOptions{FieldManager: statusManager}, "status")
 	require.NoError(s.t, err)

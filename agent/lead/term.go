@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/pace"
 )
 
@@ -194,6 +195,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	t.retry = time.Time{}
 	is := t.target()
 	want := is
+	want.Format, want.MinFormat = v1alpha1.TargetFormat, minFormat
 	want.Paused = gs.Paused()
 	want.ForceSync = cut(gs.ForceSync(), 256)
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) {
@@ -254,7 +256,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	t.metrics.Set(sum.Discovered, sum.Synced)
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
-	change, err := difference(&gs.Status, &sum.Status)
+	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
 	if err != nil || change == nil {
 		t.owed = false
 		return err

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -71,6 +73,26 @@ func FromUnstructured(object map[string]any) (*GatewaySync, error) {
 		return nil, readable(err, data)
 	}
 	return gs, nil
+}
+
+// UnmarshalJSON reads a status. Agents write it with the rights of gateways, so that it must not keep anybody from reading the
+// spec beside it: one that cannot be read, or not be written back, counts as empty and is kept in Unread. Its next writer
+// replaces all of it.
+func (s *GatewaySyncStatus) UnmarshalJSON(data []byte) error {
+	type plain GatewaySyncStatus
+	var is plain
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &is); err != nil || (*GatewaySyncStatus)(&is).lacksTime() {
+		is = plain{Unread: bytes.Clone(data)}
+	}
+	*s = GatewaySyncStatus(is)
+	return nil
+}
+
+// lacksTime reports whether a required time is zero: it would be written as null, which the API server refuses.
+func (s *GatewaySyncStatus) lacksTime() bool {
+	return s.LastGood != nil && s.LastGood.At.IsZero() ||
+		slices.ContainsFunc(s.History, func(r CommitRecord) bool { return r.At.IsZero() }) ||
+		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.LastTransitionTime.IsZero() })
 }
 
 // decodeDocument returns nil for a document that is empty or of another kind.

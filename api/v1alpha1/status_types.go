@@ -21,6 +21,8 @@ type GatewaySyncStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// When a gateway was synced last.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
 	// Ref that was synced last.
 	// +optional
@@ -74,7 +76,10 @@ type GatewaySyncStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1000-01-01T00:00:00Z'))",message="lastTransitionTime must be a time such as 2006-01-02T15:04:05Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Unread is what the API server holds, if it cannot be read or written back; all other fields are empty then.
+	Unread []byte `json:"-"`
 }
 
 // RefResolutionStatus is how far the desired ref is resolved.
@@ -138,6 +143,8 @@ type CommitRecord struct {
 	Commit string `json:"commit"`
 	// Since when.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	At metav1.Time `json:"at"`
 }
 
@@ -198,6 +205,8 @@ type DiscoveredGateway struct {
 	Reason Reason `json:"reason,omitempty"`
 	// When it was synced last.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
 	// How long that took, such as 1.2s.
 	// +optional

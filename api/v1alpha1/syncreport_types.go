@@ -30,6 +30,7 @@ type SyncReportStatus struct {
 	// Format of this object.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
 	Format int32 `json:"format"`
 	// Name of the gateway.
 	// +required
@@ -83,6 +84,8 @@ type SyncReportStatus struct {
 	Term int32 `json:"term,omitempty"`
 	// When the last sync that did something, or failed, started.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Started *metav1.Time `json:"started,omitempty"`
 	// How long it took, such as 1.2s.
 	// +optional

@@ -5,10 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindSyncTarget is the kind of the one small object of a GatewaySync that all its agents watch.
 const KindSyncTarget = "SyncTarget"
 
-// Formats of what agents tell each other. An agent that knows only an older format does not campaign while a newer one
-// reports, and a follower whose format is below a target's minFormat leaves its gateway as it is and says so. Where
-// TargetFormat goes up, ReportFormat goes up with it: an older agent tells by the reports whether a newer one is there. The
-// target alone keeps it back for a minute only, or a version that was taken back would leave nobody to lead.
+// Formats of what agents tell each other. An agent that knows only an older format leaves the lock to newer ones for a minute,
+// and a follower whose format is below a target's minFormat leaves its gateway as it is and says so. If TargetFormat goes up,
+// ReportFormat goes up with it: the reports tell an older agent that a newer one is there.
 const (
 	TargetFormat int32 = 1
 	ReportFormat int32 = 1
@@ -39,10 +38,12 @@ type SyncTargetSpec struct {
 	// Format of this object.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
 	Format int32 `json:"format"`
 	// The oldest format that an agent has to know to follow it.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
 	MinFormat int32 `json:"minFormat"`
 	// Who leads.
 	// +optional
@@ -72,6 +73,8 @@ type SyncTargetSpec struct {
 	Commit string `json:"commit,omitempty"`
 	// When the ref was resolved to this commit first.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	ResolvedAt *metav1.Time `json:"resolvedAt,omitempty"`
 	// The annotation stoker.io/requested-at that this target answers.
 	// +optional
@@ -114,9 +117,13 @@ type LeadRecord struct {
 	Holder string `json:"holder,omitempty"`
 	// Since when it leads.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$`
 	Acquired *metav1.MicroTime `json:"acquired,omitempty"`
 	// When it last said so.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$`
 	Renewed *metav1.MicroTime `json:"renewed,omitempty"`
 	// How long after that others may take over, in seconds.
 	// +optional

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -156,7 +157,9 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 
 func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 	gs := syncOf(gateways("gw"))
-	raw, err := statusPatch(gs, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
+	change, err := kube.StatusDifference(&gs.Status, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
+	require.NoError(t, err)
+	raw, err := kube.StatusPatch(gs, change)
 	require.NoError(t, err)
 	var patch struct {
 		Metadata map[string]any

@@ -2,7 +2,6 @@ package upkeep
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,7 +37,7 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	case apierrors.IsNotFound(err):
 		target = nil
 	case errors.As(err, &undecodable):
-		return nil // of another version: whoever wrote it leads
+		target = undecodable.Target()
 	case err != nil:
 		return fmt.Errorf("SyncTarget %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
@@ -49,7 +48,11 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	if equality.Semantic.DeepEqual(status, &gs.Status) {
 		return nil
 	}
-	patch, err := statusPatch(gs, status)
+	change, err := kube.StatusDifference(&gs.Status, status)
+	if err != nil {
+		return err
+	}
+	patch, err := kube.StatusPatch(gs, change)
 	if err != nil {
 		return err
 	}
@@ -63,20 +66,6 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
 	u.Log.Info("a GatewaySync has no lead", "namespace", gs.Namespace, "gatewaysync", gs.Name, "reason", ready.Reason, "message", ready.Message)
 	return nil
-}
-
-// statusPatch replaces what upkeep may change. Lists and conditions count as a whole, which the version makes safe.
-func statusPatch(gs *v1alpha1.GatewaySync, s *v1alpha1.GatewaySyncStatus) ([]byte, error) {
-	change := map[string]any{
-		"observedGeneration": s.ObservedGeneration, "profileCount": s.ProfileCount, "conditions": s.Conditions,
-		"discoveredGateways": s.DiscoveredGateways, "gatewaysReady": s.GatewaysReady,
-	}
-	if s.LastHandledRequest != "" {
-		change["lastHandledRequest"] = s.LastHandledRequest
-	}
-	return json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID}, "status": change,
-	})
 }
 
 // leaderless says where a GatewaySync stands whose agents are not there: without gateways it waits for nothing; with some it

@@ -6,6 +6,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +90,16 @@ func (e *UndecodableError) Error() string {
 
 func (e *UndecodableError) Unwrap() error { return e.Err }
 
+// Target returns an unreadable SyncTarget as one that an unknown agent holds. Each of its versions is a sign of life: it may
+// come from a newer agent. Without any for MaxLeadDuration, it may be replaced.
+func (e *UndecodableError) Target() *v1alpha1.SyncTarget {
+	t := &v1alpha1.SyncTarget{}
+	t.Namespace, t.Name, t.UID, t.ResourceVersion = e.Namespace, e.Name, e.Object.GetUID(), e.Object.GetResourceVersion()
+	t.Spec.Lead.Holder = "unreadable at " + t.ResourceVersion
+	t.Spec.Lead.DurationSeconds = int32(v1alpha1.MaxLeadDuration.Seconds())
+	return t
+}
+
 func (o *Objects[T]) decode(u *unstructured.Unstructured) (*T, error) {
 	data, err := json.Marshal(u.Object)
 	if err != nil {
@@ -132,10 +143,11 @@ func (o *Objects[T]) List(ctx context.Context, opts metav1.ListOptions) (list []
 	}
 	for i := range l.Items {
 		t, err := o.decode(&l.Items[i])
-		if err != nil {
-			item := &l.Items[i]
-			undecodable = append(undecodable, &UndecodableError{o.kind.Name, item.GetNamespace(), item.GetName(), err, item})
+		if bad, ok := errors.AsType[*UndecodableError](err); ok {
+			undecodable = append(undecodable, bad)
 			continue
+		} else if err != nil {
+			return nil, nil, err
 		}
 		list = append(list, t)
 	}

@@ -106,7 +106,7 @@ func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
 				return err
 			}
 			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
-			if name == "" || len(f.Names) == 0 {
+			if name == "" || name == "-" || len(f.Names) == 0 {
 				continue
 			}
 			doc, markers := split(f.Doc)

@@ -1,4 +1,4 @@
-package lead
+package kube
 
 import (
 	"bytes"
@@ -8,17 +8,23 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// difference is the merge patch that makes one status the other, nil where they are equal. Lists count as a whole.
-func difference(was, is *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
-	a, err := asMap(was)
+// StatusDifference returns the merge patch that turns one status into the other, or nil if they are equal. Lists count as a
+// whole. Of a status that could not be read, nothing stays.
+func StatusDifference(was, is *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
+	there, err := asMap(was)
 	if err != nil {
 		return nil, err
 	}
-	b, err := asMap(is)
+	if was.Unread != nil {
+		if there, err = fields(was.Unread); err != nil {
+			there = nil // not an object, so the patch replaces it anyway
+		}
+	}
+	wanted, err := asMap(is)
 	if err != nil {
 		return nil, err
 	}
-	return diff(a, b), nil
+	return diff(there, wanted), nil
 }
 
 func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
@@ -26,6 +32,10 @@ func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return fields(data)
+}
+
+func fields(data []byte) (map[string]any, error) {
 	m := map[string]any{}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -61,8 +71,8 @@ func diff(was, is map[string]any) map[string]any {
 	return patch
 }
 
-// statusPatch wraps a difference for the status of gs, as it was seen: it fails where somebody wrote the object since.
-func statusPatch(gs *v1alpha1.GatewaySync, change map[string]any) ([]byte, error) {
+// StatusPatch wraps a difference for the status of gs. The API server refuses it if gs was written since it was read.
+func StatusPatch(gs *v1alpha1.GatewaySync, change map[string]any) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID},
 		"status":   change,

@@ -1,0 +1,309 @@
+package lead
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/limits"
+	"stoker.io/stoker/test/program"
+)
+
+// intruder writes objects as whoever has the token of one gateway can.
+type intruder struct {
+	*site
+	kind kube.Kind
+	good map[string]any // spec or status of an object as an agent writes it
+	part string
+}
+
+// write puts a case into an object, and reports whether the API server admits it.
+func (i *intruder) write(t *testing.T, c limits.Case) bool {
+	t.Helper()
+	object := map[string]any{i.part: (&unstructured.Unstructured{Object: i.good}).DeepCopy().Object}
+	if !c.Put(object) {
+		return false
+	}
+	patch, err := json.Marshal([]any{map[string]any{"op": "add", "path": "/" + i.part, "value": object[i.part]}})
+	require.NoError(t, err)
+	var sub []string
+	if i.kind == kube.GatewaySync {
+		sub = append(sub, "status")
+	}
+	_, err = i.admin.Dynamic.Resource(i.kind.Resource()).Namespace(i.ns).Patch(t.Context(), "site", types.JSONPatchType, patch, metav1.PatchOptions{}, sub...)
+	if err != nil {
+		require.True(t, apierrors.IsInvalid(err) || apierrors.IsBadRequest(err), "%v", err)
+	}
+	return err == nil
+}
+
+// untyped is what a dynamic client has of a value.
+func untyped(t *testing.T, v any) map[string]any {
+	t.Helper()
+	data, err := json.Marshal(v)
+	require.NoError(t, err)
+	var u unstructured.Unstructured
+	require.NoError(t, u.UnmarshalJSON([]byte(`{"apiVersion":"v1","kind":"x","v":`+string(data)+`}`)))
+	return u.Object["v"].(map[string]any)
+}
+
+// C13: whatever the kind admits in a SyncTarget, another agent takes over after a minute and writes it.
+func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
+	t.Parallel()
+	s := newUnwatchedSite(t, kubetest.Control(t), 1)
+	now := noon
+	l, err := New(Config{Namespace: s.ns, GatewaySync: "site", Pod: "gw-0", Clients: s.admin, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	gs := s.sync()
+	at, micro := metav1.NewTime(noon), metav1.NewMicroTime(noon)
+	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: gs.UID}}},
+		Spec: v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
+			RequestedAt: "1", ForceSync: "2", Problem: &v1alpha1.TargetProblem{Generation: 1, Reason: v1alpha1.ReasonAuthFailed, Message: "m"},
+			Lead: v1alpha1.LeadRecord{Holder: "other_1", Acquired: &micro, Renewed: &micro, DurationSeconds: 15, Transitions: 4}}}
+	_, err = s.targets().Create(t.Context(), target, metav1.CreateOptions{})
+	require.NoError(t, err)
+	hostile := &intruder{s, kube.SyncTarget, untyped(t, target.Spec), "spec"}
+	admitted := 0
+	for _, c := range limits.Of(t, "synctargets", "spec") {
+		if !hostile.write(t, c) {
+			continue
+		}
+		admitted++
+		l.Saw(s.targets().Get(t.Context(), "site"))
+		now = now.Add(v1alpha1.MaxLeadDuration + time.Second)
+		if !assert.True(t, l.sight.state().free, c.Name) {
+			continue
+		}
+		assert.NoError(t, takeOver(t, l, gs, func() error {
+			return l.lock.write(t.Context(), func(spec *v1alpha1.SyncTargetSpec) {
+				told(spec, v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
+			})
+		}), c.Name)
+		is, err := s.targets().Get(t.Context(), "site")
+		if assert.NoError(t, err, c.Name) {
+			assert.Equal(t, commitB, is.Spec.Commit, c.Name)
+			assert.EqualValues(t, 1, is.Spec.MinFormat, c.Name)
+			assert.Empty(t, is.Spec.Lead.Holder, c.Name)
+			assert.Positive(t, is.Spec.Revision, c.Name)
+		}
+	}
+	assert.Greater(t, admitted, 60)
+}
+
+// takeOver runs an election that has to be won at once, and lets go of the lock after do.
+func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.Discard()), tenfold)
+	defer cancel()
+	l.lock.begin(gs, func() {})
+	defer l.lock.end()
+	err := errors.New("never elected")
+	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+		Lock: l.lock, Name: "site", LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { err = do(); cancel() }, OnStoppedLeading: func() {}},
+	})
+	return err
+}
+
+// C13: whatever the kind admits in a status, every reader still reads the spec, and the next summary replaces the status.
+func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
+	t.Parallel()
+	s := newUnwatchedSite(t, kubetest.Control(t), 1)
+	scene := newScene(t, 1)
+	scene.Target.Generation = s.sync().Generation
+	at := metav1.NewTime(noon)
+	scene.GatewaySync = s.sync()
+	scene.GatewaySync.Status = v1alpha1.GatewaySyncStatus{
+		LastGood: &v1alpha1.CommitRecord{Ref: "v1", Commit: commitB, At: at}, History: []v1alpha1.CommitRecord{{Ref: "v1", Commit: commitB, At: at}},
+		Request:    &v1alpha1.RequestStatus{Over: "v1@main", Lapsed: "v0@main"},
+		Conditions: []metav1.Condition{{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: at}},
+	}
+	good := Summarise(scene.Seen).Status
+	good.Request = scene.GatewaySync.Status.Request
+	hostile := &intruder{s, kube.GatewaySync, untyped(t, good), "status"}
+	admitted := 0
+	for _, c := range limits.Of(t, "gatewaysyncs", "status") {
+		if !hostile.write(t, c) {
+			continue
+		}
+		admitted++
+		gs, err := s.syncs().Get(t.Context(), "site")
+		if !assert.NoError(t, err, c.Name) {
+			continue
+		}
+		assert.Equal(t, "main", gs.Spec.Git.Ref)
+		_, err = v1alpha1.DesiredRef(gs, "")
+		assert.NoError(t, err, c.Name)
+		is, err := s.summed(t, scene.Seen, gs)
+		if assert.NoError(t, err, c.Name) {
+			assert.Nil(t, is.Status.Unread, c.Name)
+			assert.Equal(t, "True/Synced", condition(&is.Status, v1alpha1.ConditionReady), c.Name)
+			assert.Equal(t, commitA, is.Status.LastGood.Commit, c.Name)
+		}
+	}
+	assert.Greater(t, admitted, 150)
+}
+
+// summed writes the status that follows for gs from what is seen beside it.
+func (s *site) summed(t *testing.T, seen Seen, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
+	t.Helper()
+	seen.GatewaySync = gs
+	sum := Summarise(seen)
+	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
+	require.NoError(t, err)
+	if change == nil {
+		return gs, nil
+	}
+	patch, err := kube.StatusPatch(gs, change)
+	require.NoError(t, err)
+	return s.syncs().Patch(t.Context(), "site", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+}
+
+// C13: whatever the kind admits in a report, the lead writes the status of the others.
+func TestSummaryOfAnyAdmittedReport(t *testing.T) {
+	t.Parallel()
+	s := newUnwatchedSite(t, kubetest.Control(t), 1)
+	scene := newScene(t, 2)
+	scene.Target.Generation = s.sync().Generation
+	hostileReport := scene.Reports[0]
+	hostileReport.Status.Projects, hostileReport.Status.Drift = []string{"a"}, v1alpha1.DriftFiles{Files: 1, Paths: []string{"a"}}
+	hostileReport.Status.Files = v1alpha1.FileCounts{Added: 1, Modified: 1, Deleted: 1, Kept: 1}
+	made := hostileReport.DeepCopy()
+	made.Name, made.Namespace, made.OwnerReferences = "site", s.ns, nil
+	_, err := s.reports().Create(t.Context(), made, metav1.CreateOptions{})
+	require.NoError(t, err)
+	hostile := &intruder{s, kube.SyncReport, untyped(t, made.Status), "status"}
+	admitted := 0
+	for _, c := range limits.Of(t, "syncreports", "status") {
+		if !hostile.write(t, c) {
+			continue
+		}
+		admitted++
+		seen := scene.Seen
+		report, err := s.reports().Get(t.Context(), "site")
+		if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+			seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}
+		} else {
+			require.NoError(t, err, c.Name)
+			report.Name, report.OwnerReferences = hostileReport.Name, hostileReport.OwnerReferences
+			seen.Reports = []*v1alpha1.SyncReport{report, seen.Reports[1]}
+		}
+		is, err := s.summed(t, seen, s.sync())
+		if assert.NoError(t, err, c.Name) {
+			assert.Nil(t, is.Status.Unread, c.Name)
+			assert.Contains(t, []string{"1/2", "2/2", "0/2", "0/1"}, is.Status.GatewaysReady, c.Name)
+		}
+	}
+	assert.Greater(t, admitted, 80)
+}
+
+// C13: no time that Go cannot read, or that is written back as null, is admitted, and every field of a kind of ours says so
+// itself. Conditions have a rule of their own.
+func TestEveryTimeHasAPattern(t *testing.T) {
+	for plural, part := range map[string]string{"synctargets": "spec", "syncreports": "status", "gatewaysyncs": "status"} {
+		for _, name := range limits.Times(t, plural, part) {
+			assert.Equal(t, "status.conditions.0.lastTransitionTime", name, plural)
+		}
+	}
+}
+
+// C13: with the token of one gateway, a SyncTarget is made unreadable while rules of the kind are away, and stays so.
+func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
+	t.Parallel()
+	cluster := lax(t)
+	for name, spec := range map[string]any{"a number for a text": map[string]any{"ref": 5}, "no object": "x", "a time": map[string]any{"resolvedAt": "2020-01-01t00:00:00z"}} {
+		t.Run(name, func(t *testing.T) {
+			s := newSiteIn(t, cluster, 1)
+			s.raw(kube.SyncTarget, map[string]any{"metadata": map[string]any{"name": "site", "finalizers": []any{"example.com/x"}}, "spec": spec})
+			var said program.Log
+			now := noon
+			l, err := New(Config{Namespace: s.ns, GatewaySync: "site", Pod: "gw-0", Clients: s.admin, Log: slog.New(slog.NewTextHandler(&said, nil)), Now: func() time.Time { return now }})
+			require.NoError(t, err)
+			l.Saw(s.targets().Get(t.Context(), "site"))
+			assert.Contains(t, said.String(), "SyncTarget unreadable, to be replaced")
+			assert.False(t, l.sight.state().free, "it may be of a newer agent")
+			now = now.Add(v1alpha1.MaxLeadDuration)
+			require.True(t, l.sight.state().free)
+			require.NoError(t, takeOver(t, l, s.sync(), func() error { return nil }))
+			is, err := s.targets().Get(t.Context(), "site")
+			require.NoError(t, err)
+			assert.Equal(t, v1alpha1.TargetFormat, is.Spec.Format)
+			assert.Equal(t, s.sync().UID, is.OwnerReferences[0].UID)
+			assert.Empty(t, is.Finalizers)
+		})
+	}
+}
+
+// C13: an unreadable status counts as empty, and nothing of it is left when the lead has written.
+func TestUnreadableStatusIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := newSiteIn(t, lax(t), 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+	all := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns)
+	for name, status := range map[string]string{
+		"a time":    `{"lastGood":{"at":"2020-01-01t00:00:00z","commit":"` + commitA + `","junk":1},"junk":{"more":"junk"}}`,
+		"no time":   `{"conditions":[{"type":"Ready","status":"True","reason":"Synced","lastTransitionTime":"0001-01-01T00:00:00Z"}],"junk":1}`,
+		"no object": `"junk"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := all.Patch(t.Context(), "site", types.JSONPatchType, []byte(`[{"op":"replace","path":"/status","value":`+status+`}]`), metav1.PatchOptions{}, "status")
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				is, err := all.Get(t.Context(), "site", metav1.GetOptions{})
+				require.NoError(t, err)
+				raw, err := json.Marshal(is.Object["status"])
+				require.NoError(t, err)
+				return !strings.Contains(string(raw), "junk") && condition(&s.sync().Status, v1alpha1.ConditionReady) == "True/Synced"
+			}, tenfold, 20*time.Millisecond)
+		})
+	}
+}
+
+// C13: what another writer puts into a target under a living lead is put right by the lead, not only at its next poll.
+func TestLeadRestoresAnAlteredTarget(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "24h" })
+	s.candidate("gw-0")
+	before := s.untilTarget(s.first)
+	change := []byte(`{"spec":{"minFormat":1000,"format":1000,"commit":"` + commitB + `","refName":"refs/pull/1/head","paused":true}}`)
+	_, err := s.targets().Patch(t.Context(), "site", types.MergePatchType, change, metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		is := s.target()
+		return is.MinFormat == before.MinFormat && is.Format == before.Format && is.Commit == s.first && is.RefName == before.RefName && !is.Paused
+	}, tenfold, 20*time.Millisecond)
+}
+
+// C13: an agent that may not take the lock says so, once.
+func TestRefusedTakeoverIsLogged(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	var said program.Log
+	troubled := &wire{counts: map[string]int{}, failing: map[string]int{"POST synctargets": 2}}
+	c := s.candidateBy(troubled, "gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+	require.Eventually(t, func() bool { return strings.Contains(said.String(), "takeover refused") }, tenfold, 10*time.Millisecond)
+	assert.Equal(t, c.Identity(), s.leads())
+	assert.Equal(t, 1, strings.Count(said.String(), "takeover refused"))
+	assert.Contains(t, said.String(), "etcdserver: leader changed")
+}
