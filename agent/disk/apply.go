@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"stoker.io/stoker/agent/plan"
@@ -134,11 +135,11 @@ func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
 	if !renamed {
 		return false, err
 	}
-	f, _, ferr := d.own.file(manifestFile, 0)
+	f, _, ferr := d.own.file(manifestFile, os.O_RDONLY)
 	if ferr != nil {
 		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
 	}
-	m, ferr := openManifest(f)
+	m, ferr := openManifest(f, d.o.MaxFiles)
 	if ferr != nil {
 		return true, errors.Join(err, ferr, f.Close())
 	}

@@ -56,7 +56,7 @@ func copyToSameInodes(t testing.TB, root string) {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			continue
 		}
-		r, err := decodeJournal(b)
+		r, err := decodeRun(b)
 		require.NoError(t, err)
 		for i := range r.slots {
 			if fi, err := os.Lstat(filepath.Join(root, ownDir, stagingDir, slotName(i))); err == nil {

@@ -25,6 +25,10 @@ type Options struct {
 	AllowUnseeded bool
 	// ReadOnly opens only to look: nothing is written, no lock is taken, what a crash left stays as it is.
 	ReadOnly bool
+	// MaxFiles is how many files of a gateway may be ours, at least 500,000. What is read of .stoker is bounded by it.
+	MaxFiles int
+	// MaxBlob is the size in bytes above which a file is not hashed: git has none of that size. 0 is no limit.
+	MaxBlob int64
 	// FsyncFiles is up to how many changed files are made durable one by one, above it by one syncfs; 64 where it is zero.
 	FsyncFiles int
 	// Wanted writes the bytes of a blob that git wanted, as plan.Objects.WriteBlob does. Drift needs it to tell a
@@ -49,6 +53,7 @@ func (o Options) withDefaults() Options {
 	if o.LostFoundAge == 0 {
 		o.LostFoundAge = 30 * 24 * time.Hour
 	}
+	o.MaxFiles = max(o.MaxFiles, 500_000)
 	if o.FsyncFiles == 0 {
 		o.FsyncFiles = 64
 	}
@@ -147,7 +152,7 @@ func (d *Dir) open() error {
 // look opens what there is of our own folder without writing.
 func (d *Dir) look() error {
 	own, err := (&node{root: d.top}).open(ownDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if notThere(err) {
 		return d.identify()
 	}
 	if err != nil {
@@ -166,12 +171,19 @@ func (d *Dir) look() error {
 	return d.loadManifest()
 }
 
-// ownFolder opens .stoker in a directory and makes it where it is missing, for us and the owner of that directory.
+// ownFolder opens .stoker in a directory and makes it where it is missing, for us and the owner of that directory. What is
+// there and is no directory is set aside.
 func (d *Dir) ownFolder(in *node) (*node, error) {
 	path := in.join(ownDir)
 	own, err := in.open(ownDir)
 	if err == nil {
 		return own, nil
+	}
+	if _, blocked := errors.AsType[*blockedError](err); blocked {
+		if err = d.setAside(in, ownDir, err); err != nil {
+			return nil, err
+		}
+		err = fs.ErrNotExist
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open the agent's own folder: %w", err)

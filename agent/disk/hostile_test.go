@@ -100,23 +100,6 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// An own folder that somebody replaced by a link is refused: nothing is written through it.
-func TestOwnFolderThatIsALinkIsRefused(t *testing.T) {
-	root, canary := seeded(t), t.TempDir()
-	require.NoError(t, os.Symlink(canary, filepath.Join(root, ownDir)))
-	_, err := Open(root, Options{})
-	require.ErrorContains(t, err, "a symbolic link")
-	assert.Empty(t, snapshot(t, canary))
-
-	root = seeded(t)
-	put(t, root, "projects/victim", "victim")
-	require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
-	require.NoError(t, os.Symlink("../projects/victim", filepath.Join(root, ownDir, lockFile)))
-	_, err = Open(root, Options{})
-	require.ErrorContains(t, err, "a symbolic link")
-	assert.Equal(t, "victim", contents(t, root)["projects/victim"])
-}
-
 // An unseeded volume is not touched at all: Ignition seeds only an empty one.
 func TestUnseededDirectoryIsNotTouched(t *testing.T) {
 	for name, path := range map[string]string{"empty": "", "lost+found of the volume": "lost+found/x", "projects alone": "projects/p/project.json"} {

@@ -5,8 +5,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -16,9 +20,21 @@ import (
 // there; one that is neither was damaged later.
 const (
 	journalMagic = "stokerj1"
-	maxJournal   = 1 << 30 // bytes
 	maxAreas     = 1 << 10
 )
+
+// changeBytes is what a change, with its slot and its step, or a directory takes in memory beside its path.
+const changeBytes = 192
+
+// What they take in the journal at least.
+const (
+	minChange    = 3 + 2 + 2*len(plan.ID{}) + 7 // kind, flags, what was found; path; ids; numbers
+	minDirectory = 4
+)
+
+// maxRun bounds what a run takes in memory. It is enough for a commit that moves every file that a gateway may have. A
+// journal that claims more was not written by an agent, and reading it would end this one at each start.
+func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
 
 const (
 	flagChangeExec = 1 << iota
@@ -81,6 +97,21 @@ func (r *run) encode(to io.Writer) error {
 	return err
 }
 
+// size is what the run takes in memory, as decodeJournal counts it.
+func (r *run) size() int64 {
+	sum := int64(len(r.areas)+len(r.changes)+len(r.dirs)) * changeBytes
+	for _, a := range r.areas {
+		sum += int64(len(a))
+	}
+	for i := range r.changes {
+		sum += int64(len(r.changes[i].Path))
+	}
+	for i := range r.dirs {
+		sum += int64(len(r.dirs[i].path))
+	}
+	return sum
+}
+
 func boolByte(v bool) byte {
 	if v {
 		return 1
@@ -108,17 +139,49 @@ func (r *run) appendChange(b []byte, i int) []byte {
 	return binary.AppendVarint(b, s.mtime)
 }
 
-// decodeJournal reads what encode wrote. Paths are checked as those of a plan are: a journal is ours, but lies where
-// others can write.
-func decodeJournal(b []byte) (*run, error) {
-	body := len(b) - sha256.Size
-	if body < len(journalMagic) || string(b[:len(journalMagic)]) != journalMagic {
+// readJournal reads what encode wrote, nil if there is none. ErrDamaged says that it is something else: that is found out
+// without holding it in memory.
+func (d *Dir) readJournal(name string) (*run, error) {
+	f, fi, err := d.ownFile(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	// In bytes a change takes less than in memory, and what else there is has bounds of its own.
+	if limit := d.o.maxRun() + maxHeader + maxAreas*maxPath; fi.Size() > limit {
+		return nil, damaged("the %s has %d bytes, more than the %d it may have", name, fi.Size(), limit)
+	}
+	return decodeJournal(f, fi.Size(), d.o.maxRun())
+}
+
+// decodeJournal reads a journal of size bytes; the run may take limit bytes of memory. Paths are checked as those of a plan
+// are: a journal is ours, but lies where others can write.
+func decodeJournal(f io.ReaderAt, size, limit int64) (*run, error) {
+	body := size - sha256.Size
+	magic := make([]byte, len(journalMagic))
+	if body < int64(len(magic)) {
+		return nil, damaged("the journal has %d bytes, fewer than an empty one", size)
+	}
+	if _, err := f.ReadAt(magic, 0); err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if string(magic) != journalMagic {
 		return nil, damaged("the journal does not start as one of this version")
 	}
-	if sum := sha256.Sum256(b[:body]); !bytes.Equal(sum[:], b[body:]) {
+	sum, want := sha256.New(), make([]byte, sha256.Size)
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if _, err := f.ReadAt(want, body); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if !bytes.Equal(sum.Sum(nil), want) {
 		return nil, damaged("the journal has another checksum")
 	}
-	d := &decoder{b: b[len(journalMagic):body]}
+	d := &decoder{more: io.NewSectionReader(f, int64(len(magic)), body-int64(len(magic)))}
 	r := &run{}
 	var err error
 	if r.header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
@@ -133,26 +196,38 @@ func decodeJournal(b []byte) (*run, error) {
 	}
 	r.refuse = flags&flagRefuse != 0
 	r.base = base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
+	hold := func(path string) {
+		if limit -= changeBytes + int64(len(path)); limit < 0 {
+			d.fail("the journal has more changes than an agent makes")
+		}
+	}
 	for range d.length(maxAreas) {
 		r.areas = append(r.areas, d.path(true))
+		hold(r.areas[len(r.areas)-1])
 	}
-	n := d.length(len(d.b))
+	// Room is made at once, and for no more than can be there: a list that grows is twice in memory meanwhile.
+	n := d.length(int(min(max(limit, 0)/changeBytes, body/int64(minChange))))
+	r.changes, r.slots = make([]plan.Change, 0, n), make([]slot, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
 		c, s := r.readChange(d)
 		if i > 0 && d.err == nil && c.Path <= r.changes[i-1].Path {
 			d.fail("the journal's changes are not sorted")
 		}
 		r.changes, r.slots = append(r.changes, c), append(r.slots, s)
+		hold(c.Path)
 	}
-	n = d.length(len(d.b))
+	n = d.length(int(min(max(limit, 0)/changeBytes, body/minDirectory)))
+	r.dirs = make([]directory, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
 		r.dirs = append(r.dirs, directory{path: d.path(false), made: d.byte() == 1, perm: uint32(d.uvarint(0o7777))})
+		hold(r.dirs[i].path)
 	}
-	n = d.length(len(d.b))
+	n = d.length(len(r.changes) + len(r.dirs))
+	r.tasks = make([]task, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
 		r.tasks = append(r.tasks, r.readTask(d))
 	}
-	if d.err == nil && len(d.b) != 0 {
+	if d.err == nil && !d.end() {
 		d.fail("the journal is longer than it says")
 	}
 	if d.err != nil {

@@ -37,9 +37,13 @@ func encodeRun(t testing.TB, r *run) []byte {
 	return b.Bytes()
 }
 
+func decodeRun(b []byte) (*run, error) {
+	return decodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
+}
+
 func TestJournalSaysAllOfARun(t *testing.T) {
 	want := testRun()
-	got, err := decodeJournal(encodeRun(t, want))
+	got, err := decodeRun(encodeRun(t, want))
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 }
@@ -49,11 +53,11 @@ func TestDamagedJournalIsRefusedAndNeverPanics(t *testing.T) {
 	for i := range b {
 		x := bytes.Clone(b)
 		x[i] ^= 0x20
-		_, err := decodeJournal(x)
+		_, err := decodeRun(x)
 		require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
-		_, err = decodeJournal(b[:i])
+		_, err = decodeRun(b[:i])
 		require.ErrorIs(t, err, ErrDamaged, "%d bytes", i)
-		_, _ = decodeJournal(sealed(x[:max(len(journalMagic), i)])) // must not panic
+		_, _ = decodeRun(sealed(x[:max(len(journalMagic), i)])) // must not panic
 	}
 }
 
@@ -80,6 +84,7 @@ func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
 	assert.Equal(t, "perhaps the gateway's", string(b))
 	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
 	assert.Equal(t, 1, d.Manifest().Header().Files)
+	require.NoError(t, os.Remove(filepath.Join(root, ownDir, journalFile+asideSuffix)))
 	assertNoLeftovers(t, root)
 }
 
@@ -88,13 +93,13 @@ func FuzzJournal(f *testing.F) {
 	f.Add(b[:len(b)-sha256.Size])
 	f.Add([]byte(journalMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = decodeJournal(b) // must not panic
-		r, err := decodeJournal(sealed(b))
+		_, _ = decodeRun(b) // must not panic
+		r, err := decodeRun(sealed(b))
 		if err != nil {
 			require.ErrorIs(t, err, ErrDamaged)
 			return
 		}
-		again, err := decodeJournal(encodeRun(t, r))
+		again, err := decodeRun(encodeRun(t, r))
 		require.NoError(t, err)
 		require.Empty(t, cmp.Diff(r.changes, again.changes))
 		require.Equal(t, r.tasks, again.tasks)

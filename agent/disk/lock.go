@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,10 @@ import (
 	"time"
 )
 
-const lockFile = "lock"
+const (
+	lockFile  = "lock"
+	maxHolder = 4 << 10 // bytes of what it says
+)
 
 // holder is what the lock file says of the process that holds it.
 type holder struct {
@@ -22,7 +26,53 @@ type holder struct {
 
 // takeLock makes this process the only writer. The lock is the kernel's and ends with the process; the file's content
 // only tells people who it is.
+//
+// A file that we would not have made is set aside, and never written: it may have another name outside of .stoker, or have
+// been moved here. It is locked first, in case an agent has it all the same.
 func (d *Dir) takeLock() error {
+	for range 10 {
+		if err := d.tryLock(); err != nil {
+			return err
+		}
+		why := d.strangeLock()
+		if why == nil {
+			// A full disk must not keep the agent from starting: it may be about to make room.
+			if err := d.noteHolder(); err != nil {
+				d.log.Warn("cannot note the holder in the lock file", "error", err)
+			}
+			return nil
+		}
+		if err := errors.Join(d.setAside(d.own, lockFile, why), d.lock.Close()); err != nil {
+			return err
+		}
+		d.lock = nil
+	}
+	return fmt.Errorf("%w: something replaces %s/%s again and again", ErrDamaged, ownDir, lockFile)
+}
+
+// strangeLock says why the file that is locked is none that an agent made, nil if it may be one.
+func (d *Dir) strangeLock() error {
+	fi, err := d.lock.Stat()
+	if err != nil {
+		return err
+	}
+	if a := attrsOf(fi); a.known && a.links != 1 {
+		return fmt.Errorf("it has %d names", a.links)
+	}
+	const start = `{"pid":`
+	b := make([]byte, len(start))
+	n, err := d.lock.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	// After a crash it may be empty, or have bytes that were never written.
+	if b = bytes.Trim(b[:n], "\x00"); fi.Size() > maxHolder || string(b) != start[:len(b)] {
+		return errors.New("it is not what an agent writes there")
+	}
+	return nil
+}
+
+func (d *Dir) tryLock() error {
 	f, err := d.openLock()
 	if err != nil {
 		return writing(err, "open %s/%s", ownDir, lockFile)
@@ -44,16 +94,17 @@ func (d *Dir) takeLock() error {
 		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
 	d.lock = f
-	// A full disk must not keep the agent from starting: it may be about to make room.
-	if err := d.noteHolder(); err != nil {
-		d.log.Warn("cannot note the holder in the lock file", "error", err)
-	}
 	return nil
 }
 
 // openLock opens the lock file for reading, so that an idle agent does not keep its volume from being remounted.
 func (d *Dir) openLock() (*os.File, error) {
-	f, _, err := d.own.file(lockFile, os.O_RDONLY)
+	f, _, err := d.ownFile(lockFile, os.O_RDONLY)
+	if errors.Is(err, ErrDamaged) {
+		if err = d.setAside(d.own, lockFile, err); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
@@ -86,9 +137,16 @@ func (d *Dir) noteHolder() error {
 	if err != nil {
 		return err
 	}
-	f, _, err := d.own.file(lockFile, os.O_RDWR)
+	f, is, err := d.own.file(lockFile, os.O_RDWR)
 	if err != nil {
 		return err
+	}
+	locked, err := d.lock.Stat()
+	if err == nil && !os.SameFile(locked, is) {
+		err = fmt.Errorf("%w: it was replaced", ErrMoved)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
 	}
 	err = d.fill(d.own.join(lockFile), func() error {
 		if err := f.Truncate(0); err != nil {
@@ -101,7 +159,7 @@ func (d *Dir) noteHolder() error {
 }
 
 func readHolder(f *os.File) string {
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, 4<<10))
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxHolder))
 	var h holder
 	if err != nil || json.Unmarshal(b, &h) != nil {
 		return "its holder is not known"

@@ -1,22 +1,33 @@
 package disk
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 const (
 	lostDir     = "lost+found"
 	indexSuffix = ".jsonl"
-	maxLost     = 64 << 20 // bytes of one index
+)
+
+// What is read of lost+found: entries in all, bytes of an index, and of one entry, which has its path three times.
+const (
+	maxLost       = 200_000
+	maxIndexBytes = 64 << 20
+	maxIndexLine  = 1 << 20
 )
 
 // Lost is an entry of lost+found: something that lay on the gateway, that git does not have, and that had to go. Below
@@ -54,17 +65,17 @@ func validRunName(s string) bool { return runNames.MatchString(s) }
 
 func (d *Dir) dropLost(name string) error {
 	lost, err := d.own.open(lostDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if notThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer lost.close()
-	if err := d.removeTree(lost, name); err != nil {
+	if err := d.clearTree(lost, name); err != nil {
 		return err
 	}
-	return d.remove(lost, name+indexSuffix)
+	return d.vacate(lost, name+indexSuffix)
 }
 
 // LostAndFound lists the entries, oldest first.
@@ -76,22 +87,36 @@ func (d *Dir) LostAndFound() ([]Lost, error) {
 	defer lost.close()
 	var all []Lost
 	for _, name := range runs {
-		b, err := lost.readFile(name+indexSuffix, maxLost)
+		f, _, err := lost.file(name+indexSuffix, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its run is not over
 		}
-		if err != nil {
-			return nil, err
+		if err == nil {
+			all, err = readIndex(f, all)
+			err = errors.Join(err, f.Close())
 		}
-		for line := range strings.Lines(string(b)) {
-			var l Lost
-			if err := json.Unmarshal([]byte(line), &l); err != nil {
-				return nil, damaged("the index %s%s of lost+found: %w", name, indexSuffix, err)
-			}
-			all = append(all, l.exact())
+		if err != nil { // those of the others can be restored
+			d.log.Warn("an index of lost+found cannot be read", "index", name+indexSuffix, "error", err)
 		}
 	}
 	return all, nil
+}
+
+// readIndex appends what the index of a run says, as far as it can be read.
+func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
+	lines := bufio.NewScanner(io.LimitReader(f, maxIndexBytes))
+	lines.Buffer(nil, maxIndexLine)
+	for lines.Scan() {
+		var l Lost
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return all, damaged("%w", err)
+		}
+		if len(all) == maxLost {
+			return all, failure.New(v1alpha1.ReasonLimitExceeded, "lost+found has more than %d entries", maxLost)
+		}
+		all = append(all, l.exact())
+	}
+	return all, lines.Err()
 }
 
 // lostRuns lists the runs that saved something, oldest first.
@@ -100,7 +125,7 @@ func (d *Dir) lostRuns() ([]string, *node, error) {
 		return nil, nil, nil
 	}
 	lost, err := d.own.open(lostDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if notThere(err) {
 		return nil, nil, nil
 	}
 	if err != nil {

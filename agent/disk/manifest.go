@@ -30,8 +30,10 @@ const (
 	footerSize    = 8 + 4 + 4 + 4 + 4 + 8 // header offset, header, index, blocks, CRC, magic
 	blockSize     = 16 << 10
 	maxBlock      = 1 << 20
-	maxHeader     = 16 << 20
-	maxIndex      = 256 << 20
+	maxHeader     = 4 << 20
+	maxIndex      = 16 << 20
+	maxManifest   = 4 << 30
+	maxBlockPaths = 16 << 20 // bytes of the paths of one block, which share most of them on the disk
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -63,7 +65,9 @@ func noManifest() *manifest { return &manifest{cached: -1, close: func() error {
 
 // openManifest reads header and index and checks every block, so that a damaged file is known before anything is
 // decided by it.
-func openManifest(f *os.File) (*manifest, error) {
+//
+// One of more than twice maxFiles files is none that an agent wrote: a plan would hold them all in memory.
+func openManifest(f *os.File, maxFiles int) (*manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -72,8 +76,24 @@ func openManifest(f *os.File) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.header.Files > 2*maxFiles {
+		return nil, damaged("the manifest has %d files, more than a gateway may have", m.header.Files)
+	}
 	m.is, m.close = fi, f.Close
 	return m, nil
+}
+
+// check decodes every block: one may be nonsense though its checksum is right, and nobody could go on with it.
+func (m *manifest) check() error {
+	var buf []byte
+	var list []record
+	var err error
+	for i := range m.blocks {
+		if list, err = m.decode(i, &buf, list[:0]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
@@ -94,6 +114,9 @@ func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
 func (m *manifest) load(size int64) error {
 	if size < int64(len(manifestMagic)+footerSize) {
 		return damaged("the manifest has %d bytes, fewer than an empty one", size)
+	}
+	if size > maxManifest {
+		return damaged("the manifest has %d bytes, more than the %d it may have", size, int64(maxManifest))
 	}
 	foot := make([]byte, footerSize)
 	if _, err := m.f.ReadAt(foot, size-footerSize); err != nil {
@@ -172,7 +195,7 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 	x := &m.blocks[i]
 	d := &decoder{b: b}
 	var path []byte
-	prev, files, dirs := "", 0, 0
+	prev, files, dirs, bytes := "", 0, 0, 0
 	for first := true; len(d.b) > 0; first = false {
 		r := readRecord(d, &path)
 		if d.err != nil {
@@ -185,6 +208,9 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 			dirs++
 		default:
 			files++
+		}
+		if bytes += len(r.Path); bytes > maxBlockPaths {
+			d.fail("block %d of the manifest has paths of more than %d bytes", i, maxBlockPaths)
 		}
 		prev = r.Path
 		list = append(list, r)

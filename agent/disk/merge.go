@@ -100,6 +100,7 @@ type manifestWriter struct {
 	cur    block
 	b      []byte // the block being filled
 	limit  int    // its size from which on the next one starts
+	paths  int    // bytes of its paths
 	prev   string
 	err    error
 }
@@ -126,7 +127,7 @@ func (w *manifestWriter) edit(e *edit, old *record) {
 // put adds a record; records come sorted.
 func (w *manifestWriter) put(r *record) {
 	if len(w.b) == 0 {
-		w.cur, w.prev = block{first: r.Path}, ""
+		w.cur, w.prev, w.paths = block{first: r.Path}, "", 0
 	}
 	w.b = appendRecord(w.b, w.prev, r)
 	w.prev = r.Path
@@ -135,7 +136,7 @@ func (w *manifestWriter) put(r *record) {
 	} else {
 		w.cur.files++
 	}
-	if len(w.b) >= w.limit {
+	if w.paths += len(r.Path); len(w.b) >= w.limit || w.paths >= maxBlockPaths-maxPath {
 		w.flush()
 	}
 }

@@ -61,7 +61,7 @@ func (d *Dir) makesExecutable() bool {
 
 // sample says what becomes of a file that is made as one that is not executable.
 func (d *Dir) sample() (fs.FileInfo, error) {
-	if err := d.remove(d.own, modesFile); err != nil {
+	if err := d.vacate(d.own, modesFile); err != nil {
 		return nil, err
 	}
 	f, err := d.create(d.own, modesFile, 0o600)

@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // maxDepth bounds how deep a walk goes: deeper than any --max-depth, which is at most 1000.
@@ -122,13 +125,22 @@ func (n *node) dirFile() (*os.File, error) {
 	return f, nil
 }
 
+// maxEntries bounds a directory, which is held in memory while it is walked.
+const maxEntries = 500_000
+
 // entries lists the directory anew.
 func (n *node) entries() ([]fs.DirEntry, error) {
 	f, err := n.root.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	list, err := f.ReadDir(-1)
+	list, err := f.ReadDir(maxEntries + 1)
+	if errors.Is(err, io.EOF) { // it is empty
+		err = nil
+	}
+	if len(list) > maxEntries {
+		list, err = nil, failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.path, maxEntries)
+	}
 	return list, errors.Join(err, f.Close())
 }
 

@@ -127,6 +127,8 @@ type attrs struct {
 	known    bool
 	uid, gid uint32
 	dev, ino uint64
+	links    uint64
+	ctime    int64 // nanoseconds since 1970
 }
 
 func attrsOf(fi fs.FileInfo) attrs {
@@ -134,7 +136,10 @@ func attrsOf(fi fs.FileInfo) attrs {
 	if !ok {
 		return attrs{}
 	}
-	return attrs{known: true, uid: st.Uid, gid: st.Gid, dev: st.Dev, ino: st.Ino}
+	return attrs{
+		known: true, uid: st.Uid, gid: st.Gid, dev: st.Dev, ino: st.Ino,
+		links: uint64(st.Nlink), ctime: st.Ctim.Nano(), //nolint:unconvert // as wide as the architecture has it
+	}
 }
 
 func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }

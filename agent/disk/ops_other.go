@@ -54,6 +54,8 @@ type attrs struct {
 	known    bool
 	uid, gid uint32
 	dev, ino uint64
+	links    uint64
+	ctime    int64
 }
 
 func attrsOf(fs.FileInfo) attrs { return attrs{} }

@@ -2,6 +2,8 @@ package disk
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"math"
 
 	"stoker.io/stoker/agent/plan"
@@ -84,18 +86,47 @@ func appendString(b []byte, s string) []byte {
 // decoder reads our own binary files, which may be damaged: it never reads past its bytes, and after the first error
 // every value is zero.
 type decoder struct {
-	b   []byte
-	err error
+	b    []byte
+	more io.Reader // of what follows b; nil if b is all
+	buf  []byte
+	err  error
+}
+
+// need makes b hold n bytes, or all that is left. It overwrites what slices of an earlier b show.
+func (d *decoder) need(n int) {
+	if len(d.b) >= n || d.more == nil {
+		return
+	}
+	if cap(d.buf) < n {
+		d.buf = make([]byte, max(n, 64<<10))
+	}
+	d.buf = d.buf[:cap(d.buf)]
+	have := copy(d.buf, d.b)
+	got, err := io.ReadAtLeast(d.more, d.buf[have:], n-have)
+	d.b = d.buf[:have+got]
+	if err != nil {
+		d.more = nil
+		if d.err == nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			d.err, d.b = err, nil
+		}
+	}
+}
+
+// end reports whether all was read.
+func (d *decoder) end() bool {
+	d.need(1)
+	return len(d.b) == 0
 }
 
 func (d *decoder) fail(format string, args ...any) {
 	if d.err == nil {
 		d.err = damaged(format, args...)
 	}
-	d.b = nil
+	d.b, d.more = nil, nil
 }
 
 func (d *decoder) uvarint(limit uint64) uint64 {
+	d.need(binary.MaxVarintLen64)
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || v > limit {
 		d.fail("a number is cut off or over %d", limit)
@@ -106,6 +137,7 @@ func (d *decoder) uvarint(limit uint64) uint64 {
 }
 
 func (d *decoder) varint() int64 {
+	d.need(binary.MaxVarintLen64)
 	v, n := binary.Varint(d.b)
 	if n <= 0 {
 		d.fail("a number is cut off")
@@ -118,7 +150,7 @@ func (d *decoder) varint() int64 {
 func (d *decoder) length(limit int) int { return int(d.uvarint(uint64(limit))) }
 
 func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
+	if d.end() {
 		d.fail("it ends too early")
 		return 0
 	}
@@ -128,7 +160,7 @@ func (d *decoder) byte() byte {
 }
 
 func (d *decoder) raw(n int) []byte {
-	if n > len(d.b) {
+	if d.need(n); n > len(d.b) {
 		d.fail("it ends too early")
 		return nil
 	}
@@ -137,7 +169,7 @@ func (d *decoder) raw(n int) []byte {
 	return v
 }
 
-// bytes reads a length and as many bytes; they are good as long as the buffer is.
+// bytes reads a length and as many bytes; they are good until the next value is read.
 func (d *decoder) bytes(limit int) []byte { return d.raw(d.length(limit)) }
 
 func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }

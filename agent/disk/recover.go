@@ -6,6 +6,9 @@ import (
 	"io/fs"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // settle ends what a crash or an error left: a journal is followed forward, or back where it is marked so; what lies in
@@ -15,24 +18,14 @@ func (d *Dir) settle() error {
 		return nil
 	}
 	for _, name := range []string{journalFile, undoFile} {
-		b, err := d.read(name, maxJournal)
-		if err != nil && !errors.Is(err, ErrDamaged) {
-			return err
-		}
-		if b == nil && err == nil {
-			continue
-		}
-		var r *run
-		if err == nil {
-			r, err = decodeJournal(b)
+		r, err := d.readJournal(name)
+		switch {
+		case errors.Is(err, ErrDamaged):
+			err = d.salvage(name, err)
+		case err == nil && r != nil:
+			err = d.replay(r, name == journalFile)
 		}
 		if err != nil {
-			if err := d.salvage(name, err); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := d.replay(r, name == journalFile); err != nil {
 			return err
 		}
 	}
@@ -105,7 +98,7 @@ func (d *Dir) salvage(name string, cause error) error {
 	if err := d.distrust(); err != nil {
 		return err
 	}
-	return d.drop(name)
+	return d.setAside(d.own, name, cause)
 }
 
 // rescue brings all that lies in the staging folders of areas to lost+found.
@@ -123,20 +116,32 @@ func (d *Dir) rescue(areas []string, why string) error {
 			return err
 		}
 		r.staging[a] = n
-		list, err := n.entries()
-		if err != nil {
+		if err := r.rescueArea(a, n, why); err != nil {
 			return err
-		}
-		for _, e := range list {
-			if err := r.saveTree(n, e.Name(), "staging/"+e.Name(), why); err != nil {
-				return err
-			}
 		}
 	}
 	if err := r.writeIndex(); err != nil {
 		return err
 	}
 	return r.syncSaved()
+}
+
+func (r *run) rescueArea(area string, staging *node, why string) error {
+	list, err := staging.entries()
+	for _, e := range list {
+		if err == nil {
+			err = r.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
+		}
+	}
+	// What nobody may read, or without an end, is none of ours, and stays whole.
+	if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
+		own, oerr := r.cur.at(strings.TrimPrefix(area+"/"+ownDir, "/"))
+		if oerr != nil {
+			return errors.Join(err, oerr)
+		}
+		return r.d.setAside(own, stagingDir, err)
+	}
+	return err
 }
 
 // reclaim brings to lost+found what lies in the staging folders of areas before the first file is staged: an interrupted
@@ -189,7 +194,7 @@ func (d *Dir) areas() ([]string, error) {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if a := strings.TrimSuffix(line, "\n"); checkPath(a) == nil {
+		if a := strings.TrimSuffix(line, "\n"); checkPath(a) == nil && len(areas) < maxAreas {
 			areas = append(areas, a)
 		}
 	}
@@ -211,14 +216,14 @@ func (d *Dir) clean() error {
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
 		if _, err := d.own.root.Lstat(name); err == nil {
-			if err := d.remove(d.own, name); err != nil {
+			if err := d.vacate(d.own, name); err != nil {
 				return writing(err, "clear %s", d.own.join(name))
 			}
 		}
 	}
 	if now := d.o.Now(); d.pruned.IsZero() || now.Sub(d.pruned) > time.Hour {
-		if err := d.prune(); err != nil {
-			return err
+		if err := d.prune(); err != nil { // it only makes room
+			d.log.Warn("lost+found cannot be looked through", "error", err)
 		}
 		d.pruned = now
 	}
@@ -230,7 +235,7 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 		if _, err := d.own.root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return d.removeTree(d.own, stagingDir)
+		return d.clearTree(d.own, stagingDir)
 	}
 	at, err := c.at(area)
 	if err != nil {
@@ -246,7 +251,7 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 	if err != nil {
 		return err
 	}
-	err = d.removeTree(own, stagingDir)
+	err = d.clearTree(own, stagingDir)
 	own.close()
 	if err != nil {
 		return err
@@ -255,6 +260,15 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 		return err
 	}
 	return nil
+}
+
+// clearTree removes a folder of ours. One that somebody put something into that cannot be removed is set aside.
+func (d *Dir) clearTree(n *node, name string) error {
+	err := d.removeTree(n, name)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return d.setAside(n, name, err)
 }
 
 // runTime is the start of a run's name: UTC, so that names sort by time.

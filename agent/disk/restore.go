@@ -85,7 +85,7 @@ func (d *Dir) Restore(l Lost) error {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	defer done()
-	if err := d.remove(own, restoreName); err != nil {
+	if err := d.vacate(own, restoreName); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
 	defer func() { _ = d.remove(own, restoreName) }() // gone already where it went in place

@@ -147,6 +147,9 @@ func occupied(path, first string) error {
 // saveTree gives a file, or all files below a directory, a second name in the run's folder; a copy where the file system
 // does not let us.
 func (r *run) saveTree(from *node, name, as, why string) error {
+	if strings.Count(as, "/") > maxDepth {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, maxDepth)
+	}
 	fi, err := from.root.Lstat(name)
 	if err != nil {
 		return err
@@ -251,6 +254,11 @@ func (r *run) lostFolder(dir string) (*node, error) {
 	n := r.d.own
 	for name := range strings.SplitSeq(path.Join(lostDir, r.name, dir), "/") {
 		child, err := n.open(name)
+		if _, blocked := errors.AsType[*blockedError](err); blocked && n == r.d.own {
+			if err = r.d.setAside(n, name, err); err == nil {
+				err = fs.ErrNotExist
+			}
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = r.d.mkdir(n, name, 0o700); err == nil {
 				child, err = n.open(name)

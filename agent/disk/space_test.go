@@ -30,7 +30,7 @@ func inside(t *testing.T, namespaces bool) bool {
 	if os.Getenv(envInside) == t.Name() {
 		return true
 	}
-	args := []string{os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v"}
+	args := []string{os.Args[0], "-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.v"}
 	if namespaces {
 		if err := exec.Command("unshare", "-rm", "true").Run(); err != nil {
 			t.Skipf("unshare -rm does not work here: %v", err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Source writes the bytes that git wants at c.Path. An error of it ends the staging and is returned as it is.
@@ -114,6 +116,9 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 	}
 	if err := r.fits(); err != nil {
 		return err
+	}
+	if size, limit := r.size(), r.d.o.maxRun(); size > limit {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync takes %d bytes of memory, and a crash could not be recovered from with more than %d; raise the limit max-files, or sync in two commits", size, limit)
 	}
 	if err := r.openAreas(true); err != nil {
 		return err
@@ -239,6 +244,11 @@ func (r *run) openArea(area string, create bool) (*node, error) {
 		defer own.close()
 	}
 	if create {
+		if fi, err := own.root.Lstat(stagingDir); err == nil && !fi.IsDir() {
+			if err := r.d.setAside(own, stagingDir, &blockedError{own.join(stagingDir), kindOf(fi)}); err != nil {
+				return nil, err
+			}
+		}
 		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, writing(err, "make %s", own.join(stagingDir))
 		}

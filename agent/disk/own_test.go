@@ -1,0 +1,140 @@
+//go:build linux
+
+package disk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// wrong are things that a program in the gateway may put where the agent keeps something.
+var wrong = map[string]func(path string) error{
+	"fifo":            func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	"directory":       func(path string) error { return os.Mkdir(path, 0o700) },
+	"link":            func(path string) error { return os.Symlink("../projects/victim", path) },
+	"link to nothing": func(path string) error { return os.Symlink("nothing", path) },
+	"link to itself":  func(path string) error { return os.Symlink(filepath.Base(path), path) },
+	"directory in use": func(path string) error {
+		if err := os.MkdirAll(path+"/deep", 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(path+"/deep/file", []byte("theirs"), 0o600)
+	},
+	"directory in use that cannot be read": func(path string) error {
+		if err := os.MkdirAll(path+"/deep", 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path+"/deep/file", []byte("theirs"), 0o600); err != nil {
+			return err
+		}
+		return os.Chmod(path+"/deep", 0)
+	},
+	"file": func(path string) error { return os.WriteFile(path, []byte("theirs"), 0o600) },
+	"sparse file of 1 GiB": func(path string) error {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return err
+		}
+		return os.Truncate(path, 1<<30)
+	},
+	"file that cannot be read": func(path string) error { return os.WriteFile(path, []byte("theirs"), 0) },
+	"second name of a file":    func(path string) error { return os.Link(filepath.Join(filepath.Dir(path), "../projects/victim"), path) },
+}
+
+// F11, F14: whatever lies in .stoker in the place of what the agent keeps there, the agent starts, syncs, and syncs again.
+func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
+	unprivileged(t)
+	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostDir, notePrefix + "x",
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", notePrefix + "x.new", restoreName}
+	for _, name := range names {
+		for kind, plant := range wrong {
+			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {
+				root := seeded(t)
+				t.Cleanup(func() { readable(t, root) })
+				put(t, root, "projects/victim", "victim")
+				require.NoError(t, os.Chmod(filepath.Join(root, "projects/victim"), 0o640))
+				if kind == "second name of a file" && name == "" {
+					t.Skip("as a file")
+				}
+				if name != "" {
+					require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
+				}
+				require.NoError(t, plant(filepath.Join(root, ownDir, name)))
+
+				d := open(t, root, Options{around: quick})
+				note, err := d.Note("x")
+				require.NoError(t, err)
+				if name == notePrefix+"x" && !strings.HasPrefix(kind, "file") && kind != "second name of a file" {
+					assert.Equal(t, DamagedNote, string(note))
+				}
+				put(t, root, "projects/p/a.json", "of the gateway")
+				for _, content := range []string{"1", "2"} {
+					apply(t, d, text(map[string]string{"projects/p/a.json": content, "projects/p/b.json": content}))
+					require.NoError(t, d.SetNote("x", []byte(content)))
+				}
+				b, err := os.ReadFile(filepath.Join(root, "projects/p/b.json"))
+				require.NoError(t, err)
+				assert.Equal(t, "2", string(b))
+				require.NoError(t, d.Close())
+				d = open(t, root, Options{around: quick})
+				note, err = d.Note("x")
+				require.NoError(t, err)
+				assert.Equal(t, "2", string(note))
+				lost, err := d.LostAndFound()
+				require.NoError(t, err)
+				if assert.Len(t, lost, 1) {
+					assert.Equal(t, "projects/p/a.json", lost[0].Path)
+				}
+				require.NoError(t, d.SetNote("x", nil))
+
+				fi, err := os.Stat(filepath.Join(root, "projects/victim"))
+				require.NoError(t, err)
+				assert.Equal(t, "-rw-r-----", fi.Mode().String())
+				b, err = os.ReadFile(filepath.Join(root, "projects/victim"))
+				require.NoError(t, err)
+				assert.Equal(t, "victim", string(b))
+				if kind == "directory in use that cannot be read" || kind == "directory in use" && name != stagingDir {
+					readable(t, root)
+					assert.Contains(t, everything(t, root), "theirs")
+				}
+			})
+		}
+	}
+}
+
+// readable lets the owner into every directory again.
+func readable(t testing.TB, root string) {
+	t.Helper()
+	for range 3 { // a directory shows what is in it when it can be read
+		_ = filepath.WalkDir(root, func(p string, e os.DirEntry, _ error) error {
+			if e != nil && e.IsDir() {
+				return os.Chmod(p, 0o700)
+			}
+			if e != nil && e.Type().IsRegular() {
+				return os.Chmod(p, 0o600)
+			}
+			return nil
+		})
+	}
+}
+
+// unprivileged makes the test one that modes hold for. The directories that it needs have to be made after it.
+func unprivileged(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	const nobody = 65534
+	require.NoError(t, syscall.Setegid(nobody))
+	require.NoError(t, syscall.Seteuid(nobody))
+	t.Cleanup(func() {
+		assert.NoError(t, syscall.Seteuid(0))
+		assert.NoError(t, syscall.Setegid(0))
+	})
+}
