@@ -44,7 +44,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 // PendingRestarts lists what takes effect only with a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
 func (c *Client) PendingRestarts(ctx context.Context) ([]string, error) {
 	doc, err := get[struct {
-		Pending []text `json:"pending"`
+		Pending items[text] `json:"pending"`
 	}](ctx, c, "/data/api/v1/restart-tasks/pending", nil)
 	if err != nil {
 		return nil, err

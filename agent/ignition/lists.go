@@ -1,7 +1,11 @@
 package ignition
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -21,9 +25,9 @@ type Project struct {
 
 // Projects lists the projects that the gateway has loaded.
 func (c *Client) Projects(ctx context.Context) ([]Project, error) {
-	items, err := list[projectDoc](ctx, c, "/data/api/v1/projects/list")
-	projects := make([]Project, 0, len(items))
-	for _, p := range items {
+	docs, err := list[projectDoc](ctx, c, "/data/api/v1/projects/list")
+	projects := make([]Project, 0, len(docs))
+	for _, p := range docs {
 		projects = append(projects, p.project())
 	}
 	return projects, err
@@ -40,13 +44,13 @@ type ResourceName struct {
 // ResourceNames lists the resources of one type: GET /data/api/v1/resources/names/<module>/<type> [SPEC]. A type that
 // the gateway does not know is ErrNotFound.
 func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]ResourceName, error) {
-	items, err := list[struct {
-		Name    text   `json:"name"`
-		Enabled *bool  `json:"enabled"`
-		Modes   []text `json:"modes"`
+	docs, err := list[struct {
+		Name    text        `json:"name"`
+		Enabled *bool       `json:"enabled"`
+		Modes   items[text] `json:"modes"`
 	}](ctx, c, "/data/api/v1/resources/names/"+url.PathEscape(module)+"/"+url.PathEscape(typ))
-	names := make([]ResourceName, 0, len(items))
-	for _, n := range items {
+	names := make([]ResourceName, 0, len(docs))
+	for _, n := range docs {
 		name := ResourceName{Name: string(n.Name), Enabled: n.Enabled == nil || *n.Enabled}
 		for _, m := range n.Modes {
 			name.Modes = append(name.Modes, string(m))
@@ -68,15 +72,15 @@ type Designer struct {
 
 // Designers lists the open Designer sessions: GET /data/api/v1/designers [SPEC].
 func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
-	items, err := list[struct {
+	docs, err := list[struct {
 		ID       text  `json:"id"`
 		User     text  `json:"user"`
 		Project  text  `json:"project"`
 		Address  text  `json:"address"`
 		LastComm stamp `json:"lastcomm"`
 	}](ctx, c, "/data/api/v1/designers")
-	sessions := make([]Designer, 0, len(items))
-	for _, d := range items {
+	sessions := make([]Designer, 0, len(docs))
+	for _, d := range docs {
 		sessions = append(sessions, Designer{
 			ID: string(d.ID), User: oneLine(string(d.User), 100), Project: string(d.Project),
 			Address: oneLine(string(d.Address), 100), LastSeen: d.LastComm.Time,
@@ -87,32 +91,77 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 
 const (
 	pageSize = 500
-	maxPages = 100 // so that no list takes more than 50,000 items
+	maxPages = 100
+	// maxItems bounds a list, of all its pages and of one: a gateway may ignore the size that it was asked for.
+	maxItems = pageSize * maxPages
+	// maxListBytes bounds what all pages of a list are made of, as items may have parts without number.
+	maxListBytes = 16 << 20
 )
+
+// items is a JSON list of at most maxItems values. More is an error as soon as it is seen: of a few bytes each, they take a
+// hundred times as much memory as the answer.
+type items[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *items[T]) UnmarshalJSON(raw []byte) error {
+	*l = nil
+	d := json.NewDecoder(bytes.NewReader(raw))
+	switch start, err := d.Token(); {
+	case err != nil:
+		return err
+	case start == nil:
+		return nil
+	case start != json.Delim('['):
+		return fmt.Errorf("want a list, got %v", start)
+	}
+	for d.More() {
+		if len(*l) == maxItems {
+			return fmt.Errorf("a list has more than %d items", maxItems)
+		}
+		var item T
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		*l = append(*l, item)
+	}
+	return nil
+}
 
 // page is one answer of a list route [SPEC].
 type page[T any] struct {
-	Items    []T `json:"items"`
+	Items    items[T] `json:"items"`
 	Metadata struct {
 		Total    int `json:"total"`
 		Matching int `json:"matching"`
 	} `json:"metadata"`
 }
 
-// list reads a list page by page. A list that is longer than its bound is an error, never a silent part of it.
+// list reads a list page by page. A list that is longer than its bounds is an error, never a silent part of it.
 func list[T any](ctx context.Context, c *Client, path string) ([]T, error) {
-	var items []T
+	var all []T
+	size := 0
 	for range maxPages {
-		query := url.Values{"limit": {strconv.Itoa(pageSize)}, "offset": {strconv.Itoa(len(items))}}
-		doc, err := get[page[T]](ctx, c, path, query)
+		r := call{method: http.MethodGet, path: path, query: url.Values{"limit": {strconv.Itoa(pageSize)}, "offset": {strconv.Itoa(len(all))}}}
+		got, err := c.do(ctx, r)
 		if err != nil {
 			return nil, err
 		}
-		items = append(items, doc.Items...)
-		if len(doc.Items) == 0 || len(items) >= max(doc.Metadata.Matching, doc.Metadata.Total) {
-			return items, nil
+		if size += len(got.body); size > maxListBytes {
+			return nil, failure.New(v1alpha1.ReasonGatewayUnreachable,
+				"the list %s of %s has more than %d MiB: is this an Ignition gateway?", path, c.base, maxListBytes>>20)
+		}
+		doc, err := decode[page[T]](c, r, got)
+		if err != nil {
+			return nil, err
+		}
+		if len(all)+len(doc.Items) > maxItems {
+			break
+		}
+		all = append(all, doc.Items...)
+		if len(doc.Items) == 0 || len(all) >= max(doc.Metadata.Matching, doc.Metadata.Total) {
+			return all, nil
 		}
 	}
 	return nil, failure.New(v1alpha1.ReasonGatewayUnreachable,
-		"the list %s of %s did not end after %d pages: is this an Ignition gateway?", path, c.base, maxPages)
+		"the list %s of %s did not end after %d items or %d pages: is this an Ignition gateway?", path, c.base, maxItems, maxPages)
 }

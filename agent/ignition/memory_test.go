@@ -1,0 +1,86 @@
+//go:build linux && !race
+
+package ignition_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	envAsk  = "STOKER_TEST_ASK"
+	envHost = "STOKER_TEST_HOST"
+)
+
+// lists are the questions whose answers are lists.
+var lists = map[string]func(ctx context.Context, c *ignition.Client) (any, error){
+	"projects": func(ctx context.Context, c *ignition.Client) (any, error) { return c.Projects(ctx) },
+	"names": func(ctx context.Context, c *ignition.Client) (any, error) {
+		return c.ResourceNames(ctx, "ignition", "database")
+	},
+	"designers": func(ctx context.Context, c *ignition.Client) (any, error) { return c.Designers(ctx) },
+	"restarts":  func(ctx context.Context, c *ignition.Client) (any, error) { return c.PendingRestarts(ctx) },
+	"errors":    func(ctx context.Context, c *ignition.Client) (any, error) { return c.ErrorsSince(ctx, time.Time{}) },
+}
+
+// TestAskInAProcessOfItsOwn is what the test of lists runs.
+func TestAskInAProcessOfItsOwn(t *testing.T) {
+	ask := lists[os.Getenv(envAsk)]
+	if ask == nil {
+		t.Skip("runs as a child of the test of lists")
+	}
+	debug.SetGCPercent(20) // as the agent does
+	limit := syscall.Rlimit{Cur: 512 << 20, Max: 512 << 20}
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_DATA, &limit))
+	c, err := ignition.New(ignition.Config{URL: os.Getenv(envHost)})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	_, err = ask(t.Context(), c)
+	require.True(t, failure.Is(err, v1alpha1.ReasonGatewayUnreachable), "%v", err)
+}
+
+// F11, F19: no list of a gateway takes more memory than the agent has, whatever its pages are made of.
+func TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent(t *testing.T) {
+	const size = 8<<20 - 100
+	many := func(item string) []byte {
+		return append(bytes.Repeat([]byte(item+","), size/(len(item)+1)-1), item...)
+	}
+	half := many("{}")[:size/2-size/2%3-1]
+	const endless = `"metadata":{"total":1000000000}}`
+	for name, body := range map[string][]byte{
+		"items of nothing": fmt.Appendf(nil, `{"items":[%s],"pending":[%s],%s`, half, half, endless),
+		"long items":       fmt.Appendf(nil, `{"items":[{"name":"%s"}],"pending":{},%s`, bytes.Repeat([]byte("x"), 4<<20), endless),
+		"parts of nothing": fmt.Appendf(nil, `{"items":[{"modes":[%s]}],"pending":[%s],%s`, half, half, endless),
+		"deep parts":       fmt.Appendf(nil, `{"items":[{"modes":%s`, bytes.Repeat([]byte("["), size)),
+		"no end":           fmt.Appendf(nil, `{"items":[%s`, many("{}")),
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
+		for list := range lists {
+			if list == "errors" && (name == "long items" || name == "parts of nothing") {
+				continue // it has one page, and no parts
+			}
+			t.Run(name+" of "+list, func(t *testing.T) {
+				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAskInAProcessOfItsOwn$")
+				cmd.Env = append(os.Environ(), envAsk+"="+list, envHost+"="+server.URL)
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s", out[:min(len(out), 4000)])
+			})
+		}
+		server.Close()
+	}
+}
