@@ -1,10 +1,12 @@
 package disk
 
 import (
+	"context"
 	"crypto/sha1" // what git names its objects by
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 
@@ -12,18 +14,31 @@ import (
 )
 
 // hashFile returns the git blob id of an open file from its start. A file that grows or shrinks meanwhile gives an id
-// that no blob has, or one of a state it was in; the caller compares it with the one it expects.
-func hashFile(f *os.File, buf []byte) (plan.ID, error) {
+// that no blob has, or one of a state it was in; the caller compares it with the one it expects. It ends with ctx.
+func hashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return plan.ID{}, err
 	}
 	h := sha1.New()
 	h.Write(blobHeader(fi.Size()))
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(f, 0, fi.Size()), buf); err != nil {
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, reader{ctx, io.NewSectionReader(f, 0, fi.Size())}, buf); err != nil {
 		return plan.ID{}, err
 	}
 	return plan.ID(h.Sum(nil)), nil
+}
+
+// reader ends with a context.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
 }
 
 func blobHeader(size int64) []byte {
@@ -73,8 +88,7 @@ func (w *blobWriter) put(p []byte) error {
 // finish writes what was held back and returns the id of all.
 func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if w.large {
-		id, err := hashFile(w.f, buf)
-		return id, err
+		return hashFile(context.Background(), w.f, buf) // of the size that was just written
 	}
 	if err := w.put(w.small); err != nil {
 		return plan.ID{}, err
@@ -82,13 +96,27 @@ func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	return blobID(w.small), nil
 }
 
-// id hashes the file of that name in a directory.
-func (n *node) id(name string, buf []byte) (plan.ID, error) {
-	f, _, err := n.file(name, os.O_RDONLY)
+// id hashes a file while files move, which no context ends. What cannot be read is not what git has either, so that it is
+// kept, and stops nothing half way.
+func (r *run) id(n *node, name string) (plan.ID, error) {
+	id, err := n.id(context.Background(), name, r.buf, r.d.o.MaxBlob)
+	if errors.Is(err, fs.ErrPermission) {
+		return plan.ID{}, nil
+	}
+	return id, err
+}
+
+// id hashes the file of that name in a directory. One of more than limit bytes, 0 for no limit, is not read: it is the null
+// id, which no blob has.
+func (n *node) id(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
+	f, fi, err := n.file(name, os.O_RDONLY)
 	if err != nil {
 		return plan.ID{}, err
 	}
-	id, err := hashFile(f, buf)
+	if limit > 0 && fi.Size() > limit {
+		return plan.ID{}, f.Close()
+	}
+	id, err := hashFile(ctx, f, buf)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", n.join(name), err)
 	}

@@ -86,6 +86,7 @@ type Dir struct {
 	pruned    time.Time  // when lost+found was last looked through
 	saved     string     // the run in lost+found that was written last
 	unadopted bool       // the last Drift could not write the manifest
+	looked    looked     // what the last Drift saw
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest

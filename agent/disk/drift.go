@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"iter"
+	"math"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -48,31 +52,113 @@ const (
 const (
 	driftPaths  = 10
 	maxCompared = 4 << 20 // bytes of a JSON file that is compared by meaning
+	// maxSuspects bounds what a look reads because of ctime: a chown of all files, as kubelets make, must not keep the disk busy.
+	maxSuspects = 256 << 20 // bytes
+	// cycle is the time in which every file is read once. It divides no day, so that an agent that is stopped at the same
+	// hour each day leaves out other files each time.
+	cycle = 11 * time.Hour
 )
+
+// looked is what a look saw.
+type looked struct {
+	m      *manifest // of the files, in its order
+	ctimes []int64   // at which each was right; 0 where it is to be read
+	at     time.Time
+}
+
+// reader returns what says it of each record; records are asked for in the order of a manifest.
+func (l looked) reader() *lookedReader {
+	r := &lookedReader{ctimes: l.ctimes, stop: func() {}}
+	if l.m != nil {
+		r.next, r.stop = iter.Pull2(l.m.All(""))
+		r.advance()
+	}
+	return r
+}
+
+type lookedReader struct {
+	next   func() (plan.Owned, error, bool)
+	stop   func()
+	ctimes []int64 // of rec and those after it
+	rec    plan.Owned
+}
+
+func (r *lookedReader) advance() {
+	rec, err, ok := r.next()
+	if r.rec = rec; !ok || err != nil {
+		r.ctimes = nil
+	}
+}
+
+// of returns the ctime of a record's file, unless the record is another than it was.
+func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
+	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
+		r.ctimes = r.ctimes[1:]
+		r.advance()
+	}
+	if len(r.ctimes) == 0 || r.rec != rec {
+		return 0, false
+	}
+	return r.ctimes[0], true
+}
+
+// shareOf returns which of n files the look at to has to read, after one at from: as much of all as the time between is of
+// the cycle. Where the share begins follows from the clock, so that an agent that starts anew goes on and not back.
+func shareOf(n int, from, to time.Time) func(i int) bool {
+	if from.IsZero() || !to.After(from) {
+		return func(int) bool { return false }
+	}
+	if to.Sub(from) >= cycle {
+		return func(int) bool { return true }
+	}
+	at := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
+	first, end := at(from), at(to)
+	return func(i int) bool {
+		if first > end {
+			return i >= first || i < end
+		}
+		return i >= first && i < end
+	}
+}
 
 // Drift compares the files that are ours with the manifest: by stat, and by hash where stat differs; full hashes all.
 // What the gateway does by itself is adopted and is no drift: a new mtime, a re-signed resource.json, JSON of the same
 // meaning, a thumbnail.png where nothing else of its folder changed.
+//
+// A file may be changed so that size and mtime stay. It is hashed where its ctime is another than the last look saw, or,
+// if there was none, is later than the manifest; of these at most maxSuspects bytes a look. Where a volume's ctime says
+// nothing, hashing finds it in time: each look takes its share of all files, so that each is read every cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
 	if err := d.Current(); err != nil {
 		return Drift{}, err
 	}
-	c := &driftCheck{d: d, full: full, cur: cursor{top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10)}
+	c := &driftCheck{d: d, cur: cursor{top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspects: maxSuspects}
 	defer c.cur.reset()
 	m := d.manifest()
+	before := d.looked.reader()
+	defer before.stop()
+	now := looked{m: m, ctimes: make([]int64, 0, m.header.Files), at: d.o.Now()}
+	share := shareOf(m.header.Files, d.looked.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {
 			err = ctx.Err()
 		}
+		var ctime int64
 		if err == nil {
-			err = c.file(rec)
+			was, known := before.of(rec)
+			if !known && m.is != nil {
+				was = m.is.ModTime().UnixNano()
+			}
+			ctime, err = c.file(ctx, rec, was, known, full || share(len(now.ctimes)))
 		}
 		if err != nil {
 			return Drift{}, fmt.Errorf("check for drift: %w", err)
 		}
+		now.ctimes = append(now.ctimes, ctime)
 	}
+	d.looked = now
 	c.thumbnails()
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
 	if !d.o.ReadOnly {
@@ -103,12 +189,13 @@ func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
 type driftCheck struct {
 	Drift
 	d     *Dir
-	full  bool
 	cur   cursor
 	dirs  map[string]bool // folders with drift
 	thumb []thumbnail
 	adopt []plan.Owned // sorted by path
 	buf   []byte
+	// suspects is how many bytes may still be hashed for another ctime alone.
+	suspects int64
 }
 
 // thumbnail is one that changed; whether that counts is known when its whole folder was seen.
@@ -126,67 +213,97 @@ func (c *driftCheck) drifted(path string, what What) {
 	}
 }
 
-func (c *driftCheck) file(rec plan.Owned) error {
+// file looks at one file. was is its ctime at the last look, or, where that is not known, a time up to which it was right.
+// It returns the ctime at which the file was seen to be right, 0 if it was not, or not read though it should be.
+func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known, hash bool) (int64, error) {
 	c.Checked++
 	fi, err := c.cur.lstat(rec.Path)
 	if notThere(err) {
 		c.drifted(rec.Path, Gone)
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", rec.Path, err)
+		return 0, fmt.Errorf("look at %s: %w", rec.Path, err)
 	}
-	st := c.d.stat(fi)
+	st, ctime := c.d.stat(fi), attrsOf(fi).ctime
 	if st.NoModes {
 		st.Exec = rec.Exec
 	}
 	if st.Kind != plan.File {
 		c.drifted(rec.Path, Retyped)
-		return nil
+		return 0, nil
 	}
 	same := st.Size == rec.Size && st.Mtime == rec.Mtime
-	if same && !c.full {
+	suspect := ctime > was || known && ctime != was
+	if same && suspect && !hash {
+		if c.suspects <= 0 {
+			if st.Exec != rec.Exec {
+				c.drifted(rec.Path, Chmodded)
+			}
+			return 0, nil
+		}
+		c.suspects -= st.Size
+	}
+	if same && !suspect && !hash {
 		if st.Exec != rec.Exec {
 			c.drifted(rec.Path, Chmodded)
 		}
-		return nil
+		return ctime, nil
 	}
-	return c.content(rec, st, same)
+	right, err := c.content(ctx, rec, st, same)
+	if !right {
+		ctime = 0
+	}
+	return ctime, err
 }
 
-// content compares a file by its bytes, and by their meaning where that counts.
-func (c *driftCheck) content(rec plan.Owned, st plan.Stat, same bool) error {
+// content compares a file by its bytes, and by their meaning where that counts. It reports whether they are what the
+// manifest says, or is going to.
+func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
 	dir, name := split(rec.Path)
 	n, err := c.cur.at(dir)
 	var id plan.ID
 	if err == nil {
 		c.Hashed++
-		id, err = n.id(name, c.buf)
+		id, err = n.id(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
 	if _, ok := errors.AsType[*irregularError](err); ok || notThere(err) {
 		c.drifted(rec.Path, Modified) // it changes while we look
-		return nil
+		return false, nil
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		c.drifted(rec.Path, Chmodded)
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	now := rec
 	now.Have, now.Size, now.Mtime = id, st.Size, st.Mtime
 	switch {
 	case id == rec.Have && st.Exec != rec.Exec:
 		c.drifted(rec.Path, Chmodded)
+		return true, nil
 	case id == rec.Have && !same:
 		c.adoptAs(now)
 	case id == rec.Have:
-	case name == resource.Thumbnail && st.Exec == rec.Exec:
+	case name == resource.Thumbnail && st.Exec == rec.Exec && !id.IsZero():
 		c.thumb = append(c.thumb, thumbnail{now, len(c.adopt)})
 	case st.Exec == rec.Exec && c.d.means(n, name, now):
 		c.adoptAs(now)
 	default:
 		c.drifted(rec.Path, Modified)
+		if same { // so that every plan, and every look to come, reads it
+			rec.Mtime = unknownMtime
+			c.adopt = append(c.adopt, rec)
+		}
+		return false, nil
 	}
-	return nil
+	return true, nil
 }
+
+// unknownMtime stands in a record whose file was changed without another size or mtime: no file has it.
+const unknownMtime = math.MinInt64
 
 func (c *driftCheck) adoptAs(rec plan.Owned) {
 	c.adopt = append(c.adopt, rec)

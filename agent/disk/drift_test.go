@@ -1,12 +1,17 @@
 package disk
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,7 +76,9 @@ func TestDriftIsToldByItsKind(t *testing.T) {
 		{"projects/p/a/thumbnail.png", Modified}, {"projects/p/a/view.json", Modified}, {"projects/p/b/view.json", Gone},
 		{"projects/p/c/resource.json", Retyped}, {"projects/p/c/view.json", Chmodded}, {"projects/p/d/view.json", Retyped},
 	}}
+	want.Hashed++ // the one whose mode was changed, once
 	assert.Equal(t, want, drift(t, d, false))
+	want.Hashed--
 	assert.Equal(t, want, drift(t, d, false), "looking does not change what is seen")
 }
 
@@ -115,16 +122,198 @@ func TestDriftIsSeenOnAFullVolume(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// An edit that leaves size and mtime as they were is found by the full check.
-func TestFullCheckFindsWhatStatHides(t *testing.T) {
-	root, d := driftWorld(t)
-	path := filepath.Join(root, "projects/p/a/view.json")
-	fi, err := os.Stat(path)
+// hide changes a file so that size and mtime stay, at a time that is later than the manifest's by the volume's clock.
+func hide(t *testing.T, root, name, content string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	was, err := os.Stat(path)
 	require.NoError(t, err)
-	put(t, root, "projects/p/a/view.json", `{"k":9,"l":9}`)
-	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
-	assert.Zero(t, drift(t, d, false).Files)
-	assert.Equal(t, []Drifted{{"projects/p/a/view.json", Modified}}, drift(t, d, true).Paths)
+	man, err := os.Stat(filepath.Join(root, ownDir, manifestFile))
+	require.NoError(t, err)
+	for {
+		put(t, root, name, content)
+		require.NoError(t, os.Chtimes(path, was.ModTime(), was.ModTime()))
+		is, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, []any{was.Size(), was.ModTime()}, []any{is.Size(), is.ModTime()})
+		if c := attrsOf(is).ctime; c == 0 || c > man.ModTime().UnixNano() && c > attrsOf(was).ctime {
+			return
+		}
+	}
+}
+
+// F15: an edit that leaves size and mtime as they were is found, stays found, and is what a plan sees.
+func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
+	const path = "projects/p/a/view.json"
+	edited := []Drifted{{path, Modified}}
+	for name, looks := range map[string]int{"before the first look": 0, "after a look": 1} {
+		t.Run(name, func(t *testing.T) {
+			root, d := driftWorld(t)
+			for range looks {
+				require.Zero(t, drift(t, d, false).Files)
+			}
+			hide(t, root, path, `{"k":9,"l":9}`)
+			for range 3 {
+				assert.Equal(t, edited, drift(t, d, false).Paths)
+			}
+			rec, _, err := d.Manifest().Get(path)
+			require.NoError(t, err)
+			st, err := d.Stat(path)
+			require.NoError(t, err)
+			assert.NotEqual(t, rec.Mtime, st.Mtime, "a plan goes by the record")
+			require.NoError(t, d.Close())
+			d = open(t, root, Options{})
+			assert.Equal(t, edited, drift(t, d, false).Paths, "after a restart, too")
+
+			put(t, root, path, `{"k":1,"l":2}`)
+			assert.Equal(t, Drift{Checked: 12, Hashed: 1, Adopted: 1}, drift(t, d, false), "what git wants is there again")
+			assert.Equal(t, Drift{Checked: 12}, drift(t, d, false))
+		})
+	}
+	t.Run("another sync meanwhile", func(t *testing.T) {
+		root, d := driftWorld(t)
+		require.Zero(t, drift(t, d, false).Files)
+		hide(t, root, path, `{"k":9,"l":9}`)
+		want := tree{}
+		for rec, err := range d.Manifest().All("") {
+			require.NoError(t, err)
+			b, err := os.ReadFile(filepath.Join(root, rec.Path))
+			require.NoError(t, err)
+			want[rec.Path] = file{content: string(b)}
+		}
+		want[path] = file{content: `{"k":1,"l":2}`}
+		want["projects/p/b/view.json"] = file{content: "of another commit"}
+		apply(t, d, want, func(c *plan.Change) {
+			if c.Path == path { // as a plan has it, which goes by stat
+				c.Op, c.FoundID = plan.Adopt, c.ID
+			}
+		})
+		assert.Equal(t, edited, drift(t, d, false).Paths)
+	})
+	t.Run("another ctime alone", func(t *testing.T) {
+		root, d := driftWorld(t)
+		require.Zero(t, drift(t, d, false).Files)
+		hide(t, root, path, `{"k":1,"l":2}`)
+		assert.Equal(t, Drift{Checked: 12, Hashed: 1}, drift(t, d, false))
+		assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "it is read once")
+	})
+}
+
+// F15: where ctime says nothing, every file is read within a day, and at each look only as many as the time asks for.
+func TestDriftReadsEveryFileWithinADay(t *testing.T) {
+	const n = 500
+	want := tree{}
+	for i := range n {
+		want[fmt.Sprintf("projects/p/v%03d", i)] = file{content: "1"}
+	}
+	now := testTime
+	root := seeded(t)
+	d := open(t, root, Options{around: quick, Now: func() time.Time { return now }})
+	apply(t, d, want)
+	require.Zero(t, drift(t, d, false).Hashed)
+	read := 0
+	for range 24 * 60 {
+		now = now.Add(time.Minute)
+		got := drift(t, d, false)
+		assert.LessOrEqual(t, got.Hashed, 1)
+		read += got.Hashed
+	}
+	assert.InDelta(t, 2*n, read, 0.2*n)
+
+	for i := range n { // as if no ctime had changed
+		p := fmt.Sprintf("projects/p/v%03d", i)
+		hide(t, root, p, "2")
+		fi, err := os.Stat(filepath.Join(root, p))
+		require.NoError(t, err)
+		d.looked.ctimes[i] = attrsOf(fi).ctime
+	}
+	for range 24 {
+		now = now.Add(time.Hour)
+		drift(t, d, false)
+	}
+	assert.Equal(t, n, drift(t, d, false).Files)
+}
+
+// What a chown of all files makes suspicious is read a part at a time.
+func TestDriftReadsABoundedPartOfWhatMayHaveChanged(t *testing.T) {
+	want := tree{}
+	for i := range 5 {
+		want[fmt.Sprintf("projects/p/v%d", i)] = file{content: fmt.Sprint(i)}
+	}
+	root := seeded(t)
+	d := open(t, root, Options{around: quick})
+	apply(t, d, want)
+	require.Zero(t, drift(t, d, false).Files)
+	for p := range want {
+		hide(t, root, p, "x")
+		require.NoError(t, os.Truncate(filepath.Join(root, p), maxSuspects/2))
+	}
+	for _, rec := range slices.Collect(owned(t, d)) {
+		fi, err := os.Stat(filepath.Join(root, rec.Path))
+		require.NoError(t, err)
+		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
+		d.adopt(d.Manifest().Header(), []plan.Owned{rec})
+	}
+	d.looked = looked{m: d.manifest(), ctimes: make([]int64, len(want))}
+	for _, files := range []int{2, 4, 5, 5} {
+		assert.Equal(t, files, drift(t, d, false).Files)
+	}
+}
+
+func owned(t *testing.T, d *Dir) iter.Seq[plan.Owned] {
+	return func(yield func(plan.Owned) bool) {
+		for rec, err := range d.Manifest().All("") {
+			require.NoError(t, err)
+			if !yield(rec) {
+				return
+			}
+		}
+	}
+}
+
+// F11: a file without an end is not read, and what is read ends when the agent has to.
+func TestHashingEnds(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{MaxBlob: 1 << 20})
+	const path = "projects/p/a"
+	apply(t, d, text(map[string]string{path: "1"}))
+	require.NoError(t, os.Truncate(filepath.Join(root, path), 1<<40))
+	began := time.Now()
+	id, err := d.BlobID(path)
+	require.NoError(t, err)
+	assert.True(t, id.IsZero())
+	assert.Equal(t, []Drifted{{path, Modified}}, drift(t, d, true).Paths)
+	assert.Less(t, time.Since(began), 20*time.Second)
+
+	d.o.MaxBlob = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	state := d.Within(ctx)
+	done := make(chan error, 1)
+	go func() {
+		_, err := state.BlobID(path)
+		done <- err
+	}()
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	_, err = state.Stat(path)
+	require.ErrorIs(t, err, context.Canceled)
+	for _, err := range state.Walk("projects") {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}
+
+// A file that is larger than git's ones may be goes to lost+found without being read.
+func TestAFileThatIsTooLargeToBeHashedIsKept(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{MaxBlob: 10})
+	const path = "projects/p/thumbnail.png"
+	apply(t, d, text(map[string]string{path: "1"}))
+	large := strings.Repeat("x", 11)
+	put(t, root, path, large)
+	res := apply(t, d, text(map[string]string{path: "2"}), func(c *plan.Change) { c.Conflict = false })
+	assert.Equal(t, 1, res.Saved)
+	assert.Equal(t, "2", contents(t, root)[path])
+	assert.Contains(t, everything(t, root), large)
 }
 
 // F15: a burst of writes by the gateway changes what is reported, and never a file.

@@ -47,7 +47,7 @@ func writing(err error, format string, args ...any) error {
 	case errors.Is(err, syscall.EFBIG):
 		return failure.New(v1alpha1.ReasonNoSpace, "%s: the file is larger than this process or file system may write: %w", what, err)
 	case errors.Is(err, fs.ErrPermission):
-		return failure.New(v1alpha1.ReasonNoSpace, "%s: not writable for this user; run the agent with the gateway's uid and gid: %w", what, err)
+		return failure.New(v1alpha1.ReasonWriteFailed, "%s: not permitted for this user; run the agent with the gateway's uid and gid, and give the file or directory its mode again: %w", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

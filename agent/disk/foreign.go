@@ -76,8 +76,8 @@ func (r *run) foreign(at int, name string) (bool, error) {
 	}
 	switch kindOf(fi) {
 	case plan.File:
-		id, err := stg.id(name, r.buf)
-		if err != nil || writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID {
+		id, err := r.id(stg, name)
+		if err != nil || writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
 			return false, err
 		}
 		return !r.noise(at, stg, name, id), nil
@@ -107,8 +107,8 @@ func (r *run) torn(at int, name string) (bool, error) {
 	if err != nil || !signed {
 		return false, err
 	}
-	id, err := stg.id(name, r.buf)
-	return id != c.FoundID && id != c.ID, err
+	id, err := r.id(stg, name)
+	return id.IsZero() || id != c.FoundID && id != c.ID, err
 }
 
 // savedSince reports whether a file that is ours, and that the run does not move, has other bytes than the plan knows.

@@ -61,7 +61,7 @@ func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) 
 	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.sameExec(fi, c.Exec) {
 		return false, nil
 	}
-	id, err := n.id(name, r.buf)
+	id, err := r.id(n, name)
 	if _, irregular := errors.AsType[*irregularError](err); irregular || notThere(err) {
 		return false, nil
 	}

@@ -28,7 +28,7 @@ func limitMemory(t *testing.T) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_DATA, &limit))
 }
 
-// F11: nothing that lies in .stoker takes more memory than the agent has, also what is written so that all checksums are right.
+// F11, F17: nothing that lies in .stoker takes more memory than the agent has, also what is written so that all checksums are right.
 func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 	sparse := func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path, nil, 0o600))

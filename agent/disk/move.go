@@ -29,7 +29,7 @@ func (r *run) move() error {
 			err = fmt.Errorf("%w: something was mounted there meanwhile, or the server of the volume has it open", err)
 		}
 		if err != nil {
-			return writing(err, "step %d of %d", i+1, len(r.tasks))
+			return writing(err, "step %d of %d, %s", i+1, len(r.tasks), r.pathOf(t))
 		}
 	}
 	return nil

@@ -82,6 +82,21 @@ func rmdirat(n *node, name string) error {
 	return at2("rmdir", n, name, n, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 }
 
+// mayWrite reports, as an error, that names in a directory cannot be changed.
+func mayWrite(n *node) error {
+	f, err := n.dirFile()
+	if err != nil {
+		return err
+	}
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = c.Control(func(fd uintptr) { inner = unix.Faccessat(int(fd), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS) })
+	return errors.Join(err, os.NewSyscallError("faccessat", inner))
+}
+
 // haveSyncfs says that one call can make a whole file system durable.
 const haveSyncfs = true
 

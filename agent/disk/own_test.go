@@ -47,7 +47,7 @@ var wrong = map[string]func(path string) error{
 	"second name of a file":    func(path string) error { return os.Link(filepath.Join(filepath.Dir(path), "../projects/victim"), path) },
 }
 
-// F11, F14: whatever lies in .stoker in the place of what the agent keeps there, the agent starts, syncs, and syncs again.
+// F11, F17: whatever lies in .stoker in the place of what the agent keeps there, the agent starts, syncs, and syncs again.
 func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
 	unprivileged(t)
 	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostDir, notePrefix + "x",

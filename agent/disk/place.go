@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"sort"
@@ -65,6 +66,9 @@ func (r *run) place() (*places, error) {
 		if err := p.parents(i); err != nil {
 			return nil, err
 		}
+		if err := p.readable(c.Path); err != nil {
+			return nil, err
+		}
 		if writes(c.Op) {
 			x, err := p.target(i)
 			if err != nil {
@@ -85,7 +89,7 @@ func (p *placing) parents(i int) error {
 	if notThere(err) {
 		n = r.cur.chain[len(r.cur.chain)-1] // as far as it goes
 	} else if err != nil {
-		return fmt.Errorf("look at the parents of %s: %w", c.Path, err)
+		return writing(err, "look at the parents of %s", c.Path)
 	}
 	if b, ok := errors.AsType[*blockedError](err); ok && writes(c.Op) {
 		k := r.find(b.path)
@@ -123,6 +127,9 @@ func (p *placing) stand(n *node) error {
 	}
 	if p.area, err = p.r.areaOf(n); err != nil {
 		return err
+	}
+	if err := mayWrite(n); err != nil {
+		return writing(err, "write into %q", n.path)
 	}
 	p.dir, p.fi, p.known = n.path, fi, true
 	return nil
@@ -168,6 +175,31 @@ func (p *placing) make(exists, dir string) {
 		p.r.dirs = append(p.r.dirs, directory{path: dir, made: true, perm: 0o755})
 		dir, _ = split(dir)
 	}
+}
+
+// readable refuses a file that has to go and that nobody may read: what it is cannot be told when it has moved, and a new
+// one would be as useless with its mode.
+func (p *placing) readable(path string) error {
+	dir, name := split(path)
+	if p.dir != dir {
+		return nil
+	}
+	n, err := p.r.cur.at(dir)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	fi, err := n.root.Lstat(name)
+	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 { // nothing there is none of our business here
+		return nil
+	}
+	f, _, err := n.file(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrPermission) {
+		return writing(err, "read %s", path)
+	}
+	if err != nil {
+		return nil //nolint:nilerr // it changes while we look; the step finds what it is
+	}
+	return f.Close()
 }
 
 // target looks at what a write replaces.

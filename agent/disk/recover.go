@@ -21,7 +21,10 @@ func (d *Dir) settle() error {
 		r, err := d.readJournal(name)
 		switch {
 		case errors.Is(err, ErrDamaged):
-			err = d.salvage(name, err)
+			if err := d.salvage(err); err != nil {
+				return err
+			}
+			err = d.setAside(d.own, name, err)
 		case err == nil && r != nil:
 			err = d.replay(r, name == journalFile)
 		}
@@ -49,7 +52,10 @@ func (d *Dir) replay(r *run, forward bool) error {
 		if forward {
 			name = journalFile
 		}
-		return d.salvage(name, damaged("a staging folder that belongs to the journal is gone: %w", err))
+		if err := d.salvage(damaged("a staging folder that belongs to the journal is gone: %w", err)); err != nil {
+			return err
+		}
+		return d.drop(name)
 	}
 	if err != nil {
 		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
@@ -86,7 +92,7 @@ func (d *Dir) replay(r *run, forward bool) error {
 
 // salvage deals with a journal that cannot be read, or followed. Bytes of the gateway may lie in staging, and nobody knows
 // any more which: all of it goes to lost+found.
-func (d *Dir) salvage(name string, cause error) error {
+func (d *Dir) salvage(cause error) error {
 	d.log.Error("an interrupted sync cannot be ended by its journal; what was staged goes to lost+found and the next sync compares every file", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
@@ -95,10 +101,7 @@ func (d *Dir) salvage(name string, cause error) error {
 	if err := d.rescue(areas, "left by a sync that its journal could not end"); err != nil {
 		return err
 	}
-	if err := d.distrust(); err != nil {
-		return err
-	}
-	return d.setAside(d.own, name, cause)
+	return d.distrust()
 }
 
 // rescue brings all that lies in the staging folders of areas to lost+found.

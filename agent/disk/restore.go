@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -193,8 +194,8 @@ func (d *Dir) putBack(own, n *node, name, path string) error {
 		if !owned {
 			return ErrUnsaved
 		}
-		id, err := at.id(name, make([]byte, 64<<10))
-		if err == nil && id != rec.Have && id != rec.Want {
+		id, err := at.id(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
+		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
 			err = ErrUnsaved
 		}
 		return err

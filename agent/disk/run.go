@@ -56,6 +56,14 @@ type task struct {
 	at   int // index in changes or dirs
 }
 
+// pathOf returns what a step is about.
+func (r *run) pathOf(t task) string {
+	if t.kind == taskWrite || t.kind == taskRemove {
+		return r.changes[t.at].Path
+	}
+	return r.dirs[t.at].path
+}
+
 type taskKind uint8
 
 const (

@@ -110,7 +110,7 @@ func (r *run) why(at int, name string) (string, error) {
 		}
 		return "a directory of the gateway's where git has a file", nil
 	case plan.File:
-		id, err := stg.id(name, r.buf)
+		id, err := r.id(stg, name)
 		switch {
 		case err != nil:
 			return "", err
@@ -120,7 +120,7 @@ func (r *run) why(at int, name string) (string, error) {
 			return "not in git", nil
 		case c.Conflict:
 			return "changed on the gateway, and git has another version", nil
-		case c.Found.Kind == plan.File && id == c.FoundID:
+		case c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero():
 			return "", nil
 		}
 		return "written by the gateway during the sync", nil

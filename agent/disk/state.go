@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,8 +69,41 @@ func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
 	return "", plan.Missing, nil
 }
 
-// BlobID returns the git blob id of a file's content.
-func (d *Dir) BlobID(path string) (plan.ID, error) {
+// Within returns d for a plan that ends with ctx: a walk has no end that is known before, and a file may take minutes to
+// be read.
+func (d *Dir) Within(ctx context.Context) plan.State { return within{d, ctx} }
+
+type within struct {
+	*Dir
+	ctx context.Context
+}
+
+func (w within) Stat(path string) (plan.Stat, error) {
+	if err := w.ctx.Err(); err != nil {
+		return plan.Stat{}, err
+	}
+	return w.Dir.Stat(path)
+}
+
+func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
+
+func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
+	return func(yield func(plan.Found, error) bool) {
+		for f, err := range w.Dir.Walk(dir) {
+			if err == nil {
+				err = w.ctx.Err()
+			}
+			if !yield(f, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// BlobID returns the git blob id of a file's content, the null id for one of more than Options.MaxBlob bytes.
+func (d *Dir) BlobID(path string) (plan.ID, error) { return d.blobID(context.Background(), path) }
+
+func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
 	if err := checkPath(path); err != nil {
 		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
@@ -80,7 +114,7 @@ func (d *Dir) BlobID(path string) (plan.ID, error) {
 	if err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return n.id(name, d.buf)
+	return n.id(ctx, name, d.buf, d.o.MaxBlob)
 }
 
 // Read returns a file's content; more than limit bytes is a failure LimitExceeded.
@@ -98,8 +132,8 @@ func (d *Dir) Read(path string, limit int64) ([]byte, error) {
 	return n.readFile(name, limit)
 }
 
-// CopyTo writes a file's content to w.
-func (d *Dir) CopyTo(w io.Writer, path string) error {
+// CopyTo writes a file's content to w, until ctx ends.
+func (d *Dir) CopyTo(ctx context.Context, w io.Writer, path string) error {
 	if err := checkPath(path); err != nil {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
@@ -115,7 +149,7 @@ func (d *Dir) CopyTo(w io.Writer, path string) error {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	_, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{f}, d.buf)
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, reader{ctx, f}, d.buf)
 	return err
 }
 

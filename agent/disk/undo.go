@@ -40,7 +40,7 @@ func (r *run) undo() error {
 			err = r.restoreDir(&r.dirs[t.at])
 		}
 		if err != nil {
-			return writing(err, "take back step %d of %d", i+1, len(r.tasks))
+			return writing(err, "take back step %d of %d, %s", i+1, len(r.tasks), r.pathOf(r.tasks[i]))
 		}
 	}
 	if err := r.writeIndex(); err != nil {
@@ -92,7 +92,12 @@ func (r *run) moveBack(at int) error {
 		return err
 	}
 	r.touch(n)
-	id, err := n.id(name, r.buf)
+	id, err := r.id(n, name)
+	if err == nil && id.IsZero() { // it cannot be read any more: what else is known of it has to do
+		if fi, lerr := n.root.Lstat(name); lerr == nil && r.itself(at, fi) {
+			id = c.ID
+		}
+	}
 	switch _, irregular := errors.AsType[*irregularError](err); {
 	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted ours: the old one may come back
 		return r.comeBack(at, old, n, name)
@@ -113,7 +118,7 @@ func (r *run) moveBack(at int) error {
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
 			// Two files with the wanted bytes, of a new one: copies of what had two names for a moment.
-			if twin, err := stg.id(old, r.buf); err == nil && twin == c.ID {
+			if twin, err := r.id(stg, old); err == nil && twin == c.ID {
 				r.doubt(at)
 				return r.d.remove(n, name)
 			}
@@ -195,7 +200,7 @@ func (r *run) swapBack(at int, n *node, name string) error {
 // saveForeign saves what came back from the place of a write if the gateway wrote into it at the last moment.
 func (r *run) saveForeign(at int) error {
 	stg := r.stagingOf(at)
-	id, err := stg.id(slotName(at), r.buf)
+	id, err := r.id(stg, slotName(at))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

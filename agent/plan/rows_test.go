@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -63,6 +64,30 @@ func TestAFileThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
 		assert.Zero(t, s.disk.Hashed, "stat agrees with the manifest, so nothing is read")
 		s.has(file, "two")
 	})
+}
+
+// A gateway reads the same in a resource.json with other line ends, and signs the bytes of its data files.
+func TestLineEnds(t *testing.T) {
+	const meta, view, script = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/s/code.py"
+	unix := []string{meta, "{\n  \"scope\": \"G\",\n  \"files\": [\"view.json\"]\n}", view, "{\n}", script, "a\nb\n"}
+	for name, c := range map[string]struct {
+		path, content string
+		want          map[string]plan.Op
+	}{
+		"resource.json alone": {meta, "{\r\n  \"scope\": \"G\",\r\n  \"files\": [\"view.json\"]\r\n}", map[string]plan.Op{meta: plan.Adopt}},
+		"view.json":           {view, "{\r\n}", map[string]plan.Op{view: plan.Update}},
+		"a script":            {script, "a\r\nb\r\n", map[string]plan.Op{script: plan.Update}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				s := newScene(t, nil)
+				s.sync(text(unix...))
+				dos := slices.Clone(unix)
+				dos[slices.Index(dos, c.path)+1] = c.content
+				assert.Equal(t, c.want, done(s.sync(text(dos...), mode)))
+			})
+		})
+	}
 }
 
 func TestAFileWhoseModeAloneChangedInGitIsUpdated(t *testing.T) {

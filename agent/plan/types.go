@@ -105,7 +105,8 @@ type State interface {
 	// Blocked returns the first parent of path that is there and is no directory ("" where there is none): what has to
 	// go away before path can be written.
 	Blocked(path string) (parent string, kind Kind, err error)
-	// BlobID returns the git blob id of a file's content.
+	// BlobID returns the git blob id of a file's content. One that is larger than any blob may be is not read: its id is the
+	// null id, which is that of no blob.
 	BlobID(path string) (ID, error)
 	// Read returns a file's content; more than limit bytes is an error.
 	Read(path string, limit int64) ([]byte, error)

@@ -21,7 +21,7 @@ func (s *run) adopted(ctx context.Context, changes *plan.Changes) error {
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := s.dir.CopyTo(&bounded{w: check, left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}, c.Path)
+		err := s.dir.CopyTo(ctx, &bounded{w: check, left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}, c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // since the plan: drift, which the next look finds
 			continue
 		}

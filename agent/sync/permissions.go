@@ -66,7 +66,7 @@ func (s *run) putBackPermissions(ctx context.Context) error {
 	}
 	h := s.dir.Manifest().Header()
 	changes, err := plan.Compute(plan.Input{
-		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir, Repair: true,
+		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir.Within(ctx), Repair: true,
 	})
 	if err != nil {
 		return err

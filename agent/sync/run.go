@@ -93,8 +93,8 @@ func (s *run) open() (*disk.Dir, error) {
 	if !s.t.Profile.DryRun || s.Engine.dir != nil {
 		return s.Open()
 	}
-	o := s.Disk
-	o.ReadOnly, o.AllowUnseeded, o.Wanted = true, true, s.wanted
+	o := s.disk()
+	o.ReadOnly, o.AllowUnseeded = true, true
 	d, err := disk.Open(s.DataDir, o)
 	s.looking = err == nil
 	return d, err
@@ -223,7 +223,7 @@ func (s *run) compute(ctx context.Context) (*plan.Changes, error) {
 	defer s.during(ctx)()
 	h := s.dir.Manifest().Header()
 	in := plan.Input{
-		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir,
+		Desired: s.desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir.Within(ctx),
 		Repair: s.force || s.t.Repair, Verify: s.force,
 	}
 	if s.planned = s.brought; s.brought {

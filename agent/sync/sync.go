@@ -152,8 +152,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 			return nil, err
 		}
 	}
-	o := e.Disk
-	o.Wanted = e.wanted
+	o := e.disk()
 	d, err := disk.Open(e.DataDir, o)
 	if err != nil {
 		return nil, err
@@ -164,6 +163,13 @@ func (e *Engine) Open() (*disk.Dir, error) {
 		e.Log.Warn("a sync that did not end was settled", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
 	}
 	return d, nil
+}
+
+// disk are the settings of the data directory.
+func (e *Engine) disk() disk.Options {
+	o := e.Disk
+	o.Wanted, o.MaxFiles, o.MaxBlob = e.wanted, e.Limits.Files, e.MaxBlob
+	return o
 }
 
 // Drift compares what is ours with what lies on the disk; full hashes every file.
