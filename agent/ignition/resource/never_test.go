@@ -1,10 +1,13 @@
 package resource
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestWhatIsTheGatewaysAloneIsNeverTouched(t *testing.T) {
@@ -68,4 +71,30 @@ func BenchmarkNeverTouch(b *testing.B) {
 			b.Fatal(path)
 		}
 	}
+}
+
+// The page says where each rule holds, and where it does not.
+func TestNeverTouchIsWhatItsPageSays(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/files.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(page), "## Never touched\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	places := []string{"", "config/", "modules/a/", "projects/line/"}
+	holds := map[string][]bool{ // in places
+		"directly in the data directory": {true, false, false, false},
+		"directly in `config/`":          {false, true, false, false},
+		"anywhere outside `projects/`":   {true, true, true, false},
+		"anywhere":                       {true, true, true, true},
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| (.+) \| (`+"`"+`.+) \|$`).FindAllStringSubmatch(section, -1) {
+		for _, name := range strings.Split(row[2], ", ") {
+			name = strings.ReplaceAll(strings.Trim(name, "`"), "*", "x")
+			for i, place := range places {
+				assert.Equal(t, holds[row[1]][i], NeverTouch(place+name), place+name)
+				assert.Equal(t, holds[row[1]][i], NeverTouch(place+strings.ToUpper(name)), place+name)
+			}
+		}
+		delete(holds, row[1])
+	}
+	assert.Empty(t, holds, "rows that the page lacks")
 }
