@@ -136,6 +136,7 @@ func advice(err error) string {
 	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	_, dns := errors.AsType[*net.DNSError](err)
+	_, away := errors.AsType[*net.OpError](err)
 	_, gaveUp := errors.AsType[*gaveUpError](err)
 	_, refuses := errors.AsType[*pktline.ErrorLine](err)
 	switch {
@@ -155,6 +156,8 @@ func advice(err error) string {
 		return " sent something that cannot be used"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return " ended the connection early"
+	case away:
+		return " cannot be reached"
 	}
-	return " cannot be reached"
+	return " does not answer as a git server"
 }

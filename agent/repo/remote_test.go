@@ -1,12 +1,14 @@
 package repo
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -180,6 +182,31 @@ func TestServersThatAreNotGit(t *testing.T) {
 			_, err := newRemote(t, parseURL(t, srv.URL+"/x.git"), Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
 			requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 			assert.ErrorContains(t, err, tt.says)
+		})
+	}
+	for name, answer := range map[string]string{
+		"no HTTP":                   "220 mail.example.com ESMTP\r\n",
+		"no packets":                "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 9\r\n\r\nnot a pkt",
+		"packets of something else": "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 16\r\n\r\n0008oops0008oops",
+	} {
+		t.Run(name+" does not count as away", func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = http.ReadRequest(bufio.NewReader(c))
+					_, _ = c.Write([]byte(answer))
+					_ = c.Close()
+				}
+			}()
+			_, err = newRemote(t, parseURL(t, "http://"+l.Addr().String()+"/x.git"), Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+			requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+			assert.ErrorContains(t, err, "does not answer as a git server")
 		})
 	}
 	t.Run("object format sha256 is UnsupportedRepository", func(t *testing.T) {
