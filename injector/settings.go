@@ -67,9 +67,9 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f := daemon.Flags("injector", out, "injector puts the Stoker agent into gateway pods.\n\n  injector --agent-image IMAGE [flags]\n  injector check [flags]",
 		"Environment: POD_NAME, POD_NAMESPACE. Exit codes: 0 done, 1 failed, 2 usage.")
 	s.Register(f)
-	f.StringVar(&s.AgentImage, "agent-image", "", "the agent's `image`, with a tag or a digest; a GatewaySync may name another")
+	f.StringVar(&s.AgentImage, "agent-image", "", "the agent's `image`, with a tag or a digest; a GatewaySync may name another version of it")
 	f.StringVar(&s.PullPolicy, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; else Kubernetes' own rule")
-	f.Var(&s.AllowAgentImage, "allow-agent-image", "a `prefix` of images that pods may ask for with the annotation stoker.io/agent-image (repeatable); without any the annotation is ignored")
+	f.Var(&s.AllowAgentImage, "allow-agent-image", "a `prefix` of images that pods (annotation stoker.io/agent-image) and GatewaySyncs (spec.agent.image) may name (repeatable)")
 	f.StringVar(&s.AgentResources, "agent-resources", agentResources, "requests and limits of agents, as `JSON`; a GatewaySync may name others")
 	f.Var(&s.AgentEnv, "agent-env", "a proxy of agents, `NAME=VALUE`: HTTPS_PROXY, HTTP_PROXY or NO_PROXY (repeatable)")
 	f.Var(&s.AgentArg, "agent-arg", "a flag of agents, `--flag=value`: --log-..., --max-... or --lost-found-age (repeatable)")

@@ -120,7 +120,8 @@ type WebhookSpec struct {
 
 // AgentSpec is about the agent's container. Only in a cluster.
 type AgentSpec struct {
-	// The agent's image. What is left out comes from the injector's own default.
+	// The agent's image. What is left out comes from the injector's own default. A repository other than that one counts only if
+	// the injector admits it (--allow-agent-image).
 	// +optional
 	Image AgentImage `json:"image,omitempty"`
 	// Resource requests and limits of the agent's container. The injector's default counts where this is left out.

@@ -7,9 +7,11 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// image returns the agent's image: that of the pod's annotation where the injector admits it, else the GatewaySync's, part
-// by part over the default. A digest wins over a tag, but a tag that the GatewaySync names wins over a default digest. What
-// no container runtime reads is passed over: an init container that is never pulled keeps the gateway from starting.
+// image returns the agent's image: that of the pod's annotation if the injector admits it, else the GatewaySync's, part
+// by part over the default. Of the default repository a GatewaySync may name any version; another repository has to be
+// admitted, or the right to edit a GatewaySync would choose the program that holds the agent's token and Secrets. A digest
+// wins over a tag, but a tag that the GatewaySync names wins over a default digest. What no container runtime reads is
+// ignored: an init container that is never pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
 	if asked, ok := v1alpha1.PodAnnotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
 		if s.admits(asked) {
@@ -28,6 +30,10 @@ func (s *sidecar) image() string {
 	composed := reference(image)
 	if !v1alpha1.IsImage(composed) {
 		s.warn("spec.agent.image of GatewaySync %s gives %.200q, which is no image, and is ignored: a tag goes into tag, a digest into digest", s.gs.Name, composed)
+		return reference(s.defaults.Image)
+	}
+	if image.Repository != s.defaults.Image.Repository && !s.admits(composed) {
+		s.warn("spec.agent.image of GatewaySync %s: %.200q is not among the images that the injector admits (--allow-agent-image), and is ignored", s.gs.Name, composed)
 		return reference(s.defaults.Image)
 	}
 	return composed

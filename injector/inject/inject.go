@@ -15,9 +15,10 @@ const Container = v1alpha1.AgentContainer
 
 // Defaults are what the injector was told and no pod decides.
 type Defaults struct {
-	// Image is complete: a GatewaySync may leave out any part of its own.
+	// Image is complete: a GatewaySync may leave out any part of its own. Of this repository it may name any version.
 	Image v1alpha1.AgentImage
-	// AllowedImages are prefixes of the images that a pod's annotation stoker.io/agent-image may name.
+	// AllowedImages are prefixes of the images that a pod's annotation stoker.io/agent-image and spec.agent.image of a
+	// GatewaySync may name.
 	AllowedImages []string
 	// Resources are those of a GatewaySync that names none.
 	Resources corev1.ResourceRequirements

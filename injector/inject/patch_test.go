@@ -224,14 +224,18 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 	}
 }
 
-// An init container whose image nobody can pull keeps the gateway from starting, so that what is no image does not count.
-// An API server refuses it today, and has what it took before.
-func TestAnImageThatNoRuntimeReadsIsPassedOverWithAWarning(t *testing.T) {
+// I5: an init container whose image nobody can pull keeps the gateway from starting, so that what is no image does not count.
+// An API server refuses it today, and has what it took before. Nor
+// does one that the operator has not admitted: it would run with the agent's token and Secrets.
+func TestAnImageThatIsNotAdmittedIsIgnoredWithAWarning(t *testing.T) {
 	for _, c := range []struct {
 		image v1alpha1.AgentImage
 		want  string // "" is the injector's own, with a warning
 	}{
-		{v1alpha1.AgentImage{Repository: "registry.example.com:5000/agent"}, "registry.example.com:5000/agent:1.2.3"},
+		{v1alpha1.AgentImage{Repository: "registry.example.com/trusted/agent"}, "registry.example.com/trusted/agent:1.2.3"},
+		{v1alpha1.AgentImage{Repository: "ghcr.io/stoker-io/agent", Tag: "2"}, "ghcr.io/stoker-io/agent:2"},
+		{v1alpha1.AgentImage{Repository: "registry.example.com/stranger"}, ""},
+		{v1alpha1.AgentImage{Repository: "ghcr.io/stoker-io/agent/x"}, ""},
 		{v1alpha1.AgentImage{Tag: "2"}, "ghcr.io/stoker-io/agent:2"},
 		{v1alpha1.AgentImage{Repository: "registry.example.com/agent:1.0"}, ""},
 		{v1alpha1.AgentImage{Repository: "registry.example.com/agent", Tag: "a b"}, ""},
