@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -200,8 +201,8 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	want.ForceSync = cut(gs.ForceSync(), 256)
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
-		if len(r.name) > 255 {
-			want.RefName = ""
+		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
+			want.RefName = "" // the commit alone says it
 		}
 		want.RequestedAt, want.Problem = r.requestedAt, nil
 		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {

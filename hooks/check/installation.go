@@ -75,7 +75,7 @@ func (l Looker) roles(ctx context.Context) []Finding {
 func (l Looker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := l.Core.AdmissionregistrationV1()
-	for _, name := range []string{"stoker-gatewaysyncs", "stoker-syncreports"} {
+	for _, name := range []string{"stoker-gatewaysyncs", "stoker-syncreports", "stoker-synctargets"} {
 		_, err := api.ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			_, err = api.ValidatingAdmissionPolicyBindings().Get(ctx, name, metav1.GetOptions{})

@@ -138,9 +138,12 @@ func TestPolicies(t *testing.T) {
 			require.NoError(t, err)
 			_, err = reports.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"phase":"Synced"}}`), metav1.PatchOptions{})
 			require.NoError(t, err)
-			applied := report(name, p.pods[i])
-			applied.SetLabels(map[string]string{"stoker.io/cr-name": "plant"})
-			_, err = reports.Apply(t.Context(), name, applied, metav1.ApplyOptions{FieldManager: "stoker-agent", Force: true})
+			labeled := report(name, p.pods[i])
+			labeled.SetLabels(map[string]string{"stoker.io/cr-name": "plant"})
+			live, err := reports.Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			labeled.SetResourceVersion(live.GetResourceVersion())
+			_, err = reports.Update(t.Context(), labeled, metav1.UpdateOptions{FieldManager: "stoker-agent"})
 			require.NoError(t, err)
 		}
 	})
@@ -172,13 +175,13 @@ func TestPolicies(t *testing.T) {
 	})
 	t.Run("a report is owned by its own pod only", func(t *testing.T) {
 		reports := p.agent(t, 0, "syncreports")
-		other := report("line-0", p.pods[1])
-		_, err := reports.Apply(t.Context(), "line-0", other, metav1.ApplyOptions{FieldManager: "x", Force: true})
-		denied(t, err, "stoker-syncreports", "owned by its own pod")
 		impostor := p.pods[0].DeepCopy()
 		impostor.UID = "00000000-0000-0000-0000-000000000000"
-		_, err = reports.Apply(t.Context(), "line-0", report("line-0", impostor), metav1.ApplyOptions{FieldManager: "y", Force: true})
-		denied(t, err, "stoker-syncreports", "owned by its own pod")
+		for _, owner := range []*corev1.Pod{p.pods[1], impostor} {
+			_, err := reports.Patch(t.Context(), "line-0", types.MergePatchType, []byte(mustJSON(t, map[string]any{
+				"metadata": map[string]any{"ownerReferences": report("line-0", owner).GetOwnerReferences()}})), metav1.PatchOptions{})
+			denied(t, err, "stoker-syncreports", "owned by its own pod")
+		}
 	})
 	t.Run("a cluster administrator may put a report right", func(t *testing.T) {
 		accounts(t, p.server, p.namespace, "root")

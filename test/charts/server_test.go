@@ -341,7 +341,7 @@ func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	for _, name := range []string{"stoker-syncreports", "stoker-gatewaysyncs"} {
+	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs"} {
 		var p *admissionv1.ValidatingAdmissionPolicy
 		require.Eventually(t, func() bool {
 			var err error

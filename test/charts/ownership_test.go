@@ -1,0 +1,329 @@
+package charts
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// fluxApplies is what git has of a GatewaySync in these tests.
+const fluxApplies = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata:
+  name: %s
+  labels: {app: plant}
+spec:
+  git: {repo: https://git.example.com/plant.git, ref: main}
+`
+
+// shared is a GatewaySync that flux applies, and of which an administrator has set more by hand.
+type shared struct {
+	*plant
+	name                 string
+	root, editor, setter dynamic.ResourceInterface
+}
+
+func newShared(t *testing.T, p *plant, name string) shared {
+	t.Helper()
+	s := shared{plant: p, name: name, root: p.as(t, p.RESTConfig(), "gatewaysyncs"),
+		editor: p.as(t, p.As(t, p.namespace, "editor", ""), "gatewaysyncs"),
+		setter: p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")}
+	s.fluxApplies(t)
+	_, err := s.root.Patch(t.Context(), name, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"team":"north"},"annotations":{"note":"theirs","stoker.io/requested-by":"cli"}},"spec":{"paused":true,"git":{"allowedRefs":["v*"]}}}`),
+		metav1.PatchOptions{FieldManager: "admin"})
+	require.NoError(t, err)
+	return s
+}
+
+func (s shared) fluxApplies(t *testing.T) {
+	t.Helper()
+	_, err := s.root.Apply(t.Context(), s.name, parseOne(t, fmt.Sprintf(fluxApplies, s.name)), metav1.ApplyOptions{FieldManager: "flux", Force: true})
+	require.NoError(t, err)
+}
+
+// intact says that an unchanged apply by flux deletes nothing of what the administrator set.
+func (s shared) intact(t *testing.T) {
+	t.Helper()
+	s.fluxApplies(t)
+	live, err := s.root.Get(t.Context(), s.name, metav1.GetOptions{})
+	require.NoError(t, err)
+	for path, want := range map[string]any{"spec/paused": true, "spec/git/allowedRefs": []any{"v*"}, "metadata/labels/team": "north", "metadata/annotations/note": "theirs"} {
+		is, _ := at(live.Object, path)
+		assert.Equal(t, want, is, path)
+	}
+}
+
+// owners returns the entries of managedFields as a setter would write them back.
+func (s shared) owners(t *testing.T) []metav1.ManagedFieldsEntry {
+	t.Helper()
+	live, err := s.root.Get(t.Context(), s.name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return live.GetManagedFields()
+}
+
+// owning changes what the entry of a manager owns.
+func owning(t *testing.T, entries []metav1.ManagedFieldsEntry, manager string, change func(fields map[string]any)) []metav1.ManagedFieldsEntry {
+	t.Helper()
+	for i, e := range entries {
+		if e.Manager != manager {
+			continue
+		}
+		fields := map[string]any{}
+		require.NoError(t, json.Unmarshal(e.FieldsV1.Raw, &fields))
+		change(fields)
+		entries[i].FieldsV1 = &metav1.FieldsV1{Raw: []byte(mustJSON(t, fields))}
+		return entries
+	}
+	require.Fail(t, "no manager "+manager)
+	return nil
+}
+
+func within(fields map[string]any, keys ...string) map[string]any {
+	for _, k := range keys {
+		if fields[k] == nil {
+			fields[k] = map[string]any{}
+		}
+		fields = fields[k].(map[string]any)
+	}
+	return fields
+}
+
+func dropped(entries []metav1.ManagedFieldsEntry, manager string) []metav1.ManagedFieldsEntry {
+	var left []metav1.ManagedFieldsEntry
+	for _, e := range entries {
+		if e.Manager != manager {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+// C12: who may only ask for a ref does not decide what the next apply of others deletes or keeps.
+func TestSettersDoNotChangeWhoOwnsFields(t *testing.T) {
+	t.Parallel()
+	p := policed(t)
+	s := newShared(t, p, "shared")
+	type entries = []metav1.ManagedFieldsEntry
+	forged := func(e entries, operation metav1.ManagedFieldsOperationType, fields string) entries {
+		return append(e, metav1.ManagedFieldsEntry{Manager: "forged", Operation: operation, APIVersion: "stoker.io/v1alpha1", FieldsType: "FieldsV1",
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}})
+	}
+	flux := func(change func(fields map[string]any)) func(entries) entries {
+		return func(e entries) entries { return owning(t, e, "flux", change) }
+	}
+	takes := flux(func(f map[string]any) {
+		within(f, "f:spec", "f:paused")
+		within(f, "f:spec", "f:git", "f:allowedRefs")
+	})
+	for name, change := range map[string]func(entries) entries{
+		"flux owns what the administrator set, alone": func(e entries) entries { return dropped(takes(e), "admin") },
+		"flux owns what the administrator set, too":   takes,
+		"the administrator owns nothing":              func(e entries) entries { return dropped(e, "admin") },
+		"flux owns nothing":                           func(e entries) entries { return dropped(e, "flux") },
+		"flux owns less":                              flux(func(f map[string]any) { delete(within(f, "f:spec", "f:git"), "f:ref") }),
+		"flux owns all of git":                        flux(func(f map[string]any) { within(f, "f:spec")["f:git"] = map[string]any{} }),
+		"flux owns all of spec":                       flux(func(f map[string]any) { f["f:spec"] = map[string]any{} }),
+		"flux owns a label of others":                 flux(func(f map[string]any) { within(f, "f:metadata", "f:labels", "f:team") }),
+		"flux owns a label less":                      flux(func(f map[string]any) { delete(within(f, "f:metadata", "f:labels"), "f:app") }),
+		"flux owns an annotation of others":           flux(func(f map[string]any) { within(f, "f:metadata", "f:annotations", "f:note") }),
+		"flux owns the status":                        flux(func(f map[string]any) { within(f, "f:status", "f:conditions") }),
+		"flux applied another version": func(e entries) entries {
+			for i := range e {
+				if e[i].Manager == "flux" {
+					e[i].APIVersion = "stoker.io/v9"
+				}
+			}
+			return e
+		},
+		"flux applied a subresource": func(e entries) entries {
+			for i := range e {
+				if e[i].Manager == "flux" {
+					e[i].Subresource = "status"
+				}
+			}
+			return e
+		},
+		"another updated what flux applied": func(e entries) entries {
+			return forged(e, metav1.ManagedFieldsOperationUpdate, `{"f:spec":{"f:git":{"f:ref":{}}}}`)
+		},
+		"another applied what is there": func(e entries) entries {
+			return forged(e, metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:paused":{}}}`)
+		},
+		"another applied the note": func(e entries) entries {
+			return forged(e, metav1.ManagedFieldsOperationApply, `{"f:metadata":{"f:annotations":{"f:note":{}}}}`)
+		},
+		"all are forgotten, by an empty entry": func(entries) entries { return entries{{}} },
+	} {
+		t.Run("refused/"+name, func(t *testing.T) {
+			patch := map[string]any{"metadata": map[string]any{"managedFields": change(s.owners(t)), "annotations": map[string]any{"stoker.io/requested-ref": "v2"}}}
+			_, err := s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
+			denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
+		})
+	}
+	t.Run("refused/by a JSON patch", func(t *testing.T) {
+		_, err := s.setter.Patch(t.Context(), s.name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/managedFields/0"}]`), metav1.PatchOptions{})
+		denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
+	})
+	t.Run("refused/by server-side apply of what is there", func(t *testing.T) {
+		for _, manager := range []string{"flux", "pipeline"} {
+			o := parseOne(t, fmt.Sprintf(fluxApplies, s.name)+"  paused: true\n")
+			_, err := s.setter.Apply(t.Context(), s.name, o, metav1.ApplyOptions{FieldManager: manager, Force: true})
+			denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
+		}
+	})
+	t.Run("an apply afterwards deletes nothing", s.intact)
+}
+
+func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
+	t.Parallel()
+	p := policed(t)
+	annotated := func(value any) string {
+		return mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": map[string]any{"stoker.io/requested-ref": value}}})
+	}
+	asks := func(s shared, manager, value string) error {
+		_, err := s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(annotated(value)), metav1.PatchOptions{FieldManager: manager})
+		return err
+	}
+	applies := func(s shared, manager, value string) error {
+		o := parseOne(t, "apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nmetadata:\n  name: "+s.name+"\n  annotations: {stoker.io/requested-ref: "+value+"}\n")
+		_, err := s.setter.Apply(t.Context(), s.name, o, metav1.ApplyOptions{FieldManager: manager, Force: true})
+		return err
+	}
+	t.Run("annotations", func(t *testing.T) {
+		s := newShared(t, p, "annotations")
+		assert.NoError(t, asks(s, "stoker-request", "v2"))
+		assert.NoError(t, asks(s, "flux", "v3"), "the name of a manager is free")
+		assert.NoError(t, applies(s, "pipeline", "v4"))
+		assert.NoError(t, asks(s, "stoker-request", "v5"), "and takes it from who applied it")
+		_, err := s.setter.Patch(t.Context(), s.name, types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/annotations/stoker.io~1requested-at","value":"1"}]`), metav1.PatchOptions{})
+		assert.NoError(t, err)
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType,
+			[]byte(`{"metadata":{"managedFields":[],"annotations":{"stoker.io/requested-ref":"v6"}}}`), metav1.PatchOptions{})
+		assert.NoError(t, err, "an empty list leaves the owners as they are")
+		patch := map[string]any{"metadata": map[string]any{"managedFields": s.owners(t), "annotations": map[string]any{"stoker.io/requested-ref": "v7"}}}
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
+		assert.NoError(t, err, "owners that are sent back unchanged")
+		s.intact(t)
+	})
+	t.Run("first and last annotation", func(t *testing.T) {
+		s := newShared(t, p, "bare")
+		_, err := s.root.Patch(t.Context(), s.name, types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`), metav1.PatchOptions{FieldManager: "admin"})
+		require.NoError(t, err)
+		assert.NoError(t, asks(s, "stoker-request", "v2"))
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(annotated(nil)), metav1.PatchOptions{FieldManager: "stoker-request"})
+		assert.NoError(t, err)
+		assert.NoError(t, applies(s, "pipeline", "v3"))
+	})
+	// The API server keeps ten managers that update, and merges the oldest into one entry.
+	t.Run("more managers than the API server keeps", func(t *testing.T) {
+		s := newShared(t, p, "managers")
+		for i, body := range []string{`{"spec":{"git":{"ref":"v9"}}}`, `{"spec":{"gateway":{"port":8043}}}`, `{"metadata":{"labels":{"team":"north","line":"1"}}}`} {
+			_, err := s.root.Patch(t.Context(), s.name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: fmt.Sprint("person-", i)})
+			require.NoError(t, err)
+		}
+		for i := range 20 {
+			_, err := s.setter.Patch(t.Context(), s.name, types.MergePatchType,
+				[]byte(fmt.Sprintf(`{"metadata":{"annotations":{"stoker.io/x%d":"1"}}}`, i)), metav1.PatchOptions{FieldManager: fmt.Sprint("setter-", i)})
+			require.NoError(t, err, i)
+		}
+		var names []string
+		for _, e := range s.owners(t) {
+			names = append(names, e.Manager)
+		}
+		assert.Contains(t, names, "ancient-changes")
+		s.intact(t)
+	})
+	t.Run("a manager too many, and those that update after it", func(t *testing.T) {
+		s := newShared(t, p, "appliers")
+		var err error
+		for i := 0; i < 40 && err == nil; i++ {
+			err = applies(s, fmt.Sprint("pipeline-", i), "v2")
+		}
+		denied(t, err, "stoker-gatewaysyncs", "32 managers of server-side apply")
+		assert.NoError(t, asks(s, "stoker-request", "v3"))
+		patch := map[string]any{}
+		for i := range 70 {
+			patch[fmt.Sprint("stoker.io/x", i)] = "1"
+		}
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": patch}})), metav1.PatchOptions{})
+		denied(t, err, "stoker-gatewaysyncs", "64 annotations")
+	})
+	t.Run("after a person reset the owners", func(t *testing.T) {
+		s := newShared(t, p, "reset")
+		_, err := s.editor.Patch(t.Context(), s.name, types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.Empty(t, s.owners(t))
+		assert.NoError(t, asks(s, "stoker-request", "v2"))
+		patch := `{"metadata":{"managedFields":[{"manager":"flux","operation":"Apply","apiVersion":"stoker.io/v1alpha1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:paused":{}}}}]}}`
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
+		assert.NoError(t, applies(s, "pipeline", "v3"))
+		s.intact(t)
+	})
+	t.Run("a GatewaySync as large as they get", func(t *testing.T) {
+		s := newShared(t, p, "large")
+		profiles := map[string]any{}
+		for i := range 64 {
+			var mappings []any
+			for j := range 50 {
+				mappings = append(mappings, map[string]any{"source": fmt.Sprintf("sites/%d/%d", i, j), "destination": fmt.Sprintf("projects/%d", j)})
+			}
+			profiles[fmt.Sprint("line-", i)] = map[string]any{"mappings": mappings}
+		}
+		_, err := s.root.Patch(t.Context(), s.name, types.MergePatchType,
+			[]byte(mustJSON(t, map[string]any{"spec": map[string]any{"sync": map[string]any{"profiles": profiles}}})), metav1.PatchOptions{FieldManager: "generator"})
+		require.NoError(t, err)
+		assert.NoError(t, asks(s, "stoker-request", "v2"))
+		for i := range 12 {
+			require.NoError(t, asks(s, fmt.Sprint("setter-", i), fmt.Sprint("v", i)), i)
+		}
+		assert.NoError(t, applies(s, "pipeline", "v3"))
+	})
+}
+
+// An Application whose destination names a ServiceAccount is synced, and its actions are run, with that account's rights. Argo CD
+// needs get, create and patch for both; without update such an account counts as a setter.
+func TestDeployersThatAreImpersonated(t *testing.T) {
+	t.Parallel()
+	p := policed(t)
+	accounts(t, p.server, p.namespace, "deployer")
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "deployer", Namespace: p.namespace},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "list", "create", "patch"}}}}
+	role, err := p.core.RbacV1().Roles(p.namespace).Create(t.Context(), role, metav1.CreateOptions{})
+	require.NoError(t, err)
+	binding, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "deployer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "deployer"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "deployer", Namespace: p.namespace}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.inForce(t, binding)
+	who := rest.CopyConfig(p.RESTConfig())
+	who.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + p.namespace + ":deployer"}
+	deployer := p.as(t, who, "gatewaysyncs")
+	apply := func(ref string) error {
+		o := parseOne(t, fmt.Sprintf("apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nmetadata: {name: deployed}\nspec: {git: {repo: https://git.example.com/plant.git, ref: %s}}\n", ref))
+		_, err := deployer.Apply(t.Context(), "deployed", o, metav1.ApplyOptions{FieldManager: "argocd-controller", Force: true})
+		return err
+	}
+	require.NoError(t, apply("main"), "it creates")
+	require.NoError(t, apply("main"), "it applies what is there")
+	_, err = deployer.Patch(t.Context(), "deployed", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/force-sync":"1"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err, "an action")
+	denied(t, apply("v2"), "stoker-gatewaysyncs", "and not the spec")
+
+	role.Rules[0].Verbs = append(role.Rules[0].Verbs, "update")
+	_, err = p.core.RbacV1().Roles(p.namespace).Update(t.Context(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return apply("v2") == nil }, eventually, pause, "with update it is a deployer")
+}
