@@ -245,7 +245,7 @@ func at(v any, path string) (any, bool) {
 	return v, true
 }
 
-func TestTheNotesNameTheNextTwoCommands(t *testing.T) {
+func TestTheNotesNameTheNextSteps(t *testing.T) {
 	t.Parallel()
 	notes := func(v values) string {
 		r, err := install(t, v)
@@ -254,11 +254,6 @@ func TestTheNotesNameTheNextTwoCommands(t *testing.T) {
 	}
 	standard := notes(nil)
 	assert.Contains(t, standard, "helm test stoker -n stoker-system\n")
-	_, manifest, found := strings.Cut(standard, "kubectl apply -n NAMESPACE -f - <<'YAML'\n")
-	require.True(t, found)
-	manifest, _, found = strings.Cut(manifest, "     YAML\n")
-	require.True(t, found)
-	assert.Equal(t, "GatewaySync", parseOne(t, manifest).GetKind(), "it can be pasted")
 	assert.NotContains(t, standard, "kubectl label namespace")
 	assert.NotContains(t, standard, "receiver")
 	asking := notes(with(on, set("hooks.namespaces", []any{"line"}), set("argocd.config.enabled", true)))
