@@ -87,8 +87,7 @@ func TestAReplicaLeavesAfterItsCallersHaveHeardOfIt(t *testing.T) {
 // The replicas of a part, its Services, its budget and its spread mean the same pods, and not those of the other part.
 func TestSelectorsFindThePodsOfTheirPart(t *testing.T) {
 	t.Parallel()
-	all := rendered(t, with(on, set("networkPolicy.enabled", true), set("webhookReceiver.networkPolicy.enabled", true),
-		set("metrics.serviceMonitor.enabled", true)))
+	all := rendered(t, with(on, set("metrics.serviceMonitor.enabled", true)))
 	labels := map[string]any{}
 	for _, name := range []string{deployment, receiver} {
 		found, ok := at(all[name].Object, "spec/template/metadata/labels")

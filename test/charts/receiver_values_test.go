@@ -16,7 +16,7 @@ var (
 	on           = set("webhookReceiver.enabled", true)
 	onIngress    = with(on, set("webhookReceiver.ingress", values{"enabled": true, "hosts": []any{"stoker.example.com"}}))
 	onTLS        = with(on, set("webhookReceiver.tls", values{"enabled": true, "certManager": values{"enabled": true}}))
-	onNetworking = with(on, set("webhookReceiver.networkPolicy.enabled", true))
+	onNetworking = with(on, set("webhookReceiver.networkPolicy.egress", true))
 )
 
 func backend(path string) values {
@@ -38,6 +38,9 @@ func egress(to []any, ports ...int64) values {
 // receiverCases are the values of the receiver.
 var receiverCases = []valueCase{
 	{"webhookReceiver.enabled", true, nil, []want{
+		{receiverPolicy, "spec/policyTypes", []any{"Ingress"}, gone},
+		{receiverPolicy, "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", nil), ingress("health", nil)}, gone},
+		{receiverPolicy, "spec/egress", gone, nil},
 		{receiver, receiverContainer + "/image", "ghcr.io/stoker-io/receiver:0.1.0", gone},
 		{receiverService, "spec/ports/webhook/port", int64(9444), gone},
 		{receiverService, "spec/ports/metrics", nil, gone},
@@ -130,7 +133,8 @@ var receiverCases = []valueCase{
 		{"RoleBinding/line/stoker-receiver-secrets", "subjects/0", values{"kind": "ServiceAccount", "name": "stoker-receiver", "namespace": namespace}, gone},
 		{"RoleBinding/other/stoker-receiver-secrets", "roleRef/name", "stoker-receiver-secrets", gone},
 	}},
-	{"webhookReceiver.networkPolicy.enabled", true, on, []want{
+	{"webhookReceiver.networkPolicy.enabled", false, on, []want{{receiverPolicy, "spec", gone, nil}}},
+	{"webhookReceiver.networkPolicy.egress", true, on, []want{
 		{receiverPolicy, "spec/policyTypes", []any{"Ingress", "Egress"}, gone},
 		{receiverPolicy, "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", nil), ingress("health", nil)}, gone},
 		{receiverPolicy, "spec/egress", []any{egress(nil, 443, 6443)}, gone},

@@ -34,17 +34,18 @@ type valueCase struct {
 }
 
 const (
-	deployment   = "Deployment/stoker-system/stoker-injector"
-	pod          = "spec/template/spec"
-	container    = pod + "/containers/injector"
-	args         = container + "/args"
-	agentImage   = "spec/template/metadata/annotations/stoker.io~image-of-agents" // which --agent-image names by AGENT_IMAGE
-	webhooks     = "MutatingWebhookConfiguration/stoker-injector"
-	injectorRole = "ClusterRole/stoker-injector"
-	certificate  = "Certificate/stoker-system/stoker-injector"
-	authority    = "Certificate/stoker-system/stoker-injector-authority"
-	gatewaysyncs = "CustomResourceDefinition/gatewaysyncs.stoker.io"
-	sha          = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	deployment     = "Deployment/stoker-system/stoker-injector"
+	pod            = "spec/template/spec"
+	container      = pod + "/containers/injector"
+	args           = container + "/args"
+	agentImage     = "spec/template/metadata/annotations/stoker.io~image-of-agents" // which --agent-image names by AGENT_IMAGE
+	webhooks       = "MutatingWebhookConfiguration/stoker-injector"
+	injectorRole   = "ClusterRole/stoker-injector"
+	injectorPolicy = "NetworkPolicy/stoker-system/stoker-injector"
+	certificate    = "Certificate/stoker-system/stoker-injector"
+	authority      = "Certificate/stoker-system/stoker-injector-authority"
+	gatewaysyncs   = "CustomResourceDefinition/gatewaysyncs.stoker.io"
+	sha            = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
 // has is a list that must hold, or must not hold, an element; or a text and a part of it.
@@ -205,18 +206,20 @@ var injectorCases = []valueCase{
 	{"admissionPolicies.enabled", false, nil, []want{
 		{"ValidatingAdmissionPolicy/stoker-syncreports", "kind", gone, "ValidatingAdmissionPolicy"},
 		{"ValidatingAdmissionPolicyBinding/stoker-syncreports", "spec/policyName", gone, "stoker-syncreports"},
+		{"ValidatingAdmissionPolicy/stoker-synctargets", "kind", gone, "ValidatingAdmissionPolicy"},
+		{"ValidatingAdmissionPolicyBinding/stoker-synctargets", "spec/policyName", gone, "stoker-synctargets"},
 		{"ValidatingAdmissionPolicy/stoker-gatewaysyncs", "kind", gone, "ValidatingAdmissionPolicy"},
 		{"ValidatingAdmissionPolicyBinding/stoker-gatewaysyncs", "spec/policyName", gone, "stoker-gatewaysyncs"},
 	}},
-	{"networkPolicy.enabled", true, nil, []want{
-		{"NetworkPolicy/stoker-system/stoker-injector", "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", nil), ingress("health", nil)}, gone},
-		{"NetworkPolicy/stoker-system/stoker-injector", "spec/policyTypes", []any{"Ingress"}, gone},
+	{"networkPolicy.enabled", false, nil, []want{
+		{injectorPolicy, "spec/ingress", gone, []any{ingress("webhook", nil), ingress("metrics", nil), ingress("health", nil)}},
+		{injectorPolicy, "spec/policyTypes", gone, []any{"Ingress"}},
 	}},
-	{"networkPolicy.webhookFrom", peers, set("networkPolicy.enabled", true), []want{
-		{"NetworkPolicy/stoker-system/stoker-injector", "spec/ingress", []any{ingress("webhook", peers), ingress("metrics", nil), ingress("health", nil)}, gone},
+	{"networkPolicy.webhookFrom", peers, nil, []want{
+		{injectorPolicy, "spec/ingress", []any{ingress("webhook", peers), ingress("metrics", nil), ingress("health", nil)}, nil},
 	}},
-	{"networkPolicy.metricsFrom", peers, set("networkPolicy.enabled", true), []want{
-		{"NetworkPolicy/stoker-system/stoker-injector", "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", peers), ingress("health", nil)}, gone},
+	{"networkPolicy.metricsFrom", peers, nil, []want{
+		{injectorPolicy, "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", peers), ingress("health", nil)}, nil},
 	}},
 	{"metrics.serviceMonitor.enabled", true, nil, []want{{"ServiceMonitor/stoker-system/stoker-injector", "spec/endpoints/0/port", "metrics", gone}}},
 	{"metrics.serviceMonitor.interval", "10s", set("metrics.serviceMonitor.enabled", true), []want{
