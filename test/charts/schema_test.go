@@ -96,6 +96,8 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		{"webhook.timeoutSeconds", 31},
 		{"webhook.timeoutSeconds", 0},
 		{"webhook.allowAgentImages", []any{""}},
+		{"admissionPolicies.mountableSecretLabel", "example.com/for"},
+		{"admissionPolicies.mountableSecretLabel", "a=b'c"},
 		{"webhook.certManager.issuerRef", values{"kind": "ClusterIssuer"}},
 		{"webhook.existingSecret", "mine"},
 		{"webhook.caBundle", "Q0E="},

@@ -211,6 +211,11 @@ var injectorCases = []valueCase{
 		{"ValidatingAdmissionPolicy/stoker-gatewaysyncs", "kind", gone, "ValidatingAdmissionPolicy"},
 		{"ValidatingAdmissionPolicyBinding/stoker-gatewaysyncs", "spec/policyName", gone, "stoker-gatewaysyncs"},
 	}},
+	{"admissionPolicies.mountableSecretLabel", "example.com/for=gateways", nil, []want{
+		{"ValidatingAdmissionPolicyBinding/stoker-secrets", "spec/paramRef/selector/matchExpressions/0",
+			values{"key": "example.com/for", "operator": "NotIn", "values": []any{"gateways"}}, gone},
+		{"ValidatingAdmissionPolicy/stoker-secrets", "spec/paramKind/kind", "Secret", gone},
+	}},
 	{"networkPolicy.enabled", false, nil, []want{
 		{injectorPolicy, "spec/ingress", gone, []any{ingress("webhook", nil), ingress("metrics", nil), ingress("health", nil)}},
 		{injectorPolicy, "spec/policyTypes", gone, []any{"Ingress"}},
