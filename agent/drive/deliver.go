@@ -82,6 +82,9 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	l.note(o, r)
 	l.sync.repair = repair && r.Class() != v1alpha1.ClassDone
+	if r.Class() == v1alpha1.ClassDone && r.Wrote() && l.drift.last != nil && l.drift.last.Files > 0 {
+		l.compare(ctx) // what differed may be written by now: it would else be reported for another period
+	}
 }
 
 // note takes the outcome of a sync.

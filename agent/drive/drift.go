@@ -42,10 +42,14 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.inspect(ctx)
 		return
 	}
-	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || !l.look(ctx) {
+	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || !l.compare(ctx) {
 		return
 	}
-	if o := l.wish.Order; l.mends(o) && (o != l.sync.of || !l.sync.repair) { // else it is tried again in its turn
+	if l.drift.last.Files == 0 {
+		l.drift.repairs = 0
+		return
+	}
+	if o := l.wish.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // else it is tried again in its turn
 		l.repair(ctx, o)
 	}
 }
@@ -53,17 +57,17 @@ func (l *Loop) checkDrift(ctx context.Context) {
 // inspect compares the files with the manifest, repairs them if the policy says so, and compares again, so that the state is
 // that of the files.
 func (l *Loop) inspect(ctx context.Context) {
-	for !l.look(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
+	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
 	}
-	if o := l.wish.Order; l.drift.failed == nil && l.mends(o) {
+	if o := l.wish.Order; l.drift.failed == nil && l.repairs(o) {
 		if l.repair(ctx, o); !l.sync.repair {
-			l.look(ctx)
+			l.compare(ctx)
 		}
 	}
 }
 
-// look compares the files with the manifest, and reports whether that could be done.
-func (l *Loop) look(ctx context.Context) bool {
+// compare compares the files with the manifest, and reports whether that could be done.
+func (l *Loop) compare(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -90,14 +94,11 @@ func (l *Loop) look(ctx context.Context) bool {
 		}
 	}
 	l.drift.last = &d
-	if d.Files == 0 {
-		l.drift.repairs = 0
-	}
 	return true
 }
 
-// mends reports whether what drifted is to be repaired.
-func (l *Loop) mends(o *Order) bool {
+// repairs reports whether what drifted is to be repaired.
+func (l *Loop) repairs(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.wish.Leave && !o.Commit.IsZero() &&
 		o.Profile.DriftPolicy == v1alpha1.DriftRepair && !o.Profile.Paused && !o.Profile.DryRun
 }
