@@ -162,7 +162,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "what needs a person outweighs what is tried again", given: func(s *scene) {
 			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
-		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
+		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "it is paused and behind", given: func(s *scene) {
 			s.moves(commitB)
 			s.takes(0)

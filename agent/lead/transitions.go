@@ -2,6 +2,8 @@ package lead
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,11 +20,10 @@ type Event struct {
 	Note    string
 }
 
-// maxEvents bounds the events of one summary, and maxOfGateways those on the GatewaySync that are about one gateway.
+// maxEvents bounds the events of one summary.
 const (
-	maxEvents     = 200
-	maxOfGateways = 5
-	few           = 5 // that are about the whole fleet
+	maxEvents = 200
+	few       = 10 // that are about the whole fleet
 )
 
 // transitions compares the status that was written last with the one that is to be written. Nothing is remembered beside
@@ -35,7 +36,7 @@ func (w *writer) transitions() []Event {
 	w.ofRef(tell)
 	told, out := out, nil
 	known := w.known()
-	ofGateways := 0
+	var troubles []trouble
 	for i := range w.rows {
 		g := &w.rows[i]
 		was := known[g.Name]
@@ -47,15 +48,47 @@ func (w *writer) transitions() []Event {
 				e.Pod = &g.pods[j]
 				out = append(out, e)
 			}
-			if e.Warning && ofGateways < maxOfGateways {
-				ofGateways++
-				tell(true, e.Reason, "%s: %s", g.Name, e.Note)
+			if e.Warning {
+				troubles = append(troubles, trouble{e.Reason, g.Name, e.Note})
 			}
 		}
 	}
 	told, out = append(told, out[:min(len(out), maxEvents-len(told)-few)]...), nil
+	for len(troubles) > 0 {
+		reason := troubles[0].reason
+		tell(true, reason, "%s", together(troubles, reason))
+		troubles = slices.DeleteFunc(troubles, func(t trouble) bool { return t.reason == reason })
+	}
 	w.ofFleet(tell)
 	return append(told, out...)
+}
+
+// trouble is what an Event says of one gateway.
+type trouble struct{ reason, gateway, note string }
+
+// together is one note for all gateways with an Event of one reason. Events of one reason about one object count as one Event, and
+// only the first of their notes would be kept.
+func together(all []trouble, reason string) string {
+	var names, notes []string
+	of := map[string][]string{}
+	for _, t := range all {
+		if t.reason != reason {
+			continue
+		}
+		if of[t.note] == nil {
+			notes = append(notes, t.note)
+		}
+		names, of[t.note] = append(names, t.gateway), append(of[t.note], t.gateway)
+	}
+	var said []string
+	for _, note := range notes {
+		said = append(said, strings.Join(of[note], ", ")+": "+note)
+	}
+	if text := strings.Join(said, "; "); len(text) <= maxMessage {
+		return text
+	}
+	// Who it is matters most: what is wrong with each is said by the Event of its pod.
+	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
 }
 
 type teller func(warning bool, reason, format string, args ...any)
