@@ -155,6 +155,36 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 	assert.Equal(t, "Unknown/AgentsAway", outcome(s)["Ready"], "a pod that should have an agent is a gateway")
 }
 
+// What keeps an agent away is said, and in words that do not change while it is tried again.
+func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
+	waits := func(container, reason string) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: container,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "secret plant-db not found"}}}}}
+	}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+	for name, c := range map[string]struct {
+		status corev1.PodStatus
+		want   string
+	}{
+		"it runs":               {corev1.PodStatus{Phase: corev1.PodRunning}, "pods: gw-0"},
+		"it starts":             {corev1.PodStatus{Phase: corev1.PodPending}, "pods: gw-0 (Pending)"},
+		"no node":               {corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}, "gw-0 (no node takes it: 0/3 nodes are available)"},
+		"no image":              {waits("gateway", "ErrImagePull"), "gw-0 (the image of container gateway cannot be pulled)"},
+		"no image, and a pause": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
+		"no Secret":             {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
+		"it crashes":            {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podNamed("gw-0", true)
+			pod.Status = c.status
+			kept, err := slim(pod)
+			require.NoError(t, err)
+			s := leaderless(syncOf(gateways("gw")), podsThere{live: []*corev1.Pod{kept.(*corev1.Pod)}}, noon)
+			assert.Contains(t, meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady).Message, c.want)
+		})
+	}
+}
+
 func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	change, err := kube.StatusDifference(&gs.Status, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))

@@ -173,7 +173,11 @@ func (t podsThere) String() string {
 func list(pods []*corev1.Pod) string {
 	names := make([]string, 0, len(pods))
 	for _, p := range pods {
-		names = append(names, p.Name)
+		name := p.Name
+		if why := p.Status.Message; why != "" {
+			name += " (" + why + ")"
+		}
+		names = append(names, name)
 	}
 	slices.Sort(names)
 	if more := len(names) - maxNamed; more > 0 {
