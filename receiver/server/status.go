@@ -115,8 +115,12 @@ func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, ref, id s
 	return conclude(gs, v, id, s.status.Clock.Now()), nil
 }
 
+// ahead is by how much a recorded time may be later than now: the API server's clock is known to a few seconds.
+const ahead = 5 * time.Second
+
 // asked is since when what is wanted was asked for: by the API server's own record of the write, since clocks of those who ask
-// may be far off. Where there is none, what they say counts, but no time that is yet to come.
+// may be far off. Without one, the caller's time counts. A time that is yet to come counts for nothing: whoever may patch
+// metadata.managedFields could otherwise keep a request in progress for years.
 func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	since := gs.CreationTimestamp.Time
 	if gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" {
@@ -124,7 +128,7 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	}
 	recorded := false
 	for _, m := range gs.ManagedFields {
-		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:`+v1alpha1.AnnotationRequestedAt+`"`) {
+		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:`+v1alpha1.AnnotationRequestedAt+`"`) || m.Time.After(now.Add(ahead)) {
 			continue
 		}
 		recorded = true

@@ -173,6 +173,8 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 			written(now.Add(-time.Hour))(gs) // whichever the API server tells of first
 			gs.ManagedFields = append(last, gs.ManagedFields...)
 		}, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), verb.Progressing, v1alpha1.ReasonProgressing},
 		{"done is done", verb.Verdict{Phase: verb.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, verb.Succeeded, v1alpha1.ReasonSynced},
 		{"overtaken is overtaken", verb.Verdict{Phase: verb.Overtaken}, time.Hour, nil, verb.Overtaken, ""},
 	} {
