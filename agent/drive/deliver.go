@@ -98,7 +98,7 @@ func (l *Loop) note(o *Order, r *sync.Report) {
 	}
 	l.sync.of, l.sync.report = o, r
 	l.keepText(r)
-	if class == v1alpha1.ClassDone || r.DryRun && r.Err == nil {
+	if class == v1alpha1.ClassDone {
 		l.sync.failures, l.sync.due = 0, time.Time{}
 		if !asked || l.drift.due.IsZero() {
 			l.drift.due = l.Now().Add(l.period())

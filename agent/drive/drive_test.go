@@ -89,7 +89,7 @@ func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
 	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
 	o := &Order{Commit: plan.ID{1}}
-	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, DryRun: true})
+	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
 		now = now.Add(time.Hour)
 		assert.GreaterOrEqual(t, l.Turn(t.Context(), &wants{wish: Wish{Order: o}}, false), time.Second)

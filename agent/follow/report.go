@@ -98,9 +98,6 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s driv
 	case v1alpha1.ClassDone, v1alpha1.ClassHeld, v1alpha1.ClassStalled:
 		r.HandledRequest = s.Of.RequestedAt
 	case v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassNotInjected:
-		if rep.DryRun && rep.Err == nil {
-			r.HandledRequest = s.Of.RequestedAt
-		}
 	}
 	if rep.Phase == sync.Synced || rep.Phase == sync.Standby {
 		r.HandledForceSync = s.Of.ForceID

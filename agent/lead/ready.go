@@ -66,9 +66,14 @@ func (w *writer) allRun() string {
 	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.wanted())
 }
 
+// rests reports whether a gateway is behind because a person wants it so.
+func rests(r v1alpha1.Reason) bool {
+	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
+}
+
 // weight orders what gateways are not synced for: what needs somebody first.
 func weight(r v1alpha1.Reason) int {
-	if r == v1alpha1.ReasonPaused {
+	if rests(r) {
 		return 2
 	}
 	switch r.Class() {
@@ -109,7 +114,7 @@ func (w *writer) behind() verdict {
 		message += fmt.Sprintf("; %d more", others)
 	}
 	reason := worst.Reason
-	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && reason != v1alpha1.ReasonPaused {
+	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && !rests(reason) {
 		reason = v1alpha1.ReasonProgressing
 	}
 	return verdict{metav1.ConditionFalse, reason, message}

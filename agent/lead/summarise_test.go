@@ -163,6 +163,13 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
 		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
+		{name: "a dry run was made", given: func(s *scene) {
+			for i := range s.Reports {
+				s.fails(i, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
+				s.report(i).Phase = v1alpha1.GatewayPending
+			}
+		}, ready: "False/DryRun", says: "0 of 2 gateways run main at aaaaaaa; gw-0: dry run, nothing was written: 1 file added; 1 more",
+			also: map[string]string{"Reconciling": "", "Stalled": ""}, told: nil},
 		{name: "it is paused and behind", given: func(s *scene) {
 			s.moves(commitB)
 			s.takes(0)

@@ -136,7 +136,7 @@ func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
 		pause := l.loop.Turn(ctx, l, false)
 		s := l.State()
 		// Without a gateway there is nobody who would start, or seed the directory, while we wait.
-		if ctx.Err() != nil || s.Reason.Class() != v1alpha1.ClassWorking || s.DryRun() || l.GatewayURL == "" {
+		if ctx.Err() != nil || s.Reason.Class() != v1alpha1.ClassWorking || l.GatewayURL == "" {
 			return s, false
 		}
 		if deadline.IsZero() {

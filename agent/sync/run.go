@@ -278,7 +278,7 @@ func (s *run) dryRun(ctx context.Context, changes *plan.Changes) error {
 	if err := s.adopted(ctx, changes); err != nil {
 		return err
 	}
-	s.r.Phase, s.r.Reason, s.r.DryRun = Pending, v1alpha1.ReasonProgressing, true
+	s.r.Phase, s.r.Reason, s.r.DryRun = Pending, v1alpha1.ReasonDryRun, true
 	s.r.Message = "dry run, nothing was written: " + changes.Summary()
 	if err := s.dir.Seeded(); err != nil && !s.Disk.AllowUnseeded {
 		s.note("a sync would wait: %v", err)

@@ -381,14 +381,14 @@ func TestADryRunWritesNothingAtAll(t *testing.T) {
 	before := list(t, b.data)
 	b.push(first()...)
 	b.target.Profile.DryRun = true
-	r := b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := b.ended(sync.Pending, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.Equal(t, 5, r.Changes.Counts().Added)
 	assert.Equal(t, before, list(t, b.data), "no file, no lock, no folder")
 	assert.Empty(t, r.Notes)
 
 	b.engine.DataDir = t.TempDir()
-	r = b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r = b.ended(sync.Pending, v1alpha1.ReasonDryRun)
 	require.Len(t, r.Notes, 1, "what a sync would do is to wait")
 	assert.Contains(t, r.Notes[0], "a sync would wait: the data directory is not seeded yet")
 	assert.Len(t, list(t, b.engine.DataDir), 1)

@@ -19,7 +19,7 @@ func (s *run) unasked(ctx context.Context) error {
 	if err != nil || confirmed {
 		return err
 	}
-	s.r.Phase, s.r.Reason, s.r.DryRun = Applied, v1alpha1.ReasonProgressing, true
+	s.r.Phase, s.r.Reason, s.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
 	s.r.Message = fmt.Sprintf("dry run, the gateway was asked for nothing: the files of %s are on the disk, and it has not confirmed them", s.t.Commit.Short())
 	return nil
 }

@@ -24,7 +24,7 @@ func TestADryRunOfFilesThatTheGatewayHasNotTakenIsNotSyncedAndTellsItNothing(t *
 
 	b.gw.ResetRequests()
 	b.target.Profile.DryRun = true
-	r := b.ended(sync.Applied, v1alpha1.ReasonProgressing)
+	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.NoError(t, r.Err, "it is answered, and nothing comes of trying again")
 	assert.Contains(t, r.Message, "has not confirmed them")

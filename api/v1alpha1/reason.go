@@ -32,6 +32,8 @@ const (
 	ReasonStandby Reason = "Standby"
 	// ReasonPaused means: syncing is paused by the spec or by a person.
 	ReasonPaused Reason = "Paused"
+	// ReasonDryRun means: the plan of a dry run was made, and nothing was written.
+	ReasonDryRun Reason = "DryRun"
 	// ReasonNoGateways means: no gateway was discovered for this GatewaySync.
 	ReasonNoGateways Reason = "NoGateways"
 	// ReasonProfilesValid means: the spec and all its profiles are valid.
@@ -184,6 +186,7 @@ var Reasons = []ReasonInfo{
 	{ReasonSynced, ClassDone, "the gateway runs the target commit, verified"},
 	{ReasonStandby, ClassDone, "a redundant backup holds the target commit as far as it may write it"},
 	{ReasonPaused, ClassDone, "syncing is paused by the spec or by a person"},
+	{ReasonDryRun, ClassDone, "the plan of a dry run was made, and nothing was written"},
 	{ReasonNoGateways, ClassDone, "no gateway was discovered for this GatewaySync"},
 	{ReasonProfilesValid, ClassDone, "the spec and all its profiles are valid"},
 	{ReasonSidecarInjected, ClassDone, "every pod that asks for an agent has one"},

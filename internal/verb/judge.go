@@ -210,7 +210,7 @@ func (j *judge) judge() Verdict {
 	}
 	j.v.Waits = len(j.v.Behind) > 0
 	for _, b := range j.v.Behind {
-		held := b.Reason.Class() == v1alpha1.ClassHeld || b.Reason == v1alpha1.ReasonPaused // a profile may be paused alone
+		held := b.Reason.Class() == v1alpha1.ClassHeld || b.Rests()
 		j.v.Waits = j.v.Waits && held && !b.Fails()
 	}
 	reason := v1alpha1.ReasonProgressing
@@ -258,6 +258,11 @@ func (j *judge) progress() string {
 func (b Behind) Fails() bool {
 	class := b.Reason.Class()
 	return class == v1alpha1.ClassStalled || class == v1alpha1.ClassHeld && b.Status == v1alpha1.GatewayError
+}
+
+// Rests reports whether the gateway is behind because a person wants it so: its profile is paused, or asks for a dry run.
+func (b Behind) Rests() bool {
+	return b.Reason == v1alpha1.ReasonPaused || b.Reason == v1alpha1.ReasonDryRun
 }
 
 // String is a gateway and why it is behind.
