@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,7 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 	}
 	runs := func(gs *v1alpha1.GatewaySync, ref, commit string) *v1alpha1.GatewaySync {
 		gs = gs.DeepCopy()
+		gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
 		gs.Status.Target, gs.Status.LastHandledRequest = &v1alpha1.TargetStatus{Ref: ref, Commit: commit, RequestedAt: "now"}, "now"
 		gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
 		return gs
@@ -53,7 +55,10 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var looks atomic.Int64
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if answersLock(w, r) {
+					return
+				}
 				gs := held
 				if looks.Add(1) > 1 {
 					gs = c.then

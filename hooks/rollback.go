@@ -16,6 +16,9 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
+// goesBack is what is printed of a rollback; of one that changes nothing, why.
+const goesBack = "goes back"
+
 func (c *cli) rollback() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rollback NAME",
@@ -59,7 +62,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], "goes back", func(ctx context.Context, p place) (verb.Answer, error) {
+		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (verb.Answer, error) {
 			for { // the lead may be about to say where the branch stands
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
 				if !errors.Is(err, verb.ErrTooEarly) || !pace.Wait(ctx, time.Second) {
@@ -99,7 +102,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return not("%s", verb.ErrNothingGood)
 	}
 	// What failed may be mended in git by now, or not be known yet.
-	before := verb.Judge(gs, "", nil)
+	before := verb.Judge(gs, "", verb.Evidence{Now: p.Now()})
 	if err := p.persist(ctx, func(ctx context.Context) error {
 		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
 		return err

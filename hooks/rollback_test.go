@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,6 +60,19 @@ func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
 	}
 }
 
+// answersLock answers a request for a SyncTarget with one whose lock is held.
+func answersLock(w http.ResponseWriter, r *http.Request) bool {
+	if !strings.Contains(r.URL.Path, "/synctargets/") {
+		return false
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(&v1alpha1.SyncTarget{
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindSyncTarget},
+		Spec:     v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gw-0_1", DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}},
+	})
+	return true
+}
+
 // fleet answers as an API server with one GatewaySync does, whose status is another one once it was asked for something.
 type fleet struct {
 	mu            sync.Mutex
@@ -81,9 +95,13 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			f.gs.Annotations[name] = *value
 		}
 	}
+	if answersLock(w, r) {
+		return
+	}
 	f.gs.Status = v1alpha1.GatewaySyncStatus{
-		LastGood: &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)},
-		Target:   &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40), RequestedAt: f.gs.Annotations[v1alpha1.AnnotationRequestedAt]},
+		ConfirmedAt: &metav1.Time{Time: time.Now()},
+		LastGood:    &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)},
+		Target:      &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40), RequestedAt: f.gs.Annotations[v1alpha1.AnnotationRequestedAt]},
 	}
 	switch asked := f.gs.Status.Target.RequestedAt != "earlier"; {
 	case !asked:

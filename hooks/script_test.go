@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
@@ -41,6 +43,7 @@ const atOnce = "atexit_sleep_ms=0"
 //
 //	apply FILE           applies objects
 //	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
+//	leave NAME           releases the lock of the lead, as the last agent does that ends
 //	delete NAME          deletes a GatewaySync
 //	powers VERB          waits until the one without rights may do this with GatewaySyncs
 //	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
@@ -82,6 +85,11 @@ func TestCommands(t *testing.T) {
 			},
 			"lead": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(lead(t.Context(), cluster, ts.Getenv("NS"), args[0], strings.NewReplacer("${TIP}", ts.Getenv("TIP"), "${GOOD}", ts.Getenv("GOOD")).Replace(ts.ReadFile(args[1]))))
+			},
+			"leave": func(ts *testscript.TestScript, _ bool, args []string) {
+				client, err := dynamic.NewForConfig(cluster.RESTConfig())
+				ts.Check(err)
+				ts.Check(locked(t.Context(), kube.SyncTargets(client, ts.Getenv("NS")), args[0], ""))
 			},
 			"delete": func(ts *testscript.TestScript, _ bool, args []string) {
 				client, err := dynamic.NewForConfig(cluster.RESTConfig())
@@ -220,11 +228,32 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	if err := yaml.Unmarshal([]byte(text), &status); err != nil {
 		return err
 	}
+	status["confirmedAt"] = time.Now().UTC().Format(time.RFC3339)
+	if err := locked(ctx, kube.SyncTargets(client, namespace), name, "line-1-0_1"); err != nil {
+		return err
+	}
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
 		return err
 	}
 	_, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status")
+	return err
+}
+
+// locked renews the lock of a lead; a holder that is "" releases it.
+func locked(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], name, holder string) error {
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1,
+		Lead: v1alpha1.LeadRecord{Holder: holder, DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}}}
+	t.Name = name
+	_, err := targets.Create(ctx, t, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"lead": map[string]any{"holder": holder, "renewed": time.Now().UTC().Format(metav1.RFC3339Micro)}}})
+	if err != nil {
+		return err
+	}
+	_, err = targets.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 

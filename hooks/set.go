@@ -227,7 +227,9 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	if err := a.print(*a.output, result{
 		table: func(w io.Writer) {
 			line := full + " " + done
-			if answer.Message != "" {
+			if answer.Outcome == verb.Unchanged && answer.Message != "" && done == goesBack {
+				line = full + " unchanged (" + answer.Message + ")"
+			} else if answer.Message != "" {
 				line += " (" + answer.Message + ")"
 			} else if answer.Outcome == verb.Unchanged {
 				line += " (no change)"

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
@@ -54,7 +55,7 @@ func (c *cli) get() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(*form, listed([]*v1alpha1.GatewaySync{gs}, false, bareObject(gs)))
+			return c.print(*form, listed([]*v1alpha1.GatewaySync{gs}, c.leads(command.Context(), p), false, bareObject(gs)))
 		}
 		if *all {
 			p.namespace = ""
@@ -75,7 +76,7 @@ func (c *cli) get() *cobra.Command {
 		for i, gs := range list {
 			items[i] = bareObject(gs)
 		}
-		return c.print(*form, listed(list, *all, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
+		return c.print(*form, listed(list, c.leads(command.Context(), p), *all, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
 	}
 	form = outputs(command)
 	return command
@@ -95,9 +96,42 @@ func (c *cli) list(ctx context.Context, p place) ([]*v1alpha1.GatewaySync, error
 	return list, nil
 }
 
-func listed(list []*v1alpha1.GatewaySync, namespaces bool, data any) result {
+// leads are the SyncTargets of a namespace, whose locks tell which GatewaySyncs have a lead.
+type leads struct {
+	now     time.Time
+	read    bool
+	targets map[types.NamespacedName]*v1alpha1.SyncTarget
+}
+
+func (c *cli) leads(ctx context.Context, p place) leads {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	list, undecodable, err := kube.SyncTargets(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
+	l := leads{p.Now(), err == nil, map[types.NamespacedName]*v1alpha1.SyncTarget{}}
+	if err != nil {
+		fmt.Fprintln(c.talk, clean(fmt.Sprintf("SyncTargets cannot be read, so that no agent leads is seen only after %s: %v", v1alpha1.ConfirmedFor, err)))
+	}
+	for _, t := range list {
+		l.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
+	}
+	for _, u := range undecodable { // of another version: the age of the status tells
+		l.targets[types.NamespacedName{Namespace: u.Namespace, Name: u.Name}] = nil
+	}
+	return l
+}
+
+// of is the SyncTarget of gs: an empty one if there is none, nil if it is not known.
+func (l leads) of(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
+	t, ok := l.targets[types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name}]
+	if l.read && !ok {
+		return &v1alpha1.SyncTarget{}
+	}
+	return t
+}
+
+func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any) result {
 	r := result{data: data}
-	head := []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "AGE", "STATUS"}
+	head := []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "CONFIRMED", "AGE", "STATUS"}
 	if namespaces {
 		head = append([]string{"NAMESPACE"}, head...)
 	}
@@ -107,6 +141,15 @@ func listed(list []*v1alpha1.GatewaySync, namespaces bool, data any) result {
 		if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 			ready, message = string(c.Status), c.Message
 		}
+		gateways := gs.Status.GatewaysReady
+		if since, left := verb.Left(gs, seen.of(gs), seen.now); left && ready == string(metav1.ConditionTrue) {
+			_, all, _ := strings.Cut(gateways, "/")
+			ready, message, gateways = string(metav1.ConditionUnknown), verb.Unconfirmed(since), "0/"+all
+		}
+		confirmed := ""
+		if at := gs.Status.ConfirmedAt; at != nil {
+			confirmed = age(at.Time)
+		}
 		ref, commit := gs.Spec.Git.Ref, ""
 		if d, err := v1alpha1.DesiredRef(gs, ""); err == nil {
 			ref = d.Ref
@@ -114,7 +157,10 @@ func listed(list []*v1alpha1.GatewaySync, namespaces bool, data any) result {
 		if t := gs.Status.Target; t != nil && t.Ref == ref {
 			commit = t.Commit
 		}
-		line := []string{gs.Name, ref, verb.Short(commit), gs.Status.GatewaysReady, ready, age(gs.CreationTimestamp.Time), cut(message)}
+		if v1alpha1.IsCommit(ref) {
+			ref = verb.Short(ref)
+		}
+		line := []string{gs.Name, ref, verb.Short(commit), gateways, ready, confirmed, age(gs.CreationTimestamp.Time), cut(message)}
 		if namespaces {
 			line = append([]string{gs.Namespace}, line...)
 		}
@@ -148,7 +194,7 @@ As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, number
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), maxLook)
 		defer cancel()
-		v, err := verb.Look(ctx, p.Dynamic, gs, "")
+		v, err := verb.Look(ctx, p.Clients, gs, "")
 		if err != nil {
 			fmt.Fprintln(c.talk, clean(err.Error()))
 		}
@@ -173,7 +219,9 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 		line("Paused", "yes")
 	}
 	line("Phase", string(v.Phase))
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil && v.Reason == v1alpha1.ReasonAgentsAway && c.Status == metav1.ConditionTrue {
+		line("Ready", fmt.Sprintf("Unknown, %s: %s", v.Reason, v.Message))
+	} else if c != nil {
 		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
 	} else {
 		line("Ready", "Unknown: nobody has looked at it yet")

@@ -178,10 +178,10 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 		return verb.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and made anew meanwhile", w.name)
 	}
 	w.uid = gs.UID
-	v, err := verb.Look(ctx, w.Dynamic, gs, w.ref)
+	v, err := verb.Look(ctx, w.Clients, gs, w.ref)
 	if w.lapses != "" && v.Phase == verb.Overtaken && v.Ref == w.lapses { // git was seen to have moved on from what is held off
 		w.ref, w.lapses = v.Ref, ""
-		v, err = verb.Look(ctx, w.Dynamic, gs, w.ref)
+		v, err = verb.Look(ctx, w.Clients, gs, w.ref)
 	}
 	if err != nil && !w.blind && ctx.Err() == nil {
 		fmt.Fprintln(w.talk, clean(err.Error()))

@@ -69,7 +69,7 @@ func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
 	assert.Equal(t, at, target.RequestedAt)
 	s.takes("gw-0")
 	gs := s.until("the request is handled", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.LastHandledRequest == at })
-	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", Commit: v2, CommitShort: v2[:7], RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", RefShort: "v2", Commit: v2, CommitShort: v2[:7], RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
 
 	// The spec says something else: the request is dead, and stays so when the spec is back.
 	s.Branch("release", s.first)

@@ -212,8 +212,8 @@ func gaps(times []time.Time) []time.Duration {
 	return out
 }
 
-// C3: an hour in which nothing happens costs polls, one write of the target, and few of the status.
-func TestAnIdleFleetIsPolledAndNotWritten(t *testing.T) {
+// C3, P6: an hour in which nothing happens costs polls, one write of the target, and of the status only that it holds.
+func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
@@ -223,7 +223,15 @@ func TestAnIdleFleetIsPolledAndNotWritten(t *testing.T) {
 			assert.LessOrEqual(t, statuses, 2)
 			time.Sleep(time.Hour)
 			assert.Len(t, p.times(&p.targets), targets)
-			assert.Len(t, p.times(&p.statuses), statuses)
+			confirmed := p.times(&p.statuses)[statuses:]
+			assert.Len(t, confirmed, int(time.Hour/v1alpha1.ConfirmEvery))
+			for _, gap := range gaps(confirmed) {
+				assert.Equal(t, v1alpha1.ConfirmEvery, gap)
+			}
+			gs, err := p.sync()
+			require.NoError(t, err)
+			assert.True(t, gs.Status.Confirmed(time.Now()))
+			assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a reader sees that the lead is gone")
 			assert.InDelta(t, 60, len(p.times(&p.looks))-looks, 7)
 			for _, gap := range gaps(p.times(&p.looks)) {
 				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
@@ -247,7 +255,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
 			assert.InDelta(t, 14, len(p.times(&p.looks)), 3)
-			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3, "what a server that is away says is written once; then the deadline is over")
+			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "what a server that is away says is written once; then the deadline is over")
 			told := 0
 			for _, e := range p.heard() {
 				if e.Reason == v1alpha1.EventRefResolutionFailed {

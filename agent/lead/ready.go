@@ -28,8 +28,7 @@ func (w *writer) verdict() verdict {
 	case w.away != nil:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone()}
 	case n == 0:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with " +
-			v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + gs.Name}
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, gs.NoGateways()}
 	case !w.resolved:
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "git is asked for " + w.Ref.Desired.Ref}
 	case w.synced == n && gs.Paused():
@@ -37,7 +36,7 @@ func (w *writer) verdict() verdict {
 	case w.synced == n && w.unanswered():
 		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
 	case w.synced == n:
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.allRun()}
+		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.heldOff() + w.allRun()}
 	case gs.Paused():
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted())}
 	}
@@ -57,6 +56,15 @@ func (w *writer) wanted() string {
 		return short(w.Target.Commit)
 	}
 	return w.Target.Ref + " at " + short(w.Target.Commit)
+}
+
+// heldOff begins the message of a fleet that is rolled back: it runs well, and not what the spec says.
+func (w *writer) heldOff() string {
+	unless := w.GatewaySync.RequestedUnless()
+	if !w.Ref.Desired.Override || !v1alpha1.IsCommit(unless) {
+		return ""
+	}
+	return fmt.Sprintf("rolled back: %s is held off at %s; ", w.GatewaySync.Spec.Git.Ref, short(unless))
 }
 
 func (w *writer) allRun() string {

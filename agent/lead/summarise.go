@@ -78,7 +78,11 @@ func Summarise(s Seen) Summary {
 		}
 	}
 	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref
-	st.GatewaysReady = fmt.Sprintf("%d/%d", w.synced, len(w.rows))
+	run := 0 // what is wanted: as long as that is no commit, no gateway does
+	if w.resolved {
+		run = w.synced
+	}
+	st.GatewaysReady = fmt.Sprintf("%d/%d", run, len(w.rows))
 	w.target()
 	w.remember()
 	w.inherit()
@@ -93,7 +97,7 @@ func Summarise(s Seen) Summary {
 	w.unhandle()
 	st.DiscoveredGateways = fitted(w.rows)
 	return Summary{
-		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: w.synced,
+		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run,
 	}
 }
 
@@ -132,7 +136,10 @@ func (w *writer) target() {
 	if d.Ref == "" {
 		return // the request or the spec cannot be understood: what was wanted last stays
 	}
-	t := &v1alpha1.TargetStatus{Ref: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: w.Ref.Answered}
+	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: w.Ref.Answered}
+	if v1alpha1.IsCommit(d.Ref) {
+		t.RefShort = short(d.Ref)
+	}
 	if w.resolved {
 		t.Commit, t.CommitShort = w.Target.Commit, short(w.Target.Commit)
 	}

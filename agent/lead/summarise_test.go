@@ -30,7 +30,7 @@ func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
 	assert.Equal(t, v1alpha1.RefResolved, st.RefResolutionStatus)
 	assert.EqualValues(t, 1, st.ObservedGeneration)
 	assert.EqualValues(t, 1, st.ProfileCount)
-	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", Commit: commitA, CommitShort: "aaaaaaa"}, st.Target)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commitA, CommitShort: "aaaaaaa"}, st.Target)
 	assert.Equal(t, commitA, st.LastGood.Commit)
 	assert.Len(t, st.History, 1)
 	assert.Equal(t, "main", st.LastSyncRef)
@@ -354,7 +354,7 @@ func TestARollbackIsToldWhenItRunsEverywhere(t *testing.T) {
 	s.takes(0)
 	st = s.write()
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
-	assert.Equal(t, "gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "rolled back: main is held off at bbbbbbb; gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Len(t, st.History, 3)
 }
 

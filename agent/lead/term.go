@@ -250,10 +250,11 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	stamp := t.stamp()
 	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
 		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
-	t.again, t.statusAt = time.Time{}, now.Add(minSummary)
-	if !sum.Again.IsZero() {
-		t.again = now.Add(sum.Again.Sub(stamp))
+	again := confirm(&sum.Status, stamp)
+	if !sum.Again.IsZero() && sum.Again.Before(again) {
+		again = sum.Again
 	}
+	t.again, t.statusAt = now.Add(again.Sub(stamp)), now.Add(minSummary)
 	t.metrics.Set(sum.Discovered, sum.Synced)
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
@@ -280,6 +281,15 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	t.failed++
 	t.statusAt = now.Add(pace.Jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
 	return nil
+}
+
+// confirm writes into a status that it holds now, if the last confirmation is old, and returns when to do so next. A time that
+// is yet to come is not ours.
+func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
+	if at := st.ConfirmedAt; at == nil || at.After(now) || now.Sub(at.Time) >= v1alpha1.ConfirmEvery {
+		st.ConfirmedAt = &metav1.Time{Time: now.Truncate(time.Second)}
+	}
+	return st.ConfirmedAt.Add(v1alpha1.ConfirmEvery)
 }
 
 // errDeaf means that the watch is not what it seems. The next campaign begins another.

@@ -10,10 +10,11 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=gatewaysyncs,singular=gatewaysync,shortName=gs;gsync,scope=Namespaced
-// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.target.ref`,description="Ref that the gateways are to run"
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.target.refShort`,description="Ref that the gateways are to run"
 // +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.target.commitShort`,description="Commit that the ref was resolved to"
 // +kubebuilder:printcolumn:name="Gateways",type=string,JSONPath=`.status.gatewaysReady`,description="Synced of discovered gateways"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Confirmed",type=date,JSONPath=`.status.confirmedAt`,description="How long ago the lead confirmed this; after five minutes it counts for nothing"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Profiles",type=integer,JSONPath=`.status.profileCount`,priority=1
 // +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Types of the conditions of a GatewaySync. Reconciling and Stalled are there only while they are true.
 const (
@@ -14,11 +18,30 @@ const (
 	ConditionStalled                = "Stalled"
 )
 
-// GatewaySyncStatus is what Stoker last saw. It is written when it changes, not because time passes.
+const (
+	// ConfirmEvery is how often the lead writes that a status still holds, although nothing else of it changed.
+	ConfirmEvery = 2 * time.Minute
+	// ConfirmedFor is how long a status holds without that: one confirmation may be late or lost.
+	ConfirmedFor = 5 * time.Minute
+)
+
+// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
+// says, so that a reader must not take it for the present.
+func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
+	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time) <= ConfirmedFor
+}
+
+// GatewaySyncStatus is what Stoker last saw. It is written when it changes, and every two minutes to confirm that it holds.
 type GatewaySyncStatus struct {
 	// Generation of the spec that this status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// When the lead last confirmed that this status holds. If that is more than five minutes ago, no agent leads, and what the
+	// status says of gateways is the past.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
+	ConfirmedAt *metav1.Time `json:"confirmedAt,omitempty"`
 	// When a gateway was synced last.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -101,6 +124,10 @@ type TargetStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
+	// The same, of a commit the first seven digits.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	RefShort string `json:"refShort,omitempty"`
 	// The commit it was resolved to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,6 +72,9 @@ func (d dice) status(gs *v1alpha1.GatewaySync, over []string) {
 		return
 	}
 	st := &gs.Status
+	if age := mostly(d, time.Minute, v1alpha1.ConfirmedFor, v1alpha1.ConfirmedFor+time.Second, -time.Hour, 80*24*time.Hour, 5*365*24*time.Hour); d.IntN(20) > 0 {
+		st.ConfirmedAt = &metav1.Time{Time: noon.Add(-age)}
+	}
 	st.ObservedGeneration = mostly(d, gs.Generation, 3)
 	if d.IntN(4) == 0 {
 		unless := pick(d, "", "", " unless "+commitA, " unless "+commitB, " unless ")
@@ -113,14 +117,14 @@ func (d dice) reason() v1alpha1.Reason {
 		return pick[v1alpha1.Reason](d, "", "SomethingNew")
 	}
 	if d.IntN(2) == 0 {
-		return pick(d, v1alpha1.ReasonPaused, v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonGateClosed, v1alpha1.ReasonMassDeletion)
+		return pick(d, v1alpha1.ReasonPaused, v1alpha1.ReasonDryRun, v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonGateClosed, v1alpha1.ReasonMassDeletion)
 	}
 	return pick(d, v1alpha1.Reasons...).Reason
 }
 
 // expected is what Argo CD is to be told, from the verdict of the verbs and what Argo CD needs to hear in its own way.
 func expected(gs *v1alpha1.GatewaySync) (status, message string) {
-	v := verb.Judge(gs, "", nil)
+	v := verb.Judge(gs, "", verb.Evidence{Now: noon})
 	current := gs.Status.ObservedGeneration == gs.Generation
 	asked := gs.AskedAt()
 	handled := asked == "" || asked == gs.Status.LastHandledRequest
@@ -135,7 +139,7 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	var persons, turns, paused int
 	for _, b := range v.Behind {
 		switch {
-		case b.Reason == v1alpha1.ReasonPaused:
+		case b.Rests():
 			paused++
 		case b.Reason == v1alpha1.ReasonGateClosed || b.Reason == v1alpha1.ReasonNoConfigAccess:
 			turns++
@@ -162,8 +166,8 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 		return "Progressing", "WaitingForLead: the status does not speak of today's spec yet"
 	case v.Reason == v1alpha1.ReasonAgentsAway, v.Reason == v1alpha1.ReasonWaitingForLead, v.Reason == v1alpha1.ReasonNoGateways && len(gs.Status.DiscoveredGateways) == 0, isFalse(gs, v1alpha1.ConditionRefResolved):
 		return "Progressing", message
-	case handled && v.Commit != "" && paused == len(v.Behind):
-		return "Healthy", "Paused: " + v.Message // a person paused all profiles that are missing
+	case handled && v.Commit != "" && paused > 0 && paused == len(v.Behind):
+		return "Healthy", string(v.Reason) + ": " + v.Message // a person wants it so
 	case v.Waits && persons > 0:
 		return "Suspended", v.Message
 	case v.Reason == v1alpha1.ReasonProgressing:
@@ -193,7 +197,7 @@ func TestArgoCDAndTheVerbsAgreeAboutEveryStatus(t *testing.T) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
 		status, message := expected(gs)
 		h := judge.health(t, object(t, gs))
-		require.Equal(t, status, h.Status, "seed %d: %s; the verbs say %+v", seed, h.Message, verb.Judge(gs, "", nil))
+		require.Equal(t, status, h.Status, "seed %d: %s; the verbs say %+v", seed, h.Message, verb.Judge(gs, "", verb.Evidence{Now: noon}))
 		require.Contains(t, h.Message, message, "seed %d", seed)
 		if strings.HasPrefix(message, "RolledBack: ") && status == "Healthy" {
 			require.Equal(t, message, h.Message, "seed %d", seed)
@@ -213,18 +217,19 @@ func TestArgoCDAndTheVerbsAgreeAboutRequestsBesideLongNames(t *testing.T) {
 	for _, letter := range []string{"x", "я", "道", "𝔵"} {
 		long := strings.Repeat(letter, 255)
 		for _, requested := range []string{commitA, strings.Repeat(letter, 254) + "y"} {
-			for _, time := range []string{"", strings.Repeat("9", 64), strings.Repeat(letter, 255)} {
+			for _, at := range []string{"", strings.Repeat("9", 64), strings.Repeat(letter, 255)} {
 				for seed, spec := range []string{long, "main"} {
 					gs := dice{rand.New(rand.NewPCG(uint64(seed), 11))}.gatewaySync()
 					gs.Spec.Git.Ref, gs.Status.Request = spec, nil
 					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: requested, v1alpha1.AnnotationRequestedUnless: commitB,
-						v1alpha1.AnnotationRequestedOver: strings.TrimSpace(requested + "@" + long + " " + time)}
+						v1alpha1.AnnotationRequestedOver: strings.TrimSpace(requested + "@" + long + " " + at)}
 					want, err := v1alpha1.DesiredRef(gs, "")
 					require.NoError(t, err)
+					gs.Status.ConfirmedAt = &metav1.Time{Time: noon}
 					gs.Status.ObservedGeneration, gs.Status.Target = gs.Generation, &v1alpha1.TargetStatus{Ref: want.Ref, Commit: commitA}
 					status, message := expected(gs)
 					h := judge.health(t, object(t, gs))
-					require.Equal(t, status, h.Status, "%s: %s; the verbs say %+v", letter, h.Message, verb.Judge(gs, "", nil))
+					require.Equal(t, status, h.Status, "%s: %s; the verbs say %+v", letter, h.Message, verb.Judge(gs, "", verb.Evidence{Now: noon}))
 					require.Contains(t, h.Message, message)
 				}
 			}

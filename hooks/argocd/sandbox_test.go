@@ -110,7 +110,7 @@ type health struct {
 
 func (s *script) health(t testing.TB, obj map[string]any) health {
 	t.Helper()
-	raw, err := s.run(obj, time.Time{})
+	raw, err := s.run(obj, noon)
 	require.NoError(t, err)
 	var h health
 	require.NoError(t, json.Unmarshal(raw, &h), "%s", raw)

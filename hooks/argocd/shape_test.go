@@ -156,7 +156,7 @@ func TestTheScriptKnowsTheClassOfEveryReason(t *testing.T) {
 		case info.Reason == v1alpha1.ReasonGateClosed, info.Reason == v1alpha1.ReasonNoConfigAccess, want == "":
 			want = "Progressing"
 		}
-		if info.Reason == v1alpha1.ReasonPaused {
+		if info.Reason == v1alpha1.ReasonPaused || info.Reason == v1alpha1.ReasonDryRun {
 			want = "Healthy"
 		}
 		assert.Equal(t, want, health.health(t, object(t, s.GatewaySync)).Status, info.Reason)

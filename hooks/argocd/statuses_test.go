@@ -77,7 +77,7 @@ var statuses = []struct {
 		s.looks(commitA, nil)
 		s.write()
 	}},
-	{"no_gateways", "Healthy", `no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site`, func(s *scene) {
+	{"no_gateways", "Healthy", `no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
@@ -105,6 +105,9 @@ var statuses = []struct {
 			rows[i].SyncStatus, rows[i].Reason, rows[i].Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
 		}
 		s.GatewaySync.Status.GatewaysReady = "0/2"
+	}},
+	{"no_agent_confirms", "Progressing", "AgentsAway: no agent leads since 2026-01-02T11:54:59Z, so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
+		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-v1alpha1.ConfirmedFor - time.Second)}
 	}},
 	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) {
 		s.end()
@@ -201,6 +204,15 @@ var statuses = []struct {
 		s.asks(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, request)
 	}},
 	{"profile_paused", "Healthy", "Paused: 1 of 2 gateways run main at bbbbbbb; line-1 Held/Paused: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
+	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0 Pending/DryRun: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
+		s.looks(commitB, nil)
+		for i := range 2 {
+			s.stands(i, v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
+		}
+		s.write()
+		s.after(11 * time.Minute)
+		s.write()
+	}},
 	{"pod_without_agent", "Progressing", "MissingSidecar: 1 of 2 gateways run main at aaaaaaa; line-1 MissingSidecar: the pod asks for an agent and has none; its Events say why it was not injected", func(s *scene) {
 		s.Pods[1].Agent, s.Reports = false, s.Reports[:1]
 		s.write()

@@ -43,7 +43,7 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 
 // sync tells one GatewaySync.
 func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
-	v, _ := verb.Look(ctx, l.Dynamic, gs, "") // who may not read SyncReports hears of a failure later
+	v, _ := verb.Look(ctx, l.Clients, gs, "") // who may not read SyncReports hears of a failure later
 	switch v.Phase {
 	case verb.Succeeded:
 		return syncs.because(OK, v.Reason, gs.Name+": "+v.Message)

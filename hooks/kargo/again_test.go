@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -67,7 +68,7 @@ func (a *application) sync() error {
 	a.syncs++
 	var v verb.Verdict
 	a.Eventually("the wave ends", func() bool {
-		v = verb.Judge(a.GatewaySync(), "", nil)
+		v = verb.Judge(a.GatewaySync(), "", verb.Evidence{Now: time.Now()})
 		return v.Phase != verb.Progressing
 	})
 	var err error
@@ -115,6 +116,6 @@ func TestASecondPromotionOfABrokenVersionFailsBecauseOfThePostSyncHook(t *testin
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, verb.Judge(l.GatewaySync(), "", nil).Message, "RolledBack: v1.1.0 is held off at "+verb.Short(broken), "all that is left is the message")
+	assert.Contains(t, verb.Judge(l.GatewaySync(), "", verb.Evidence{Now: time.Now()}).Message, "RolledBack: v1.1.0 is held off at "+verb.Short(broken), "all that is left is the message")
 	l.titles("first")
 }

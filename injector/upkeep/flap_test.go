@@ -47,7 +47,7 @@ func newLone(t testing.TB) *lone {
 }
 
 // look is what Argo CD and who waits is told.
-func (l *lone) look() verb.Phase { return verb.Judge(l.gs, "", nil).Phase }
+func (l *lone) look() verb.Phase { return verb.Judge(l.gs, "", verb.Evidence{Now: l.now}).Phase }
 
 // passes lets time pass, in which somebody writes every ten seconds, and counts what is told.
 func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {

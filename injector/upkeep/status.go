@@ -87,8 +87,7 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	case gone:
 		s.DiscoveredGateways = nil
 		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
-		w.unknown(v1alpha1.ReasonNoGateways, "no pod asks for this GatewaySync: annotate one with "+
-			v1alpha1.AnnotationInject+`: "true" and `+v1alpha1.AnnotationCRName+": "+gs.Name)
+		w.unknown(v1alpha1.ReasonNoGateways, gs.NoGateways())
 	case late:
 		w.unset(v1alpha1.ConditionReconciling)
 		limit := absence.Until.Sub(absence.Since)

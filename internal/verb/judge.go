@@ -3,6 +3,7 @@ package verb
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,10 @@ type Verdict struct {
 	Behind []Behind `json:"behind,omitempty"`
 	// Waits is true where all that is missing waits for a person, a gate or a Designer.
 	Waits bool `json:"waits,omitempty"`
+	// Since is when the agents were there last; zero unless the reason is AgentsAway and no status says so.
+	Since time.Time `json:"-"`
+	// open: the reports would tell more.
+	open bool
 }
 
 // Count is a number of gateways.
@@ -52,18 +57,27 @@ type Behind struct {
 	Message string                    `json:"message,omitempty"`
 }
 
+// Evidence is what Judge goes by beside the GatewaySync.
+type Evidence struct {
+	// Now is the time by the clock of the API server.
+	Now time.Time
+	// Reports, by pod, tell which gateways have dealt with the last request. Without them a failure counts only once all
+	// gateways have.
+	Reports map[string]*v1alpha1.SyncReport
+	// Target has the lock of the lead; nil if it was not read. Then only the age of the status tells whether an agent leads.
+	Target *v1alpha1.SyncTarget
+}
+
 // Judge says how far the gateways of gs are with ref, or, where ref is "", with what they are to run now. It is pure.
 //
 // It never relies on Ready alone: the status must speak of today's generation and ref, git must have been asked since the
 // last request, and each gateway must run the commit and have dealt with that request; and agents must be there who say so.
-// reports, by pod, tell what a gateway that failed has dealt with; without them a failure counts once all gateways have
-// dealt with the request.
-func Judge(gs *v1alpha1.GatewaySync, ref string, reports map[string]*v1alpha1.SyncReport) Verdict {
+func Judge(gs *v1alpha1.GatewaySync, ref string, e Evidence) Verdict {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
-		return Verdict{Phase: Failed, Ref: ref, Reason: v1alpha1.ReasonRefNotFound, Message: err.Error()}
+		return Verdict{Phase: Failed, Ref: ref, Gateways: Count{Total: len(gs.Status.DiscoveredGateways)}, Reason: v1alpha1.ReasonRefNotFound, Message: err.Error()}
 	}
-	j := &judge{GatewaySync: gs, want: d, reports: reports, v: Verdict{Phase: Progressing, Ref: d.Ref}}
+	j := &judge{GatewaySync: gs, want: d, Evidence: e, v: Verdict{Phase: Progressing, Ref: d.Ref}}
 	if ref != "" && d.Ref != ref {
 		return j.overtaken(ref)
 	}
@@ -73,10 +87,10 @@ func Judge(gs *v1alpha1.GatewaySync, ref string, reports map[string]*v1alpha1.Sy
 
 type judge struct {
 	*v1alpha1.GatewaySync
-	want    v1alpha1.Desired
-	reports map[string]*v1alpha1.SyncReport
-	v       Verdict
-	broken  *Behind // the first gateway that cannot get there
+	Evidence
+	want   v1alpha1.Desired
+	v      Verdict
+	broken *Behind // the first gateway that cannot get there
 }
 
 func (j *judge) overtaken(ref string) Verdict {
@@ -129,7 +143,7 @@ func (j *judge) handledBy(g *v1alpha1.DiscoveredGateway) bool {
 	if j.handled() {
 		return true
 	}
-	r := j.reports[g.PodName]
+	r := j.Reports[g.PodName]
 	return r != nil && r.Status.HandledRequest == j.want.RequestedAt
 }
 
@@ -142,7 +156,10 @@ func (j *judge) condition(name string) *metav1.Condition {
 	return c
 }
 
-// count looks at every gateway.
+const unhandled = "has not dealt with the request yet"
+
+// count looks at every gateway. Synced are those that run the commit; one of them that has not dealt with the request is behind
+// all the same, as far as the reports tell.
 func (j *judge) count() {
 	looked := j.looked()
 	if looked {
@@ -150,24 +167,30 @@ func (j *judge) count() {
 	}
 	rows := j.Status.DiscoveredGateways
 	j.v.Gateways.Total = len(rows)
+	failing := false
 	for i := range rows {
 		g := &rows[i]
 		there := g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
 		b := Behind{Name: g.Name, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message}
 		switch {
-		case there && looked && j.v.Commit != "" && g.SyncedCommit == j.v.Commit && j.handledBy(g):
+		case there && looked && j.v.Commit != "" && g.SyncedCommit == j.v.Commit:
 			j.v.Gateways.Synced++
-			continue
+			if j.Reports == nil || j.handledBy(g) {
+				continue
+			}
+			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, unhandled
 		case there:
-			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "has not dealt with the request yet"
+			b.Status, b.Reason, b.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, unhandled
 		case looked && b.Fails() && (j.handledBy(g) || g.Reason == v1alpha1.ReasonPodRestartNeeded):
 			j.v.Gateways.Failed++
 			if j.broken == nil {
 				j.broken = &b
 			}
 		}
+		failing = failing || b.Fails()
 		j.v.Behind = append(j.v.Behind, b)
 	}
+	j.v.open = looked && !j.handled() && (failing || len(rows) > 0 && len(j.v.Behind) == 0)
 	// Of a very large fleet the status has not all rows. Those that are synced are left out first: as many as the status counts.
 	var synced, total int
 	if n, _ := fmt.Sscanf(j.Status.GatewaysReady, "%d/%d", &synced, &total); n == 2 && total > len(rows) && len(rows) > 0 {
@@ -181,6 +204,7 @@ func (j *judge) count() {
 // judge returns the first of these that holds.
 func (j *judge) judge() Verdict {
 	c, n := j.v.Gateways, j.v.Gateways.Total
+	since, left := Left(j.GatewaySync, j.Target, j.Now)
 	profiles, resolved, stalled := j.condition(v1alpha1.ConditionProfilesValid), j.condition(v1alpha1.ConditionRefResolved), j.condition(v1alpha1.ConditionStalled)
 	switch {
 	case profiles != nil && profiles.Status == metav1.ConditionFalse:
@@ -189,12 +213,15 @@ func (j *judge) judge() Verdict {
 		return j.say(Failed, v1alpha1.Reason(resolved.Reason), resolved.Message)
 	case j.away() != nil:
 		return j.say(Progressing, v1alpha1.ReasonAgentsAway, j.away().Message)
-	case n > 0 && c.Synced == n && j.handled() && !j.lost():
+	case n > 0 && c.Synced == n && j.handled() && !j.lost() && !left:
 		return j.say(Succeeded, v1alpha1.ReasonSynced, j.heldOff()+j.progress())
 	case j.broken != nil:
 		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)
 	case stalled != nil && (j.looked() || j.handled() && (!j.moved() || j.lost())) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
 		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
+	case n > 0 && left:
+		j.v.Since, j.v.Gateways.Synced, j.v.Behind = since, 0, nil // what the rows say is the past
+		return j.say(Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since))
 	case j.Paused():
 		return j.say(Held, v1alpha1.ReasonPaused, j.progress()+"; paused: resume it, or look for spec.paused")
 	case n == 0 && j.Status.ObservedGeneration == 0:
@@ -218,6 +245,52 @@ func (j *judge) judge() Verdict {
 		reason = j.v.Behind[0].Reason
 	}
 	return j.say(Progressing, reason, j.progress())
+}
+
+// lockFor is how long a lock holds that does not say so.
+const lockFor = 15 * time.Second
+
+// Left reports whether no agent leads, so that no one would take back what the status of gs says, and since when, as far as
+// that is known. The lock tells it within seconds; a target that is nil was not read, and then the age of the status tells.
+func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, left bool) {
+	if at := gs.Status.ConfirmedAt; at != nil {
+		since = at.Time
+	}
+	if target == nil || !gs.Status.Confirmed(now) {
+		return since, !gs.Status.Confirmed(now)
+	}
+	lead := target.Spec.Lead
+	if at := renewed(target); at.After(since) {
+		since = at
+	}
+	holds := lead.Lasts()
+	if holds == 0 {
+		holds = lockFor
+	}
+	return since, lead.Holder == "" || now.Sub(renewed(target)) > holds
+}
+
+// renewed is when a lock was renewed last: by the API server's own record of the write, because the clock of the lead's node may
+// be wrong, else by that.
+func renewed(t *v1alpha1.SyncTarget) (at time.Time) {
+	for _, m := range t.ManagedFields {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewed"`) && m.Time.After(at) {
+			at = m.Time.Time
+		}
+	}
+	if at.IsZero() && t.Spec.Lead.Renewed != nil {
+		at = t.Spec.Lead.Renewed.Time
+	}
+	return at
+}
+
+// Unconfirmed says what to do about a status that no agent confirms.
+func Unconfirmed(since time.Time) string {
+	at := ""
+	if !since.IsZero() {
+		at = " since " + since.UTC().Format(time.RFC3339)
+	}
+	return "no agent leads" + at + ", so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)"
 }
 
 func (j *judge) say(p Phase, reason v1alpha1.Reason, message string) Verdict {
@@ -249,6 +322,9 @@ func (j *judge) progress() string {
 	}
 	if more := len(v.Behind) - 1; more > 0 {
 		line += fmt.Sprintf("; %d more", more)
+	}
+	if len(v.Behind) == 0 && !j.handled() {
+		line += "; not all of them have dealt with the request yet"
 	}
 	return line
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,7 @@ func done() *v1alpha1.GatewaySync {
 	gs.Generation = 4
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "t1"}
 	st := &gs.Status
+	st.ConfirmedAt = &metav1.Time{Time: noon}
 	st.ObservedGeneration, st.LastHandledRequest, st.GatewaysReady = 4, "t1", "3/3"
 	st.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commitA, RequestedAt: "t1"}
 	for i := range 3 {
@@ -44,7 +46,7 @@ func set(gs *v1alpha1.GatewaySync, condition string, status metav1.ConditionStat
 
 // P4: Ready says True in all of them.
 func TestReadyAloneIsNeverEnough(t *testing.T) {
-	assert.Equal(t, Succeeded, Judge(done(), "main", nil).Phase)
+	assert.Equal(t, Succeeded, Judge(done(), "main", Evidence{Now: noon}).Phase)
 	for name, change := range map[string]func(*v1alpha1.GatewaySync){
 		"the spec moved on":               func(gs *v1alpha1.GatewaySync) { gs.Generation++ },
 		"git was not asked since":         func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" },
@@ -62,24 +64,116 @@ func TestReadyAloneIsNeverEnough(t *testing.T) {
 	} {
 		gs := done()
 		change(gs)
-		assert.Equal(t, Progressing, Judge(gs, "main", nil).Phase, name)
+		assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon}).Phase, name)
 	}
+}
+
+// led is the SyncTarget of a lead that renewed its lock some time ago, as the API server recorded it.
+func led(ago time.Duration) *v1alpha1.SyncTarget {
+	t := &v1alpha1.SyncTarget{}
+	// The clock of the lead's node counts for nothing.
+	t.Spec.Lead = v1alpha1.LeadRecord{Holder: "line-0_1", DurationSeconds: 15, Renewed: &metav1.MicroTime{Time: noon.Add(-time.Hour)}}
+	t.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "stoker-agent", Time: &metav1.Time{Time: noon.Add(-ago)}, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:lead":{"f:renewed":{}}}}`)},
+		{Manager: "kubectl", Time: &metav1.Time{Time: noon}, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}}}`)},
+	}
+	return t
+}
+
+// P6: the rows say that all is done, and no agent runs that would take it back.
+func TestAFleetThatNoAgentLeadsIsNotDone(t *testing.T) {
+	released := led(time.Second)
+	released.Spec.Lead.Holder = ""
+	for name, c := range map[string]struct {
+		confirmed time.Duration
+		target    *v1alpha1.SyncTarget
+		done      bool
+	}{
+		"the lock was not read, and the status is young": {v1alpha1.ConfirmedFor, nil, true},
+		"the lock was not read, and the status is old":   {v1alpha1.ConfirmedFor + time.Second, nil, false},
+		"the lock is renewed":                            {time.Minute, led(14 * time.Second), true},
+		"the lock is renewed, and the status stays old":  {time.Hour, led(0), false},
+		"the lock is not renewed":                        {time.Minute, led(16 * time.Second), false},
+		"the lock was released":                          {time.Second, released, false},
+		"there is no SyncTarget":                         {time.Second, &v1alpha1.SyncTarget{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := done()
+			gs.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-c.confirmed)}
+			v := Judge(gs, "main", Evidence{Now: noon, Target: c.target})
+			if c.done {
+				assert.Equal(t, Succeeded, v.Phase)
+				return
+			}
+			assert.Equal(t, Progressing, v.Phase)
+			assert.Equal(t, v1alpha1.ReasonAgentsAway, v.Reason)
+			assert.Equal(t, Count{Total: 3}, v.Gateways)
+			assert.Contains(t, v.Message, "no agent leads since 20")
+			gs.Spec.Paused = true
+			assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon, Target: c.target}).Phase, "nor does it wait for a person")
+		})
+	}
+	t.Run("it was never confirmed", func(t *testing.T) {
+		gs := done()
+		gs.Status.ConfirmedAt = nil
+		v := Judge(gs, "main", Evidence{Now: noon})
+		assert.Equal(t, Progressing, v.Phase)
+		assert.Contains(t, v.Message, "no agent leads, so")
+	})
+	t.Run("what failed stays a failure", func(t *testing.T) {
+		gs := done()
+		gs.Status.ConfirmedAt = nil
+		gs.Status.DiscoveredGateways[0].SyncStatus, gs.Status.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed
+		assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase)
+	})
+	t.Run("nothing to sync needs no agent", func(t *testing.T) {
+		gs := done()
+		gs.Status.ConfirmedAt, gs.Status.DiscoveredGateways = nil, nil
+		assert.Equal(t, v1alpha1.ReasonNoGateways, Judge(gs, "main", Evidence{Now: noon}).Reason)
+	})
+}
+
+// A gateway that is done is not the one that is missing.
+func TestAnOpenRequestNamesTheGatewayThatIsMissing(t *testing.T) {
+	open := func() *v1alpha1.GatewaySync {
+		gs := done()
+		gs.Status.LastHandledRequest = "t0"
+		return gs
+	}
+	t.Run("its row is behind", func(t *testing.T) {
+		gs := open()
+		g := &gs.Status.DiscoveredGateways[2]
+		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "fetching"
+		v := Judge(gs, "main", Evidence{Now: noon})
+		assert.Equal(t, "2 of 3 gateways run main at aaaaaaa; line-2 Syncing/Progressing: fetching", v.Message)
+		assert.False(t, v.open)
+	})
+	t.Run("its report tells", func(t *testing.T) {
+		v := Judge(open(), "main", Evidence{Now: noon})
+		assert.Equal(t, Progressing, v.Phase)
+		assert.Equal(t, "3 of 3 gateways run main at aaaaaaa; not all of them have dealt with the request yet", v.Message)
+		assert.True(t, v.open)
+		handled := &v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}
+		v = Judge(open(), "main", Evidence{Now: noon, Reports: map[string]*v1alpha1.SyncReport{"pod-0": handled, "pod-1": handled}})
+		assert.Equal(t, Progressing, v.Phase)
+		assert.Equal(t, "3 of 3 gateways run main at aaaaaaa; line-2 Pending/Progressing: has not dealt with the request yet", v.Message)
+	})
 }
 
 func TestOfAVeryLargeFleetTheRowsThatAreLeftOutCount(t *testing.T) {
 	gs := done()
 	gs.Status.GatewaysReady = "2005/2005"
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Succeeded, v.Phase)
 	assert.Equal(t, Count{Total: 2005, Synced: 2005}, v.Gateways)
 
 	gs.Status.GatewaysReady = "1000/2005" // of those that are not synced some are left out, too
-	v = Judge(gs, "main", nil)
+	v = Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Progressing, v.Phase)
 	assert.Equal(t, Count{Total: 2005, Synced: 1003}, v.Gateways)
 	gs.Status.GatewaysReady = "2005/2005"
 	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" // what the status counts was before
-	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", nil).Gateways)
+	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", Evidence{Now: noon}).Gateways)
 }
 
 // What the rows say, and how many are synced, was before: nobody is there who says so.
@@ -90,7 +184,7 @@ func TestOfAVeryLargeFleetWhoseAgentsAreAwayNoneIsSynced(t *testing.T) {
 		gs.Status.DiscoveredGateways[i].SyncStatus = v1alpha1.GatewayPending
 	}
 	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
-	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", nil).Gateways)
+	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", Evidence{Now: noon}).Gateways)
 }
 
 // All is well with the gateways, and yet they do not run what the spec says: whoever looks has to be told.
@@ -103,12 +197,12 @@ func TestAFleetThatRunsWhatARollbackWentBackToSaysWhatIsHeldOff(t *testing.T) {
 		gs := done()
 		gs.Annotations[v1alpha1.AnnotationRequestedRef], gs.Annotations[v1alpha1.AnnotationRequestedUnless] = commitA, unless
 		gs.Status.Target.Ref = commitA
-		v := Judge(gs, "", nil)
+		v := Judge(gs, "", Evidence{Now: noon})
 		assert.Equal(t, Succeeded, v.Phase, unless)
 		assert.Equal(t, v1alpha1.ReasonSynced, v.Reason, unless)
 		assert.Equal(t, want, v.Message, unless)
 		gs.Spec.Git.Ref, gs.Annotations[v1alpha1.AnnotationRequestedOver] = "release", commitA+"@main"
-		assert.NotContains(t, Judge(gs, "", nil).Message, "held off", "git says another ref, and the rollback has lapsed")
+		assert.NotContains(t, Judge(gs, "", Evidence{Now: noon}).Message, "held off", "git says another ref, and the rollback has lapsed")
 	}
 }
 
@@ -116,14 +210,14 @@ func TestAFleetThatRunsWhatARollbackWentBackToSaysWhatIsHeldOff(t *testing.T) {
 func TestThatThereAreNoGatewaysIsSaidOnlyByWhoHasLooked(t *testing.T) {
 	gs := plant("main")
 	gs.Generation = 1
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Progressing, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, v.Reason)
 	assert.Equal(t, "nobody has looked at it yet: neither an agent nor the injector", v.Message)
 	gs.Status.ObservedGeneration = 1
-	assert.Equal(t, v1alpha1.ReasonNoGateways, Judge(gs, "main", nil).Reason)
+	assert.Equal(t, v1alpha1.ReasonNoGateways, Judge(gs, "main", Evidence{Now: noon}).Reason)
 	gs.Generation = 2
-	v = Judge(gs, "main", nil)
+	v = Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, v.Reason)
 	assert.Equal(t, "the status does not speak of today's spec yet", v.Message)
 }
@@ -131,7 +225,7 @@ func TestThatThereAreNoGatewaysIsSaidOnlyByWhoHasLooked(t *testing.T) {
 func TestANumberOfGatewaysWithoutOneOfThemIsNone(t *testing.T) {
 	gs := done()
 	gs.Status.DiscoveredGateways, gs.Status.GatewaysReady = nil, "5/5"
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Progressing, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonNoGateways, v.Reason)
 	assert.Equal(t, Count{}, v.Gateways)
@@ -140,37 +234,37 @@ func TestANumberOfGatewaysWithoutOneOfThemIsNone(t *testing.T) {
 func TestAStandbyCountsAsSynced(t *testing.T) {
 	gs := done()
 	gs.Status.DiscoveredGateways[1].SyncStatus = v1alpha1.GatewayStandby
-	assert.Equal(t, Succeeded, Judge(gs, "", nil).Phase)
+	assert.Equal(t, Succeeded, Judge(gs, "", Evidence{Now: noon}).Phase)
 }
 
 func TestAnotherDesiredRefSupersedesAndANewCommitOfTheSameDoesNot(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v9"
 	gs.Annotations[v1alpha1.AnnotationRequestedBy] = "kargo"
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Overtaken, v.Phase)
 	assert.Contains(t, v.Message, "v9 (asked for by kargo)")
 	gs = done()
 	gs.Status.Target.Commit = commitB
-	assert.Equal(t, Progressing, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon}).Phase)
 }
 
 func TestAFailureCountsOnceItIsAboutThisRequest(t *testing.T) {
 	gs := done()
 	g := &gs.Status.DiscoveredGateways[1]
 	g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "a.json: line 3"
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, v.Reason)
 	assert.Contains(t, v.Message, "line-1: a.json: line 3")
 	assert.Equal(t, Count{Total: 3, Synced: 2, Failed: 1}, v.Gateways)
 
 	gs.Status.LastHandledRequest = "t0"
-	assert.Equal(t, Progressing, Judge(gs, "main", nil).Phase, "what failed before may succeed now")
+	assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon}).Phase, "what failed before may succeed now")
 	reports := map[string]*v1alpha1.SyncReport{"pod-1": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t0"}}}
-	assert.Equal(t, Progressing, Judge(gs, "main", reports).Phase)
+	assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon, Reports: reports}).Phase)
 	reports["pod-1"].Status.HandledRequest = "t1"
-	assert.Equal(t, Failed, Judge(gs, "main", reports).Phase, "it has dealt with the request, whatever the others do")
+	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon, Reports: reports}).Phase, "it has dealt with the request, whatever the others do")
 }
 
 // Nothing that is asked for mends it: an agent that lacks a credential does not even begin.
@@ -178,14 +272,14 @@ func TestAPodThatHasToBeStartedAgainIsAFailureAtOnce(t *testing.T) {
 	gs := done()
 	gs.Status.LastHandledRequest = "t0"
 	gs.Status.DiscoveredGateways[1].SyncStatus, gs.Status.DiscoveredGateways[1].Reason = v1alpha1.GatewayError, v1alpha1.ReasonPodRestartNeeded
-	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase)
 }
 
 func TestWhatIsTriedAgainIsNoFailure(t *testing.T) {
 	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonGatewayUnreachable, v1alpha1.ReasonMissingSidecar, "SomethingNew"} {
 		gs := done()
 		gs.Status.DiscoveredGateways[0].SyncStatus, gs.Status.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, reason
-		v := Judge(gs, "main", nil)
+		v := Judge(gs, "main", Evidence{Now: noon})
 		assert.Equal(t, Progressing, v.Phase, reason)
 		assert.Equal(t, "line-0", v.Behind[0].Name)
 	}
@@ -198,28 +292,28 @@ func TestTheFleetsOwnFailuresEndIt(t *testing.T) {
 		gs := done()
 		gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayPending
 		set(gs, condition, "False", reason)
-		assert.Equal(t, Failed, Judge(gs, "main", nil).Phase, condition)
+		assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase, condition)
 		gs.Generation++
-		assert.Equal(t, Progressing, Judge(gs, "main", nil).Phase, "that was another spec")
+		assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon}).Phase, "that was another spec")
 	}
 	gs := done()
 	set(gs, v1alpha1.ConditionRefResolved, "False", v1alpha1.ReasonRefNotFound)
 	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
-	assert.Equal(t, Progressing, Judge(gs, "main", nil).Phase, "git was not asked since")
+	assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon}).Phase, "git was not asked since")
 	gs = done()
 	gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayPending
 	set(gs, v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded)
-	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase)
 	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v9" // kubectl annotate, and nothing else
-	assert.Equal(t, Progressing, Judge(gs, "v9", nil).Phase, "that deadline was of another ref")
+	assert.Equal(t, Progressing, Judge(gs, "v9", Evidence{Now: noon}).Phase, "that deadline was of another ref")
 }
 
 func TestPausedIsHeldUnlessItIsThereAlready(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationPaused] = "true"
-	assert.Equal(t, Succeeded, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Succeeded, Judge(gs, "main", Evidence{Now: noon}).Phase)
 	gs.Status.DiscoveredGateways[0].SyncedCommit = commitB
-	assert.Equal(t, Held, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Held, Judge(gs, "main", Evidence{Now: noon}).Phase)
 }
 
 // designerSessionPolicy fail: the agent says Error where it is Held with wait.
@@ -227,17 +321,18 @@ func TestAGatewayThatIsNotToWaitForAPersonFailsOnceItHasDealtWithTheRequest(t *t
 	gs := done()
 	g := &gs.Status.DiscoveredGateways[1]
 	g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "maria edits line"
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonDesignerSessionActive, v.Reason)
 	assert.Equal(t, "line-1: maria edits line", v.Message)
 	assert.Equal(t, Count{Total: 3, Synced: 2, Failed: 1}, v.Gateways)
 	gs.Status.LastHandledRequest = "t0"
-	v = Judge(gs, "main", map[string]*v1alpha1.SyncReport{"pod-0": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}, "pod-2": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}})
+	v = Judge(gs, "main", Evidence{Now: noon, Reports: map[string]*v1alpha1.SyncReport{
+		"pod-0": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}, "pod-2": {Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}}})
 	assert.Equal(t, Progressing, v.Phase, "of the request before")
 	assert.False(t, v.Waits)
 	gs.Status.LastHandledRequest, g.SyncStatus = "t1", v1alpha1.GatewayHeld
-	v = Judge(gs, "main", nil)
+	v = Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Progressing, v.Phase)
 	assert.True(t, v.Waits)
 }
@@ -247,17 +342,17 @@ func TestItWaitsForPeopleWhereNothingElseIsMissing(t *testing.T) {
 	for i, reason := range []v1alpha1.Reason{v1alpha1.ReasonDesignerSessionActive, v1alpha1.ReasonPaused} {
 		gs.Status.DiscoveredGateways[i].SyncStatus, gs.Status.DiscoveredGateways[i].Reason = v1alpha1.GatewayHeld, reason
 	}
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.True(t, v.Waits)
 	assert.Equal(t, v1alpha1.ReasonDesignerSessionActive, v.Reason)
 	gs.Status.DiscoveredGateways[2].SyncStatus, gs.Status.DiscoveredGateways[2].Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-	assert.False(t, Judge(gs, "main", nil).Waits)
+	assert.False(t, Judge(gs, "main", Evidence{Now: noon}).Waits)
 }
 
 func TestARequestThatIsNoRefFails(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "a b"
-	assert.Equal(t, Failed, Judge(gs, "", nil).Phase)
+	assert.Equal(t, Failed, Judge(gs, "", Evidence{Now: noon}).Phase)
 }
 
 // The rows are those of the last lead, and nobody is there to say whether they are still so.
@@ -275,17 +370,17 @@ func TestAFleetWhoseAgentsAreAwayIsOnItsWay(t *testing.T) {
 		gs := done()
 		change(gs)
 		set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
-		v := Judge(gs, "main", nil)
+		v := Judge(gs, "main", Evidence{Now: noon})
 		assert.Equal(t, Progressing, v.Phase, name)
 		assert.Equal(t, v1alpha1.ReasonAgentsAway, v.Reason, name)
 		assert.Equal(t, "as it is", v.Message, name)
 		assert.False(t, v.Waits, name)
-		assert.Equal(t, Overtaken, Judge(gs, "v2", nil).Phase, name)
+		assert.Equal(t, Overtaken, Judge(gs, "v2", Evidence{Now: noon}).Phase, name)
 	}
 	gs := done()
 	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway)
 	set(gs, v1alpha1.ConditionProfilesValid, "False", v1alpha1.ReasonProfilesInvalid)
-	assert.Equal(t, Failed, Judge(gs, "main", nil).Phase, "no agent mends that")
+	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase, "no agent mends that")
 }
 
 // What upkeep writes in the end: the rows are those of the last lead.
@@ -293,19 +388,19 @@ func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationRequestedAt], gs.Status.LastHandledRequest = "t2", "t2"
 	gs.Status.Target.RequestedAt = "t2"
-	assert.Equal(t, Succeeded, Judge(gs, "main", nil).Phase)
+	assert.Equal(t, Succeeded, Judge(gs, "main", Evidence{Now: noon}).Phase)
 	set(gs, v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonProgressDeadlineExceeded)
 	set(gs, v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded)
-	v := Judge(gs, "main", nil)
+	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
 
 	gs.Spec.Git.Ref = "v2" // since they went: nobody is there who would write of it
-	v = Judge(gs, "", nil)
+	v = Judge(gs, "", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
 	gs.Generation++
-	assert.Equal(t, Progressing, Judge(gs, "", nil).Phase, "and nobody has looked at it yet")
+	assert.Equal(t, Progressing, Judge(gs, "", Evidence{Now: noon}).Phase, "and nobody has looked at it yet")
 }
 
 // Whatever stands in the object: a verdict is total, and success always means every gateway.
@@ -324,9 +419,9 @@ func FuzzJudge(f *testing.F) {
 		if requested != "" {
 			gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: requested}
 		}
-		v := Judge(gs, ref, nil)
+		v := Judge(gs, ref, Evidence{Now: noon})
 		require.Contains(t, []Phase{Progressing, Succeeded, Failed, Held, Overtaken}, v.Phase)
-		require.Equal(t, v, Judge(gs, ref, nil))
+		require.Equal(t, v, Judge(gs, ref, Evidence{Now: noon}))
 		if v.Phase == Succeeded {
 			require.Positive(t, v.Gateways.Total)
 			require.Equal(t, v.Gateways.Total, v.Gateways.Synced)

@@ -2,33 +2,52 @@ package verb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 )
 
-// Look is Judge for whoever can ask the API server: where a gateway has failed and not all have dealt with the last request,
-// its SyncReport says whether that was about it. The verdict counts beside an error, too: then SyncReports cannot be read, and
-// a failure is known only once all gateways have dealt with the request.
-func Look(ctx context.Context, client dynamic.Interface, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
-	v := Judge(gs, ref, nil)
-	for _, b := range v.Behind {
-		if v.Phase != Progressing || !b.Fails() {
-			continue
-		}
-		list, _, err := kube.SyncReports(client, gs.Namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name})
+// Look is Judge for a caller that can ask the API server. While a request is open, the SyncReports tell which gateways have dealt
+// with it; that all is done counts only if the lock of the SyncTarget is renewed. The verdict counts beside an error, too: it
+// then goes by the GatewaySync alone.
+func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
+	var failed error
+	e := Evidence{Now: clients.Now()}
+	v := Judge(gs, ref, e)
+	if v.open {
+		list, _, err := kube.SyncReports(clients.Dynamic, gs.Namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name})
 		if err != nil {
-			return v, fmt.Errorf("SyncReports cannot be read, so a failure is known only once all gateways have dealt with the request: %w", err)
+			return v, fmt.Errorf("SyncReports cannot be read, so it is not known which gateways have dealt with the request, or failed since: %w", err)
 		}
-		reports := make(map[string]*v1alpha1.SyncReport, len(list))
+		e.Reports = make(map[string]*v1alpha1.SyncReport, len(list))
 		for _, r := range list {
-			reports[r.Name] = r
+			e.Reports[r.Name] = r
 		}
-		return Judge(gs, ref, reports), nil
+		v = Judge(gs, ref, e)
 	}
-	return v, nil
+	if v.Phase == Succeeded {
+		e.Target, failed = targetOf(ctx, clients, gs)
+		e.Now = clients.Now()
+		v = Judge(gs, ref, e)
+	}
+	return v, failed
+}
+
+// targetOf reads the SyncTarget of gs; one that does not exist has no lead.
+func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
+	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
+	switch _, later := errors.AsType[*kube.UndecodableError](err); {
+	case apierrors.IsNotFound(err):
+		return &v1alpha1.SyncTarget{}, nil
+	case later:
+		return nil, nil // of another version: the age of the status tells
+	case err != nil:
+		return nil, fmt.Errorf("the SyncTarget cannot be read, so that no agent leads is seen only after %s: %w", v1alpha1.ConfirmedFor, err)
+	}
+	return t, nil
 }

@@ -108,7 +108,7 @@ func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, ref, id s
 	if err != nil {
 		return Status{}, err
 	}
-	v, err := verb.Look(ctx, s.status.Dynamic, gs, ref)
+	v, err := verb.Look(ctx, s.status, gs, ref)
 	if err != nil {
 		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
@@ -167,6 +167,9 @@ func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time
 	}
 	// A new commit, or a gateway that fell back, may have begun later than the request. Ready tells less: its time is another one
 	// whenever agents come or go.
+	if v.Since.After(since) { // the agents were there until then
+		since = v.Since
+	}
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
 		since = c.LastTransitionTime.Time
 	}

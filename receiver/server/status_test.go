@@ -93,6 +93,20 @@ func TestWhoAsksForWhatRunsAlreadyIsToldOnceGitWasLookedAt(t *testing.T) {
 	}
 }
 
+// P6: nothing takes back what the status says while no agent runs. The lock tells it at once.
+func TestAFleetWithoutALeadIsNotDone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	w.lead("plant", synced)
+	require.Equal(t, verb.Succeeded, w.status("plant", "", "").S.Phase)
+	require.NoError(t, kube.SyncTargets(w.admin.Dynamic, w.ns).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	got := w.status("plant", "", "")
+	assert.Equal(t, verb.Progressing, got.S.Phase)
+	assert.Equal(t, v1alpha1.ReasonAgentsAway, got.S.Reason)
+	assert.Contains(t, got.S.Message, "no agent leads since ")
+	assert.Equal(t, verb.Count{Total: 1}, got.S.Gateways)
+}
+
 var longText = strings.Repeat("x", maxQuery+1)
 
 // written has the API server record when the request was written.
@@ -175,6 +189,8 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		}, verb.Progressing, v1alpha1.ReasonProgressing},
 		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), verb.Progressing, v1alpha1.ReasonProgressing},
+		{"the agents left a moment ago", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, verb.Progressing, v1alpha1.ReasonAgentsAway},
+		{"the agents stay away", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"done is done", verb.Verdict{Phase: verb.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, verb.Succeeded, v1alpha1.ReasonSynced},
 		{"overtaken is overtaken", verb.Verdict{Phase: verb.Overtaken}, time.Hour, nil, verb.Overtaken, ""},
 	} {
@@ -208,7 +224,7 @@ func FuzzStatusQuery(f *testing.F) {
 		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
 			t.Fatalf("%q: %q %q", raw, ref, id)
 		}
-		st := conclude(gs, verb.Judge(gs, ref, nil), id, time.Unix(0, 0))
+		st := conclude(gs, verb.Judge(gs, ref, verb.Evidence{Now: time.Unix(0, 0)}), id, time.Unix(0, 0))
 		if ref != "" && ref != "main" && st.Phase != verb.Overtaken || st.Phase == verb.Succeeded {
 			t.Fatalf("%q: %+v", raw, st)
 		}

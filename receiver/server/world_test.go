@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,6 +51,7 @@ metadata: {name: stoker-receiver}
 rules:
 - {apiGroups: [stoker.io], resources: [gatewaysyncs], verbs: [get, list, watch, patch]}
 - {apiGroups: [stoker.io], resources: [syncreports], verbs: [list]}
+- {apiGroups: [stoker.io], resources: [synctargets], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -244,9 +246,29 @@ func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 	w.Helper()
 	gs := w.gs(name)
 	change(gs)
+	gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+	w.locks(name)
 	data, err := json.Marshal(map[string]any{"status": gs.Status})
 	require.NoError(w, err)
 	_, err = kube.GatewaySyncs(w.admin.Dynamic, w.ns).Patch(w.Context(), name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status")
+	require.NoError(w, err)
+}
+
+// locks renews the lock of a lead.
+func (w *world) locks(name string) {
+	w.Helper()
+	targets := kube.SyncTargets(w.admin.Dynamic, w.ns)
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1}}
+	t.Name, t.Namespace = name, w.ns
+	t.Spec.Lead = v1alpha1.LeadRecord{Holder: "gw-0_1", DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}
+	if _, err := targets.Create(w.Context(), t, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		require.NoError(w, err)
+		return
+	}
+	is, err := targets.Get(w.Context(), name)
+	require.NoError(w, err)
+	is.Spec.Lead = t.Spec.Lead
+	_, err = targets.Update(w.Context(), is, metav1.UpdateOptions{})
 	require.NoError(w, err)
 }
 

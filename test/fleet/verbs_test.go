@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -166,7 +167,7 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	who.types(3, "wait", "site", "--timeout", "4s")
 	p.Eventually("the other gateway moves", func() bool { return lead.Title() == "second" })
 	p.Eventually("it is told who is behind", func() bool {
-		v, err := verb.Look(t.Context(), p.Kube.Dynamic, p.GatewaySync(), "")
+		v, err := verb.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 		require.NoError(t, err)
 		return v.Ref == "refs/heads/main" && len(v.Behind) == 1 && v.Behind[0].Name == behind.Name
 	})
@@ -187,6 +188,36 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	require.Equal(t, 1, codeOf(t, waiting.Wait()), "%s", out)
 	assert.Contains(t, out.String(), "site")
 	assert.Equal(t, "second", behind.Title(), "its gateways stay as they are")
+}
+
+// P6: gateways are started again without agents, and no injector runs: the status says Ready for ever, and nobody takes it for done.
+func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
+	t.Parallel()
+	for name, signal := range map[string]syscall.Signal{"its agents are stopped": syscall.SIGTERM, "its agents are killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := plant.New(t, 2)
+			who := newPerson(t, p)
+			p.Start()
+			p.Converges("first", p.First)
+			who.types(0, "wait", "site", "--timeout", "60s")
+			for _, g := range p.Gateways() {
+				g.Agent.Signal(t, signal)
+			}
+			p.Eventually("their end", func() bool {
+				return !slices.ContainsFunc(p.Gateways(), func(g *plant.Gateway) bool { return !g.Agent.Ended() })
+			})
+			p.Eventually("it is seen that no agent leads", func() bool {
+				v, err := verb.Look(t.Context(), p.Kube, p.GatewaySync(), "")
+				require.NoError(t, err)
+				return v.Phase == verb.Progressing && v.Reason == v1alpha1.ReasonAgentsAway
+			})
+			assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), "no agent leads")
+			assert.NotContains(t, who.types(0, "get", "site"), "2/2")
+			p.Start()
+			who.types(0, "wait", "site", "--timeout", "60s")
+		})
+	}
 }
 
 func patch(t *testing.T, p *plant.Plant, text string) {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -93,11 +94,17 @@ type result struct {
 // The lock of a lead: it reads and writes the SyncTarget as long as it leads.
 var locking = map[string]bool{"get synctargets": true, "update synctargets": true}
 
-// busy counts the requests that are neither a watch nor a lock's.
+// confirming is the write by which a lead says that a status still holds.
+const confirming = "patch gatewaysyncs/status"
+
+// confirmed is how often that may be of a GatewaySync.
+func (w window) confirmed() int { return int(w.took/v1alpha1.ConfirmEvery) + 1 }
+
+// busy counts the requests that are neither a watch nor a lock's nor a confirmation.
 func (w window) busy() (n int) {
 	for _, c := range w.each {
 		for what, times := range c.requests {
-			if !locking[what] && !strings.HasPrefix(what, watching+" ") {
+			if !locking[what] && what != confirming && !strings.HasPrefix(what, watching+" ") {
 				n += times
 			}
 		}

@@ -207,7 +207,7 @@ local function count()
     local state, reason, message = text(row.syncStatus), text(row.reason), text(row.message)
     local there = state == "Synced" or state == "Standby"
     seen.total = seen.total + 1
-    if there and commit ~= "" and text(row.syncedCommit) == commit and handled then
+    if there and commit ~= "" and text(row.syncedCommit) == commit then
       seen.synced = seen.synced + 1
     else
       if there then
@@ -220,7 +220,7 @@ local function count()
         seen.persons, seen.person = seen.persons + 1, seen.person or reason
       end
       if turn[reason] and not fails(state, reason) then seen.turns = seen.turns + 1 end
-      if reason == "Paused" then seen.paused = seen.paused + 1 end
+      if reason == "Paused" or reason == "DryRun" then seen.paused = seen.paused + 1 end
       if seen.behind == 1 then
         seen.reason, seen.first = reason, text(row.name) .. " " .. state
         if reason ~= "" and reason ~= state then seen.first = seen.first .. "/" .. reason end
@@ -249,6 +249,21 @@ end
 
 local seen = count()
 
+-- A UTC time such as 2026-01-02T12:00:00Z in seconds. Argo CD's os.date gives UTC only for now, and os.time reads local time.
+local function seconds(s)
+  local c = split(s, 19)
+  local function part(from, to) return tonumber(table.concat(c, "", from, to)) or 0 end
+  local function whole(a, b) return (a - a % b) / b end
+  local year, month = part(1, 4), part(6, 7)
+  if month < 3 then year, month = year - 1, month + 12 end
+  local days = 365 * year + whole(year, 4) - whole(year, 100) + whole(year, 400) + whole(153 * month - 457, 5) + part(9, 10)
+  return ((days * 24 + part(12, 13)) * 60 + part(15, 16)) * 60 + part(18, 19)
+end
+
+-- The lead confirms every two minutes that the status holds. If it has not for five, no agent runs that would take it back.
+local confirmed = text(status.confirmedAt)
+local left = #confirmed < 19 or seconds(require("os").date("!%Y-%m-%dT%H:%M:%S")) - seconds(confirmed) > 300
+
 -- progress is the fleet in a line.
 local function progress()
   local what = wanted.ref
@@ -260,6 +275,7 @@ local function progress()
   local line = seen.synced .. " of " .. seen.all .. " gateways run " .. what
   if seen.first then line = line .. "; " .. seen.first end
   if seen.behind > 1 then line = line .. "; " .. (seen.behind - 1) .. " more" end
+  if seen.behind == 0 and not handled then line = line .. "; not all of them have dealt with the request yet" end
   return line
 end
 
@@ -283,7 +299,7 @@ local function judge()
   if ready.reason == "AgentsAway" then -- what the rows say was before
     return say("Progressing", ready.reason, ready.message)
   end
-  if seen.total > 0 and seen.synced == seen.all and not lost then
+  if seen.total > 0 and seen.synced == seen.all and handled and not lost and not left then
     if wanted.off then -- all is well, and it is not what the spec says
       return say("Healthy", "RolledBack", text(map(map(gs.spec).git).ref) .. " is held off at " .. first(wanted.off, 7) .. ": " .. progress())
     end
@@ -294,6 +310,10 @@ local function judge()
   end
   if deadline.reason == "ProgressDeadlineExceeded" and (looked or handled and (lost or not moved)) then
     return say("Degraded", deadline.reason, deadline.message)
+  end
+  if seen.total > 0 and left then
+    return say("Progressing", "AgentsAway", "no agent leads" .. (confirmed == "" and "" or " since " .. confirmed)
+      .. ", so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)")
   end
   if paused then
     if looked then return say("Healthy", "Paused", progress()) end
@@ -311,13 +331,13 @@ local function judge()
   if not looked then
     return say("Progressing", "WaitingForLead", "the lead has not asked git for " .. wanted.ref .. " yet")
   end
-  if commit ~= "" and handled and seen.paused == seen.behind then
-    return say("Healthy", "Paused", progress()) -- profiles may be paused alone
+  if commit ~= "" and handled and seen.behind > 0 and seen.paused == seen.behind then
+    return say("Healthy", seen.reason, progress()) -- a person wants it so
   end
   if seen.persons > 0 and seen.persons + seen.turns + seen.paused == seen.behind then
     return say("Suspended", seen.person, progress())
   end
-  if seen.reason == "Progressing" then seen.reason = "" end
+  if not seen.reason or seen.reason == "Progressing" then seen.reason = "" end
   return say("Progressing", seen.reason, progress())
 end
 

@@ -1,0 +1,48 @@
+package lead
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A commit of forty digits is no name, and a fleet that is rolled back does not run what the spec says.
+func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
+	s := newScene(t, 2)
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
+		v1alpha1.AnnotationRequestedOver: commitA + "@main"}
+	s.Ref.Desired = v1alpha1.Desired{Ref: commitA, Override: true, ResolveSpec: true}
+	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.RefName = commitA, "" })
+	s.takes(0)
+	s.takes(1)
+	st := s.write()
+	assert.Equal(t, "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "aaaaaaa", st.Target.RefShort)
+	assert.Equal(t, commitA, st.Target.Ref)
+}
+
+// What `kubectl get` shows is what `stoker status` says.
+func TestNoGatewayCountsAsReadyForARefThatDoesNotExist(t *testing.T) {
+	s := newScene(t, 3)
+	assert.Equal(t, "3/3", s.write().GatewaysReady)
+	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
+	st := s.write()
+	assert.Equal(t, "0/3", st.GatewaysReady)
+	assert.Zero(t, s.last.Synced, "nor in the metrics")
+	assert.Equal(t, v1alpha1.GatewaySynced, st.DiscoveredGateways[0].SyncStatus, "its row says what it runs")
+}
+
+// A dry run that was asked for is made once. Nothing is under way that a deadline could be for.
+func TestADryRunHasNoDeadline(t *testing.T) {
+	s := newScene(t, 1)
+	s.fails(0, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
+	s.report(0).Phase = v1alpha1.GatewayPending
+	s.write()
+	st := s.after(2 * v1alpha1.DefaultProgressDeadline).write()
+	assert.Equal(t, "False/DryRun", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	assert.Empty(t, s.told())
+}
