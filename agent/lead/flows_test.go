@@ -173,6 +173,18 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 	}
 }
 
+// The admission policy refuses other names: the commit alone says what is wanted.
+func TestTargetNamesBranchesAndTagsOnly(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.Git("update-ref", "refs/changes/1/head", s.first)
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "refs/changes/1/head"}}})
+	s.candidate("gw-0")
+	target := s.untilTarget(s.first)
+	assert.Equal(t, "refs/changes/1/head", target.Ref)
+	assert.Empty(t, target.RefName)
+}
+
 func TestACommitOfTheSpecNeedsNoGitAndIsNeverPolled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
