@@ -3,6 +3,7 @@ package charts
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -213,6 +214,9 @@ func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
 		patch := map[string]any{"metadata": map[string]any{"managedFields": s.owners(t), "annotations": map[string]any{"stoker.io/requested-ref": "v7"}}}
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
 		assert.NoError(t, err, "owners that are sent back unchanged")
+		fromLua := strings.ReplaceAll(mustJSON(t, patch), "{}", "[]") // an empty table of Lua is both
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(strings.Replace(fromLua, "v7", "v8", 1)), metav1.PatchOptions{})
+		assert.NoError(t, err, "owners that a script of Argo CD sends back")
 		s.intact(t)
 	})
 	t.Run("first and last annotation", func(t *testing.T) {
