@@ -198,9 +198,8 @@ func TestReachesWithoutFilter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)
 			old := g.commit("old", views(3))
-			for i := range 70 { // more than the first depth
-				g.commit(fmt.Sprint(i), editView(1, i+2))
-			}
+			tip := g.history(70, func(int) string { return viewPath(1) }, func(i int) string { return view(1, i+2) }) // more than the first depth
+			g.Branch("fork", tip.String())
 			g.Checkout("fork")
 			foreign := g.commit("of nobody", gitserver.Write("a", "b"))
 			g.srv.Refuse(refused)

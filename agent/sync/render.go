@@ -61,8 +61,8 @@ func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 	return s.cache.Desire(objects{spare{s.Store}, s.Engine}, root, rules)
 }
 
-// objects reads the trees of a plan until the context of Engine.during ends: a plan takes none, and a large commit is many
-// trees.
+// objects reads what a tree of files is made of until the context of Engine.during ends: plan knows no context, and a large
+// commit is many trees.
 type objects struct {
 	plan.Objects
 	e *Engine
@@ -91,7 +91,8 @@ func (s stoppable) Write(b []byte) (int, error) {
 	return s.Writer.Write(b)
 }
 
-// during makes plans end with ctx, until off is called. What is read of a tree after its files were written must not fail.
+// during makes plans and looks at drift end with ctx, until off is called. What is read after files were written must not
+// fail.
 func (e *Engine) during(ctx context.Context) (off func()) {
 	e.planning = ctx
 	return func() { e.planning = nil }

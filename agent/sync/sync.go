@@ -187,6 +187,7 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 		e.find(ctx)
 	}
 	defer e.Store.Hasten(waiting)()
+	defer e.during(ctx)()
 	defer func() {
 		if e.asked = nil; late != nil {
 			late.Stop()
