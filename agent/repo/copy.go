@@ -17,7 +17,7 @@ func (l *local) fetch(ctx context.Context, f *fetch) (*incoming, error) { return
 func (l *local) blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.opts.Total, errDeadline)
 	defer cancel()
-	from, err := l.objects(f.store.limits, func() (*os.File, error) { return anonymous(f.root, packDir) })
+	from, err := l.objects(ctx, f.store.limits, func() (*os.File, error) { return anonymous(f.root, packDir) })
 	if err != nil {
 		return nil, err
 	}

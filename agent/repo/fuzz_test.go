@@ -2,10 +2,12 @@ package repo
 
 import (
 	"bytes"
+	"compress/zlib"
 	"context"
 	"crypto/sha1"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -176,6 +178,35 @@ func FuzzOpenIndex(f *testing.F) {
 			if _, _, err := x.find(id); err != nil {
 				require.True(t, errors.Is(err, errCorrupt), "%v", err)
 			}
+		}
+	})
+}
+
+// FuzzLooseObject reads loose objects of a directory that somebody else writes to.
+func FuzzLooseObject(f *testing.F) {
+	for _, seed := range []string{"blob 4\x00good", "tree 0\x00", "blob 3\x00good", "commit 99999999999999999999\x00x", "tag -1\x00", "blob"} {
+		f.Add([]byte(seed))
+	}
+	dir := f.TempDir()
+	id := blobID("any")
+	require.NoError(f, os.MkdirAll(filepath.Join(dir, id.String()[:2]), 0o700))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var packed bytes.Buffer
+		w := zlib.NewWriter(&packed)
+		_, err := w.Write(raw)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, id.String()[:2], id.String()[2:]), packed.Bytes(), 0o600))
+		o, err := openObjects(t.Context(), dir, Limits{}, small)
+		require.NoError(t, err)
+		defer o.close()
+		found, err := o.find(id)
+		var b bytes.Buffer
+		if err == nil {
+			err = found.write(&b)
+		}
+		if err == nil {
+			require.Equal(t, string(appendHead(nil, found.kind, found.size))+b.String(), string(raw))
 		}
 	})
 }

@@ -76,13 +76,13 @@ func (l *local) open() (common string, st *filesystem.Storage, err error) {
 }
 
 // objects opens what the repository has.
-func (l *local) objects(limits Limits, scratch func() (*os.File, error)) (*objects, error) {
+func (l *local) objects(ctx context.Context, limits Limits, scratch func() (*os.File, error)) (*objects, error) {
 	common, st, err := l.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = st.Close() }()
-	o, err := openObjects(filepath.Join(common, "objects"), limits, scratch)
+	o, err := openObjects(ctx, filepath.Join(common, "objects"), limits, scratch)
 	if err != nil {
 		return nil, l.unreadable(err)
 	}
@@ -220,7 +220,7 @@ func (l *local) peel(ctx context.Context, common string, all *refs) error {
 		}
 		if o == nil {
 			var err error
-			if o, err = openObjects(filepath.Join(common, "objects"), Limits{}, small); err != nil {
+			if o, err = openObjects(ctx, filepath.Join(common, "objects"), Limits{}, small); err != nil {
 				return l.unreadable(err)
 			}
 			defer o.close()

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -37,9 +38,11 @@ const (
 	maxAlternatesFile = 64 << 10 // bytes
 )
 
-// openObjects opens a directory of objects. Large objects that deltas are made from go to the file that scratch makes.
-func openObjects(dir string, limits Limits, scratch func() (*os.File, error)) (*objects, error) {
+// openObjects opens a directory of objects, for as long as ctx lasts. Large objects that deltas are made from go to the file
+// that scratch makes.
+func openObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*objects, error) {
 	o := &objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), sum: newNamer()}
+	o.scratch.stop = ctx.Err // a chain of deltas may be long, and what it makes large
 	seen := map[string]bool{}
 	for todo := []string{dir}; len(todo) > 0; todo = todo[1:] {
 		at := filepath.Clean(todo[0])

@@ -171,7 +171,7 @@ func (w *smart) behind(ctx context.Context, dog *watchdog, a *advert, f *fetch, 
 
 // reaches walks the history, as far as the repository has it.
 func (l *local) reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error) {
-	from, err := l.objects(f.store.limits, small)
+	from, err := l.objects(ctx, f.store.limits, small)
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 // one temporary file that has no name.
 type scratch struct {
 	create func() (*os.File, error)
+	stop   func() error // ends work of many objects by its error; nil for never
 	file   *os.File
 	sizes  scratchSizes
 	held   int64    // bytes in memory
@@ -41,6 +42,11 @@ type content struct {
 
 // alloc makes room for an object of size bytes.
 func (s *scratch) alloc(size int64) (*content, error) {
+	if s.stop != nil {
+		if err := s.stop(); err != nil {
+			return nil, err
+		}
+	}
 	c := &content{home: s, size: size}
 	if size <= s.sizes.large && s.held+size <= s.sizes.budget {
 		c.mem = make([]byte, 0, size)
