@@ -42,12 +42,32 @@ func TestWhatIsOwedIsReadBackAsItWasWrittenAndGoesWhenItIsSettled(t *testing.T) 
 	assert.Nil(t, note, "a commit alone is no debt")
 }
 
+// F17: a note that cannot be read is not one that is not there.
 func TestADamagedNoteStillOwesBothScans(t *testing.T) {
-	d, _ := openDir(t)
-	require.NoError(t, d.SetNote(owedNote, []byte("{torn")))
-	o, err := loadOwed(d)
-	require.NoError(t, err)
-	assert.True(t, o.ScanProjects && o.ScanConfig)
+	for name, damage := range map[string]func(path string) error{
+		"torn":        func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
+		"a directory": func(path string) error { return os.MkdirAll(path+"/x", 0o700) },
+		"oversized": func(path string) error {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				return err
+			}
+			return os.Truncate(path, 1<<30)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, data := openDir(t)
+			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+owedNote)))
+			for range 2 { // the second time it was set aside
+				o, err := loadOwed(d)
+				require.NoError(t, err)
+				assert.True(t, o.ScanProjects && o.ScanConfig)
+			}
+			require.NoError(t, owed{}.save(d))
+			o, err := loadOwed(d)
+			require.NoError(t, err)
+			assert.True(t, o.empty())
+		})
+	}
 }
 
 func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *testing.T) {

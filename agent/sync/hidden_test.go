@@ -1,0 +1,68 @@
+package sync_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// F15: an edit that keeps size and mtime is drift, and is put back where that is asked for; its bytes go to lost+found.
+func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	path := filepath.Join(b.data, view)
+	was, err := os.Stat(path)
+	require.NoError(t, err)
+	const edit = `{"one": 2}`
+	for files := 0; files == 0; { // until the volume's clock has gone on
+		require.NoError(t, os.WriteFile(path, []byte(edit), 0o600))
+		require.NoError(t, os.Chtimes(path, was.ModTime(), was.ModTime()))
+		d, err := b.engine.Drift(t.Context(), false)
+		require.NoError(t, err)
+		files = d.Files
+	}
+	b.target.Repair = true
+	b.synced()
+	assert.JSONEq(t, `{"one": 1}`, b.read(view))
+	d, err := b.engine.Drift(t.Context(), false)
+	require.NoError(t, err)
+	assert.Zero(t, d.Files)
+	dir, err := b.engine.Open()
+	require.NoError(t, err)
+	lost, err := dir.LostAndFound()
+	require.NoError(t, err)
+	at := slices.IndexFunc(lost, func(l disk.Lost) bool { return l.Path == view })
+	require.GreaterOrEqual(t, at, 0)
+	assert.Equal(t, edit, b.read(filepath.Join(".stoker/lost+found", lost[at].File)))
+}
+
+// F11: a file of terabytes in a mapped folder does not keep a sync, or the end of the agent, waiting.
+func TestAFileWithoutAnEndIsForeignWithoutBeingRead(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(first()...)
+	path := filepath.Join(b.data, view)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 2<<40))
+	r := b.sync()
+	assert.NotEqual(t, sync.Synced, r.Phase)
+	assert.Contains(t, r.Message, "lost+found may hold", "it is larger than what may be saved")
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.EqualValues(t, 2<<40, fi.Size())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r = b.engine.Sync(ctx, b.peers, b.target)
+	assert.NotEqual(t, sync.Synced, r.Phase)
+}
