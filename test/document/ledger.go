@@ -21,6 +21,7 @@ const (
 	byNodes    = "test/e2e TestAFleetOnARealCluster"
 	byFleet    = "test/fleet TestTheCommandsOfAPlantWork"
 	bySingle   = "test/fleet TestTheExampleOfOneGateway"
+	byServices = "test/fleet TestExampleServices"
 	byAreas    = "test/fleet TestTheExampleOfASiteAndItsAreas"
 	byReplicas = "test/fleet TestTheExampleOfReplicatedFrontends"
 	byArgoCD   = "hooks TestTheCommandsOfThePageOnArgoCDRunAsWritten"
@@ -74,6 +75,8 @@ var Ledger = []Entry{
 
 	NewEntry("examples/single/README.md", `^stoker `, bySingle),
 	NewEntry("examples/single/README.md", ``, byFleet),
+	NewEntry("examples/services/README.md", `^stoker `, byServices),
+	NewEntry("examples/services/README.md", ``, byFleet),
 	NewEntry("examples/areas/README.md", `^stoker `, byAreas),
 	NewEntry("examples/areas/README.md", ``, byFleet),
 	NewEntry("examples/frontends/README.md", `^stoker `, byReplicas),

@@ -63,7 +63,7 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 	t.Run("by the examples", func(t *testing.T) {
 		t.Parallel()
 		admin := office(t, cluster, map[string]string{})
-		for _, folder := range []string{"single", "areas", "frontends"} {
+		for _, folder := range []string{"single", "services", "areas", "frontends"} {
 			for c := range lines.Of("examples/" + folder + "/README.md") {
 				admin.Type(t, c.Text)
 			}

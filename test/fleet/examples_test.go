@@ -225,6 +225,27 @@ func TestTheExampleOfOneGateway(t *testing.T) {
 	e.has(e.names()["press"], folders{"projects": "projects", "config": "config"}, nil)
 }
 
+// Without profiles, each gateway gets the folder that its pod names, and what is not in it counts as not mapped.
+func TestExampleServices(t *testing.T) {
+	t.Parallel()
+	e := install(t, "services", document.Open(t))
+	e.run(e.First)
+	gateways := e.names()
+	require.Len(t, gateways, 2)
+	e.has(gateways["bottling"], folders{"services/bottling/projects": "projects", "services/bottling/config": "config", "services/bottling/udts": udts}, nil)
+	e.has(gateways["glass"], folders{"services/glass/projects": "projects", "services/glass/config": "config"}, nil)
+
+	was := e.files(gateways["bottling"])
+	second := e.Commit("types of glass", gitserver.Write("services/glass/udts/Ovens/udts.json", "[]\n"))
+	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // not when the minute is over
+	require.NoError(t, err)
+	e.run(second)
+	assert.Equal(t, "[]\n", e.files(gateways["glass"])[udts+"/Ovens/udts.json"])
+	assert.Equal(t, was, e.files(gateways["bottling"]), "a commit of one folder changes one gateway")
+}
+
+const udts = "config/resources/core/ignition/tag-type-definition/default"
+
 func quoted(name string) string { return `"` + name + `"` }
 
 const systemProperties = "config/resources/core/ignition/system-properties/config.json"
@@ -259,15 +280,15 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 	}
 }
 
-// Replicas of one template have their own names, and one that comes later gets what the others run.
+// Replicas of one template have their own names, one that comes later gets what the others run, and what they show is on a backend.
 func TestTheExampleOfReplicatedFrontends(t *testing.T) {
 	t.Parallel()
 	e := install(t, "frontends", document.Open(t))
 	e.run(e.First)
-	require.Len(t, e.Gateways(), 3)
+	require.Len(t, e.Gateways(), 4)
 	e.replica("frontends", 3)
 	e.Start()
-	e.Eventually("there are four", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "4/4" })
+	e.Eventually("there is one more", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "5/5" })
 	gateways := e.names()
 	for _, name := range []string{"frontends", "frontends-1", "frontends-2", "frontends-3"} {
 		require.Contains(t, gateways, name)
@@ -275,9 +296,10 @@ func TestTheExampleOfReplicatedFrontends(t *testing.T) {
 			values{systemProperties: {`"frontends"`, quoted(name)},
 				"projects/operators/com.inductiveautomation.perspective/views/Served/view.json": {`"a frontend"`, quoted(name)}})
 	}
+	e.has(gateways["backend"], folders{"backend/config": "config"}, nil)
 	var pods []string
 	for _, row := range e.Status().DiscoveredGateways {
 		pods = append(pods, row.Name+" is "+row.PodName)
 	}
-	assert.Equal(t, "frontends is frontends-0, frontends-1 is frontends-1, frontends-2 is frontends-2, frontends-3 is frontends-3", strings.Join(pods, ", "))
+	assert.Equal(t, "backend is backend-0, frontends is frontends-0, frontends-1 is frontends-1, frontends-2 is frontends-2, frontends-3 is frontends-3", strings.Join(pods, ", "))
 }

@@ -1,0 +1,4 @@
+SELECT started, ended, reason
+FROM downtime
+WHERE area = :area AND started >= :since
+ORDER BY started DESC
