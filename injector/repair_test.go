@@ -104,6 +104,37 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 }
 
+// Another program's webhook put its container stoker-agent into pods before this product was installed.
+func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
+	w := newWorld(t, kubetest.Controllers())
+	plant := w.cluster.Namespace(t)
+	set := statefulSet("site", 2)
+	set.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+	clean := set.Spec.Template.Spec.DeepCopy()
+	set.Spec.Template.Spec.InitContainers = append(set.Spec.Template.Spec.InitContainers, corev1.Container{
+		Name: inject.Container, Image: "other", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
+		Env: []corev1.EnvVar{{Name: "POD_NAME", Value: "x"}}, VolumeMounts: []corev1.VolumeMount{{Name: "stoker-repo", MountPath: "/repo"}},
+	})
+	set.Spec.Template.Spec.Volumes = append(set.Spec.Template.Spec.Volumes, corev1.Volume{Name: "stoker-repo"})
+	w.gatewaySync(plant)
+	w.stateful(plant, set)
+	foreign, _ := w.pods(plant)
+	sets := w.client.AppsV1().StatefulSets(plant)
+	there, err := sets.Get(t.Context(), set.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	there.Spec.Template.Spec = *clean
+	_, err = sets.Update(t.Context(), there, metav1.UpdateOptions{})
+	require.NoError(t, err)
+
+	w.install(w.start())
+	w.eventually("all have this agent", func() bool {
+		w.startAgents(plant)
+		uids, injected := w.pods(plant)
+		return len(uids) == 2 && injected == 2 && uids["site-0"] != foreign["site-0"] && uids["site-1"] != foreign["site-1"]
+	})
+	assert.Contains(t, w.events(plant), "PodEvictedForRepair Pod/site-0")
+}
+
 // The pods of a Deployment get new names; and one that requires its agent comes when it can have it, without an eviction.
 func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())

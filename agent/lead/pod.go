@@ -68,7 +68,7 @@ func stripped(obj any) (any, error) {
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
-			if containers[i].Name == v1alpha1.AgentContainer {
+			if containers[i].Name == v1alpha1.AgentContainer && !v1alpha1.IsForeignAgent(&containers[i]) {
 				s.Spec.Containers = []corev1.Container{{Name: v1alpha1.AgentContainer}}
 			}
 		}

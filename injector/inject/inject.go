@@ -4,6 +4,8 @@ package inject
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -80,6 +82,21 @@ func Has(pod *corev1.Pod) bool {
 	return false
 }
 
+// Foreign reports whether a pod's container of the agent's name is another program's.
+func Foreign(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
+}
+
+// WithoutForeign returns a copy of a pod as it would be without such a container and its volumes.
+func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	named := func(c corev1.Container) bool { return c.Name == Container }
+	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, named)
+	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, named)
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "stoker-") })
+	return pod
+}
+
 // Patch returns what puts the agent into a pod: additions only, none where the pod has it already or cannot have it. gs is
 // what Choose found. Neither argument is changed.
 func Patch(pod *corev1.Pod, gs *v1alpha1.GatewaySync, d Defaults) ([]Op, Decision) {
@@ -99,6 +116,10 @@ func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 	switch {
 	case !Wanted(pod.Annotations):
 		return skip(v1alpha1.ReasonNotRequested, "the pod has no annotation %s: \"true\"", v1alpha1.AnnotationInject)
+	case Foreign(pod):
+		d := skip(v1alpha1.ReasonAlreadyInjected, "the pod has a container %s already, of another program", Container)
+		d.Warnings = []string{fmt.Sprintf("container %s is not this version's agent: it lacks the variable POD_UID; remove it from the pod template, and the webhook that adds it (docs/migration.md)", Container)}
+		return d
 	case Has(pod):
 		return skip(v1alpha1.ReasonAlreadyInjected, "the pod has a container %s already", Container)
 	case gs == nil:

@@ -112,3 +112,23 @@ func values(c corev1.Container) map[string]string {
 	}
 	return m
 }
+
+func TestForeignAgentIsLeftAloneWithAWarning(t *testing.T) {
+	s := readScene(t, "testdata/golden/official-chart/input.yaml")
+	ops, _ := s.patch()
+	own, _ := apply(t, s.raw, ops)
+	s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: inject.Container, Env: []corev1.EnvVar{{Name: "POD_NAME", Value: "x"}}})
+	for name, c := range map[string]struct {
+		pod     *corev1.Pod
+		foreign bool
+	}{"another program's": {s.pod, true}, "the injector's": {own, false}} {
+		t.Run(name, func(t *testing.T) {
+			ops, decision := decide(c.pod, s.all)
+			assert.Empty(t, ops)
+			assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
+			assert.Equal(t, c.foreign, inject.Foreign(c.pod))
+			assert.Equal(t, c.foreign, len(decision.Warnings) == 1)
+			assert.False(t, inject.Has(inject.WithoutForeign(c.pod)))
+		})
+	}
+}

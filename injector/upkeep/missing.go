@@ -23,13 +23,18 @@ import (
 // successor is told from them by its own.
 const quiet = 2 * time.Second
 
-// tooOld is why a pod is left as it is.
-const tooOld = "the pod was created before its GatewaySync, or while no injector answered, and is too old to be started again unasked"
+// Why a pod that would be injected today has no agent, and why it is left as it is.
+const (
+	tooEarly = "the pod was created before its GatewaySync, or while no injector answered"
+	foreign  = "the container " + inject.Container + " of the pod is another program's (it lacks the variable POD_UID; see docs/migration.md)"
+	tooOld   = ", and is too old to be started again unasked"
+)
 
 // decided is why a pod without an agent has none, as long as its GatewaySync stays as it is.
 type decided struct {
 	reason     v1alpha1.Reason // empty: it would be injected today
 	message    string
+	cause      string // why the pod has no agent although it would be injected today
 	gs         string
 	generation int64
 }
@@ -54,7 +59,7 @@ func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 		}
 		if d.reason == "" {
 			var later bool
-			d, later, err = u.repair(ctx, gs, p, there, turns)
+			d, later, err = u.repair(ctx, gs, p, d.cause, there, turns)
 			soon = soon || later
 			errs = append(errs, err)
 		}
@@ -91,8 +96,12 @@ func (u *Upkeep) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewayS
 	if err != nil || whole.UID != p.UID {
 		return decided{}, nil, ignoreGone(err) // the informer will say so
 	}
+	cause := tooEarly
+	if inject.Foreign(whole) {
+		cause, whole = foreign, inject.WithoutForeign(whole)
+	}
 	_, decision = inject.Patch(whole, gs, u.Defaults)
-	d := decided{reason: decision.Reason, message: decision.Message, gs: gs.Name, generation: gs.Generation}
+	d := decided{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.Name, generation: gs.Generation}
 	n.decided[p.UID] = d
 	return d, gs, nil
 }
@@ -106,7 +115,7 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that whoever made it makes it again. The reason is empty where
 // it did, or will.
-func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
+func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
 	}
@@ -117,14 +126,14 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	}
 	switch t := turns[gs.Name]; {
 	case owner == nil:
-		return restart("the pod was created before its GatewaySync, or while no injector answered, and nobody would create it again if it were evicted"), false, nil
+		return restart(cause + ", and nobody would create it again if it were evicted"), false, nil
 	case !makesAgain(owner):
-		return lacks("the pod was created before its GatewaySync, or while no injector answered. It is not evicted, because " + owner.Kind + " " + owner.Name +
+		return lacks(cause + ". It is not evicted, because " + owner.Kind + " " + owner.Name +
 			" need not make it again; a pod that is made anew gets an agent"), false, nil
 	case u.Repair != RepairEvict:
-		return restart("the pod was created before its GatewaySync, or while no injector answered"), false, nil
+		return restart(cause), false, nil
 	case now.Sub(p.CreationTimestamp.Time) >= young:
-		return restart(tooOld), false, nil
+		return restart(cause + tooOld), false, nil
 	case t.stuck:
 		return lacks("it is not evicted, so as to start again with an agent, because " + t.wait), false, nil
 	case t.wait != "":
@@ -137,7 +146,7 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	// Asked first without effect: what a budget forbids again and again need not be written down each time.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
-		return restart(tooOld), false, err // this node's clock was set back since the API server last said what time it is
+		return restart(cause + tooOld), false, err // this node's clock was set back since the API server last said what time it is
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
@@ -159,6 +168,9 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	}
 	u.Log.Info("a pod that started without its agent was evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
 	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector answered; its successor gets an agent"
+	if cause == foreign {
+		note = "evicted, because " + foreign + "; its successor gets an agent"
+	}
 	return decided{}, false, errors.Join(
 		u.tell(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
 		u.tellSync(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))

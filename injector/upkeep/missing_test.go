@@ -48,7 +48,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	gs.UID = "line"
 	return u, func() (decided, map[string]turn, error) {
 		turns := map[string]turn{}
-		d, _, err := u.repair(t.Context(), gs, p, podsThere{live: []*corev1.Pod{p}}, turns)
+		d, _, err := u.repair(t.Context(), gs, p, tooEarly, podsThere{live: []*corev1.Pod{p}}, turns)
 		return d, turns, err
 	}
 }
@@ -85,7 +85,7 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
 	gs := syncOf()
 	gs.UID = "line"
-	_, _, err := u.repair(t.Context(), gs, old, podsThere{live: []*corev1.Pod{old, next}}, map[string]turn{})
+	_, _, err := u.repair(t.Context(), gs, old, tooEarly, podsThere{live: []*corev1.Pod{old, next}}, map[string]turn{})
 	require.NoError(t, err)
 	e, ok := u.ledger.of("line")
 	require.True(t, ok)
@@ -197,7 +197,7 @@ func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 		p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
 		gs := syncOf()
 		gs.UID = "line"
-		d, soon, err := u.repair(t.Context(), gs, p, podsThere{live: []*corev1.Pod{p}}, map[string]turn{})
+		d, soon, err := u.repair(t.Context(), gs, p, tooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]turn{})
 		require.NoError(t, err, c.kind)
 		if c.evicted {
 			assert.Equal(t, 1, evictions, c.kind)

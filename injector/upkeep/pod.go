@@ -26,7 +26,7 @@ func slim(obj any) (any, error) {
 		DeletionTimestamp: p.DeletionTimestamp, // one that ends takes no place, whatever it asks for
 		Annotations:       own(p.Annotations), Labels: own(p.Labels),
 	}}
-	if inject.Has(p) {
+	if inject.Has(p) && !inject.Foreign(p) { // to all of upkeep, a pod with another program's agent has none
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
 	}
 	if !concerns(s) {
@@ -41,7 +41,7 @@ func slim(obj any) (any, error) {
 		metav1.SetMetaDataLabel(&s.ObjectMeta, appsv1.DefaultDeploymentUniqueLabelKey, hash)
 	}
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
-	if status := agentStatus(p); status != nil {
+	if status := agentStatus(p); status != nil && inject.Has(s) {
 		kept := corev1.ContainerStatus{Name: status.Name, Started: status.Started}
 		if status.State.Waiting != nil {
 			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: status.State.Waiting.Reason}

@@ -144,19 +144,19 @@ func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podsThere{live: []*corev1.Pod{p}}
 	u := &Upkeep{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
-	d, _, err := u.repair(t.Context(), syncOf(), p, there, nil)
+	d, _, err := u.repair(t.Context(), syncOf(), p, tooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
 	u.Now = func() time.Time { return noon.Add(young - time.Second) }
-	d, soon, err := u.repair(t.Context(), syncOf(), p, there, nil)
+	d, soon, err := u.repair(t.Context(), syncOf(), p, tooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.True(t, soon, "it waits for the webhook")
-	d, soon, err = u.repair(t.Context(), syncOf(), p, there, map[string]turn{"line": {wait: "pod gw-1 ends"}})
+	d, soon, err = u.repair(t.Context(), syncOf(), p, tooEarly, there, map[string]turn{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.False(t, soon, "its turn comes when something changes")
-	d, _, err = u.repair(t.Context(), syncOf(), p, there, map[string]turn{"line": {wait: "pod gw-1 ends", stuck: true}})
+	d, _, err = u.repair(t.Context(), syncOf(), p, tooEarly, there, map[string]turn{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
 	assert.Contains(t, d.message, "because pod gw-1 ends")
