@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"sync"
 
 	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/api/v1alpha1"
@@ -38,5 +39,34 @@ func (m Mounts) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.Strin
 // Reachable implements peers.Secrets: what is not there now is not there for this run.
 func (m Mounts) Reachable(field peers.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
+	return err
+}
+
+// readOnce reads each secret once: a file that a shell makes of a command's output, <(command), is a pipe and empty the second
+// time.
+type readOnce struct {
+	peers.Secrets
+	mu    sync.Mutex
+	known map[v1alpha1.SecretKeyRef]secret.String
+}
+
+func (r *readOnce) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v, ok := r.known[ref]; ok {
+		return v, nil
+	}
+	v, err := r.Secrets.Read(field, ref)
+	if err == nil {
+		if r.known == nil {
+			r.known = map[v1alpha1.SecretKeyRef]secret.String{}
+		}
+		r.known[ref] = v
+	}
+	return v, err
+}
+
+func (r *readOnce) Reachable(field peers.Field, ref v1alpha1.SecretKeyRef) error {
+	_, err := r.Read(field, ref)
 	return err
 }

@@ -71,7 +71,7 @@ const (
 // Look finds out everything that it can in one run: what is wrong with a profile does not hide what is wrong with another.
 // The error is that of a run that was ended, or of a disk.
 func Look(ctx context.Context, asked Asked) (Result, error) {
-	l := &look{Asked: asked, r: Result{Checked: []Checked{}, Problems: []Problem{}}}
+	l := &look{Asked: asked, secrets: &readOnce{Secrets: asked.Secrets}, r: Result{Checked: []Checked{}, Problems: []Problem{}}}
 	err := l.all(ctx)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -81,7 +81,8 @@ func Look(ctx context.Context, asked Asked) (Result, error) {
 
 type look struct {
 	Asked
-	r Result
+	secrets peers.Secrets
+	r       Result
 }
 
 func (l *look) all(ctx context.Context) (err error) {
@@ -89,7 +90,7 @@ func (l *look) all(ctx context.Context) (err error) {
 	if !git || !l.credentials() {
 		return nil
 	}
-	remote, err := peers.Git(l.GatewaySync.Spec.Git, l.Secrets, l.Remote)
+	remote, err := peers.Git(l.GatewaySync.Spec.Git, l.secrets, l.Remote)
 	if err != nil {
 		l.fail(err, v1alpha1.ReasonProfilesInvalid, "")
 		return nil
@@ -137,7 +138,7 @@ func below(e *field.Error, path string) bool {
 
 // credentials looks whether those for git are there; the gateways' own are their agents' affair.
 func (l *look) credentials() bool {
-	err := peers.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.Secrets)
+	err := peers.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.secrets)
 	if err == nil {
 		return true
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,6 +111,19 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 		other := gs.DeepCopy()
 		other.Spec.Git.Auth.Token.SecretRef.Name = "elsewhere"
 		found := w.look(t, Asked{GatewaySync: other, Secrets: Mounts{Files: map[string]string{"elsewhere/token": filepath.Join(w.dir, "git/token")}}})
+		assert.Empty(t, found.Problems)
+	})
+	t.Run("a pipe, as a shell makes of <(command)", func(t *testing.T) {
+		pipe := filepath.Join(t.TempDir(), "pipe")
+		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+		go func() { // it ends when the pipe was read once
+			if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil {
+				_, _ = f.WriteString(token)
+				_ = f.Close()
+				_ = os.Remove(pipe)
+			}
+		}()
+		found := w.look(t, Asked{GatewaySync: gs, Secrets: Mounts{Files: map[string]string{"git/token": pipe}}})
 		assert.Empty(t, found.Problems)
 	})
 	t.Run("an empty secret is said", func(t *testing.T) {
