@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/program"
 )
 
 // likeArgoCD makes what an installation of it has.
@@ -50,4 +51,49 @@ func TestTheCommandsOfThePageOnArgoCDRunAsWritten(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, health.Data, "resource.customizations.health.stoker.io_GatewaySync")
 	assert.Contains(t, health.Data, "resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync")
+}
+
+// leftovers are what an earlier product of the group left behind.
+const leftovers = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: stoker-system}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: controller, namespace: stoker-system}
+spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: controller, image: other}]}}}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line, finalizers: [stoker.io/finalizer]}
+spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
+`
+
+func TestTheCommandsOfTheMigrationRunAsWritten(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	cluster := kubetest.Control(t, kubetest.Private())
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, leftovers)
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+		"KUBECONFIG="+cluster.Kubeconfig())
+	for c := range lines.Of("docs/migration.md") {
+		said := shell.Type(t, c.Text)
+		switch c.Text {
+		case "stoker migrate -A":
+			assert.Contains(t, said, "remove finalizer", "a dry run")
+			assert.NotEmpty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"), "a dry run changes nothing")
+		case "stoker migrate -A --yes":
+			assert.Empty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"))
+		}
+	}
+	for c := range lines.Of("docs/cli.md") {
+		assert.NotContains(t, shell.Type(t, c.Text), "finalizer")
+	}
+	assert.Contains(t, shell.Type(t, "stoker migrate -A --output json"), "[]\n")
 }

@@ -137,7 +137,7 @@ answer: try again.`,
 	c.flags.AddFlags(root.PersistentFlags())
 	root.AddGroup(&cobra.Group{ID: "ask", Title: "Ask for something:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait(), c.preflight()},
+		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait(), c.preflight(), c.migrate()},
 		"look": {c.check(), c.get(), c.status(), c.history(), c.diff(), c.render()},
 	} {
 		for _, command := range commands {

@@ -29,10 +29,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(kubetest.M{M: m}, map[string]func(){"stoker": main, "kubectl-stoker": main})
+	testscript.Main(program.M{Tests: kubetest.M{M: m}}, map[string]func(){"stoker": main, "kubectl-stoker": main})
 }
 
 // atOnce is for commands that the race detector watches: a program would sleep for a second before it ends, and the scripts

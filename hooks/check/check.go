@@ -28,20 +28,21 @@ const (
 type Topic string
 
 // Topics are all of them, in their order.
-var Topics = []Topic{kinds, roles, policies, webhook, injector, receiver, syncs, pods, bindings, lead, rights}
+var Topics = []Topic{kinds, leftovers, roles, policies, webhook, injector, receiver, syncs, pods, bindings, lead, rights}
 
 const (
-	kinds    Topic = "kinds"
-	roles    Topic = "roles"
-	policies Topic = "policies"
-	webhook  Topic = "webhook"
-	injector Topic = "injector"
-	receiver Topic = "receiver"
-	syncs    Topic = "gatewaysyncs"
-	pods     Topic = "pods"
-	bindings Topic = "bindings"
-	lead     Topic = "lead"
-	rights   Topic = "rights"
+	kinds     Topic = "kinds"
+	leftovers Topic = "leftovers"
+	roles     Topic = "roles"
+	policies  Topic = "policies"
+	webhook   Topic = "webhook"
+	injector  Topic = "injector"
+	receiver  Topic = "receiver"
+	syncs     Topic = "gatewaysyncs"
+	pods      Topic = "pods"
+	bindings  Topic = "bindings"
+	lead      Topic = "lead"
+	rights    Topic = "rights"
 )
 
 // Finding is one line of the answer.
@@ -99,7 +100,7 @@ func (l Looker) Look(ctx context.Context) ([]Finding, error) {
 		return nil, errors.Join(ErrUnreachable, err)
 	}
 	served := l.kinds()
-	list := []Finding{served}
+	list := append([]Finding{served}, l.leftovers(ctx)...)
 	list = append(list, l.roles(ctx)...)
 	list = append(list, l.policies(ctx)...)
 	list = append(list, l.webhook(ctx)...)

@@ -189,6 +189,7 @@ func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
 	assert.Contains(t, found[pods], "ok: all 1 pods")
 	assert.Contains(t, found[bindings], "failed: no RoleBinding gives ClusterRole stoker-agent to ServiceAccount default")
 	assert.Contains(t, found[rights], "ok: you may ask for refs")
+	assert.Equal(t, "ok: nothing is left of an earlier product\n", found[leftovers])
 	assert.NotContains(t, found, lead)
 
 	cluster.ApplyYAML(t, namespace, bad+`---
@@ -206,6 +207,12 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	status(t, l, "plant", `{"status":{"observedGeneration":1,"discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+	found = look(t, l)
+	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent, to which the agents' ServiceAccounts are bound, does not exist")
+	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n")
+	assert.Contains(t, look(t, l)[bindings], "does not let them write SyncReports")
+	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n"+
+		"rules: [{apiGroups: [stoker.io], resources: [syncreports], verbs: [create, get, patch]}]\n")
 	found = look(t, l)
 	assert.Contains(t, found[syncs], "failed: plant: good: a.json")
 	assert.Contains(t, found[pods], "failed: naked asks for an agent and has none")
@@ -235,6 +242,34 @@ func TestAnAgentThatDoesNotStartIsNoAgent(t *testing.T) {
 		assert.Contains(t, found[pods], want)
 		assert.Contains(t, found[bindings], "failed: no RoleBinding", "it is needed all the same")
 	}
+}
+
+const earlier = `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant, finalizers: [stoker.io/finalizer]}
+spec: {git: {repo: "http://git.example.com/plant.git", ref: main}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: wrong, annotations: {stoker.io/inject: "yes"}}
+spec: {containers: [{name: gateway, image: gateway}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: old, annotations: {stoker.io/inject: "true"}}
+spec: {containers: [{name: gateway, image: gateway}], initContainers: [{name: stoker-agent, image: other, env: [{name: POD_NAME, value: x}]}]}
+`
+
+func TestLeftoversAndWarningsAreNamed(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, earlier)
+	found := look(t, looker(t, cluster.RESTConfig(), namespace))
+	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: nothing removes stoker.io/finalizer")
+	assert.Contains(t, found[syncs], "warning: plant: spec.git.repo: http:// is not encrypted")
+	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which asks for nothing`)
+	assert.Contains(t, found[pods], "failed: old: its container stoker-agent is another program's")
 }
 
 func status(t *testing.T, l Looker, name, patch string) {

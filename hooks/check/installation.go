@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/migrate"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -48,6 +49,24 @@ func (l Looker) kinds() Finding {
 		return kinds.on(Failed, "not served: "+strings.Join(missing, ", ")+"; apply the files of charts/stoker/files/crds")
 	}
 	return kinds.on(OK, "GatewaySync, SyncTarget and SyncReport are served")
+}
+
+// leftovers names what an earlier product of the same API group left behind. Pods are named by their own check.
+func (l Looker) leftovers(ctx context.Context) []Finding {
+	plan, err := migrate.Finder{Clients: l.Clients, Namespace: l.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
+	var list []Finding
+	for _, a := range plan {
+		if !a.OfPod() {
+			list = append(list, leftovers.on(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
+		}
+	}
+	if err != nil {
+		return append(list, leftovers.unseen("what an earlier product left", err))
+	}
+	if len(list) == 0 {
+		return []Finding{leftovers.on(OK, "nothing is left of an earlier product")}
+	}
+	return list
 }
 
 // roles looks for what agents, injector and setters are bound to.

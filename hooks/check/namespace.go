@@ -10,6 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -29,6 +30,9 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 	}
 	for _, gs := range found {
 		list = append(list, l.sync(ctx, gs))
+		for _, w := range v1alpha1.Warnings(gs) {
+			list = append(list, syncs.on(Warning, gs.Name+": "+w))
+		}
 	}
 	if len(list) == 0 {
 		list = append(list, syncs.on(Warning, "there is no GatewaySync in namespace "+l.Namespace+"; choose another with --namespace"))
@@ -65,6 +69,9 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 	for i := range all.Items {
 		p := &all.Items[i]
 		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
+		if inject != "" && inject != "true" && inject != "false" {
+			list = append(list, pods.because(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which asks for nothing: write \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
+		}
 		if inject != "true" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
@@ -96,6 +103,8 @@ func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 		return pods.because(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s asks for GatewaySync %s, which is not in this namespace", p.Name, name)), true
 	case name == "" && len(found) > 1:
 		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not say which of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
+	case foreignAgent(p):
+		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" is another program's, so that it has no agent: see 'stoker migrate' and docs/migration.md"), true
 	case !hasAgent(p):
 		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" asks for an agent and has none: its Events say why"), true
 	}
@@ -107,6 +116,11 @@ func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 
 func hasAgent(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer })
+}
+
+// foreignAgent reports whether the container of the agent's name is another program's.
+func foreignAgent(p *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
 // waits is why the agent of a pod does not run, by the kubelet's words: its image cannot be pulled, or it ends again and again.
@@ -155,7 +169,24 @@ func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(missing) > 0 {
 		return []Finding{bindings.on(Failed, "no RoleBinding gives ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
 	}
+	// A binding to a role that is not there, or lets nobody write reports, gives nothing.
+	role, err := l.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound, does not exist: they cannot report; install the chart again")}
+	case err != nil:
+		return []Finding{bindings.unseen("ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound,", err)}
+	case !slices.ContainsFunc(role.Rules, writesReports):
+		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound, does not let them write SyncReports; install the chart again")}
+	}
 	return []Finding{bindings.on(OK, "the agents' ServiceAccounts may report")}
+}
+
+func writesReports(r rbacv1.PolicyRule) bool {
+	has := func(list []string, want string) bool {
+		return slices.Contains(list, want) || slices.Contains(list, "*")
+	}
+	return has(r.APIGroups, v1alpha1.GroupVersion.Group) && has(r.Resources, kube.SyncReport.Plural) && has(r.Verbs, "patch")
 }
 
 // grace is how long after its time a lock is still taken for held: a clock here may differ from one there.

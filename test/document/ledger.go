@@ -25,6 +25,7 @@ const (
 	byAreas    = "test/fleet TestTheExampleOfASiteAndItsAreas"
 	byReplicas = "test/fleet TestTheExampleOfReplicatedFrontends"
 	byArgoCD   = "hooks TestTheCommandsOfThePageOnArgoCDRunAsWritten"
+	byMigrate  = "hooks TestTheCommandsOfTheMigrationRunAsWritten"
 	byKargo    = "hooks/kargo TestTheDocumentsCommandsRun"
 	byAlone    = "test/scenario TestTheCommandsForAnAgentAloneWork"
 	byGateway  = "test/gateway TestREADMEExamplesWork"
@@ -54,6 +55,7 @@ var Ledger = []Entry{
 	under("docs/argocd.md", "When a sync hangs or fails", byNodes),
 	under("docs/argocd.md", "Gateways that do not start", byNodes),
 	NewEntry("docs/argocd.md", ``, byArgoCD),
+	under("docs/cli.md", "stoker migrate", byMigrate),
 	NewEntry("docs/cli.md", `^stoker (check|diff)| /manifest/`, byNodes),
 	NewEntry("docs/cli.md", ``, byFleet),
 	NewEntry("docs/git.md", ``, byKey),
@@ -62,6 +64,7 @@ var Ledger = []Entry{
 	NewEntry("docs/kargo.md", `^stoker `, byFleet),
 	NewEntry("docs/kargo.md", ``, byKargo),
 	NewEntry("docs/lost-and-found.md", ``, byAlone),
+	under("docs/migration.md", "From an earlier product of the same group", byMigrate),
 	NewEntry("docs/migration.md", ``, byChart),
 	NewEntry("docs/operations.md", `^helm test |/proxy/state$`, byNodes),
 	NewEntry("docs/operations.md", ``, byChart),

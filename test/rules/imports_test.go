@@ -31,7 +31,8 @@ var floors = [][]string{
 	{"receiver/vault"},
 	{"receiver/server"},
 	{"receiver"},
-	{"hooks/offline", "hooks/check", "hooks/application"},
+	{"hooks/offline", "hooks/migrate"},
+	{"hooks/check", "hooks/application"},
 	{"hooks/preflight"},
 	{"hooks"},
 }
