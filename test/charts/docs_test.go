@@ -84,7 +84,7 @@ func (r *reader) enter(line string) {
 		return
 	}
 	r.Type(r.t, line)
-	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, " -k ") {
+	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, "kubectl kustomize ") {
 		// A reader waits for the Deployment next. Here it has no node; what has to be there is the kinds.
 		require.Eventually(r.t, func() bool {
 			_, code := r.Try(r.t, "kubectl get gatewaysyncs,synctargets,syncreports --all-namespaces")
