@@ -19,6 +19,7 @@ type asking struct {
 	*cli
 	output *string
 	by, id string
+	commit string // where the ref has to stand
 	wait   bool
 	limits *limits
 }
@@ -50,11 +51,17 @@ The request stands in annotations of the GatewaySync and counts until spec.git.r
 ref. To ask for the ref that spec.git.ref says ends an earlier request. To ask for what is wanted already is
 to ask for a fresh look at git; with --id a repeat changes nothing.
 
+With --commit the request is for a ref at a commit. A tag that was moved since it was chosen is refused as RefMoved, the gateways
+stay as they are, and it is not followed later either, even if it is moved back: that takes another request.
+
 In a hook Job of Argo CD, --application stands for the ref: it is the commit that the sync brings, where that is one of
 spec.git.repo. The id of the request is then the Job's name, with the start of the sync and the commit's first digits where they
 are not part of it, so that a Job that is repeated asks once; one whose sync is over asks for nothing, and ends with 4.`,
 		Example: `  # run the tag v2.4.0 on all gateways of the GatewaySync line, and wait for it
   stoker set-ref line v2.4.0 --wait
+
+  # run the tag v2.4.0 only if it is still the commit that was tested
+  stoker set-ref line v2.4.0 --commit 8a9ef4f0c1d2b3a4958671605f4e3d2c1b0a9f8e --wait
 
   # from a Job that may be repeated
   stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"
@@ -84,10 +91,11 @@ are not part of it, so that a Job that is repeated asks once; one whose sync is 
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
 		return got.ask(ctx, name, "is to run "+ref, func(ctx context.Context, p place) (verb.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, name, verb.Request{Ref: ref, By: got.by, ID: got.id})
+			return p.setter().Ask(ctx, p.namespace, name, verb.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
 	a.sends(command)
+	command.Flags().StringVar(&a.commit, "commit", "", "the commit that the ref has to stand at, all 40 digits")
 	from = c.syncs(command)
 	return command
 }
@@ -241,7 +249,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	}); err != nil || !a.wait {
 		return err
 	}
-	v, err := a.await(ctx, p, name, answer.Ref, a.limits)
+	v, err := a.await(ctx, p, name, answer.Ref, a.commit, a.limits)
 	if err == nil && *a.output == asTable { // else one object is all
 		fmt.Fprintln(a.out, clean(v.Message))
 	}

@@ -254,14 +254,16 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 // origin says who wants the ref, where it is not the spec.
 func origin(gs *v1alpha1.GatewaySync) string {
 	d, err := v1alpha1.DesiredRef(gs, "")
-	if err != nil || !d.Override {
+	if err != nil || !d.Override && d.Commit == "" {
 		return ""
 	}
-	by := d.RequestedBy
-	if by == "" {
-		by = "an annotation"
+	s := " (asked for by " + d.Asker()
+	if d.Commit != "" {
+		s += ", at " + verb.Short(d.Commit) + " only"
 	}
-	s := fmt.Sprintf(" (asked for by %s; spec.git.ref is %s", by, gs.Spec.Git.Ref)
+	if d.Override {
+		s += "; spec.git.ref is " + gs.Spec.Git.Ref
+	}
 	if unless := gs.RequestedUnless(); unless != "" {
 		s += fmt.Sprintf(", until it moves on from %s", verb.Short(unless))
 	}

@@ -57,11 +57,15 @@ missing; in a pipe it says nothing until the end. Where they stand is asked at l
 		Args: cobra.ExactArgs(1),
 	}
 	ref := command.Flags().String("ref", "", "the ref that is waited for; left out: the one that is wanted when the wait begins")
+	commit := command.Flags().String("commit", "", "the commit that is waited for, all 40 digits: the wait ends with 4 if the gateways are to run another one")
 	l := waitFlags(command)
 	l.holds(command)
 	from := c.syncs(command)
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
+		if *commit != "" && !v1alpha1.IsCommit(*commit) {
+			return outcome(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
+		}
 		p, err := c.connect()
 		if err != nil {
 			return err
@@ -80,7 +84,7 @@ missing; in a pipe it says nothing until the end. Where they stand is asked at l
 			}
 			*ref = found.Commit
 		}
-		v, err := c.await(command.Context(), p, args[0], *ref, l)
+		v, err := c.await(command.Context(), p, args[0], *ref, *commit, l)
 		if v.Phase == "" {
 			return err
 		}
@@ -101,12 +105,13 @@ missing; in a pipe it says nothing until the end. Where they stand is asked at l
 type watcher struct {
 	*cli
 	place
-	name  string
-	ref   string // "" until it is known
-	uid   types.UID
-	empty time.Time // since when there is no gateway
-	said  string
-	blind bool // reports cannot be read, and that was said
+	name   string
+	ref    string // "" until it is known
+	commit string // "" for any
+	uid    types.UID
+	empty  time.Time // since when there is no gateway
+	said   string
+	blind  bool // reports cannot be read, and that was said
 
 	heldOff string // the spec's ref, while a rollback is in force
 	lapses  string // the spec's ref, where ref is what a rollback went back to
@@ -121,13 +126,14 @@ func heldOff(gs *v1alpha1.GatewaySync) string {
 	return gs.Spec.Git.Ref
 }
 
-// await waits for gateways to run ref, or, where that is "", what is wanted at the beginning. The verdict is the last one;
+// await waits for gateways to run ref, or, where that is "", what is wanted at the beginning; at commit, if it is not "". The
+// verdict is the last one;
 // the error says how it ended where it is not what was waited for.
-func (c *cli) await(ctx context.Context, p place, name, ref string, l *limits) (verb.Verdict, error) {
+func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (verb.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
 		return verb.Verdict{}, outcome(exitUsage, "--timeout must be more than nothing, and --timeout-empty not less")
 	}
-	w := &watcher{cli: c, place: p, name: name, ref: ref}
+	w := &watcher{cli: c, place: p, name: name, ref: ref, commit: commit}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	last := verb.Verdict{Message: "the API server has not said yet where GatewaySync " + name + " stands"}
@@ -183,6 +189,7 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 		w.ref, w.lapses = v.Ref, ""
 		v, err = verb.Look(ctx, w.Clients, gs, w.ref)
 	}
+	v = verb.AtCommit(gs, v, w.commit)
 	if err != nil && !w.blind && ctx.Err() == nil {
 		fmt.Fprintln(w.talk, clean(err.Error()))
 		w.blind = true

@@ -21,6 +21,8 @@ type found struct {
 	desired    string // the ref that was resolved
 	name       string // its full name, "" for a commit
 	commit     string
+	wanted     string // the commit that the request names, if any
+	refused    string // what status.request is to say, if the ref stands at another commit
 	err        error
 	took       time.Duration
 }
@@ -50,14 +52,18 @@ func (l *looker) look(ctx context.Context, gs *v1alpha1.GatewaySync, q question)
 }
 
 func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found) error {
+	want, err := v1alpha1.DesiredRef(gs, "")
+	if err != nil {
+		return err
+	}
+	if want.Stood != "" && !want.ResolveSpec {
+		f.desired = want.Ref
+		return want.CheckCommit(want.Stood)
+	}
 	if err := l.reach(gs); err != nil {
 		return err
 	}
 	all, err := l.remote.Refs(ctx)
-	if err != nil {
-		return err
-	}
-	want, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
 		return err
 	}
@@ -70,9 +76,16 @@ func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 			}
 		}
 	}
-	f.desired = want.Ref
+	f.desired, f.wanted = want.Ref, want.Commit
+	if want.Stood != "" {
+		return want.CheckCommit(want.Stood)
+	}
 	at, err := resolve(all, want.Ref)
 	if err != nil {
+		return err
+	}
+	if err := want.CheckCommit(at.Commit.String()); err != nil {
+		f.refused = want.Refuse(at.Commit.String())
 		return err
 	}
 	f.name, f.commit = at.Ref, at.Commit.String()

@@ -37,7 +37,8 @@ func turnIn(x float64) time.Duration {
 // like this one is looked at by the clock; where it is not, and only somebody can help, ok is false.
 func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool) (pause time.Duration, ok bool) {
 	switch {
-	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed:
+	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed,
+		reason == v1alpha1.ReasonRefMoved:
 		// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
 		return pace.Retry(n, interval), polled
 	case reason.Class() == v1alpha1.ClassStalled:

@@ -34,7 +34,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	seen.Status.Request = t.request
 	a := gs.Annotations
 	q := question{git: gitOf(gs), request: strings.Join([]string{a[v1alpha1.AnnotationRequestedRef], a[v1alpha1.AnnotationRequestedOver],
-		a[v1alpha1.AnnotationRequestedUnless]}, "\n")}
+		a[v1alpha1.AnnotationRequestedUnless], a[v1alpha1.AnnotationRequestedCommit]}, "\n")}
 	specCommit := ""
 	if t.last.of.same(q) {
 		specCommit = t.last.specCommit
@@ -46,7 +46,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
 	t.request = nil
 	if want.Over != "" || want.Lapsed != "" {
-		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
+		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed, Refused: want.Refused}
 	}
 	seen.Status.Request = t.request
 
@@ -115,6 +115,10 @@ func (t *term) took(f found) {
 	t.last = f
 	if f.err == nil {
 		t.resolved = resolved{git: f.of.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.of.requestedAt}
+	}
+	// A ref that has moved since it was taken leaves the gateways where they are; it may come back.
+	if f.refused != "" && t.request != nil && (t.resolved.ref != f.desired || t.resolved.commit != f.wanted) {
+		t.request.Refused = f.refused
 	}
 	if f.of.requestedAt != "" {
 		t.answered = f.of.requestedAt

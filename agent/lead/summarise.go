@@ -77,7 +77,8 @@ func Summarise(s Seen) Summary {
 			w.synced++
 		}
 	}
-	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref
+	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref &&
+		s.Ref.Desired.CheckCommit(s.Target.Commit) == nil
 	run := 0 // what is wanted: as long as that is no commit, no gateway does
 	if w.resolved {
 		run = w.synced
@@ -146,7 +147,7 @@ func (w *writer) target() {
 	w.st.Target = t
 	w.st.Request = nil
 	if d.Over != "" || d.Lapsed != "" {
-		w.st.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+		w.st.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
 	}
 }
 

@@ -43,7 +43,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.target.failures++
 		asked, _ := repo.RetryAfter(err)
 		pause := pace.Backoff(reason.Class(), l.target.failures, l.interval())
-		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef {
+		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
 			// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
 			pause = pace.Retry(l.target.failures, l.interval())
 		}
@@ -89,6 +89,9 @@ func (l *Loop) ask(ctx context.Context) (target, error) {
 	}
 	gs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
 	res, err := lookup(want.Ref)
+	if err == nil {
+		err = want.CheckCommit(res.Commit.String())
+	}
 	return target{ref: want.Ref, override: want.Override, commit: res.Commit, name: res.Ref}, err
 }
 

@@ -11,10 +11,15 @@ const (
 	AnnotationRequestedOver = "stoker.io/requested-over"
 	// AnnotationRequestedUnless is a commit: the request counts only while spec.git.ref resolves to it.
 	AnnotationRequestedUnless = "stoker.io/requested-unless"
+	// AnnotationRequestedCommit is the commit that requested-ref has to stand at. A ref that stands elsewhere is refused.
+	AnnotationRequestedCommit = "stoker.io/requested-commit"
 	// AnnotationRequestedAt is a time in RFC 3339 with nanoseconds: a new value asks for a fresh look at git.
 	AnnotationRequestedAt = "stoker.io/requested-at"
 	// AnnotationRequestedBy names who asks: github, gitlab, gitea, bitbucket, azuredevops, argocd, kargo, generic, cli, hook.
 	AnnotationRequestedBy = "stoker.io/requested-by"
+	// AnnotationRequestedFor says in words what the request belongs to, such as the Stage, the Freight, the actor and the link
+	// of a promotion of Kargo. It is only shown.
+	AnnotationRequestedFor = "stoker.io/requested-for"
 	// AnnotationRequestedIDs is a JSON object from sender to the ids of its last eight requests, with a space between them and
 	// the newest last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"

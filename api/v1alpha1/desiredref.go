@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -11,18 +12,36 @@ import (
 type Desired struct {
 	// Ref is what the gateways are to run.
 	Ref string
+	// Commit is the commit that Ref has to stand at, in lower case; "" if the request names none. CheckCommit compares it.
+	Commit string
 	// Override is true where Ref is a request's and not that of the spec.
 	Override bool
-	// RequestedBy names who asked; empty where the request is not in force.
-	RequestedBy string
+	// RequestedBy names who asked, and RequestedFor what the request belongs to; empty where the request is not in force.
+	RequestedBy, RequestedFor string
 	// RequestedAt asks for a fresh look at git where it is not the value that was handled last, whether or not a request
 	// is in force.
 	RequestedAt string
 	// ResolveSpec asks to resolve spec.git.ref too, and to call again with its commit: the request depends on it.
 	ResolveSpec bool
-	// Over and Lapsed are what belongs into status.request. The next call relies on it.
-	Over, Lapsed string
+	// Over, Lapsed and Refused are what belongs into status.request. The next call relies on it.
+	Over, Lapsed, Refused string
+	// Stood is where Ref stood when the request was refused; "" if it was not. A refused request is never carried out.
+	Stood string
 }
+
+// CheckCommit returns a RefMoved error if Ref stands at commit, and the request names another one.
+func (d Desired) CheckCommit(commit string) error {
+	if d.Commit == "" || d.Commit == commit {
+		return nil
+	}
+	return newError(ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
+		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
+}
+
+// Refuse returns the value of status.request.refused for a request whose ref stands at commit.
+func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
+
+func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
 // DesiredRef says which ref the gateways of gs are to run. It is a pure function of the object and of specCommit, the
 // commit that spec.git.ref resolves to now ("" where nobody knows), which matters only where Desired.ResolveSpec says so.
@@ -33,6 +52,10 @@ type Desired struct {
 //   - spec.git.ref still resolves to requested-unless, if there is one of this request. While nobody knows, the request
 //     stays in force;
 //   - it has not been seen out of force before (status.request.lapsed): a request that has lapsed never comes back.
+//
+// A request may also name the commit that its ref has to stand at (requested-commit). If the ref stands elsewhere when the
+// request is first looked at, the request is refused (status.request.refused): it stays in force, so that nothing else moves
+// the gateways either, but the ref is not followed, even if it comes back to that commit.
 //
 // So a later change of the spec always wins, and nobody has to clear annotations. The error is an *Error: the request
 // names something that cannot be a ref. Then nothing is to be synced and nothing to be recorded: to fall back to the spec
@@ -55,6 +78,13 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 	d.Over = requestOver(gs, requested)
 	if leftovers(gs) {
 		d.RequestedBy = ""
+	} else {
+		d.RequestedFor = Line(gs.Annotations[AnnotationRequestedFor])
+	}
+	commit := gs.RequestedCommit()
+	if commit != "" && !IsCommit(commit) {
+		return Desired{}, newError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
+			AnnotationRequestedCommit, commit)
 	}
 	unless := gs.RequestedUnless()
 	request := d.Over
@@ -71,11 +101,26 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 	moved := d.ResolveSpec && specCommit != "" && strings.ToLower(specCommit) != unless
 	switch {
 	case lapsed == request || !same || moved:
-		d.Lapsed, d.RequestedBy, d.ResolveSpec = request, "", false
+		d.Lapsed, d.RequestedBy, d.RequestedFor, d.ResolveSpec = request, "", "", false
+		return d, nil
 	case wanted:
 		d.Ref, d.Override = requested, true
 	}
+	d.Commit = commit
+	if r := gs.Status.Request; r != nil && commit != "" {
+		if stood, refused := strings.CutPrefix(r.Refused, d.refusal()); refused && IsCommit(stood) {
+			d.Refused, d.Stood = r.Refused, stood
+		}
+	}
 	return d, nil
+}
+
+// RequestedCommit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
+func (gs *GatewaySync) RequestedCommit() string {
+	if leftovers(gs) {
+		return ""
+	}
+	return strings.ToLower(gs.Annotations[AnnotationRequestedCommit])
 }
 
 // RequestedUnless is the commit of spec.git.ref that today's request stands against, in lower case; "" for none.
@@ -132,6 +177,30 @@ const (
 	maxToken = 64
 	maxOver  = 2*maxRef + maxToken + 2
 )
+
+// Asker says who asked for the ref, and for what, if it is a request that is in force.
+func (d Desired) Asker() string {
+	by := d.RequestedBy
+	if by == "" {
+		by = "an annotation"
+	}
+	if d.RequestedFor != "" {
+		by += " for " + d.RequestedFor
+	}
+	return by
+}
+
+// maxLine bounds the annotation stoker.io/requested-for, in bytes.
+const maxLine = 512
+
+// Line returns the value of stoker.io/requested-for for a text: one line of it that can be shown.
+func Line(text string) string {
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text[:min(len(text), 2*maxLine)], ""), func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }), " ")
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine-len("…")], "") + "…"
+	}
+	return text
+}
 
 // token returns a value that others wrote and that is compared and shown only: nothing where it is too long, or holds
 // what would break a line.

@@ -23,6 +23,7 @@ func TestDesiredRef(t *testing.T) {
 	for _, c := range []struct {
 		name                    string
 		requested, over, unless string
+		commit                  string
 		status                  *request
 		specCommit              string
 		want                    v1alpha1.Desired
@@ -72,6 +73,28 @@ func TestDesiredRef(t *testing.T) {
 			want:   v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
 		{name: "an unless that is no commit never holds", requested: commit2, over: commit2 + "@main", unless: "main", specCommit: commit1,
 			want: v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless main"}},
+		{name: "a commit belongs to the request", requested: "v2", over: "v2@main t1", commit: commit1,
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1"}},
+		{name: "a commit counts in letters of either size", requested: "v2", over: "v2@main t1", commit: strings.Repeat("aF", 20),
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: strings.Repeat("af", 20), Over: "v2@main t1"}},
+		{name: "a commit counts beside the ref of the spec, too", requested: "main", over: "main@main t1", commit: commit1,
+			want: v1alpha1.Desired{Ref: "main", Commit: commit1, Over: "main@main t1"}},
+		{name: "a plain request over another one does not inherit its commit", requested: "v3", over: "v2@main t1", commit: commit1,
+			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+		{name: "the commit of a request that has lapsed does not count", requested: "main", over: "main@release t1", commit: commit1,
+			want: v1alpha1.Desired{Ref: "main", Over: "main@release t1", Lapsed: "main@release t1"}},
+		{name: "a commit without a requested ref does not count", commit: commit1,
+			want: v1alpha1.Desired{Ref: "main"}},
+		{name: "a request that was refused stays refused", requested: "v2", over: "v2@main t1", commit: commit1,
+			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", Stood: commit2,
+				Refused: "v2@main t1 at " + commit1 + " not at " + commit2}},
+		{name: "a request that is made again is not the one that was refused", requested: "v2", over: "v2@main t2", commit: commit1,
+			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
+			want:   v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t2"}},
+		{name: "a request for another commit is not the one that was refused", requested: "v2", over: "v2@main t1", commit: commit2,
+			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
+			want:   v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
 		{name: "an over of absurd length is as good as none", requested: "v2", over: "v2@main" + strings.Repeat("n", 70000),
 			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
 	} {
@@ -81,6 +104,7 @@ func TestDesiredRef(t *testing.T) {
 			annotate(gs, v1alpha1.AnnotationRequestedRef, c.requested)
 			annotate(gs, v1alpha1.AnnotationRequestedOver, c.over)
 			annotate(gs, v1alpha1.AnnotationRequestedUnless, c.unless)
+			annotate(gs, v1alpha1.AnnotationRequestedCommit, c.commit)
 			before := gs.DeepCopy()
 			got, err := v1alpha1.DesiredRef(gs, c.specCommit)
 			require.NoError(t, err)
@@ -120,6 +144,33 @@ func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
 		assert.Less(t, len(err.Error()), 600)
 		assert.Zero(t, d)
 	}
+}
+
+// F5: a commit that cannot be one is not taken for none, so that the ref would be followed wherever it stands.
+func TestDesiredRefRefusesACommitThatIsNone(t *testing.T) {
+	for _, commit := range []string{"main", commit1[:7], commit1 + "1", " " + commit1, commit1 + "\n", strings.Repeat("x", 300), "\xff"} {
+		t.Run(commit, func(t *testing.T) {
+			gs := smallest()
+			annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+			annotate(gs, v1alpha1.AnnotationRequestedCommit, commit)
+			d, err := v1alpha1.DesiredRef(gs, "")
+			var named *v1alpha1.Error
+			require.ErrorAs(t, err, &named)
+			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
+			assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedCommit)
+			assert.Less(t, len(err.Error()), 600)
+			assert.Zero(t, d)
+		})
+	}
+}
+
+func TestCheckCommit(t *testing.T) {
+	require.NoError(t, v1alpha1.Desired{Ref: "v2"}.CheckCommit(commit1), "any commit will do")
+	require.NoError(t, v1alpha1.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit1))
+	err := v1alpha1.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit2)
+	var named *v1alpha1.Error
+	require.ErrorAs(t, err, &named)
+	assert.Equal(t, v1alpha1.ReasonRefMoved, named.Reason)
 }
 
 func TestOnlyAFullIDIsACommit(t *testing.T) {

@@ -18,16 +18,17 @@ import (
 
 // C1: annotations come from anybody who may write a pod or a GatewaySync; reading them is total.
 func FuzzAnnotations(f *testing.F) {
-	f.Add("gw-1", "blue", "main", "v2", "v2@main t1", commit1, "v2@main", "v2@main unless "+commit1, "services/a", "*.{a,b},c", "30")
-	f.Add("", "", "", "", "", "", "", "", "", "", "")
-	f.Add("-", "{{", "refs/heads/../x", "@", "@@", "\x00", "@", " ", "./", `\`, "-1")
-	f.Fuzz(func(t *testing.T, pod, name, spec, requested, over, unless, statusOver, lapsed, path, excludes, period string) {
+	f.Add("gw-1", "blue", "main", "v2", "v2@main t1", commit1, "v2@main", "v2@main unless "+commit1, "services/a", "*.{a,b},c", "30", commit2, "v2@main t1 at "+commit2+" not at "+commit1)
+	f.Add("", "", "", "", "", "", "", "", "", "", "", "", "")
+	f.Add("-", "{{", "refs/heads/../x", "@", "@@", "\x00", "@", " ", "./", `\`, "-1", "main", " at ")
+	f.Fuzz(func(t *testing.T, pod, name, spec, requested, over, unless, statusOver, lapsed, path, excludes, period, commit, refused string) {
 		gs := smallest()
 		gs.Spec.Git.Ref = spec
-		gs.Status.Request = &v1alpha1.RequestStatus{Over: statusOver, Lapsed: lapsed}
+		gs.Status.Request = &v1alpha1.RequestStatus{Over: statusOver, Lapsed: lapsed, Refused: refused}
 		gs.Annotations = map[string]string{
 			v1alpha1.AnnotationRequestedRef: requested, v1alpha1.AnnotationRequestedOver: over,
 			v1alpha1.AnnotationRequestedUnless: unless, v1alpha1.AnnotationRequestedAt: name, v1alpha1.AnnotationRequestedBy: pod,
+			v1alpha1.AnnotationRequestedCommit: commit,
 		}
 		d, err := v1alpha1.DesiredRef(gs, lapsed)
 		if err == nil {
@@ -37,8 +38,13 @@ func FuzzAnnotations(f *testing.F) {
 			if len(spec) <= 255 {
 				assert.LessOrEqual(t, len(d.Over), 640)
 				assert.LessOrEqual(t, len(d.Lapsed), 768)
+				assert.LessOrEqual(t, len(d.Refused), 768)
 			}
-			gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+			assert.True(t, d.Commit == "" || v1alpha1.IsCommit(d.Commit))
+			if d.Commit != "" {
+				require.Error(t, d.CheckCommit(strings.Repeat("e", 40)+"x"))
+			}
+			gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
 			again, err := v1alpha1.DesiredRef(gs, lapsed)
 			require.NoError(t, err)
 			assert.Equal(t, d, again)

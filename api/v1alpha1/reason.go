@@ -106,6 +106,8 @@ const (
 	ReasonAmbiguousRef Reason = "AmbiguousRef"
 	// ReasonRefNotAllowed means: a request named a ref that spec.git.allowedRefs does not admit.
 	ReasonRefNotAllowed Reason = "RefNotAllowed"
+	// ReasonRefMoved means: the requested ref is at another commit than the one that was requested with it.
+	ReasonRefMoved Reason = "RefMoved"
 	// ReasonAuthFailed means: the git server refused the credentials, or there are none.
 	ReasonAuthFailed Reason = "AuthFailed"
 	// ReasonHostKeyUnknown means: the ssh host key is not known.
@@ -215,6 +217,7 @@ var Reasons = []ReasonInfo{
 	{ReasonRefNotFound, ClassStalled, "the repository has no such ref or commit"},
 	{ReasonAmbiguousRef, ClassStalled, "the name is both a branch and a tag"},
 	{ReasonRefNotAllowed, ClassStalled, "a request named a ref that spec.git.allowedRefs does not admit"},
+	{ReasonRefMoved, ClassStalled, "the requested ref is at another commit than the one that was requested with it"},
 	{ReasonAuthFailed, ClassStalled, "the git server refused the credentials, or there are none"},
 	{ReasonHostKeyUnknown, ClassStalled, "the ssh host key is not known"},
 	{ReasonHostKeyMismatch, ClassStalled, "the ssh host key is not the known one, or is revoked"},

@@ -156,6 +156,11 @@ type RequestStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=768
 	Lapsed string `json:"lapsed,omitempty"`
+	// The request that was refused because its ref stood at another commit than requested, and at which: it is not carried
+	// out even if the ref comes back.
+	// +optional
+	// +kubebuilder:validation:MaxLength=768
+	Refused string `json:"refused,omitempty"`
 }
 
 // CommitRecord is a commit that the fleet ran.

@@ -58,6 +58,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 		v1alpha1.RequestOver(requested, "release", "t1"), v1alpha1.RequestOver(requested, gs.Spec.Git.Ref+"s", ""), "v2@main", "v9@main t1"}
 	put(v1alpha1.AnnotationRequestedOver, pick(d, over...))
 	put(v1alpha1.AnnotationRequestedUnless, unless)
+	put(v1alpha1.AnnotationRequestedCommit, mostly(d, "", "", "", "", "", commitA, "B"+commitB[1:], "not a commit", commitA+"a"))
 	put(v1alpha1.AnnotationRequestedAt, mostly(d, "t1", "", "", "t2", "Fri Nov 20", string(make([]byte, 65)), "größe"))
 	put(v1alpha1.AnnotationPaused, mostly(d, "", "true", "yes"))
 	if len(note) > 0 {
@@ -135,7 +136,8 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	}
 	want, err := v1alpha1.DesiredRef(gs, "")
 	t := gs.Status.Target
-	looked := err == nil && current && t != nil && t.Ref == want.Ref && (want.RequestedAt == "" || t.RequestedAt == want.RequestedAt)
+	looked := err == nil && current && t != nil && t.Ref == want.Ref && (want.RequestedAt == "" || t.RequestedAt == want.RequestedAt) &&
+		(t.Commit == "" || want.CheckCommit(t.Commit) == nil)
 	var persons, turns, paused int
 	for _, b := range v.Behind {
 		switch {
@@ -151,7 +153,7 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	case current && handled && len(gs.Status.DiscoveredGateways) == 0 && ready.Reason == string(v1alpha1.ReasonNoGateways):
 		return "Healthy", ready.Message // nothing is missing while there is nothing to sync
 	case err != nil:
-		return "Degraded", "is not a ref: set another one, or remove the annotation"
+		return "Degraded", ", or remove the annotation"
 	case v.Phase == verb.Succeeded && gs.Paused() && !strings.HasPrefix(v.Message, "RolledBack: "):
 		return "Healthy", "Paused: " + v.Message
 	case v.Phase == verb.Succeeded:

@@ -83,6 +83,7 @@ type look struct {
 	Asked
 	secrets peers.Secrets
 	r       Result
+	want    v1alpha1.Desired // if the desired ref is what is looked at
 }
 
 func (l *look) all(ctx context.Context) (err error) {
@@ -174,6 +175,9 @@ func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolu
 	if err != nil {
 		return refused(err)
 	}
+	if err := l.want.CheckCommit(at.Commit.String()); err != nil {
+		return refused(err)
+	}
 	if request {
 		if err := from.Allowed(ctx, all, l.GatewaySync.Spec.Git.RequestableRefs(), at); err != nil {
 			return refused(err)
@@ -208,6 +212,7 @@ func (l *look) desire(all *repo.Refs) (request bool, err error) {
 		// What the sync asks for is not known: the spec in the cluster may be the one that it is about to mend.
 		l.warn("a rollback to %s is in force and looked at; what it holds off, %s, is not", verb.Short(want.Ref), gs.Spec.Git.Ref)
 	}
+	l.want = want
 	return want.Override, err
 }
 

@@ -96,10 +96,7 @@ type judge struct {
 func (j *judge) overtaken(ref string) Verdict {
 	who := "spec.git.ref says so"
 	if j.want.Override {
-		who = "asked for by an annotation"
-		if j.want.RequestedBy != "" {
-			who = "asked for by " + j.want.RequestedBy
-		}
+		who = "asked for by " + j.want.Asker()
 	}
 	j.v.Phase, j.v.Message = Overtaken, fmt.Sprintf("the gateways are to run %s (%s) and no longer %s", j.want.Ref, who, ref)
 	return j.v
@@ -108,10 +105,12 @@ func (j *judge) overtaken(ref string) Verdict {
 // current reports whether the status speaks of this spec.
 func (j *judge) current() bool { return j.Status.ObservedGeneration == j.Generation }
 
-// looked reports whether git was asked for this ref since the last request, with whatever outcome.
+// looked reports whether git was asked for this ref, and the commit it is requested at, since the last request, with whatever
+// outcome.
 func (j *judge) looked() bool {
 	t := j.Status.Target
-	return j.current() && t != nil && t.Ref == j.want.Ref && (j.want.RequestedAt == "" || t.RequestedAt == j.want.RequestedAt)
+	return j.current() && t != nil && t.Ref == j.want.Ref && (j.want.RequestedAt == "" || t.RequestedAt == j.want.RequestedAt) &&
+		(t.Commit == "" || j.want.CheckCommit(t.Commit) == nil)
 }
 
 // moved reports whether another ref is wanted than the one that the status speaks of: who annotates one by hand may leave

@@ -23,10 +23,14 @@ var Senders = []string{"cli", "hook", "argocd", "kargo", "github", "gitlab", "gi
 type Request struct {
 	// Ref is the ref that the gateways are to run; "" leaves it as it is and asks for a fresh look at git.
 	Ref string
+	// Commit is the commit that Ref has to stand at; "" for wherever it stands. Only with Ref.
+	Commit string
 	// Unless is a commit: the request counts only while spec.git.ref resolves to it. Only with Ref.
 	Unless string
 	// By is one of Senders.
 	By string
+	// For says in words what the request belongs to. Only with Ref.
+	For string
 	// ID tells a request that is sent again from a new one; "" where the sender has none.
 	ID string
 	// Follows is true where Ref is a tag that is taken because it came to be. It is remembered, so that it is taken once.
@@ -90,6 +94,12 @@ func (r Request) Check() error {
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
 	case r.Unless != "" && !v1alpha1.IsCommit(r.Unless):
 		return invalid("%.80q is not a commit: write all its 40 hexadecimal digits", r.Unless)
+	case r.Commit != "" && !v1alpha1.IsCommit(r.Commit):
+		return invalid("the commit %.80q is not one: write all its 40 hexadecimal digits", r.Commit)
+	case r.Commit != "" && r.Ref == "":
+		return invalid("a commit needs the ref that is to stand at it")
+	case r.Commit != "" && v1alpha1.IsCommit(r.Ref) && !strings.EqualFold(r.Ref, r.Commit):
+		return invalid("the ref %s is another commit than %s", r.Ref, r.Commit)
 	case r.Unless != "" && r.Ref == "":
 		return invalid("a condition needs a ref that it belongs to")
 	}
@@ -120,10 +130,11 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	}
 	if r.Ref != "" && r.ID == "" && !r.Force {
 		d, err := v1alpha1.DesiredRef(gs, "")
-		if err == nil && d.Ref == r.Ref && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
+		same := err == nil && d.Ref == r.Ref && d.Stood == "" && strings.EqualFold(d.Commit, r.Commit)
+		if same && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
 			// Who asks may know that it has moved: git is looked at again, and what is in force stays as it is.
 			answer.Message = "it is to run " + r.Ref + " already: git is looked at again"
-			r.Ref, r.Unless = "", ""
+			r.Ref, r.Unless, r.Commit = "", "", ""
 		}
 	}
 	at := stamp(now, answer.At)
@@ -131,7 +142,14 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	if r.Ref != "" {
 		over := v1alpha1.RequestOver(r.Ref, gs.Spec.Git.Ref, at)
 		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
-		write[v1alpha1.AnnotationRequestedUnless] = nil
+		write[v1alpha1.AnnotationRequestedUnless], write[v1alpha1.AnnotationRequestedCommit] = nil, nil
+		write[v1alpha1.AnnotationRequestedFor] = nil
+		if text := v1alpha1.Line(r.For); text != "" {
+			write[v1alpha1.AnnotationRequestedFor] = &text
+		}
+		if r.Commit != "" {
+			write[v1alpha1.AnnotationRequestedCommit] = &r.Commit
+		}
 		if r.Unless != "" {
 			write[v1alpha1.AnnotationRequestedUnless] = &r.Unless
 		}
@@ -159,7 +177,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	if err != nil {
 		return nil, Answer{}, &InvalidError{err}
 	}
-	if r.Ref != "" && d.Ref != r.Ref {
+	if r.Ref != "" && (d.Ref != r.Ref || !strings.EqualFold(d.Commit, r.Commit)) {
 		return nil, Answer{}, fmt.Errorf("the request for %s would not be in force", r.Ref)
 	}
 	answer.Outcome, answer.Ref, answer.At = Set, d.Ref, at

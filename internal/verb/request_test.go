@@ -301,3 +301,63 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+func TestARequestForARefAtACommit(t *testing.T) {
+	r := Request{Ref: "v2", Commit: commitA, By: "kargo", For: "stage prod,\tby ann\u0007\nx"}
+	gs := plant("main")
+	require.Equal(t, Set, ask(t, gs, r).Outcome)
+	assert.Equal(t, commitA, gs.Annotations[v1alpha1.AnnotationRequestedCommit])
+	assert.Equal(t, "stage prod, by ann x", gs.Annotations[v1alpha1.AnnotationRequestedFor])
+	d := desired(t, gs)
+	assert.Equal(t, commitA, d.Commit)
+	assert.Equal(t, "kargo for stage prod, by ann x", d.Asker())
+
+	t.Run("the same again is a look at git", func(t *testing.T) {
+		gs := gs.DeepCopy()
+		over := gs.Annotations[v1alpha1.AnnotationRequestedOver]
+		assert.Contains(t, ask(t, gs, r).Message, "already")
+		assert.Equal(t, over, gs.Annotations[v1alpha1.AnnotationRequestedOver])
+	})
+	t.Run("the same again is another request once it was refused", func(t *testing.T) {
+		gs := gs.DeepCopy()
+		gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Refused: d.Refuse(commitB)}
+		require.Equal(t, commitB, desired(t, gs).Stood)
+		assert.Empty(t, ask(t, gs, r).Message)
+		assert.Empty(t, desired(t, gs).Stood)
+	})
+	t.Run("another commit is another request", func(t *testing.T) {
+		gs := gs.DeepCopy()
+		ask(t, gs, Request{Ref: "v2", Commit: commitB, By: "cli"})
+		assert.Equal(t, commitB, desired(t, gs).Commit)
+		assert.Equal(t, "cli", desired(t, gs).Asker())
+	})
+	t.Run("the ref alone lets go of the commit", func(t *testing.T) {
+		gs := gs.DeepCopy()
+		ask(t, gs, Request{Ref: "v2", By: "cli"})
+		assert.Empty(t, desired(t, gs).Commit)
+		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedCommit)
+		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedFor)
+	})
+	t.Run("a look at git leaves it", func(t *testing.T) {
+		gs := gs.DeepCopy()
+		ask(t, gs, Request{By: "github"})
+		assert.Equal(t, d.Commit, desired(t, gs).Commit)
+		assert.Equal(t, d.Asker(), desired(t, gs).Asker())
+	})
+	t.Run("the ref of the spec is held to it, too", func(t *testing.T) {
+		gs := plant("v2")
+		require.Equal(t, Set, ask(t, gs, r).Outcome)
+		assert.Equal(t, commitA, desired(t, gs).Commit)
+		assert.False(t, desired(t, gs).Override)
+		ask(t, gs, Request{Ref: "v2", By: "cli"})
+		assert.Empty(t, desired(t, gs).Commit)
+	})
+	for name, bad := range map[string]Request{
+		"a short commit": {Ref: "v2", Commit: "aaaaaaa", By: "cli"}, "no ref": {Commit: commitA, By: "cli"}, "two commits": {Ref: commitA, Commit: commitB, By: "cli"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var invalid *InvalidError
+			require.ErrorAs(t, bad.Check(), &invalid)
+		})
+	}
+}

@@ -119,7 +119,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 // runs is the commit that the lead has found for what is wanted since the last request; "" where it has not looked yet.
 func runs(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
 	t := gs.Status.Target
-	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || d.RequestedAt != "" && t.RequestedAt != d.RequestedAt {
+	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || d.RequestedAt != "" && t.RequestedAt != d.RequestedAt || d.CheckCommit(t.Commit) != nil {
 		return ""
 	}
 	return t.Commit

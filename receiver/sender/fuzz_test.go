@@ -40,7 +40,7 @@ func fuzz(f *testing.F, sender, header string) {
 		for _, repository := range r.Repositories {
 			_ = repository.Is("https://git.plant.example/north/line.git")
 		}
-		if ref, _, err := r.Choose(v1alpha1.GitSpec{Repo: "https://git.plant.example/north/line.git"}); err == nil && ref != "" && !strings.Contains(string(body), `"`) {
+		if ref, _, _, err := r.Choose(v1alpha1.GitSpec{Repo: "https://git.plant.example/north/line.git"}); err == nil && ref != "" && !strings.Contains(string(body), `"`) {
 			t.Fatalf("%q comes from nowhere", ref)
 		}
 	})

@@ -4,21 +4,28 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// genericBody is our own: {"ref": "…", "id": "…", "source": "…"}, each of which may be left out; and two older ones.
+// genericBody is our own: {"ref": "…", "commit": "…", "id": "…", "source": "…"}, each of which may be left out; and two older ones.
 // Fields are raw, because what is left out and what is null or a number are not the same here: a ref that a template turned
 // into nothing, or "1.10" that became 1.1, must not be taken for something else.
 type genericBody struct {
 	Ref         json.RawMessage `json:"ref"`
+	Commit      json.RawMessage `json:"commit"`
 	ID          json.RawMessage `json:"id"`
 	Source      json.RawMessage `json:"source"`
 	App         json.RawMessage `json:"app"`
 	Freight     json.RawMessage `json:"freight"`
 	EventType   json.RawMessage `json:"eventType"`
 	PublisherID json.RawMessage `json:"publisherId"`
+	// What a promotion of Kargo says of itself. It is only shown.
+	Project json.RawMessage `json:"project"`
+	Stage   json.RawMessage `json:"stage"`
+	Actor   json.RawMessage `json:"actor"`
+	URL     json.RawMessage `json:"url"`
 	// What git hosts send, whose ref is none that is asked for.
 	Repository json.RawMessage `json:"repository"`
 	ObjectKind json.RawMessage `json:"object_kind"`
@@ -54,10 +61,17 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 		name string
 		raw  json.RawMessage
 		into *string
-	}{{"ref", b.Ref, &r.Ref}, {"id", b.ID, &r.ID}, {"source", b.Source, &source}} {
+	}{{"ref", b.Ref, &r.Ref}, {"commit", b.Commit, &r.Commit}, {"id", b.ID, &r.ID}, {"source", b.Source, &source}} {
 		if err := text(f.name, f.raw, f.into); err != nil {
 			return Request{}, err
 		}
+	}
+	switch {
+	case r.Commit == "":
+	case r.Ref == "":
+		return Request{}, invalid("commit says where ref has to stand, and there is no ref")
+	case len(r.Commit) != 40 || !isCommit(r.Commit):
+		return Request{}, invalid("commit: %s is no commit of 40 hexadecimal digits", quote(r.Commit))
 	}
 	r.Sender = Generic
 	if source == ArgoCD || source == Kargo {
@@ -65,6 +79,9 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	}
 	switch {
 	case b.Ref != nil:
+		if r.Sender == Kargo {
+			r.For = b.promotion()
+		}
 		return r, nil
 	case object(b.App):
 		return parseApplication(r, b.App)
@@ -72,6 +89,21 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 		return parseFreight(r, b.Freight)
 	}
 	return r, nil
+}
+
+// promotion says in words which promotion a request belongs to.
+func (b genericBody) promotion() string {
+	var said []string
+	for _, f := range []struct {
+		before string
+		raw    json.RawMessage
+	}{{"project ", b.Project}, {"stage ", b.Stage}, {"freight ", b.Freight}, {"by ", b.Actor}, {"", b.URL}} {
+		var word string
+		if len(f.raw) > 0 && json.Unmarshal(f.raw, &word) == nil && word != "" {
+			said = append(said, f.before+v1alpha1.Line(word))
+		}
+	}
+	return strings.Join(said, ", ")
 }
 
 // text reads a field that is a string with something in it, or is left out.
@@ -163,11 +195,11 @@ func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 	return r, nil
 }
 
-// Choose returns what to ask for in a GatewaySync: the ref, or, of the commits that are offered, that of its repository.
-// The error is an *InvalidError. found is false where no commit is of its repository.
-func (r Request) Choose(git v1alpha1.GitSpec) (ref string, found bool, err error) {
+// Choose returns what to ask for in a GatewaySync: the ref, and where it has to stand ("" for wherever it does), or those of
+// the commits that are offered that are of its repository. The error is an *InvalidError. found is false where no commit is.
+func (r Request) Choose(git v1alpha1.GitSpec) (ref, commit string, found bool, err error) {
 	if r.Commits == nil {
-		return r.Ref, true, nil
+		return r.Ref, r.Commit, true, nil
 	}
 	for _, c := range r.Commits {
 		if !c.Repository.Is(git.Repo) {
@@ -179,11 +211,11 @@ func (r Request) Choose(git v1alpha1.GitSpec) (ref string, found bool, err error
 		}
 		switch {
 		case one == "":
-			return "", false, invalid("freight.commits: the commit of this repository has neither a tag nor an id")
-		case found && one != ref:
-			return "", false, invalid("freight.commits: two commits are of this repository: send {\"ref\": \"…\"} instead")
+			return "", "", false, invalid("freight.commits: the commit of this repository has neither a tag nor an id")
+		case found && (one != ref || c.ID != commit):
+			return "", "", false, invalid("freight.commits: two commits are of this repository: send {\"ref\": \"…\"} instead")
 		}
-		ref, found = one, true
+		ref, commit, found = one, c.ID, true
 	}
-	return ref, found, nil
+	return ref, commit, found, nil
 }

@@ -1,6 +1,6 @@
 // Package sender understands what git hosts, Argo CD, Kargo and others send: one parser each, and one Request that comes
 // out of all of them. It is pure. It trusts nobody: what a body says is compared with the GatewaySync by the caller, and no
-// parser takes a commit or an address out of a body to be used.
+// parser takes an address out of a body to be used, nor a commit out of what a git host sends.
 package sender
 
 import (
@@ -53,13 +53,17 @@ type Request struct {
 	Refs []string
 	// Ref is what is asked for (Ask); "" for a fresh look at git.
 	Ref string
+	// Commit is where Ref has to stand (Ask); "" for wherever it stands.
+	Commit string
+	// For says in words what is asked for belongs to (Ask).
+	For string
 	// Commits are offered instead of a Ref: that of the right repository counts (Ask).
 	Commits []Commit
 	// Why says in words why nothing follows (Nothing).
 	Why string
 }
 
-// Commit is a commit of some repository. It has a tag, or the id alone.
+// Commit is a commit of some repository: its id, a tag that stands at it, or both.
 type Commit struct {
 	Repository Repository
 	Tag, ID    string

@@ -82,6 +82,11 @@ func TestWhatIsWrongWithABodyIsSaidInWords(t *testing.T) {
 		"half an object":            {nil, `{"ref": "x"`, "unexpected end"},
 		"two bodies":                {nil, `{} {}`, "after top-level value"},
 		"two commits":               {nil, `{"freight":{"commits":[]}}`, "0 commits"},
+		"a commit without a ref":    {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "there is no ref"},
+		"a commit that is short":    {nil, `{"ref":"v1","commit":"1111111"}`, "40"},
+		"a commit that is empty":    {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
+		"a commit that is null":     {nil, `{"ref":"v1","commit":null}`, "commit must be a string"},
+		"a commit that is none":     {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "no commit"},
 		"a short commit":            {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
 	} {
 		_, err := Parse(c.header, []byte(c.body))
@@ -101,23 +106,26 @@ func TestCommitsOfAFreightAreChosenByTheirRepository(t *testing.T) {
 	for name, c := range map[string]struct {
 		commits []Commit
 		want    string
+		at      string
 		found   bool
 		fails   string
 	}{
-		"its tag":            {[]Commit{other, line("v1", "id")}, "v1", true, ""},
-		"its id":             {[]Commit{line("", "id"), other}, "id", true, ""},
-		"none":               {[]Commit{other}, "", false, ""},
-		"two that are equal": {[]Commit{line("v1", ""), line("v1", "")}, "v1", true, ""},
-		"two":                {[]Commit{line("v1", ""), line("v2", "")}, "", false, "two commits"},
-		"neither":            {[]Commit{line("", "")}, "", false, "neither"},
+		"its tag, at its id": {[]Commit{other, line("v1", "id")}, "v1", "id", true, ""},
+		"its id":             {[]Commit{line("", "id"), other}, "id", "id", true, ""},
+		"none":               {[]Commit{other}, "", "", false, ""},
+		"two that are equal": {[]Commit{line("v1", ""), line("v1", "")}, "v1", "", true, ""},
+		"two":                {[]Commit{line("v1", ""), line("v2", "")}, "", "", false, "two commits"},
+		"one tag at two ids": {[]Commit{line("v1", "id"), line("v1", "other")}, "", "", false, "two commits"},
+		"neither tag nor id": {[]Commit{line("", "")}, "", "", false, "neither"},
 	} {
-		ref, found, err := Request{Commits: c.commits}.Choose(git)
+		ref, at, found, err := Request{Commits: c.commits}.Choose(git)
 		if c.fails != "" {
 			assert.ErrorContains(t, err, c.fails, name)
 			continue
 		}
 		require.NoError(t, err, name)
 		assert.Equal(t, c.want, ref, name)
+		assert.Equal(t, c.at, at, name)
 		assert.Equal(t, c.found, found, name)
 	}
 }

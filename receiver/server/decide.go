@@ -63,7 +63,7 @@ func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Requ
 	ask = verb.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
 	case sender.Ask:
-		ref, found, err := r.Choose(gs.Spec.Git)
+		ref, commit, found, err := r.Choose(gs.Spec.Git)
 		switch {
 		case err != nil:
 			return ask, "", err
@@ -72,7 +72,7 @@ func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Requ
 		case ref != "" && !own:
 			return ask, "", errHintsOnly
 		}
-		ask.Ref = ref
+		ask.Ref, ask.Commit, ask.For = ref, commit, r.For
 		return ask, "", nil
 	case sender.Move:
 		return moved(gs, r, own, ask)

@@ -69,6 +69,7 @@ type Server struct {
 	setter  *verb.Setter
 	asking  kube.Clients
 	status  kube.Clients
+	waiting chan struct{} // a place for each answer that is held back
 
 	mu      sync.Mutex
 	refused int // since it was logged last
@@ -79,7 +80,8 @@ func New(c Config) (*Server, error) {
 	if c.Install == nil {
 		c.Install = func() []secret.String { return nil }
 	}
-	s := &Server{Config: c, checker: credential.NewChecker(), bodies: gate.NewBodies(largeBodies), asking: c.Clients, status: c.Clients}
+	s := &Server{Config: c, checker: credential.NewChecker(), bodies: gate.NewBodies(largeBodies), asking: c.Clients, status: c.Clients,
+		waiting: make(chan struct{}, maxWaiting)}
 	for _, client := range []*kube.Clients{&s.asking, &s.status} {
 		if c.Clients.Config == nil {
 			continue

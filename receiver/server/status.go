@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -23,6 +24,12 @@ const (
 	// emptyAfter is how long after a request a fleet may be without gateways: they may come with it.
 	emptyAfter = time.Minute
 	maxQuery   = 256
+	// maxWait bounds how long an answer may be held back, which the drain of the server has to exceed, and maxWaiting how many
+	// are at once, which is a part of the connections of one address.
+	maxWait    = 10 * time.Second
+	maxWaiting = 64
+	// lookEach is how often a change is looked for in memory, lookAnyway how often the API server is asked without one.
+	lookEach, lookAnyway = 100 * time.Millisecond, 2 * time.Second
 )
 
 // Status is the answer to GET /status.
@@ -53,14 +60,12 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 		say(w, http.StatusUnauthorized, "refused", errHintsOnly.Error())
 		return "refused"
 	}
-	ref, id, err := query(r.URL.RawQuery)
+	q, err := parse(r.URL.RawQuery)
 	if err != nil {
 		say(w, http.StatusBadRequest, "invalid", err.Error())
 		return "invalid"
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
-	defer cancel()
-	status, err := s.look(ctx, c.gs, ref, id)
+	status, err := s.await(r.Context(), c.gs, q)
 	switch {
 	case apierrors.IsNotFound(err):
 		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
@@ -74,45 +79,94 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 	return string(status.Phase)
 }
 
-// query reads ?ref=…&id=….
-func query(raw string) (ref, id string, err error) {
+// query is what a caller asks about: a ref, a commit and a request, each "" for any, and for how long it waits for an end.
+type query struct {
+	ref, commit, id string
+	wait            time.Duration
+}
+
+// parse reads ?ref=…&commit=…&id=…&wait=….
+func parse(raw string) (q query, err error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return "", "", errors.New("the query cannot be read: write ?ref=…&id=…, percent-encoded")
+		return q, errors.New("the query cannot be read: write ?ref=…&commit=…&id=…&wait=…, percent-encoded")
 	}
-	for name, into := range map[string]*string{"ref": &ref, "id": &id} {
+	wait := ""
+	for name, into := range map[string]*string{"ref": &q.ref, "commit": &q.commit, "id": &q.id, "wait": &wait} {
 		list := values[name]
 		if len(list) > 1 {
-			return "", "", fmt.Errorf("%s is there %d times", name, len(list))
+			return q, fmt.Errorf("%s is there %d times", name, len(list))
 		}
 		if len(list) == 1 {
 			*into = list[0]
 		}
 		if len(*into) > maxQuery {
-			return "", "", fmt.Errorf("%s is longer than %d characters", name, maxQuery)
+			return q, fmt.Errorf("%s is longer than %d characters", name, maxQuery)
 		}
 	}
-	return ref, id, nil
+	if q.commit != "" && !v1alpha1.IsCommit(q.commit) {
+		return q, errors.New("commit is no commit of 40 hexadecimal digits")
+	}
+	if wait != "" {
+		if q.wait, err = time.ParseDuration(wait); err != nil || q.wait < 0 || q.wait > maxWait {
+			return q, fmt.Errorf("wait is no duration from 0s to %s", maxWait)
+		}
+	}
+	return q, nil
+}
+
+// await is look until it ends, or the wait is over. Most of what changes is seen in memory first. A caller that finds too many
+// others waiting is answered at once.
+func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
+	look := func() (Status, error) {
+		ctx, cancel := context.WithTimeout(ctx, lookWithin)
+		defer cancel()
+		return s.look(ctx, seen, q)
+	}
+	status, err := look()
+	if q.wait == 0 || err != nil || status.Phase != verb.Progressing {
+		return status, err
+	}
+	select {
+	case s.waiting <- struct{}{}:
+		defer func() { <-s.waiting }()
+	default:
+		return status, nil
+	}
+	over, version := time.Now().Add(q.wait), ""
+	for looked := time.Now(); time.Now().Before(over) && pace.Wait(ctx, min(lookEach, time.Until(over))); {
+		if is := s.find.Get(seen.Namespace, seen.Name); is == nil || is.ResourceVersion == version && time.Since(looked) < lookAnyway {
+			continue
+		} else {
+			version, looked = is.ResourceVersion, time.Now()
+		}
+		if now, err := look(); err != nil || now.Phase != verb.Progressing {
+			return now, err
+		} else {
+			status = now
+		}
+	}
+	return status, nil
 }
 
 // look asks the API server itself: what is in memory may be older than the request that is asked about. Another object of that
 // name is told of to nobody who knows the secret of the one that is gone.
-func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, ref, id string) (Status, error) {
+func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
 	gs, err := kube.GatewaySyncs(s.status.Dynamic, seen.Namespace).Get(ctx, seen.Name)
 	if err == nil {
 		err = verb.Replaced(gs, seen.UID)
 	}
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return Status{Phase: verb.Failed, Ref: ref, Message: bad.Error()}, nil
+		return Status{Phase: verb.Failed, Ref: q.ref, Message: bad.Error()}, nil
 	}
 	if err != nil {
 		return Status{}, err
 	}
-	v, err := verb.Look(ctx, s.status, gs, ref)
+	v, err := verb.Look(ctx, s.status, gs, q.ref)
 	if err != nil {
 		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
-	return conclude(gs, v, id, s.status.Clock.Now()), nil
+	return conclude(gs, verb.AtCommit(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
 }
 
 // ahead is by how much a recorded time may be later than now: the API server's clock is known to a few seconds.

@@ -206,27 +206,88 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 
 // The status query is of strangers until it is read: it is never half right.
 func FuzzStatusQuery(f *testing.F) {
-	for _, q := range []string{"", "ref=v1&id=test.01hz0000000000000000000001.abcdef0", "ref=%zz", "ref=a&ref=b", "ref=refs%2Fheads%2Fmain", "id=;", "ref=a;id=b", "&&&", "ref=%00"} {
+	for _, q := range []string{"", "ref=v1&id=test.01hz0000000000000000000001.abcdef0", "ref=%zz", "ref=a&ref=b", "ref=refs%2Fheads%2Fmain", "id=;", "ref=a;id=b", "&&&", "wait=8s&commit=1111111111111111111111111111111111111111", "wait=-1s", "wait=9h", "ref=%00"} {
 		f.Add(q)
 	}
 	gs := &v1alpha1.GatewaySync{}
 	gs.Spec.Git.Ref = "main"
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: `{"kargo":"test.01hz0000000000000000000001.abcdef0"}`}
 	f.Fuzz(func(t *testing.T, raw string) {
-		ref, id, err := query(raw)
+		q, err := parse(raw)
 		if err != nil {
 			return
 		}
-		if len(ref) > maxQuery || len(id) > maxQuery {
+		ref, id := q.ref, q.id
+		if len(ref) > maxQuery || len(id) > maxQuery || q.wait < 0 || q.wait > maxWait || q.commit != "" && len(q.commit) != 40 {
 			t.Fatal("too long")
 		}
 		values, err := url.ParseQuery(raw)
 		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
 			t.Fatalf("%q: %q %q", raw, ref, id)
 		}
-		st := conclude(gs, verb.Judge(gs, ref, verb.Evidence{Now: time.Unix(0, 0)}), id, time.Unix(0, 0))
+		st := conclude(gs, verb.AtCommit(gs, verb.Judge(gs, q.ref, verb.Evidence{Now: time.Unix(0, 0)}), q.commit), q.id, time.Unix(0, 0))
 		if ref != "" && ref != "main" && st.Phase != verb.Overtaken || st.Phase == verb.Succeeded {
 			t.Fatalf("%q: %+v", raw, st)
 		}
+	})
+}
+
+func TestARequestForARefAtACommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	id, other := "test.01hz0000000000000000000002.abcdef0", strings.Repeat("2", 40)
+	body := `{"ref":"v1","commit":"` + commit + `","id":"` + id + `","source":"kargo","project":"ignition","stage":"test","freight":"abcdef0","actor":"ann","url":"https://kargo.example/p"}`
+	require.Equal(t, http.StatusAccepted, w.post("plant", body, bearer(ownSecret)).Code)
+	notes := w.gs("plant").Annotations
+	assert.Equal(t, commit, notes[v1alpha1.AnnotationRequestedCommit])
+	assert.Equal(t, "project ignition, stage test, freight abcdef0, by ann, https://kargo.example/p", notes[v1alpha1.AnnotationRequestedFor])
+	ask := func(query string) said {
+		return w.send(http.MethodGet, "/status/"+w.ns+"/plant?"+query, "", bearer(ownSecret))
+	}
+	assert.Equal(t, verb.Progressing, ask("commit="+commit+"&id="+id).S.Phase)
+	w.lead("plant", synced)
+	assert.Equal(t, verb.Succeeded, ask("commit="+commit+"&id="+id).S.Phase)
+	assert.Equal(t, verb.Succeeded, ask("ref=v1&id="+id).S.Phase)
+
+	got := ask("commit=" + other)
+	assert.Equal(t, verb.Overtaken, got.S.Phase, "another commit under the same name is not what was asked for")
+	assert.Contains(t, got.S.Message, "asked for by kargo for project ignition, stage test, freight abcdef0, by ann")
+	require.Equal(t, http.StatusAccepted, w.post("plant", strings.NewReplacer(commit, other, "0002.", "0003.").Replace(body), bearer(ownSecret)).Code)
+	assert.Equal(t, verb.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
+	assert.Equal(t, http.StatusUnauthorized, w.post("plant", body, bearer(installSecret)).Code)
+	for _, query := range []string{"commit=1111111", "commit=" + commit + "&commit=" + commit, "wait=1", "wait=-1s", "wait=11s", "wait=1s&wait=1s"} {
+		assert.Equal(t, http.StatusBadRequest, ask(query).Code, query)
+	}
+	assert.Equal(t, http.StatusBadRequest, w.post("plant", `{"ref":"v1","commit":"1111111"}`, bearer(ownSecret)).Code)
+}
+
+func TestAnAnswerIsHeldBackUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	require.Equal(t, http.StatusAccepted, w.post("plant", `{"ref":"v1"}`, bearer(ownSecret)).Code)
+	ask := func(wait string) said {
+		return w.send(http.MethodGet, "/status/"+w.ns+"/plant?ref=v1&wait="+wait, "", bearer(ownSecret))
+	}
+	t.Run("it is over", func(t *testing.T) {
+		assert.Equal(t, verb.Progressing, ask("100ms").S.Phase)
+	})
+	t.Run("too many wait", func(t *testing.T) {
+		for range maxWaiting {
+			w.server.waiting <- struct{}{}
+		}
+		began := time.Now()
+		assert.Equal(t, verb.Progressing, ask("10s").S.Phase)
+		assert.Less(t, time.Since(began), 8*time.Second)
+		for range maxWaiting {
+			<-w.server.waiting
+		}
+	})
+	t.Run("the gateways get there", func(t *testing.T) {
+		answers := make(chan said, 1)
+		go func() { answers <- ask("10s") }()
+		require.Eventually(t, func() bool { return len(w.server.waiting) == 1 }, liveness, time.Millisecond)
+		w.lead("plant", synced)
+		assert.Equal(t, verb.Succeeded, (<-answers).S.Phase)
+		assert.Empty(t, w.server.waiting)
 	})
 }

@@ -121,26 +121,33 @@ local function fits(over, start)
   return letters <= 576
 end
 
--- Which ref the gateways are to run. bad: the request can be none. off: the commit of the spec that a rollback holds off.
+-- Which ref the gateways are to run. bad: why the request can be none. commit: where the ref has to stand. off: the commit of the spec that a rollback holds off.
 local function desired(gs)
   local notes, request = map(map(gs.metadata).annotations), map(map(gs.status).request)
   local spec, asked = text(map(map(gs.spec).git).ref), text(notes["stoker.io/requested-ref"])
   local d = {ref = spec, at = token(text(notes["stoker.io/requested-at"]))}
   if asked == "" then return d end
   if not isref(asked) then
-    d.bad = asked
+    d.bad = "annotation stoker.io/requested-ref: \"" .. first(asked, 80) .. "\" is not a ref: set another one, or remove the annotation"
     return d
   end
   local start = asked .. "@"
   local over, unless = text(notes["stoker.io/requested-over"]), text(notes["stoker.io/requested-unless"])
+  local commit = text(notes["stoker.io/requested-commit"])
   if not fits(over, start) then
-    if over ~= "" then unless = "" end -- it is that of an earlier request
+    if over ~= "" then unless, commit = "", "" end -- they are those of an earlier request
     over = text(request.over)
+  end
+  if commit ~= "" and not iscommit(lower(first(commit, 41))) then
+    d.bad = "annotation stoker.io/requested-commit: \"" .. first(commit, 80)
+      .. "\" is not a commit: write all its 40 hexadecimal digits, or remove the annotation"
+    return d
   end
   if not fits(over, start) then over = start .. spec end
   local name = over
   if unless ~= "" then name = over .. " unless " .. lower(token(unless)) end
   local same = over == start .. spec or begins(over, start .. spec .. " ")
+  if same and text(request.lapsed) ~= name then d.commit = lower(commit) end
   if same and asked ~= spec and text(request.lapsed) ~= name then
     d.ref, d.override, unless = asked, true, lower(token(unless))
     if iscommit(unless) then d.off = unless end
@@ -155,7 +162,7 @@ local function set(list)
   return out
 end
 
-local stalled = set {"RefNotFound", "AmbiguousRef", "RefNotAllowed", "AuthFailed", "HostKeyUnknown", "HostKeyMismatch", "RedirectRefused",
+local stalled = set {"RefNotFound", "AmbiguousRef", "RefNotAllowed", "RefMoved", "AuthFailed", "HostKeyUnknown", "HostKeyMismatch", "RedirectRefused",
   "ProfileNotFound", "ProfilesInvalid", "TemplateFailed", "PatchFailed", "ConfigSyntaxError", "SourceMissing", "UnsafePath", "PathCollision",
   "LimitExceeded", "LFSPointer", "UnsupportedRepository", "PodRestartNeeded", "ProgressDeadlineExceeded", "RolledBack"}
 -- What only a person ends, and what ends by itself.
@@ -168,6 +175,7 @@ local target = map(status.target)
 local current = number(status.observedGeneration) == number(meta.generation)
 local looked = current and status.target ~= nil and text(target.ref) == wanted.ref
   and (wanted.at == "" or text(target.requestedAt) == wanted.at)
+  and ((wanted.commit or "") == "" or text(target.commit) == "" or target.commit == wanted.commit)
 local handled = wanted.at == "" or text(status.lastHandledRequest) == wanted.at
 -- Another ref is wanted than the one that the status speaks of.
 local moved = status.target ~= nil and text(target.ref) ~= wanted.ref
@@ -287,8 +295,7 @@ local function judge()
     return say("Healthy", "", ready.message) -- in an early wave its gateways come in a later one
   end
   if wanted.bad then
-    return say("Degraded", "RefNotFound", "annotation stoker.io/requested-ref: \"" .. first(wanted.bad, 80)
-      .. "\" is not a ref: set another one, or remove the annotation")
+    return say("Degraded", "RefNotFound", wanted.bad)
   end
   if profiles.status == "False" then
     return say("Degraded", profiles.reason, profiles.message)

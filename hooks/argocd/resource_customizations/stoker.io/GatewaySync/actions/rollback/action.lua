@@ -118,26 +118,33 @@ local function fits(over, start)
   return letters <= 576
 end
 
--- Which ref the gateways are to run. bad: the request can be none. off: the commit of the spec that a rollback holds off.
+-- Which ref the gateways are to run. bad: why the request can be none. commit: where the ref has to stand. off: the commit of the spec that a rollback holds off.
 local function desired(gs)
   local notes, request = map(map(gs.metadata).annotations), map(map(gs.status).request)
   local spec, asked = text(map(map(gs.spec).git).ref), text(notes["stoker.io/requested-ref"])
   local d = {ref = spec, at = token(text(notes["stoker.io/requested-at"]))}
   if asked == "" then return d end
   if not isref(asked) then
-    d.bad = asked
+    d.bad = "annotation stoker.io/requested-ref: \"" .. first(asked, 80) .. "\" is not a ref: set another one, or remove the annotation"
     return d
   end
   local start = asked .. "@"
   local over, unless = text(notes["stoker.io/requested-over"]), text(notes["stoker.io/requested-unless"])
+  local commit = text(notes["stoker.io/requested-commit"])
   if not fits(over, start) then
-    if over ~= "" then unless = "" end -- it is that of an earlier request
+    if over ~= "" then unless, commit = "", "" end -- they are those of an earlier request
     over = text(request.over)
+  end
+  if commit ~= "" and not iscommit(lower(first(commit, 41))) then
+    d.bad = "annotation stoker.io/requested-commit: \"" .. first(commit, 80)
+      .. "\" is not a commit: write all its 40 hexadecimal digits, or remove the annotation"
+    return d
   end
   if not fits(over, start) then over = start .. spec end
   local name = over
   if unless ~= "" then name = over .. " unless " .. lower(token(unless)) end
   local same = over == start .. spec or begins(over, start .. spec .. " ")
+  if same and text(request.lapsed) ~= name then d.commit = lower(commit) end
   if same and asked ~= spec and text(request.lapsed) ~= name then
     d.ref, d.override, unless = asked, true, lower(token(unless))
     if iscommit(unless) then d.off = unless end
@@ -159,7 +166,8 @@ local function rollback(gs)
   local looked = number(status.observedGeneration) == number(map(gs.metadata).generation) and text(target.ref) == d.ref
   local there = d.ref .. " is at " .. first(good, 7) .. ", the commit to go back to: there is nothing to roll back"
   if d.override then
-    if looked and (d.at == "" or text(target.requestedAt) == d.at) and target.commit == good then return nil, there, true end
+    if looked and (d.at == "" or text(target.requestedAt) == d.at) and target.commit == good
+      and (d.commit == nil or d.commit == "" or d.commit == good) then return nil, there, true end
     return {ref = good, unless = d.off}
   end
   if iscommit(spec) then return {ref = good, unless = spec} end
@@ -207,6 +215,7 @@ local at = stamp(gs, notes["stoker.io/requested-at"])
 notes["stoker.io/requested-ref"] = request.ref
 notes["stoker.io/requested-over"] = request.ref .. "@" .. text(map(map(gs.spec).git).ref) .. " " .. at
 notes["stoker.io/requested-unless"] = request.unless
+notes["stoker.io/requested-commit"], notes["stoker.io/requested-for"] = nil, nil
 notes["stoker.io/requested-at"] = at
 notes["stoker.io/requested-by"] = "argocd"
 

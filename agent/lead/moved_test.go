@@ -1,0 +1,122 @@
+package lead
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// requests asks for a ref at a commit, as the receiver and the command line do.
+func (s *site) requests(ref, commit string) {
+	s.t.Helper()
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedRef, ref, v1alpha1.AnnotationRequestedCommit, commit,
+		v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(ref, s.sync().Spec.Git.Ref, at), v1alpha1.AnnotationRequestedAt, at)
+}
+
+func (s *site) hints() string {
+	s.t.Helper()
+	at := now()
+	s.annotate(v1alpha1.AnnotationRequestedAt, at)
+	return at
+}
+
+// answered waits until git was looked at since a hint, with whatever outcome.
+func (s *site) answered(at string) *v1alpha1.GatewaySync {
+	s.t.Helper()
+	return s.until("the hint is answered", func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Status.Target != nil && gs.Status.Target.RequestedAt == at
+	})
+}
+
+// F16: what was chosen is what runs. A tag that was moved since is refused, and nothing but another request changes that.
+func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]func(*v1alpha1.GatewaySync){
+		"requested over a branch":    slow,
+		"the spec names it, too":     func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.Ref = "v1" },
+		"polled":                     func(*v1alpha1.GatewaySync) {},
+		"only tags may be asked for": func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.AllowedRefs = []string{"v*"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, 1, spec)
+			s.Tag("v1", s.first)
+			c := s.candidate("gw-0")
+			s.untilTarget(s.first)
+			s.takes("gw-0")
+			s.untilReady("True/Synced")
+			chosen := s.Commit("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
+			moved := s.Commit("moved", gitserver.Write("projects/a/project.json", `{"title": "moved"}`))
+			s.Branch("main", s.first)
+			s.Tag("v2", moved)
+
+			s.requests("v2", chosen)
+			gs := s.untilReady("False/RefMoved")
+			assert.Equal(t, "True/RefMoved", condition(&gs.Status, v1alpha1.ConditionStalled))
+			assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "v2 is at "+moved[:7]+", but was requested at "+chosen[:7])
+			assert.Equal(t, s.first, s.target().Commit, "the gateways stay as they are")
+			assert.Empty(t, gs.Status.Target.Commit)
+
+			// Neither a look at git nor the next lead takes it, though the tag is where it was requested by now.
+			s.Tag("v2", chosen)
+			s.answered(s.hints())
+			c.stop()
+			s.candidate("gw-0")
+			require.Eventually(t, func() bool { l := s.target().Lead; return l.Holder != "" && l.Transitions == 1 }, tenfold, 20*time.Millisecond)
+			gs = s.answered(s.hints())
+			assert.Equal(t, "False/RefMoved", condition(&gs.Status, v1alpha1.ConditionReady))
+			assert.Equal(t, s.first, s.target().Commit)
+
+			s.requests("v2", chosen)
+			s.untilTarget(chosen)
+			s.takes("gw-0")
+			s.untilReady("True/Synced")
+		})
+	}
+}
+
+// F16: the commit is held as long as the request is in force.
+func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	chosen := s.Commit("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
+	s.Tag("v2", chosen)
+	s.requests("v2", chosen)
+	s.untilTarget(chosen)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+
+	s.Tag("v2", s.first)
+	gs := s.untilReady("False/RefMoved")
+	assert.Equal(t, chosen, s.target().Commit)
+	assert.Equal(t, chosen, gs.Status.Target.Commit)
+	assert.Equal(t, "1/1", gs.Status.GatewaysReady, "the gateways run what was requested")
+	s.Tag("v2", chosen)
+	s.untilReady("True/Synced")
+
+	// A tag that is gone is told as one.
+	s.DeleteTag("v2")
+	s.untilReady("False/RefNotFound")
+	assert.Equal(t, chosen, s.target().Commit)
+}
+
+func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.Tag("v2", s.Commit("second"))
+	s.Branch("main", s.first)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.requests("v2", "8a9ef4f")
+	gs := s.untilReady("False/RefNotFound")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), v1alpha1.AnnotationRequestedCommit)
+	assert.Equal(t, s.first, s.target().Commit)
+}
