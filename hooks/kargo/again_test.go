@@ -107,11 +107,11 @@ func TestASecondPromotionOfABrokenVersionFailsBecauseOfThePostSyncHook(t *testin
 		}
 		return p
 	}
-	l.run(promoted(), errored, "gw-0: projects/line/project.json:1:11")
+	l.run(promoted(), failed, "gw-0: projects/line/project.json:1:11")
 	assert.Equal(t, broken, l.requests()[v1alpha1.AnnotationRequestedUnless])
 	l.Converges("first", l.First)
 
-	l.run(promoted(), errored, "RolledBack: v1.1.0 is held off")
+	l.run(promoted(), failed, "RolledBack: v1.1.0 is held off")
 	l.titles("first")
 
 	delete(a.hooks, "PostSync")

@@ -1,7 +1,6 @@
 package kargo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -186,11 +185,11 @@ func (m metric) measure(ctx context.Context) (string, error) {
 	if err := path.Parse(m.Provider.Web.JSONPath); err != nil {
 		return "", err
 	}
-	var found bytes.Buffer
-	if err := path.Execute(&found, data); err != nil {
-		return "", err
+	found, err := path.FindResults(data)
+	if err != nil || len(found) != 1 || len(found[0]) != 1 {
+		return "", errors.Join(err, errors.New("one result is expected"))
 	}
-	env := map[string]any{"result": found.String()}
+	env := map[string]any{"result": found[0][0].Interface()}
 	for _, c := range []struct{ code, outcome string }{{m.FailureCondition, failed}, {m.SuccessCondition, "Successful"}} {
 		v, err := expr.Eval(c.code, env)
 		if err != nil {
@@ -202,6 +201,8 @@ func (m metric) measure(ctx context.Context) (string, error) {
 	}
 	return "Inconclusive", nil
 }
+
+const chosen = "1111111111111111111111111111111111111111"
 
 func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
 	t.Parallel()
@@ -219,12 +220,12 @@ func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
 		{"another ref", always(phase("Superseded", "")), failed, 1},
 		{"a receiver that restarts", then(yes, answer{}, broken, yes), "Successful", 6},
 		{"a wrong secret", always(says(401, `{"message": "no"}`)), "Error", 3},
-		{"no answer of the receiver", always(says(200, `{}`)), "Error", 3},
+		{"no answer of the receiver", always(says(200, `{}`)), "Inconclusive", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScript(t, nil, c.get)
-			run, err := analyse(t, "stoker-status", map[string]string{"namespace": "plant", "gatewaysync": "site", "ref": "v1.0.0%2Bb1", "receiver": s.URL})
+			run, err := analyse(t, "stoker-status", map[string]string{"namespace": "plant", "gatewaysync": "site", "commit": chosen, "receiver": s.URL})
 			require.NoError(t, err)
 			require.Len(t, run.Spec.Metrics, 1)
 			phase, looks, err := run.Spec.Metrics[0].verify(t.Context())
@@ -232,7 +233,7 @@ func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
 			assert.Equal(t, c.want, phase)
 			assert.Equal(t, c.looks, looks)
 			_, _, requests := s.seen()
-			assert.Equal(t, "v1.0.0+b1", requests[0].URL.Query().Get("ref"))
+			assert.Equal(t, chosen, requests[0].URL.Query().Get("commit"))
 			assert.Equal(t, "Bearer s3cret", requests[0].Header.Get("Authorization"))
 		})
 	}
@@ -242,12 +243,12 @@ func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
 
 func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
 	t.Parallel()
-	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": "plant", "gatewaysync": "site", "ref": "1.10", "image": "hooks:1"})
+	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": "plant", "gatewaysync": "site", "commit": chosen, "image": "hooks:1"})
 	require.NoError(t, err)
 	assert.Equal(t, "ClusterAnalysisTemplate", run.Kind)
 	spec := run.Spec.Metrics[0].Provider.Job.Spec
 	pod := spec.Template.Spec
-	assert.Equal(t, []string{"wait", "site", "--namespace", "plant", "--ref", "1.10", "--timeout", "10m"}, pod.Containers[0].Args)
+	assert.Equal(t, []string{"wait", "site", "--namespace", "plant", "--commit", chosen, "--timeout", "10m"}, pod.Containers[0].Args)
 	assert.Equal(t, "stoker-hooks", pod.ServiceAccountName)
 	require.NotNil(t, pod.AutomountServiceAccountToken, "an account may keep its token from pods")
 	assert.True(t, *pod.AutomountServiceAccountToken)
@@ -271,7 +272,7 @@ func TestTheJobThatVerifiesWaitsForGatewaysOfAnotherNamespace(t *testing.T) {
 	p.Start()
 	p.Converges("first", p.First)
 	project := p.Cluster.Namespace(t)
-	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": p.Namespace, "gatewaysync": p.Name, "ref": p.GatewaySync().Spec.Git.Ref, "image": "hooks:1"})
+	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": p.Namespace, "gatewaysync": p.Name, "commit": p.First, "image": "hooks:1"})
 	require.NoError(t, err)
 	pod := run.Spec.Metrics[0].Provider.Job.Spec.Template.Spec
 	args := append(pod.Containers[0].Args, "--kubeconfig", p.Cluster.Kubeconfig(), "--as", "system:serviceaccount:"+project+":"+pod.ServiceAccountName)

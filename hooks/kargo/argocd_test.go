@@ -44,7 +44,7 @@ func TestTheGitWayWritesNothingForARefThatIsNoString(t *testing.T) {
 			variable{"repoURL", "x"}, variable{"path", "x"}, variable{"application", "x"})
 		p.commits[0].Tag = tag
 		require.NoError(t, p.run(t.Context(), nil)) // without others, each of the steps would be an error of its own
-		assert.Equal(t, errored, p.phase)
+		assert.Equal(t, failed, p.phase)
 		assert.Contains(t, p.message, "the var ref of task stoker-argocd is not a string, or empty")
 		for _, r := range p.done[1:] {
 			assert.Equal(t, skipped, r.status, r.alias)

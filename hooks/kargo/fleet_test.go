@@ -86,10 +86,14 @@ func (l *line) promotion(tag string, vars ...variable) *promotion {
 	p := promote(l.t, "stoker-request", append([]variable{
 		{"receiver", l.receiver.URL}, {"namespace", l.Namespace}, {"gatewaysync", l.Name}, {"timeout", "80s"},
 		{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
+		{"commit", "${{ quote(commitFrom('https://git.example.com/site.git').ID) }}"},
 	}, vars...)...)
 	p.name = fmt.Sprintf("test.01m7vmb2qdrn90aaqkkr%06d.51f97f6", l.promoted)
 	p.scale, p.real = 50, true
 	p.commits[0].Tag = tag
+	if at := l.Repo.Git("for-each-ref", "--format=%(objectname)", "refs/tags/"+tag, "refs/heads/"+tag); at != "" {
+		p.commits[0].ID = strings.TrimSpace(at)
+	}
 	p.secrets["stoker-webhook"]["token"] = door.Token
 	return p
 }
@@ -169,7 +173,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	late := l.promotion("1.10")
 	late.name = old
 	before := l.requests()
-	l.run(late, errored, "is older than")
+	l.run(late, failed, "is older than")
 	posts, gets := l.counts()
 	assert.Equal(t, []int{1, 0}, []int{posts, gets})
 	assert.Equal(t, before, l.requests())
@@ -177,13 +181,13 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	// A wrong secret ends it at once.
 	p = l.promotion("1.10")
 	p.secrets["stoker-webhook"]["token"] = "wrong"
-	l.run(p, errored, "compare key token of Secret stoker-webhook")
+	l.run(p, failed, "key token of Secret stoker-webhook in Project stoker-demo differs from the Secret")
 	posts, gets = l.counts()
 	assert.Equal(t, []int{1, 0}, []int{posts, gets}, "it is not asked again")
 	assert.Equal(t, before, l.requests())
 
 	// So does an object that is not there.
-	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), errored, "unrecoverable")
+	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver serves no GatewaySync nothing in namespace ")
 	l.titles("first")
 }
 
@@ -194,10 +198,10 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	l.Start()
 	l.Tag("v1.0.0", l.First)
 	l.Converges("first", l.First)
-	l.run(l.promotion("v9.9.9"), errored, "RefNotFound")
+	l.run(l.promotion("v9.9.9"), failed, "RefNotFound")
 	l.titles("first")
 	l.Tag("v1.1.0", l.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `})))
-	l.run(l.promotion("v1.1.0"), errored, "ConfigSyntaxError")
+	l.run(l.promotion("v1.1.0"), failed, "ConfigSyntaxError")
 	l.titles("first")
 
 	// A newer promotion while an older one waits: the older one learns it, the newer one counts.
@@ -209,8 +213,9 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 			newer.visit(t.Context())
 		}
 	}))
-	assert.Equal(t, errored, p.phase)
-	assert.Contains(t, p.message, "no longer v1.0.0")
+	assert.Equal(t, failed, p.phase)
+	assert.Contains(t, p.message, "Superseded: the gateways are to run main at ")
+	assert.Contains(t, p.message, "asked for by kargo for project stoker-demo, stage test, freight 51f97f6e0c1d2b3a, by admin, https://kargo.example.com/project/stoker-demo/promotion/"+newer.name)
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
 	l.run(newer, succeeded, "")
 	l.titles("third")
@@ -233,8 +238,8 @@ func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 			l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}},"spec":{"git":{"ref":"1.10"}}}`)
 		}
 	}))
-	assert.Equal(t, errored, p.phase)
-	assert.Contains(t, p.message, "spec.git.ref says so")
+	assert.Equal(t, failed, p.phase)
+	assert.Contains(t, p.message, "as spec.git.ref says")
 	l.Eventually("the spec counts", func() bool { return l.follows("1.10") })
 	l.patch(`{"spec":{"git":{"ref":"main"}}}`)
 	l.Eventually("what was asked for does not come back", func() bool { return l.follows("main") })
@@ -295,7 +300,7 @@ func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
 	l.Tag("v2", l.Push("second"))
 	p := l.promotion("v2", variable{"timeout", "2s"})
 	began := time.Now()
-	l.run(p, errored, "not done after 2s: Paused: ")
+	l.run(p, failed, "not done after 2s: Paused: ")
 	assert.Less(t, time.Since(began), 40*time.Second)
 	l.patch(`{"spec":{"paused":false}}`)
 	l.run(l.promotion("v2"), succeeded, "")
@@ -312,7 +317,7 @@ func TestTheReceiverRefusesARefThatIsANumber(t *testing.T) {
 	status, _, _, err := request(t.Context(), map[string]any{
 		"method": "POST", "url": l.receiver.URL + "/webhook/" + l.Namespace + "/" + l.Name, "body": string(body),
 		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + door.Token}},
-		"successExpression": p.steps[2].Config["successExpression"], "failureExpression": p.steps[2].Config["failureExpression"], "errorExpression": "response.body.message",
+		"successExpression": p.steps[4].Config["successExpression"], "failureExpression": p.steps[4].Config["failureExpression"], "errorExpression": "response.body.message",
 	})
 	assert.Equal(t, failed, status)
 	require.ErrorContains(t, err, "HTTP (400)")

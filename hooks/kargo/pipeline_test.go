@@ -113,7 +113,7 @@ func (l *pipeline) promote(name, tag string) (*promotion, error) {
 	l.promoted++
 	p := &promotion{
 		name: fmt.Sprintf("%s.01m7vmb2qdrn90aaqkkr%06d.51f97f6", name, l.promoted), project: s.Metadata.Namespace, stage: name, freight: "51f97f6", scale: 50, real: true,
-		secrets: map[string]map[string]string{"stoker-webhook": {"token": door.Token}}, commits: []commit{{RepoURL: exampleRepo, Tag: tag}},
+		secrets: map[string]map[string]string{"stoker-webhook": {"token": door.Token}}, commits: []commit{{RepoURL: exampleRepo, Tag: tag, ID: strings.TrimSpace(l.Repo.Git("rev-parse", tag))}},
 		vars: []variable{{"receiver", l.receiver.URL}},
 	}
 	for _, one := range s.Spec.PromotionTemplate.Spec.Steps {
@@ -223,7 +223,7 @@ func TestTheExamplesPipelineCarriesATagFromDevToProd(t *testing.T) {
 	dev.Tag("v1.11.0", dev.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `})))
 	p, err := l.promote("dev", "v1.11.0")
 	require.NoError(t, err)
-	assert.Equal(t, errored, p.phase)
+	assert.Equal(t, failed, p.phase)
 	assert.Contains(t, p.message, "ConfigSyntaxError")
 	_, err = l.promote("test", "v1.11.0")
 	require.EqualError(t, err, "v1.11.0 was not verified in dev")

@@ -251,8 +251,8 @@ func (p *promotion) visit(ctx context.Context) (again time.Duration) {
 	}
 	p.phase, p.message = succeeded, ""
 	for i, r := range p.done {
-		if r.status == errored && !p.steps[i].ContinueOnError {
-			p.phase, p.message = errored, r.message
+		if (r.status == errored || r.status == failed) && !p.steps[i].ContinueOnError {
+			p.phase, p.message = r.status, r.message
 			break
 		}
 	}
@@ -275,7 +275,7 @@ func (p *promotion) finished(s step, r *record, err error) bool {
 	case err == nil && (r.status == succeeded || r.status == skipped):
 		return true
 	case err != nil && terminal(err):
-		r.status, r.message = errored, "an unrecoverable error occurred: "+err.Error()
+		r.status, r.message = failed, fmt.Sprintf("step %q: %s", s.As, err)
 		return true
 	case err != nil:
 		r.errors++
@@ -355,7 +355,7 @@ func (p *promotion) config(s step) (map[string]any, error) {
 func (p *promotion) env(s step) (map[string]any, error) {
 	vars := map[string]any{}
 	env := map[string]any{"vars": vars, "ctx": map[string]any{
-		"project": p.project, "promotion": p.name, "stage": p.stage,
+		"project": p.project, "promotion": p.name, "stage": p.stage, "uiBaseUrl": "https://kargo.example.com",
 		"targetFreight": map[string]any{"name": p.freight, "origin": map[string]any{"name": "ignition"}},
 		"meta":          map[string]any{"promotion": map[string]any{"actor": p.actor, "rollback": false}},
 	}}
@@ -399,8 +399,8 @@ func (p *promotion) functions(s step) []expr.Option {
 					return c, nil
 				}
 			}
-			return nil, fmt.Errorf("the Freight has no commit of %s", args[0])
-		}, new(func(string) commit)),
+			return nil, nil // whose Tag is an error that begins with reflect:
+		}, new(func(string) any)),
 		expr.Function("failure", func(...any) (any, error) { return p.failing(), nil }, new(func() bool)),
 		expr.Function("status", func(args ...any) (any, error) {
 			for _, r := range p.done {
@@ -425,19 +425,18 @@ func (p *promotion) step(ctx context.Context, s step, config map[string]any) (st
 	case s.Uses == "http":
 		status, out, again, err = request(ctx, config)
 	case s.Uses == "fail":
-		status, err = errored, fmt.Errorf("failed with message: %v", config["message"])
+		err = &terminalError{fmt.Errorf("failed with message: %v", config["message"])}
 	case p.others[s.Uses] != nil:
 		status = succeeded
 		out, err = p.others[s.Uses](config)
 	default:
 		err = &terminalError{fmt.Errorf("no step %s here", s.Uses)}
 	}
+	if terminal(err) {
+		return failed, nil, 0, err
+	}
 	if err != nil {
-		inner := fmt.Errorf("error running step %q: %w", s.As, err)
-		if terminal(err) {
-			return failed, nil, 0, inner
-		}
-		return errored, nil, 0, inner
+		return errored, nil, 0, fmt.Errorf("error running step %q: %w", s.As, err)
 	}
 	return status, out, again, nil
 }
