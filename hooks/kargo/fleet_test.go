@@ -149,15 +149,18 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	l.titles("second")
 	assert.Equal(t, "1.10", l.requests()[v1alpha1.AnnotationRequestedRef])
 	assert.Equal(t, "kargo", l.requests()[v1alpha1.AnnotationRequestedBy])
+	delete(p.state["stoker"].(map[string]any), "started")
 	assert.Equal(t, map[string]any{"ref": "1.10", "commit": second, "gateways": 2.0, "message": p.state["stoker"].(map[string]any)["message"]}, p.state["stoker"])
 
 	// The controller starts anew while it waits: the same request again, and nothing happens a second time.
 	l.counts()
+	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
 	p = l.promotion("v1.0.0")
 	var asked map[string]string
 	restarted := false
 	require.NoError(t, p.run(t.Context(), func(int) {
 		if l.taken() && !restarted { // which may be not at once
+			l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
 			asked, restarted = l.requests(), true
 			p.restart()
 		}
@@ -204,12 +207,19 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	l.run(l.promotion("v1.1.0"), failed, "ConfigSyntaxError")
 	l.titles("first")
 
+	// A tag that was moved after the Freight was made.
+	moved := l.promotion("v1.0.0")
+	moved.commits[0].ID = strings.Repeat("1", 40)
+	l.run(moved, failed, "RefMoved: v1.0.0 is at "+l.First[:7]+", but was requested at 1111111")
+	l.titles("first")
+
 	// A newer promotion while an older one waits: the older one learns it, the newer one counts.
+	l.Tag("v1.2.0", l.Push("second"))
 	l.Push("third")
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
-	p, newer := l.promotion("v1.0.0"), l.promotion("main")
+	p, newer := l.promotion("v1.2.0"), l.promotion("main")
 	require.NoError(t, p.run(t.Context(), func(visit int) {
-		if visit == 2 {
+		if visit == 1 {
 			newer.visit(t.Context())
 		}
 	}))
@@ -317,7 +327,7 @@ func TestTheReceiverRefusesARefThatIsANumber(t *testing.T) {
 	status, _, _, err := request(t.Context(), map[string]any{
 		"method": "POST", "url": l.receiver.URL + "/webhook/" + l.Namespace + "/" + l.Name, "body": string(body),
 		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + door.Token}},
-		"successExpression": p.steps[4].Config["successExpression"], "failureExpression": p.steps[4].Config["failureExpression"], "errorExpression": "response.body.message",
+		"successExpression": p.steps[4].Config["successExpression"], "failureExpression": "response.status >= 300", "errorExpression": "response.body.message",
 	})
 	assert.Equal(t, failed, status)
 	require.ErrorContains(t, err, "HTTP (400)")

@@ -27,7 +27,7 @@ func AtCommit(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
 		return v
 	}
 	who := "as spec.git.ref says"
-	if d.Override {
+	if d.Override || d.Commit != "" {
 		who = "asked for by " + d.Asker()
 	}
 	v.Phase, v.Reason = Overtaken, ""
