@@ -72,7 +72,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	r := l.Engine.Sync(within, o.Peers, sync.Target{
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
-		ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
+		Admit: o.Admit, ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if ctx.Err() != nil && r.Err != nil { // we are asked to stop: that is no outcome
 		if l.sync.working {

@@ -43,8 +43,9 @@ type Order struct {
 	Profile     v1alpha1.Effective
 	Facts       plan.Facts
 	Peers       sync.Peers
-	Ref, Name   string  // as for sync.Target
-	Commit      plan.ID // zero: not known yet
+	Ref, Name   string                                // as for sync.Target
+	Commit      plan.ID                               // zero: not known yet
+	Admit       func(context.Context) (string, error) // as for sync.Target
 	ForceID     string
 	BeforeStart bool
 	Start       string // as for sync.Target

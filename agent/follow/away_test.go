@@ -76,7 +76,7 @@ func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMor
 	gs := w.edit(deadline("1h"))
 	second := w.commit("two")
 	w.lead(at(second), generation(gs.Generation))
-	const logged = "there is something to read in the GatewaySync"
+	const logged = "SyncTarget not followed"
 	eventually(t, "it is logged", func() bool { return strings.Contains(a.log.String(), logged) })
 	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "it may be but a moment")
 	clock.put(a, moment)

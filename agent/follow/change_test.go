@@ -165,6 +165,7 @@ func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase, "drift is its own figure")
 	assert.Contains(t, s.Drift.Paths[0], "projects/line/project.json")
 	assert.Empty(t, s.HandledForceSync)
+	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
 	s = p.await("the forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
 	assert.Zero(t, s.Drift.Files, "what was repaired is no drift any more")
@@ -181,6 +182,7 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 	p.start()
 	p.synced(first, "one") // the target says what the annotation means now, not the copy that was read then
 	second := w.commit("two")
+	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
 	s := p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPaused })
 	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)

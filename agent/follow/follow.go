@@ -85,12 +85,14 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
-	order  *drive.Order
-	made   materials
-	judged *instruction // the target whose spec cannot be followed
-	paused *instruction // the last one that paused the order in force though it could not be followed
-	listed bool         // whether the API server had answered at the last look
-	stays  string       // why the gateway is left as it is, as it was logged
+	order *drive.Order
+	made  materials
+
+	admitted *admission   // of the commit of the order
+	judged   *instruction // the target whose spec cannot be followed
+	paused   *instruction // the last one that paused the order in force though it could not be followed
+	listed   bool         // whether the API server had answered at the last look
+	stays    string       // why the gateway is left as it is, as it was logged
 
 	seeing gosync.Mutex // keeps what Seen is told in order
 	mu     gosync.Mutex

@@ -193,10 +193,13 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", peers.Name(gs.Spec.Git),
 			"ref", m.in.ref, "commit", m.in.commit.String(), "generation", m.generation, "term", m.in.term)
 	}
+	if a := f.admitted; a == nil || a.remote != f.spec.peers.Remote || a.ref != m.in.ref || a.commit != m.in.commit {
+		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.peers.Remote, store: f.Engine.Store, ref: m.in.ref, commit: m.in.commit}
+	}
 	f.made = m
 	f.order = &drive.Order{
 		GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Peers: f.spec.peers,
-		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, ForceID: m.in.force,
+		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, Admit: f.admitted.admit, ForceID: m.in.force,
 		BeforeStart: m.beforeStart, Start: f.start(), Until: f.startup.until(m.beforeStart),
 		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
 	}

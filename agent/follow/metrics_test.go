@@ -46,9 +46,13 @@ func TestMetricsAreCleanAndTheirNumberDoesNotGrowWithWhatIsSynced(t *testing.T) 
 	var before int
 	for i := range 6 {
 		good := w.commit(fmt.Sprintf("good %d", i))
-		w.lead(at(good), func(s *v1alpha1.SyncTargetSpec) { s.Ref = fmt.Sprintf("branch-%d", i) })
+		branch := fmt.Sprintf("branch-%d", i)
+		w.repo.Git("branch", branch, good)
+		w.annotate(v1alpha1.AnnotationRequestedRef, branch)
+		w.lead(at(good), func(s *v1alpha1.SyncTargetSpec) { s.Ref = branch })
 		p.synced(good, fmt.Sprintf("good %d", i))
 		bad := w.repo.Commit("bad", gitserver.Write(fmt.Sprintf("gw/projects/p%d/project.json", i), "{"))
+		w.repo.Git("branch", "--force", branch, bad)
 		w.lead(at(bad))
 		p.await("the bad one", func(s v1alpha1.SyncReportStatus) bool {
 			return s.Target == bad && s.Reason == v1alpha1.ReasonConfigSyntaxError

@@ -25,6 +25,8 @@ type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
 	epoch int       // as suspect was then
+	// ref and force are what it was found to ask for: another word of the target has it read again.
+	ref, force string
 
 	of       *v1alpha1.GatewaySync // that peers were made for
 	peers    sync.Peers
@@ -33,12 +35,13 @@ type spec struct {
 	err      error     // why it did
 	retry    time.Time // when it is worth another; zero where only another target is
 	due      time.Time // when the next try is; zero where none is needed
-	unread   time.Time // since when it cannot be read; zero where it can
+	unread   time.Time // since when it cannot be read, or does not bear out the target; zero where it does
 }
 
 // asked is all of an instruction that an answer depends on.
 type asked struct {
 	generation int64
+	ref, force string
 	owner      types.UID
 	problem    problem
 }
@@ -57,14 +60,14 @@ const (
 // failure of class working where it will come by itself, or one of class stalled where it cannot be read.
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
-	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch {
-		s.unread = time.Time{}
+	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
+		s.unread, s.ref, s.force = time.Time{}, in.ref, in.force
 		return s.gs, nil
 	}
 	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.generation, in.owner, in.problem}
+	this := asked{in.generation, in.ref, in.force, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -93,6 +96,9 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		if eff, bad := f.effective(gs); bad == nil {
 			f.startup.policy(eff.Startup, gs)
 		}
+	default:
+		err = vouched(gs, &in)
+		unread = err != nil
 	}
 	s.asked, s.err, s.retry = this, err, time.Time{}
 	switch {
@@ -100,7 +106,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		s.unread = time.Time{}
 	case s.unread.IsZero():
 		s.unread = f.Now()
-		f.Log.Warn("there is something to read in the GatewaySync, and it cannot be read", "error", err, "generation", in.generation)
+		f.Log.Warn("SyncTarget not followed", "error", err, "generation", in.generation)
 	}
 	if err != nil && !ahead {
 		s.failures++
@@ -116,8 +122,13 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // it is the same one, with its connections
 	}
-	s.gs, s.owner, s.epoch = gs, in.owner, epoch
+	s.gs, s.owner, s.epoch, s.ref, s.force = gs, in.owner, epoch, in.ref, in.force
 	return gs, nil
+}
+
+// vouches reports whether the GatewaySync is known to ask for what a target says.
+func (s *spec) vouches(in *instruction) bool {
+	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref) && (in.force == "" || in.force == s.force)
 }
 
 // lasts reports whether the GatewaySync could not be read for so long that it is no moment any more.

@@ -134,6 +134,15 @@ func (w *world) edit(change func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	return gs
 }
 
+// annotate sets an annotation of the GatewaySync, as whoever asks for something does.
+func (w *world) annotate(key, value string) {
+	w.t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
+	require.NoError(w.t, err)
+	_, err = kube.GatewaySyncs(w.clients.Dynamic, w.ns).Patch(w.t.Context(), crName, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(w.t, err)
+}
+
 // lead writes the SyncTarget, as the lead does.
 func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTarget {
 	w.t.Helper()

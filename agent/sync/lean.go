@@ -16,6 +16,13 @@ import (
 // lie on the disk already: then it is the trees alone, and differing brings the rest.
 func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	h := s.dir.Manifest().Header()
+	if s.t.Admit != nil && h.Commit != s.t.Commit {
+		name, err := s.t.Admit(ctx)
+		if err != nil {
+			return repo.FetchStats{}, err
+		}
+		s.t.Name = name
+	}
 	lost := h.Complete && h.Files > 0 && (s.Store.Partial() || !s.Store.Has(h.Commit))
 	if !lost || s.force {
 		return s.Store.Fetch(ctx, s.peers.Remote, s.t.Commit, s.t.Name)

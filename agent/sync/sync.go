@@ -41,7 +41,10 @@ type Target struct {
 	// commit), for git servers that do not give a commit by its id.
 	Ref, Name string
 	Commit    plan.ID
-	Profile   v1alpha1.Effective
+	// Admit is called before a commit is fetched that does not lie on the disk. It returns the Name that counts, or why the
+	// commit must not be fetched. nil admits every commit.
+	Admit   func(ctx context.Context) (name string, err error)
+	Profile v1alpha1.Effective
 	// Facts is what templates can ask for of the gateway. What follows from Ref, Commit and Profile is filled in.
 	Facts plan.Facts
 	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every

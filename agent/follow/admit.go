@@ -1,0 +1,87 @@
+package follow
+
+import (
+	"context"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Any gateway's token of the namespace can write the SyncTarget, and git hosts give the commits of forks and of pull requests
+// by their id. So a follower believes a target only as far as the GatewaySync and git bear it out:
+//   - its ref is spec.git.ref, or the one that stoker.io/requested-ref asks for (vouched);
+//   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
+//
+// What lies on the disk already was admitted before.
+
+// vouched returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
+func vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
+	if in.ref != "" && in.ref != gs.Spec.Git.Ref && in.ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.ref)
+	}
+	if in.force != "" && in.force != clip(gs.ForceSync(), maxForce) {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says forceSync %q, and the GatewaySync does not: waiting for its lead", in.force)
+	}
+	return nil
+}
+
+// admission holds one commit of a target against git, at most once.
+type admission struct {
+	git    v1alpha1.GitSpec
+	remote *repo.Remote
+	store  *repo.Store
+	ref    string
+	commit plan.ID
+
+	found bool
+	name  string // of the ref that the commit was found by
+}
+
+// admit returns the full name of the ref that the commit is the tip of, or in the history of; "" for a commit that was asked for
+// by its id.
+func (a *admission) admit(ctx context.Context) (string, error) {
+	if a.found {
+		return a.name, nil
+	}
+	name, err := a.find(ctx)
+	a.found, a.name = err == nil, name
+	return name, err
+}
+
+func (a *admission) find(ctx context.Context) (string, error) {
+	ref, err := repo.ParseRef(a.ref)
+	if err != nil {
+		return "", err
+	}
+	requested := a.ref != a.git.Ref
+	id, fixed := ref.Commit()
+	if fixed && id != a.commit {
+		return "", failure.New(v1alpha1.ReasonRefNotAllowed, "the SyncTarget says commit %s for %s", a.commit, id)
+	}
+	if fixed && !requested {
+		return "", nil
+	}
+	all, err := a.remote.Refs(ctx)
+	if err != nil {
+		return "", err
+	}
+	at, err := all.Resolve(ref)
+	if err != nil {
+		return "", err
+	}
+	if requested {
+		if err := all.Allowed(ctx, a.store, a.remote, a.git.RequestableRefs(), at); err != nil {
+			return "", err
+		}
+	}
+	if at.Commit == a.commit {
+		return at.Ref, nil
+	}
+	behind, err := a.store.Reaches(ctx, a.remote, all, []string{at.Ref}, a.commit)
+	if err == nil && !behind {
+		err = failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s of the SyncTarget is not in the history of %s", a.commit, at.Ref)
+	}
+	return at.Ref, err
+}

@@ -1,0 +1,108 @@
+package follow
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// stranger makes a commit that only a pull request has, as a git host keeps it, and gives it by its id.
+func (w *world) stranger(title string) string {
+	w.t.Helper()
+	head := w.repo.Head()
+	commit := w.commit(title)
+	w.repo.Git("update-ref", "refs/pull/1/head", commit)
+	w.repo.Git("update-ref", "refs/heads/main", head)
+	return commit
+}
+
+// C14: any token of the namespace can write the SyncTarget. What spec, requests and git do not bear out is not run.
+func TestFollowerRefusesTarget(t *testing.T) {
+	for name, c := range map[string]struct {
+		request string                                           // requested-ref
+		target  func(s *v1alpha1.SyncTargetSpec, strange string) // beside the commit
+		reason  v1alpha1.Reason                                  // reported; "" for only logged
+		says    string
+	}{
+		"a commit that the ref does not have": {reason: v1alpha1.ReasonRefNotAllowed, says: "is not in the history of refs/heads/main",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "refs/pull/1/head" }},
+		"a ref that is not requested": {says: "neither spec.git.ref nor a request",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Ref = "refs/pull/1/head" }},
+		"a commit that is not requested": {says: "neither spec.git.ref nor a request",
+			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Ref, s.RefName = strange, "" }},
+		"a requested ref that is not allowed": {request: "refs/pull/1/head", reason: v1alpha1.ReasonRefNotAllowed, says: "spec.git.allowedRefs admits v*",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Ref = "refs/pull/1/head" }},
+		"a requested commit that is not allowed": {request: "commit", reason: v1alpha1.ReasonRefNotAllowed, says: "spec.git.allowedRefs admits v*",
+			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Ref, s.RefName = strange, "" }},
+		"a commit beside the requested one": {request: "first", reason: v1alpha1.ReasonRefNotAllowed, says: "the SyncTarget says commit",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
+		"a forced sync that is not asked for": {says: "forceSync",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := shared(t)
+			p := w.pod("line-0")
+			first := w.commit("one")
+			w.repo.Git("tag", "v1", first)
+			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"v*"} })
+			w.lead(at(first))
+			p.start()
+			p.synced(first, "one")
+			strange := w.stranger("stranger")
+			request := map[string]string{"commit": strange, "first": first}[c.request]
+			if request == "" {
+				request = c.request
+			}
+			w.annotate(v1alpha1.AnnotationRequestedRef, request)
+			w.lead(at(strange), func(s *v1alpha1.SyncTargetSpec) {
+				if c.request == "first" {
+					s.Ref = first
+				}
+				c.target(s, strange)
+			})
+			if c.reason != "" {
+				s := p.await("refused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason })
+				assert.Contains(t, s.Message, c.says)
+			}
+			eventually(t, "it is said", func() bool { return strings.Contains(p.agent.log.String(), c.says) })
+			assert.Equal(t, "one", p.title())
+			assert.Equal(t, first, p.report().Status.Commit)
+			second := w.commit("two")
+			w.annotate(v1alpha1.AnnotationRequestedRef, "")
+			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName, s.ForceSync = "main", "refs/heads/main", "" })
+			p.synced(second, "two")
+		})
+	}
+}
+
+// C14: what is borne out is run, also when the branch has moved on since.
+func TestFollowerAdmitsTarget(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"v*"} })
+	second := w.commit("two")
+	third := w.commit("three")
+	w.repo.Git("tag", "v3", third)
+	w.lead(at(second))
+	p.start()
+	p.synced(second, "two")
+
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v3")
+	w.lead(at(third), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v3", "refs/tags/v3" })
+	p.synced(third, "three")
+
+	w.annotate(v1alpha1.AnnotationRequestedRef, first)
+	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
+	p.synced(first, "one")
+
+	read := p.agent.traffic.count("GET gatewaysyncs")
+	asked := w.git.Stats().Requests
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "again" })
+	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "again" })
+	assert.Equal(t, read, p.agent.traffic.count("GET gatewaysyncs"), "what is known is not asked for again")
+	assert.Equal(t, asked, w.git.Stats().Requests)
+}
