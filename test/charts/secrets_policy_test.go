@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// C14: if the operator asks for a label, an editor of GatewaySyncs names no other Secret.
+// C15: if the operator asks for a label, an editor of GatewaySyncs names no other Secret.
 func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private())
