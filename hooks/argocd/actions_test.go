@@ -21,9 +21,6 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// noon is when people click; what follows the second comes from the object's version.
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-
 func action(t testing.TB, name string) *script {
 	return load(t, filepath.Join("actions", name, "action.lua"))
 }

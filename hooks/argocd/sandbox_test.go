@@ -102,6 +102,9 @@ func value(l *lua.LState, v any) lua.LValue {
 	return lua.LNil
 }
 
+// noon is the time of Argo CD when scripts run. What follows the second comes from the object's version.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
 // health is what Argo CD is told of an object.
 type health struct {
 	Status  string `json:"status"`

@@ -110,7 +110,7 @@ func TestAFleetIsMeasuredFromEndToEndAndLeavesNothing(t *testing.T) {
 	work := t.TempDir()
 	var out strings.Builder
 	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))
-	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "| 3 agents: another one leads within 2 s", "2 × 2 agents: no status is written"} {
+	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "| 3 agents: another one leads within 2 s", "2 × 2 agents: a status is written every two minutes while nothing happens"} {
 		assert.Contains(t, out.String(), line)
 	}
 	_, goals, _ := strings.Cut(out.String(), "## Goals\n\n")
