@@ -226,7 +226,9 @@ func TestASoleGatewayThatIsStartedAgainIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 0, slow)
 	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })
-	s.candidate("gw-0")
+	// The API server rejects the token of a pod that is gone, so the lead runs in a pod that is no gateway.
+	s.gateway("lead", func(p *corev1.Pod) { p.Labels, p.Annotations = map[string]string{"app": "lead"}, nil })
+	s.candidate("lead")
 	s.untilTarget(s.first)
 	s.takes("gw-0")
 	s.untilReady("True/Synced")
