@@ -100,7 +100,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.gs.Status = v1alpha1.GatewaySyncStatus{
 		ConfirmedAt: &metav1.Time{Time: time.Now()},
-		LastGood:    &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)},
+		LastGood:    &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40), At: metav1.Now()},
 		Target:      &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40), RequestedAt: f.gs.Annotations[v1alpha1.AnnotationRequestedAt]},
 	}
 	switch asked := f.gs.Status.Target.RequestedAt != "earlier"; {
@@ -127,7 +127,9 @@ func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T)
 		return func(s *v1alpha1.GatewaySyncStatus) {
 			row(reason)(s)
 			s.LastHandledRequest = "earlier"
-			s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonProgressDeadlineExceeded)}}
+			s.Conditions = []metav1.Condition{{
+				Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonProgressDeadlineExceeded), LastTransitionTime: metav1.Now(),
+			}}
 		}
 	}
 	const unverified, away = v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonGatewayUnreachable
