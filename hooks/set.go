@@ -61,7 +61,7 @@ are not part of it, so that a Job that is repeated asks once; one whose sync is 
   stoker set-ref line v2.4.0 --wait
 
   # run the tag v2.4.0 only if it is still the commit that was tested
-  stoker set-ref line v2.4.0 --commit 8a9ef4f0c1d2b3a4958671605f4e3d2c1b0a9f8e --wait
+  stoker set-ref line v2.4.0 --commit 3abea812817f08376beec80744660b4fbcb76fc2 --wait
 
   # from a Job that may be repeated
   stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"

@@ -55,13 +55,13 @@ func (d *Dir) writeIn(n *node, name string, content func(io.Writer) error) (rena
 	return true, writing(d.syncDir(n), "write %s", path)
 }
 
-// ownFile opens a file of our own. What lies there and is no file is ErrDamaged.
-func (d *Dir) ownFile(name string, flag int) (*os.File, fs.FileInfo, error) {
-	f, fi, err := d.own.file(name, flag)
+// ownFile opens a file of our own for reading. What lies there and is no file is ErrDamaged.
+func (d *Dir) ownFile(name string) (*os.File, fs.FileInfo, error) {
+	f, fi, err := d.own.file(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) && !d.o.ReadOnly { // it may be ours all the same, and somebody took its mode away
 		cerr := d.effect(effect{op: "chmod", path: d.own.join(name)}, func() error { return d.own.root.Chmod(name, 0o600) })
 		if cerr == nil {
-			f, fi, err = d.own.file(name, flag)
+			f, fi, err = d.own.file(name, os.O_RDONLY)
 		}
 	}
 	if _, irregular := errors.AsType[*irregularError](err); irregular {
@@ -105,7 +105,7 @@ func (d *Dir) read(name string, limit int64) ([]byte, error) {
 	if d.own == nil {
 		return nil, nil
 	}
-	f, fi, err := d.ownFile(name, os.O_RDONLY)
+	f, fi, err := d.ownFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -134,7 +134,7 @@ func (d *Dir) drop(name string) error {
 // loadManifest reads the manifest. A damaged one is set aside and counts as lost: the next plan compares every file and
 // takes those that are equal as its own again.
 func (d *Dir) loadManifest() error {
-	f, _, err := d.ownFile(manifestFile, os.O_RDONLY)
+	f, _, err := d.ownFile(manifestFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -142,7 +141,7 @@ func (r *run) appendChange(b []byte, i int) []byte {
 // readJournal reads what encode wrote, nil if there is none. ErrDamaged says that it is something else: that is found out
 // without holding it in memory.
 func (d *Dir) readJournal(name string) (*run, error) {
-	f, fi, err := d.ownFile(name, os.O_RDONLY)
+	f, fi, err := d.ownFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -99,7 +99,7 @@ func (d *Dir) tryLock() error {
 
 // openLock opens the lock file for reading, so that an idle agent does not keep its volume from being remounted.
 func (d *Dir) openLock() (*os.File, error) {
-	f, _, err := d.ownFile(lockFile, os.O_RDONLY)
+	f, _, err := d.ownFile(lockFile)
 	if errors.Is(err, ErrDamaged) {
 		if err = d.setAside(d.own, lockFile, err); err == nil {
 			err = fs.ErrNotExist

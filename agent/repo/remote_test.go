@@ -192,7 +192,7 @@ func TestServersThatAreNotGit(t *testing.T) {
 		t.Run(name+" does not count as away", func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
-			defer l.Close()
+			defer func() { _ = l.Close() }()
 			go func() {
 				for {
 					c, err := l.Accept()

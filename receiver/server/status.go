@@ -135,11 +135,11 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 	}
 	over, version := time.Now().Add(q.wait), ""
 	for looked := time.Now(); time.Now().Before(over) && pace.Wait(ctx, min(lookEach, time.Until(over))); {
-		if is := s.find.Get(seen.Namespace, seen.Name); is == nil || is.ResourceVersion == version && time.Since(looked) < lookAnyway {
+		is := s.find.Get(seen.Namespace, seen.Name)
+		if is == nil || is.ResourceVersion == version && time.Since(looked) < lookAnyway {
 			continue
-		} else {
-			version, looked = is.ResourceVersion, time.Now()
 		}
+		version, looked = is.ResourceVersion, time.Now()
 		if now, err := look(); err != nil || now.Phase != verb.Progressing {
 			return now, err
 		} else {

@@ -96,7 +96,7 @@ func watch(b *testing.B, c *rest.Config, r schema.GroupVersionResource, namespac
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Host, "/")+root+"/namespaces/"+namespace+"/"+r.Resource+
 		"?watch=true&labelSelector=stoker.io%2Fcr-name%3Dline&resourceVersion="+version, http.NoBody)
 	require.NoError(b, err)
-	answer, err := client.Do(ask)
+	answer, err := client.Do(ask) //nolint:bodyclose // the clean-up below closes it
 	require.NoError(b, err)
 	require.Equal(b, http.StatusOK, answer.StatusCode)
 	events, done := make(chan int), make(chan struct{})
