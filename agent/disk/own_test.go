@@ -124,13 +124,22 @@ func readable(t testing.TB, root string) {
 	}
 }
 
-// unprivileged makes the test one that modes hold for. The directories that it needs have to be made after it.
+// unprivileged runs the rest of the test as a user that modes hold for. It moves temporary directories to a place that this
+// user can reach: TMPDIR may be below a directory of root.
 func unprivileged(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		return
 	}
 	const nobody = 65534
+	dir, err := os.MkdirTemp("/dev/shm", "stoker-")
+	if err != nil {
+		dir, err = os.MkdirTemp("/tmp", "stoker-")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, nobody, nobody))
+	t.Setenv("TMPDIR", dir)
 	require.NoError(t, syscall.Setegid(nobody))
 	require.NoError(t, syscall.Seteuid(nobody))
 	t.Cleanup(func() {

@@ -253,7 +253,7 @@ func TestWhatIsRenderedForBothNodesIsTheSame(t *testing.T) {
 	r = p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, viewDir, "a value of its own is never that of the other node")
 	p.backup.target.Profile.DryRun = true
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(sync.Pending, v1alpha1.ReasonDryRun)
 }
 
 // What somebody changed on the standby node is drift, also where drift is repaired: nobody will copy it away.
