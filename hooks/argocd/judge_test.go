@@ -195,7 +195,7 @@ func TestArgoCDAndTheVerbsAgreeAboutEveryStatus(t *testing.T) {
 	t.Parallel()
 	judge := load(t, "health.lua")
 	seen := map[string]int{}
-	for seed := range uint64(2000) {
+	for seed := range uint64(4000) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
 		status, message := expected(gs)
 		h := judge.health(t, object(t, gs))

@@ -44,10 +44,11 @@ func TestWebhookConfigurationIsWhatTheInjectorExpects(t *testing.T) {
 // exits runs a program of the project until it ends, and returns its exit code and what it said.
 func exits(t *testing.T, part string, arguments ...string) (int, string) {
 	t.Helper()
+	program := shipped(t, part) // built first: a build takes longer than a start may
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, shipped(t, part), arguments...)
+	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Env, cmd.Stderr = []string{"POD_NAME=" + part, "POD_NAMESPACE=" + namespace}, &said
 	_ = cmd.Run() // its exit code says it
 	return cmd.ProcessState.ExitCode(), said.String()
