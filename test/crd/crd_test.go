@@ -233,9 +233,9 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 		paths[c.Name] = c.JSONPath
 	}
 	// The same words as those of stoker get; the message has no end, so that it comes last.
-	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Age", "Status"}, narrow)
-	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Age", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Status"}, wide)
-	assert.Equal(t, ".status.target.ref", paths["Ref"], "what is wanted")
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Status"}, wide)
+	assert.Equal(t, ".status.target.refShort", paths["Ref"], "what is wanted")
 	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources
 	if subresources == nil {
