@@ -43,7 +43,6 @@ type paper struct {
 }
 
 func newPaper(t *testing.T, n int) *paper {
-	// The lock writes both formats when it is taken.
 	p := &paper{scene: newScene(t, n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
 	p.GatewaySync.Spec.Polling.Interval = "60s"
 	p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitA} }
