@@ -74,13 +74,13 @@ func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	}
 }
 
-// argoCDMajor is the environment variable that names the major version of Argo CD to run: 3, the default, or 2.
-const argoCDMajor = "STOKER_ARGOCD"
+// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 3.
+func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "3") }
 
 // startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
 func (w *world) startArgoCD(t *testing.T) {
 	w.say("Argo CD")
-	programs, err := w.cache.ArgoCD(w.ctx, cmp.Or(os.Getenv(argoCDMajor), "3"))
+	programs, err := w.cache.ArgoCD(w.ctx, argoCDMajor())
 	require.NoError(t, err)
 	kustomize, err := w.cache.Kustomize(w.ctx)
 	require.NoError(t, err)
@@ -116,8 +116,12 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	if err != nil {
 		return nil, err
 	}
+	var repoServer []string
+	if argoCDMajor() != "2" {
+		repoServer = []string{"--client-ca-path="} // its default is refused without TLS, even if the file is not there
+	}
 	a, err := argocd.Start(ctx, argocd.Options{
-		Programs: programs, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Say: os.Stderr,
+		Programs: programs, RepoServer: repoServer, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Say: os.Stderr,
 		Authorities: map[string][]byte{server.Hostname(): w.git.CA()},
 	})
 	if err != nil {

@@ -30,6 +30,8 @@ const Namespace = "argocd"
 // Options say what Argo CD is started with.
 type Options struct {
 	Programs string // directory of build.Cache.ArgoCD
+	// RepoServer are further arguments of the repository server.
+	RepoServer []string
 	// Tools are directories of what Argo CD calls: kubectl, for roles, and kustomize.
 	Tools      []string
 	Kubeconfig string
@@ -184,7 +186,7 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 		{"argocd-repo-server", "", [][]string{cached, {
 			"--address", "127.0.0.1", "--port", strconv.Itoa(repoPort), "--metrics-address", "127.0.0.1",
 			"--metrics-port", strconv.Itoa(repoMetrics), "--disable-tls",
-		}}, "http://" + local(repoMetrics) + "/healthz?full=true"},
+		}, o.RepoServer}, "http://" + local(repoMetrics) + "/healthz?full=true"},
 		{"argocd-application-controller", "", [][]string{cached, repo, {
 			"--metrics-port", strconv.Itoa(controllerMetrics),
 		}}, "http://" + local(controllerMetrics) + "/healthz"},
