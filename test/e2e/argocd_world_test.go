@@ -74,8 +74,8 @@ func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	}
 }
 
-// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 3.
-func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "3") }
+// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 2.
+func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "2") }
 
 // startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
 func (w *world) startArgoCD(t *testing.T) {
