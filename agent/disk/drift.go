@@ -103,7 +103,7 @@ func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
 }
 
 // shareOf returns which of n files the look at to has to read, after one at from: as much of all as the time between is of
-// the cycle. Where the share begins follows from the clock, so that an agent that starts anew goes on and not back.
+// the cycle. Where the share begins follows from the clock, so that a restarted agent continues the cycle.
 func shareOf(n int, from, to time.Time) func(i int) bool {
 	if from.IsZero() || !to.After(from) {
 		return func(int) bool { return false }

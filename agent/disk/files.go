@@ -58,7 +58,7 @@ func (d *Dir) writeIn(n *node, name string, content func(io.Writer) error) (rena
 // ownFile opens a file of our own for reading. What lies there and is no file is ErrDamaged.
 func (d *Dir) ownFile(name string) (*os.File, fs.FileInfo, error) {
 	f, fi, err := d.own.file(name, os.O_RDONLY)
-	if errors.Is(err, fs.ErrPermission) && !d.o.ReadOnly { // it may be ours all the same, and somebody took its mode away
+	if errors.Is(err, fs.ErrPermission) && !d.o.ReadOnly { // it may still be ours, with its mode taken away
 		cerr := d.effect(effect{op: "chmod", path: d.own.join(name)}, func() error { return d.own.root.Chmod(name, 0o600) })
 		if cerr == nil {
 			f, fi, err = d.own.file(name, os.O_RDONLY)

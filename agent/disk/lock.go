@@ -50,7 +50,7 @@ func (d *Dir) takeLock() error {
 	return fmt.Errorf("%w: something replaces %s/%s again and again", ErrDamaged, ownDir, lockFile)
 }
 
-// strangeLock says why the file that is locked is none that an agent made, nil if it may be one.
+// strangeLock returns why no agent can have made the locked file, or nil if an agent may have made it.
 func (d *Dir) strangeLock() error {
 	fi, err := d.lock.Stat()
 	if err != nil {

@@ -66,7 +66,7 @@ func noManifest() *manifest { return &manifest{cached: -1, close: func() error {
 // openManifest reads header and index and checks every block, so that a damaged file is known before anything is
 // decided by it.
 //
-// One of more than twice maxFiles files is none that an agent wrote: a plan would hold them all in memory.
+// No agent wrote a manifest of more than twice maxFiles files: a plan would hold them all in memory.
 func openManifest(f *os.File, maxFiles int) (*manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -83,7 +83,7 @@ func openManifest(f *os.File, maxFiles int) (*manifest, error) {
 	return m, nil
 }
 
-// check decodes every block: one may be nonsense though its checksum is right, and nobody could go on with it.
+// check decodes every block: a block with a valid checksum may still be unreadable.
 func (m *manifest) check() error {
 	var buf []byte
 	var list []record
