@@ -9,6 +9,7 @@ BENCH     ?=
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 
 GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 
 # The tests of some files, as a pattern.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
@@ -23,12 +24,16 @@ export GORACE ?= atexit_sleep_ms=50
 # Most packages wait for something real, so that there may be more of them at a time than processors. The longest come
 # first. Those that need processors and a disk alone come later: continuous integration runs pods beside them. What only a
 # test needs and is heavy lives in modules of its own.
-WAITING := -p $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/charts test/crd test/argocd test/argocd/v3
 FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
 ALONE   := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
-RACED   = CGO_ENABLED=$(if $(RACE),1,0) go test $(RACE) -timeout 20m
+
+# $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
+# more than six failures in one run of go test fail at once.
+gotest = $(if $(RERUN),$(GOTESTSUM) --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
+  --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
+raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(RACE) -timeout 20m $(1),$(2))
 
 .PHONY: help build demo test test-first test-rest test-plain test-modules e2e lint fuzz bench generate
 
@@ -48,21 +53,21 @@ test-first:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	go vet ./...
 	@go run ./test/cluster build >/dev/null
-	$(RACED) $(WAITING) $(FIRST) $$(comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort))
+	$(call raced,$(ATATIME),$(FIRST) $(shell comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort)))
 
 test-rest:
-	$(RACED) $(ATATIME) $(ALONE)
+	$(call raced,$(ATATIME),$(ALONE))
 	@$(MAKE) --no-print-directory --output-sync -j2 test-plain test-modules
 
 test-plain:
-	$(if $(PLAIN),go test $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))' $(sort $(addprefix ./,$(dir $(PLAIN)))))
+	$(if $(PLAIN),$(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
-	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off go test -count=1 -timeout 20m ./...); done
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-count=1 -timeout 20m,./...)); done
 
 e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
 	go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest
-	STOKER_E2E=1 go test -count=1 -parallel 20 -timeout 50m -v ./test/e2e
+	STOKER_E2E=1 $(call gotest,-count=1 -parallel 20 -timeout 50m -v,./test/e2e)
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...
