@@ -12,18 +12,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// kind is what a blob is as a template, or a tree as a directory of templates.
+// kind classifies a blob as a template, or a tree by the templates in it.
 type kind uint8
 
 const (
-	plain    kind = iota + 1 // a text without a template action: it is its own rendering
-	binary                   // it has a NUL byte
-	stable                   // a template that the commit makes no difference to; a tree without a volatile one
-	volatile                 // a template that asks for the ref or the commit; a tree that has one
-	huge                     // a template of more bytes than are rendered
+	plain    kind = iota + 1 // text without a template action; it renders to itself
+	binary                   // contains a NUL byte
+	stable                   // a template whose result does not depend on the commit; a tree without a volatile template
+	volatile                 // a template that uses the ref or the commit; a tree that has one
+	huge                     // a template larger than the limit for rendering
 )
 
-// probe reads a blob for its kind and keeps its text where that is small enough.
+// probe is a writer that classifies a blob, and keeps its text if the text is small enough.
 type probe struct {
 	text  bytes.Buffer
 	limit int64
@@ -51,7 +51,7 @@ func (p *probe) Write(b []byte) (int, error) {
 	return p.text.Write(b)
 }
 
-// kindOf finds out what a blob is as a template.
+// kindOf classifies a blob.
 func (d *Desired) kindOf(id ID) (kind, error) {
 	if k, ok := d.cache.kinds[id]; ok {
 		return k, nil
@@ -70,7 +70,7 @@ func (d *Desired) kindOf(id ID) (kind, error) {
 		k = huge
 	default:
 		k = stable
-		// One that cannot be parsed counts as volatile: its error comes when it is rendered, at every plan.
+		// A template that does not parse counts as volatile, so that every plan renders it and reports its error.
 		if t, err := render.Parse("", p.text.String()); err != nil || t.Volatile() {
 			k = volatile
 		}
@@ -79,9 +79,8 @@ func (d *Desired) kindOf(id ID) (kind, error) {
 	return k, nil
 }
 
-// volatileTree reports whether a tree has a template that asks for the ref or the commit, at any depth. Of one that is
-// deeper than anything that is synced it says yes: who walks it knows what of it is excluded. The depth is that of the
-// tree.
+// volatileTree reports whether a tree has, at any depth, a template that uses the ref or the commit. It returns true
+// for a tree deeper than the depth limit: the walk decides what is excluded there. depth is the depth of the tree.
 func (d *Desired) volatileTree(id ID, depth int, count *tally) (bool, error) {
 	if k, ok := d.cache.kinds[id]; ok {
 		return k == volatile, nil
@@ -121,7 +120,7 @@ func (d *Desired) volatileTree(id ID, depth int, count *tally) (bool, error) {
 	return k == volatile, nil
 }
 
-// git writes a blob of the commit. Where the store lacks it, its bytes may lie on the disk.
+// git writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
 func (d *Desired) git(w io.Writer, path string, id ID) error {
 	if d.local != nil && !d.objects.Has(id) {
 		if content, ok := d.local(path, id); ok {
@@ -133,7 +132,7 @@ func (d *Desired) git(w io.Writer, path string, id ID) error {
 	return err
 }
 
-// read returns a blob that is to be rendered.
+// read returns a blob that is going to be rendered.
 func (d *Desired) read(path string, id ID) ([]byte, error) {
 	limit := d.rules.Limits.Rendered
 	b := &head{max: int(limit) + 1}
@@ -148,7 +147,7 @@ func (d *Desired) read(path string, id ID) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// blobID is the id that git gives to a content.
+// blobID returns the git blob id of content.
 func blobID(content []byte) ID {
 	h := sha1.New() //nolint:gosec // see above
 	fmt.Fprintf(h, "blob %d\x00", len(content))

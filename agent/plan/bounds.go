@@ -5,11 +5,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// minDirs is how many directories a walk may always enter, however small the limit of files is.
+// minDirs is the number of directories that a walk may always enter, however low the limit of files is.
 const minDirs = 10_000
 
-// tally counts the directories and files that one walk meets, and ends the walk at the limits. Fifteen trees that name each
-// other ten times stand for more paths than any machine can visit, so the counting cannot wait for the end of the walk.
+// tally counts the directories and files of one walk, and ends the walk at the limits. It counts during the walk,
+// because fifteen trees that reference each other ten times each already stand for more paths than any machine can
+// visit.
 type tally struct {
 	dirs, files int
 }

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 )
 
-// Bounds of a Cache. A map that is full is emptied: what it knew is found out again.
+// Bounds of a Cache. A full map is emptied; its entries are computed again.
 const (
 	maxKinds   = 200_000
 	maxResults = 50_000
@@ -13,14 +13,15 @@ const (
 	maxBytes   = 8 << 20
 )
 
-// Cache remembers what rendering gave, from plan to plan: by the blob and all that went into it, so that it never has to
-// be told that something changed. It is bounded, and saves work only. It must not be used by several goroutines at once.
+// Cache remembers rendering results across plans. A key covers everything that went into a result, so entries never go
+// stale. The size is bounded, and losing entries only costs work. A Cache must not be used by several goroutines at
+// once.
 type Cache struct {
-	kinds   map[ID]kind       // of blobs as templates, and of trees: whether any blob in it is volatile
-	results map[[32]byte]ID   // recipe → what it gives
-	proofs  map[string]string // pattern of a patch → a file that it matched
+	kinds   map[ID]kind       // of blobs and trees; a tree is volatile if any blob in it is
+	results map[[32]byte]ID   // recipe key → id of its result
+	proofs  map[string]string // pattern of a patch → a file that matched it
 	bytes   map[ID]*list.Element
-	recent  *list.List // of rendered, the last used first
+	recent  *list.List // of rendered, most recently used first
 	size    int        // bytes in recent
 }
 
@@ -29,7 +30,7 @@ type rendered struct {
 	content []byte
 }
 
-// NewCache makes an empty Cache.
+// NewCache returns an empty Cache.
 func NewCache() *Cache {
 	return &Cache{
 		kinds: make(map[ID]kind), results: make(map[[32]byte]ID), proofs: make(map[string]string),
@@ -37,12 +38,12 @@ func NewCache() *Cache {
 	}
 }
 
-// Desire is like the function Desire, and uses what earlier plans found out.
+// Desire is like the function Desire, but reuses the results of earlier plans.
 func (c *Cache) Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
 	return desire(objects, root, rules, c)
 }
 
-// put adds to a map that is emptied when it is full.
+// put sets m[key], after emptying a map that has reached limit.
 func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
 	if len(m) >= limit {
 		clear(m)
@@ -50,7 +51,7 @@ func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
 	m[key] = value
 }
 
-// keep remembers a result, and its bytes for as long as there is room.
+// keep remembers a result, and its bytes while there is room.
 func (c *Cache) keep(key [sha256.Size]byte, id ID, content []byte) {
 	put(c.results, key, id, maxResults)
 	if len(content) > maxBytes/4 || c.bytes[id] != nil {

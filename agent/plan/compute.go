@@ -8,36 +8,36 @@ import (
 	"strings"
 )
 
-// Input is what a plan is made of.
+// Input is the input of Compute.
 type Input struct {
 	Desired *Desired
-	// Previous is the tree of the manifest's commit, to compare with by tree ids; nil compares every file. It saves work
-	// and decides nothing: where it does not fit the manifest, or its objects are gone, every file is compared.
+	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. It never changes the
+	// result: if it is nil, does not match the manifest or cannot be read, every file is compared.
 	Previous *Desired
 	Manifest Manifest
 	State    State
-	// To is the commit of Desired, From that of Previous.
+	// To is the commit of Desired, From the commit of Previous.
 	To, From ID
-	// AllowMassDeletion is asked about a plan that would be held as a mass deletion: whether these deletions were told and
-	// then asked for. nil holds it.
+	// AllowMassDeletion reports whether an operator approved the mass deletion of this plan. If nil, or if it returns
+	// false, the plan is held.
 	AllowMassDeletion func(*Changes) bool
-	// Repair puts back what only the gateway changed, its version to lost+found first. What it changed beside git is for
-	// the conflict policy, as ever. It makes the plan a full one.
+	// Repair replaces what only the gateway changed by git's version, after saving the gateway's version to lost+found.
+	// The conflict policy still decides about what both changed. Repair makes the plan a full one.
 	Repair bool
-	// Verify hashes every file, also where stat agrees with the manifest. It makes the plan a full one.
+	// Verify hashes every file, even if stat agrees with the manifest. It makes the plan a full one.
 	Verify bool
-	// Brought names the paths at which another writer than a person may have been, the other gateway of a redundant pair; nil
-	// for none. What differs there gives way to git, to lost+found first, whatever the policies say. It makes the plan a full
-	// one.
+	// Brought reports whether the other gateway of a redundant pair may have written a path; nil means no path.
+	// Differences there are replaced by git's version whatever the policies say, after saving them to lost+found.
+	// Brought makes the plan a full one.
 	Brought func(path string) bool
 }
 
-// Compute decides what a sync does. It reads and never writes.
+// Compute decides what a sync does. It only reads.
 //
-// With Previous it looks only at the paths that differ between the two trees; what the gateway changed elsewhere is
-// drift and no part of it. Without, it joins the desired tree, the manifest and the disk as they stream by, so that its
-// memory is that of the changes and not of the files. Under prune mirror the mapped directories are walked in both
-// cases: a file that appeared there is in no tree.
+// With Previous, Compute judges only the paths that differ between the two trees; other changes of the gateway are
+// drift and not part of the plan. Without it, Compute joins the sorted streams of the desired tree, the manifest and
+// the disk, so that memory grows with the changes and not with the files. Under prune mirror it always walks the mapped
+// directories, because no tree tells of files that the gateway added.
 func Compute(in Input) (*Changes, error) {
 	if err := in.Desired.checkRendering(); err != nil {
 		return nil, err
@@ -59,24 +59,25 @@ func (in *Input) incremental() bool {
 		h.Rules == rules && in.Previous.rules.Fingerprint() == rules
 }
 
-// planner holds one plan while it is made.
+// planner is the state of one Compute call.
 type planner struct {
 	Input
 	header  Header
 	rules   *Rules
 	changes *Changes
-	chunks  [][]Change // what join or diff adds; gather makes the list of it
+	chunks  [][]Change // changes that join or diff add; gather concatenates them
 	full    bool
-	// sameRules says that the manifest was written under these rules: what is not desired has left the commit.
+	// sameRules reports whether the manifest was written under the same rules. Then a file that is no longer desired
+	// has left the commit.
 	sameRules bool
-	owned     int               // records
-	mirrors   []string          // the directories that prune mirror empties
-	used      []bool            // by index in header.Mappings: a record names it
-	noise     map[string]bool   // changes of files whose bytes the gateway made by itself
-	dirs      []string          // desired files where a directory stands
-	blocked   map[string]string // files that stand where a directory is needed, and for what
-	clear     string            // the last directory that nothing blocks
-	orphans   map[string]int    // files that go, by the source that the commit has lost
+	owned     int               // number of records
+	mirrors   []string          // directories that prune mirror cleans
+	used      []bool            // by index in header.Mappings: a record references it
+	noise     map[string]bool   // paths at which the gateway changed the bytes but not the meaning
+	dirs      []string          // desired files at whose path a directory stands
+	blocked   map[string]string // file that stands in place of a needed directory → the path that needs it
+	clear     string            // the last directory whose parents were checked
+	orphans   map[string]int    // source that the commit has lost → number of files that go with it
 	conflicts map[string]bool   // paths that hold the plan
 }
 
@@ -107,7 +108,8 @@ func compute(in Input) (*Changes, error) {
 	return p.changes, nil
 }
 
-// local returns the bytes of a blob from the file that they were written to. A store that was lost need not fetch them again.
+// local returns the content of a blob from the file that it was written to, so that a lost store need not fetch it
+// again.
 func (p *planner) local(path string, id ID) ([]byte, bool) {
 	rec, owned, err := p.Manifest.Get(path)
 	if err != nil || !owned || rec.Have != id || rec.Size > maxCompared {
@@ -183,11 +185,11 @@ func (p *planner) join() error {
 	return nil
 }
 
-// chunkSize is the number of changes that add takes at a time. A growing slice would be copied again and again, and a
-// first sync of 100,000 files would hold several of them.
+// chunkSize is the number of changes that add allocates at a time. A single growing slice would be copied repeatedly,
+// and a first sync of 100,000 files would hold several copies.
 const chunkSize = 1024
 
-// add appends a change while join or diff walks in the order of the paths.
+// add appends a change. join and diff call it in path order.
 func (p *planner) add(c Change) {
 	last := len(p.chunks) - 1
 	if last < 0 || len(p.chunks[last]) == cap(p.chunks[last]) {
@@ -201,14 +203,14 @@ func (p *planner) add(c Change) {
 	p.chunks[last] = append(p.chunks[last], c)
 }
 
-// gather makes one list of the chunks.
+// gather concatenates the chunks into one list.
 func (p *planner) gather() error {
 	p.changes.List = slices.Concat(p.chunks...)
 	p.chunks = nil
 	return nil
 }
 
-// insert adds changes that do not come in the order of their paths.
+// insert adds changes that are not in path order.
 func (p *planner) insert(list []Change) {
 	if len(list) == 0 {
 		return
@@ -217,14 +219,14 @@ func (p *planner) insert(list []Change) {
 	slices.SortFunc(p.changes.List, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// find returns the change of a path; the list is sorted.
+// find returns the index of the change of a path.
 func (p *planner) find(path string) (int, bool) {
 	return slices.BinarySearchFunc(p.changes.List, path, func(c Change, path string) int {
 		return strings.Compare(c.Path, path)
 	})
 }
 
-// finish counts, names the mappings and checks the limit.
+// finish computes the totals, checks the file limit and names the mappings.
 func (p *planner) finish() error {
 	c := p.changes
 	c.Total = p.owned

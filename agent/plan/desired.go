@@ -23,42 +23,42 @@ type Want struct {
 	Origin uint16
 }
 
-// Desired is the tree that a commit and the rules ask for. It is a description: the trees of the commit are read when
-// somebody walks it. Its methods must not be called from several goroutines at once.
+// Desired is the tree that a commit and the rules ask for. It is lazy: a walk reads the trees of the commit. Its
+// methods must not be called from several goroutines at once.
 //
-// Where mappings overlay each other the later one wins, file by file. A later mapping's file also hides a directory of
-// the same name that earlier mappings bring, and a later mapping's directory hides their file.
+// If mappings overlap, the later one wins, file by file. A file of a later mapping hides a directory of the same name
+// from earlier mappings, and a directory of a later mapping hides their file.
 type Desired struct {
 	rules    Rules
 	objects  Objects
 	root     ID
 	graft    *graft
 	warnings []string
-	overfull bool // more warnings than people are told
+	overfull bool // there were more warnings than maxWarnings
 
 	cache   *Cache
-	renders bool            // some file can have other bytes than git's
+	renders bool            // some files may have other bytes than git's
 	factsID string          // fingerprint of the facts
 	single  []bool          // by mapping: its source is a file
-	system  string          // the file in which the gateway's name is set, "" for none
-	recipes map[ID]*recipe  // what was rendered until now
-	walked  bool            // that is everything
-	steps   int             // of all templates
-	held    map[string]bool // by path of a directory that would hide a file: whether it holds one
-	holding tally           // of all looks into those
-	missing []Mapping       // whose source is not in the commit
-	mounted []string        // mounts at which the commit has something
-	// local finds the bytes of a blob of the commit on the disk; nil for nowhere.
+	system  string          // path of the file that gets the gateway's name, or ""
+	recipes map[ID]*recipe  // by id of the result: what has been rendered so far
+	walked  bool            // recipes is complete
+	steps   int             // template steps so far
+	held    map[string]bool // directory that would hide a file → whether it has any file
+	holding tally           // of all directories read for held
+	missing []Mapping       // mappings whose source is not in the commit
+	mounted []string        // mounts at which the commit has content
+	// local finds the content of a blob of the commit on the disk. It may be nil.
 	local func(path string, id ID) ([]byte, bool)
 }
 
-// graft is the trie of the destinations: what mappings put at one path, and where below it others begin.
+// graft is a trie of the destinations: the mappings at one path, and the destinations below it.
 type graft struct {
 	mounts []mount // in the order of the mappings
 	names  []string
 	below  map[string]*graft
-	last   int // highest mapping that begins strictly below here
-	// renders is whether a mapping that begins here or below renders.
+	last   int // highest mapping that begins strictly below
+	// renders reports whether a mapping that begins here or below renders.
 	renders bool
 }
 
@@ -70,11 +70,11 @@ type mount struct {
 	entry   Entry
 }
 
-// maxWarnings bounds what people are told of one kind of thing.
+// maxWarnings bounds the warnings of a plan.
 const maxWarnings = 20
 
-// Desire looks the sources of the mappings up in the tree root. Everything below them is read later, by Walk and
-// Compute, which also find what is wrong there.
+// Desire looks up the sources of the mappings in the tree root. Walk and Compute read what is below them later, and
+// report the errors there.
 func Desire(objects Objects, root ID, rules Rules) (*Desired, error) {
 	return desire(objects, root, rules, NewCache())
 }
@@ -122,14 +122,13 @@ func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, erro
 	return d, d.findSystem()
 }
 
-// Rules returns what the tree was made with.
+// Rules returns the rules of the tree.
 func (d *Desired) Rules() Rules { return d.rules }
 
 // Root returns the id of the commit's tree.
 func (d *Desired) Root() ID { return d.root }
 
-// Warnings returns what people should know, as far as it was found until now: skipped submodules, sources that are not
-// there. It is bounded.
+// Warnings returns the warnings found so far, such as skipped submodules and missing sources. The list is bounded.
 func (d *Desired) Warnings() []string {
 	if !d.overfull {
 		return d.warnings
@@ -137,16 +136,16 @@ func (d *Desired) Warnings() []string {
 	return append(slices.Clip(d.warnings), "… and more of them")
 }
 
-// Walk yields all desired files, bytewise sorted by path. It ends after the first error.
+// Walk yields all desired files, sorted bytewise by path. It ends after the first error.
 func (d *Desired) Walk() iter.Seq2[Want, error] { return d.Below("") }
 
-// Below yields the desired files in a directory at any depth, sorted; "" is the root.
+// Below yields the desired files below dir at any depth, sorted. "" is the root.
 func (d *Desired) Below(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.list) }
 
-// gitBelow is Below with the ids of git also for what is rendered: for whom only paths count.
+// gitBelow is Below without rendering: every Want has git's id. Use it if only the paths count.
 func (d *Desired) gitBelow(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.listGit) }
 
-// rendering yields the desired files in all directories in which something may be rendered.
+// rendering yields the desired files of all directories in which a file may be rendered.
 func (d *Desired) rendering() iter.Seq2[Want, error] {
 	return d.walk("", func(n node) ([]child, error) {
 		if !d.rendersIn(n) {
@@ -170,7 +169,7 @@ func (d *Desired) walk(dir string, list func(node) ([]child, error)) iter.Seq2[W
 	}
 }
 
-// Lookup returns the desired file at path, if there is one.
+// Lookup returns the desired file at path, if any.
 func (d *Desired) Lookup(path string) (Want, bool, error) { return d.lookup(path, d.list) }
 
 func (d *Desired) lookup(path string, list func(node) ([]child, error)) (Want, bool, error) {
@@ -182,7 +181,7 @@ func (d *Desired) lookup(path string, list func(node) ([]child, error)) (Want, b
 	return w, ok, nil
 }
 
-// beside lists the directory that a path is in, nothing where there is none.
+// beside lists the directory of path. It returns nil if there is none.
 func (d *Desired) beside(path string, list func(node) ([]child, error)) ([]child, error) {
 	n, found, err := d.find(parent(path))
 	if err != nil || !found {
@@ -259,7 +258,7 @@ func (w *walker) walk(n node) bool {
 	return true
 }
 
-// source finds what the commit has at a path.
+// source returns the commit's entry at a path.
 func (d *Desired) source(p Path) (Entry, bool, error) {
 	at := Entry{Name: ".", Mode: Directory, ID: d.root}
 	if p == Root {
@@ -333,8 +332,8 @@ func (d *Desired) warn(format string, args ...any) {
 	d.warnings = append(d.warnings, text)
 }
 
-// symlink is the error for a symbolic link under a mapped path. It says where the link points to, where that can be
-// read, as people need it to find and mend the link.
+// symlink returns the error for a symbolic link under a mapped path. The message has the link's target, if readable, so
+// that a user can find and fix the link.
 func (d *Desired) symlink(what string, id ID) error {
 	target := &head{max: 200}
 	_, _ = d.objects.WriteBlob(target, id)
@@ -342,7 +341,7 @@ func (d *Desired) symlink(what string, id ID) error {
 		"replace it by what it stands for, or exclude it", what, target.String())
 }
 
-// head keeps the first bytes that are written to it and then fails.
+// head keeps the first max bytes that are written to it, and then fails.
 type head struct {
 	bytes.Buffer
 	max int
@@ -358,8 +357,8 @@ func (h *head) Write(p []byte) (int, error) {
 	return h.Buffer.Write(p)
 }
 
-// compareNames sorts names of one directory so that a depth-first walk is bytewise sorted by path: a directory sorts
-// as if its name ended in a slash. That is git's own order.
+// compareNames orders the names of one directory so that a depth-first walk is sorted bytewise by path: a directory
+// sorts as if its name ended in a slash. This is git's order.
 func compareNames(a string, aDir bool, b string, bDir bool) int {
 	n := min(len(a), len(b))
 	if c := strings.Compare(a[:n], b[:n]); c != 0 {

@@ -8,20 +8,20 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// delta is a path that two desired trees do not have in common. after is nil where the newer tree does not have it.
+// delta is a path at which two desired trees differ. after is nil if the newer tree does not have the path.
 type delta struct {
 	path  string
 	after *Want
-	// maybe is true where only the record tells whether the file differs: its bytes are not git's.
+	// maybe reports that only the manifest's record tells whether the file differs, because its bytes are not git's.
 	maybe bool
 }
 
-// errPrevious marks an error that came from the older of two trees, which is there to save work and can be done without.
+// errPrevious marks an error of the older tree, which only saves work: Compute can do without it.
 var errPrevious = errors.New("the previous tree cannot be read")
 
-// diff yields what differs between two trees that were made with the same rules, bytewise sorted by path. Directories
-// that are made of the same trees are not read, unless something in them is rendered with the commit, so that its cost is
-// that of the changed directories. Of the older tree nothing is rendered: what it gave is in the manifest.
+// diff yields the paths at which two trees made with the same rules differ, sorted bytewise. It skips directories made
+// of the same trees, unless something in them renders differently, so its cost is that of the changed directories. It
+// renders nothing of the older tree: the manifest has those results.
 func diff(from, to *Desired) iter.Seq2[delta, error] {
 	return func(yield func(delta, error) bool) {
 		x := newDiffer(from, to, yield)
@@ -36,10 +36,10 @@ type differ struct {
 	from, to *Desired
 	yield    func(delta, error) bool
 	stale    []bool   // by mapping: the values of its patches differ
-	commit   bool     // the ref or the commit differ
-	forced   []string // files that are compared by their records, whatever git says of them
+	commit   bool     // the ref or the commit differs
+	forced   []string // files that are compared by their records, whatever git's ids say
 
-	before, after, volatile tally // of the directories that were read of either tree, and for volatileTree
+	before, after, volatile tally // directories read of either tree, and by volatileTree
 }
 
 func newDiffer(from, to *Desired, yield func(delta, error) bool) *differ {
@@ -59,7 +59,7 @@ func newDiffer(from, to *Desired, yield func(delta, error) bool) *differ {
 	return x
 }
 
-// same reports whether two directories hold the same files with the same bytes.
+// same reports whether two directories have the same files with the same bytes.
 func (x *differ) same(from, to *node) bool {
 	if !from.same(*to) || slices.ContainsFunc(x.forced, func(path string) bool { return below(path, to.path) }) {
 		return false
@@ -72,12 +72,12 @@ func (x *differ) same(from, to *node) bool {
 			return false
 		}
 		volatile, err := x.to.volatileTree(l.tree, to.depth, &x.volatile)
-		return volatile || err != nil // whatever is wrong there, the walk says it
+		return volatile || err != nil // the walk reports the error
 	})
 }
 
-// uncertain reports whether the files of a directory must be compared by their records: whether git's ids tell nothing
-// because the files, or one beside them, are rendered.
+// uncertain reports whether the files of a directory must be compared by their records: if a file or one beside it is
+// rendered, git's ids do not tell whether it differs.
 func (x *differ) uncertain(path string, lists ...[]child) bool {
 	if !x.to.renders {
 		return false
@@ -95,7 +95,7 @@ func (x *differ) uncertain(path string, lists ...[]child) bool {
 	return false
 }
 
-// dirs compares two directories of one path; nil is one that is not there. It returns false when the walk must end.
+// dirs compares two directories of one path; nil is a missing one. It returns false if the walk must end.
 func (x *differ) dirs(from, to *node) bool {
 	if from != nil && to != nil && x.same(from, to) {
 		return true
@@ -129,7 +129,7 @@ func (x *differ) dirs(from, to *node) bool {
 	return true
 }
 
-// child compares two children of one name that are both files or both directories; nil is one that is not there.
+// child compares two children of one name that are both files or both directories; nil is a missing one.
 func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) bool {
 	if b != nil && b.isDir || a != nil && a.isDir {
 		var before, after *node
@@ -153,7 +153,7 @@ func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) boo
 	return x.yield(delta{path: w.Path, after: &w, maybe: maybe}, nil)
 }
 
-// listOf lists a directory of one of the trees, nothing where it is not there, and counts what it lists.
+// listOf lists a directory of one tree and counts its children. A nil node has none.
 func listOf(n *node, list func(node) ([]child, error), count *tally, limits *Limits) ([]child, error) {
 	if n == nil {
 		return nil, nil

@@ -1,6 +1,6 @@
 package plan
 
-// Dirs returns the names of the directories in dir that git wants, sorted. It reads one directory and no more.
+// Dirs returns the sorted names of the desired directories in dir. It reads only that directory.
 func (d *Desired) Dirs(dir string) ([]string, error) {
 	n, found, err := d.find(dir)
 	if err != nil || !found {

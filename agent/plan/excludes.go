@@ -9,20 +9,20 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxPatterns bounds the patterns of a gateway: those of the defaults, the profile and the pod.
+// maxPatterns bounds the patterns of one gateway: defaults, profile and pod together.
 const maxPatterns = 1024
 
-// Excludes is a list of doublestar patterns over destination paths. A pattern with a trailing slash, or with a trailing
-// /**, means a directory and all below it; any other means the files that it matches.
+// Excludes is a list of doublestar patterns over destination paths. A pattern that ends in a slash or in /** matches a
+// directory and all below it; any other pattern matches files.
 type Excludes struct {
 	patterns []string
-	names    map[string]bool // of **/name
-	dirNames map[string]bool // of **/name/ and **/name/**
+	names    map[string]bool // of the pattern **/name
+	dirNames map[string]bool // of the patterns **/name/ and **/name/**
 	files    []string
 	dirs     []string
 }
 
-// NewExcludes compiles patterns. The order does not matter: what one of them matches is excluded.
+// NewExcludes compiles patterns. Their order does not matter.
 func NewExcludes(patterns []string) (Excludes, error) {
 	x := Excludes{names: map[string]bool{}, dirNames: map[string]bool{}}
 	if len(patterns) > maxPatterns {
@@ -48,7 +48,7 @@ func (x *Excludes) add(p string) {
 	}
 	if dir, ok := strings.CutSuffix(p, "/**"); ok {
 		x.addDir(dir)
-		p = dir // a/** matches a file a, too, as doublestar has it
+		p = dir // as in doublestar, a/** also matches a file a
 	}
 	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, glob+"/") {
 		x.names[name] = true
@@ -65,7 +65,7 @@ func (x *Excludes) addDir(p string) {
 	x.dirs = append(x.dirs, p)
 }
 
-// Match reports whether the file at path is excluded, by itself or by a directory above it.
+// Match reports whether the file at path is excluded, by itself or by a parent directory.
 func (x *Excludes) Match(path string) bool {
 	for i := range len(path) {
 		if path[i] == '/' && x.dir(path[:i]) {
@@ -75,12 +75,12 @@ func (x *Excludes) Match(path string) bool {
 	return x.file(path)
 }
 
-// file reports whether a pattern matches the file itself; directories above it are not looked at.
+// file reports whether a pattern matches the file itself, without its parents.
 func (x *Excludes) file(path string) bool {
 	return x.names[base(path)] || matchAny(x.files, path)
 }
 
-// dir reports whether the directory and all below it is excluded; directories above it are not looked at.
+// dir reports whether a pattern matches the directory itself, without its parents.
 func (x *Excludes) dir(path string) bool {
 	return x.dirNames[base(path)] || matchAny(x.dirs, path)
 }

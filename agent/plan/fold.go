@@ -7,14 +7,14 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// folder finds names of one directory that are one name on file systems that ignore case or normalise Unicode. As a
-// path collides only if its elements do, comparing the siblings of each merged directory finds every colliding pair of
-// a whole tree while holding no more than one directory.
+// folder finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
+// paths collide only if their elements do, so comparing siblings finds every collision of a tree while holding only one
+// directory.
 type folder struct {
-	seen map[string]string // folded → as it is
+	seen map[string]string // folded name → name
 }
 
-// add returns the sibling that collides with name, if there is one.
+// add returns the sibling that collides with name, if any.
 func (f *folder) add(name string) (other string, collides bool) {
 	key := fold(name)
 	if other, collides = f.seen[key]; !collides {
@@ -23,8 +23,8 @@ func (f *folder) add(name string) (other string, collides bool) {
 	return other, collides
 }
 
-// fold maps names that some file system takes for one to the same string. ASCII, the usual case, costs no allocation
-// where it is in lower case.
+// fold maps names that some file system considers equal to the same string. Lower-case ASCII, the usual case, does not
+// allocate.
 func fold(name string) string {
 	for i := range len(name) {
 		if name[i] >= 0x80 {

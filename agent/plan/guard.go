@@ -10,16 +10,16 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of the mass deletion guard: more files than one, and more percent of the owned ones than the other.
+// A plan is a mass deletion if it deletes more than massFiles files and more than massPercent of the owned ones.
 const (
 	massFiles   = 20
 	massPercent = 30
 )
 
-// heldPaths is the number of paths that Held names.
+// heldPaths bounds Held.Paths.
 const heldPaths = 10
 
-// settleDirs looks into the directories that stand where a file is desired: all that is in them must go by this plan.
+// settleDirs checks the directories that stand in place of a desired file: this plan must delete every file in them.
 func (p *planner) settleDirs() error {
 	for _, dir := range p.dirs {
 		foreign, err := p.foreignIn(dir)
@@ -43,7 +43,7 @@ func (p *planner) settleDirs() error {
 	return nil
 }
 
-// foreignIn returns a path below dir that this plan does not delete.
+// foreignIn returns a path below dir that this plan does not delete, or "".
 func (p *planner) foreignIn(dir string) (string, error) {
 	for f, err := range p.State.Walk(dir) {
 		if err != nil {
@@ -56,7 +56,7 @@ func (p *planner) foreignIn(dir string) (string, error) {
 	return "", nil
 }
 
-// settleBlocked makes sure that the files that stand where directories are needed go by this plan.
+// settleBlocked checks that this plan deletes the files that stand in place of needed directories.
 func (p *planner) settleBlocked() error {
 	for _, at := range slices.Sorted(maps.Keys(p.blocked)) {
 		if i, ok := p.find(at); !ok || p.changes.List[i].Op != Delete {
@@ -66,7 +66,7 @@ func (p *planner) settleBlocked() error {
 	return nil
 }
 
-// guard holds a plan that a person should see first.
+// guard holds a plan that an operator should approve first.
 func (p *planner) guard() error {
 	mass, err := p.massDeletion()
 	if err != nil {
@@ -106,8 +106,9 @@ func (p *planner) heldConflicts() *Held {
 	}
 }
 
-// massDeletion holds a plan that would delete a whole project or a large part of what is ours: a renamed folder in git
-// must not empty a plant. To a gateway a directory without a project.json is no project, whatever else lies there.
+// massDeletion returns a Held for a plan that would delete a whole project or a large part of the owned files: renaming
+// a folder in git must not empty a plant. A project without its project.json counts, too, because the gateway no longer
+// treats its directory as a project.
 func (p *planner) massDeletion() (*Held, error) {
 	deleted, first, projects, headless := 0, []string(nil), []string(nil), []string(nil)
 	for i := range p.changes.List {
@@ -158,7 +159,7 @@ func (p *planner) massDeletion() (*Held, error) {
 	}, nil
 }
 
-// countOrphan counts a file that goes because the commit has lost the source of its mapping.
+// countOrphan counts a file that is deleted because the commit no longer has the source of its mapping.
 func (p *planner) countOrphan(rec Owned) {
 	if int(rec.Origin) >= len(p.header.Mappings) {
 		return
@@ -174,7 +175,7 @@ func (p *planner) countOrphan(rec Owned) {
 	}
 }
 
-// movedSources are the sources that brought more than one file and are gone: a folder that was renamed in git.
+// movedSources returns the lost sources that brought more than one file, such as a folder that was renamed in git.
 func (p *planner) movedSources() []string {
 	var gone []string
 	for source, n := range p.orphans {
@@ -186,7 +187,7 @@ func (p *planner) movedSources() []string {
 	return gone
 }
 
-// projectFile returns the name of the project whose project.json a path is.
+// projectFile returns the project whose project.json is at path.
 func projectFile(path string) (string, bool) {
 	rest, ok := strings.CutPrefix(path, "projects/")
 	if !ok {

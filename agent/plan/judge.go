@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// desired judges a path that git wants: it walks down the table "What happens to a file".
+// desired judges a path that git wants. It follows the table "What happens to a file" in the documentation.
 func (p *planner) desired(w Want, rec Owned, owned bool) error {
 	if err := p.checkMounts(w.Path); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (p *planner) desired(w Want, rec Owned, owned bool) error {
 	return p.replaced(c, rec)
 }
 
-// missing judges a desired path where nothing lies: it is new, or somebody deleted it on the gateway.
+// missing judges a desired path that the disk does not have: the file is new, or was deleted on the gateway.
 func (p *planner) missing(c Change, rec Owned) error {
 	c.Op = Create
 	switch same := c.asBefore(rec); {
@@ -46,14 +46,14 @@ func (p *planner) missing(c Change, rec Owned) error {
 	return nil
 }
 
-// replaced judges a desired path where something lies that is no file.
+// replaced judges a desired path at which the disk has something other than a regular file.
 func (p *planner) replaced(c Change, rec Owned) error {
 	same := c.Owned && c.asBefore(rec)
 	switch {
 	case same && !p.repairs(rec):
 		p.changes.Drifted++
 	case c.Found.Kind == Dir:
-		// Whether it may go is known when all deletions are: settleDirs.
+		// settleDirs decides whether the directory may go, when all deletions are known.
 		c.Op = Create
 		p.add(c)
 		p.dirs = append(p.dirs, c.Path)
@@ -66,10 +66,10 @@ func (p *planner) replaced(c Change, rec Owned) error {
 	return nil
 }
 
-// asBefore reports whether git wants what it wanted at the last sync.
+// asBefore reports whether git wants the same as at the last sync.
 func (c *Change) asBefore(rec Owned) bool { return c.ID == rec.Want && c.Exec == rec.Exec }
 
-// file judges a desired path where a file lies.
+// file judges a desired path at which the disk has a file.
 func (p *planner) file(c Change, rec Owned) error {
 	found, err := p.foundID(c.Path, c.Found, rec, c.Owned)
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *planner) file(c Change, rec Owned) error {
 	return p.changedInBoth(c, rec)
 }
 
-// foundID is the blob id of a file: that of the record where stat agrees with it.
+// foundID returns the blob id of a file: the record's if stat agrees with it, otherwise the hash of the content.
 func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, error) {
 	if owned && !p.Verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
 		return rec.Have, nil
@@ -107,7 +107,7 @@ func (p *planner) foundID(path string, st Stat, rec Owned, owned bool) (ID, erro
 	return id, nil
 }
 
-// equal judges a file whose bytes are those of git.
+// equal judges a file whose content is git's.
 func (p *planner) equal(c Change, rec Owned) {
 	chmod := c.Found.Exec != c.Exec && !c.Found.NoModes
 	switch {
@@ -124,13 +124,13 @@ func (p *planner) equal(c Change, rec Owned) {
 	}
 }
 
-// upToDate reports whether a record says what is true already.
+// upToDate reports whether the record needs no change.
 func (p *planner) upToDate(c Change, rec Owned) bool {
 	return rec.Want == c.ID && rec.Have == c.FoundID && rec.Exec == c.Exec && rec.Size == c.Found.Size &&
 		rec.Mtime == c.Found.Mtime && p.sameOrigin(rec, Want{Origin: c.Origin})
 }
 
-// foreign judges a file that is not ours yet and differs.
+// foreign judges a file that is not owned and differs from git's.
 func (p *planner) foreign(c Change) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
@@ -145,8 +145,8 @@ func (p *planner) foreign(c Change) error {
 	return nil
 }
 
-// settled judges a file that differs from git since an earlier sync let it be, and that nobody has changed since. Have
-// is never more than noise away from what git wanted once; so bytes that are Have may be replaced without asking.
+// settled judges a file that differs from git because an earlier sync left it, and that has not changed since. Have
+// never differs from what git once wanted in more than noise, so Have may be replaced without a conflict.
 func (p *planner) settled(c Change, rec Owned) error {
 	same := base(c.Path) == resource.Thumbnail
 	if !same {
@@ -160,14 +160,14 @@ func (p *planner) settled(c Change, rec Owned) error {
 		p.changes.Unchanged++
 	case same:
 		p.adoptNoise(c)
-	default: // git's version was held back once, for a change on the gateway that is gone now
+	default: // a change on the gateway kept git's version back, and is gone now
 		c.Op = Update
 		p.add(c)
 	}
 	return nil
 }
 
-// changedInGit judges a file that lies there as we left it.
+// changedInGit judges a file that is still as the last sync left it.
 func (p *planner) changedInGit(c Change, rec Owned) error {
 	adopted := rec.Have != rec.Want
 	if base(c.Path) == resource.File || adopted {
@@ -188,7 +188,7 @@ func (p *planner) changedInGit(c Change, rec Owned) error {
 	return nil
 }
 
-// changedOnGateway judges a file that git left as it was: noise is adopted, all else is drift.
+// changedOnGateway judges a file that only the gateway changed: noise is adopted, the rest is drift.
 func (p *planner) changedOnGateway(c Change, rec Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *planner) changedOnGateway(c Change, rec Owned) error {
 	return nil
 }
 
-// changedInBoth judges a file that both changed. What the gateway wrote by itself is no reason to stop.
+// changedInBoth judges a file that both changed. Noise from the gateway is not a conflict.
 func (p *planner) changedInBoth(c Change, rec Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
@@ -265,10 +265,9 @@ func (p *planner) gone(rec Owned) error {
 	return nil
 }
 
-// leftCommit tells a file that git deleted from one that the rules do not cover any more. Under the same rules it is
-// the first. Under others it is the first only if the mapping that brought the file is still there and nothing
-// excludes the path, nor a mount hides it: then the rules did not take it away, so the commit did. In doubt the file stays, but not where
-// prune mirror would delete it at the next sync anyway.
+// leftCommit reports whether the commit, and not a change of the rules, removed the file of a record. Under the same
+// rules it was the commit. Under other rules it was the commit if the file's mapping still exists and no exclude or
+// mount covers the path. In doubt the file stays, unless prune mirror would delete it at the next sync anyway.
 func (p *planner) leftCommit(rec Owned) bool {
 	if p.rules.leave(rec.Path) {
 		return false
@@ -279,8 +278,8 @@ func (p *planner) leftCommit(rec Owned) bool {
 	return int(rec.Origin) < len(p.header.Mappings) && p.rules.has(p.header.Mappings[rec.Origin])
 }
 
-// conflict adds a change to what the gateway made its own, as the policy has it. Under hold the plan says what would
-// happen, and guard holds it.
+// conflict adds a change to a file that the gateway changed, according to the policy. Under hold it adds what would
+// happen, and guard holds the plan.
 func (p *planner) conflict(c Change) {
 	switch p.policy(c.Path) {
 	case GatewayWins:
@@ -301,7 +300,7 @@ func (p *planner) conflict(c Change) {
 	p.add(c)
 }
 
-// policy is who wins at a path where both changed.
+// policy returns the conflict policy for a path.
 func (p *planner) policy(path string) ConflictPolicy {
 	if p.brought(path) {
 		return GitWins
@@ -311,13 +310,13 @@ func (p *planner) policy(path string) ConflictPolicy {
 
 func (p *planner) brought(path string) bool { return p.Brought != nil && p.Brought(path) }
 
-// repairs reports whether a file that only the gateway changed is put back. One that was kept, since git changed it, too,
-// stays for as long as the gateway wins.
+// repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file that
+// was once kept against git stays.
 func (p *planner) repairs(rec Owned) bool {
 	return p.brought(rec.Path) || p.Repair && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
 }
 
-// overwrite puts git's version in the place of the gateway's, whatever the policy: that was asked for.
+// overwrite replaces the gateway's version by git's whatever the policy, because Repair or Brought asks for it.
 func (p *planner) overwrite(c Change) {
 	c.Op, c.Conflict = Update, true
 	p.add(c)
@@ -329,8 +328,8 @@ func (p *planner) adoptNoise(c Change) {
 	p.add(c)
 }
 
-// checkParents refuses a path that cannot be written because a parent of it is no directory. A parent that is a file of
-// ours may still be deleted by this plan: settleBlocked looks when that is known.
+// checkParents refuses a path that cannot be written because a parent is not a directory. This plan may still delete a
+// parent that is an owned file; settleBlocked checks that later.
 func (p *planner) checkParents(path string) error {
 	dir := parent(path)
 	if dir == "" || p.clear == dir {

@@ -11,8 +11,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkPatches makes sure that every patch is for at least one file that its mapping brings: one that matches nothing is
-// a mistake, not a wish. A mapping whose source is not there is skipped with its patches.
+// checkPatches returns an error for a patch that matches no file of its mapping: such a patch is a mistake. A mapping
+// whose source is missing is skipped with its patches.
 func (d *Desired) checkPatches() error {
 	for _, m := range d.mounts() {
 		rule := &d.rules.Mappings[m.mapping]
@@ -41,7 +41,7 @@ func (d *Desired) checkPatches() error {
 	return nil
 }
 
-// mounts returns the mappings whose sources are there, in their order.
+// mounts returns the mappings whose sources are in the commit, in order.
 func (d *Desired) mounts() []mount {
 	var list []mount
 	var visit func(g *graft)
@@ -56,8 +56,8 @@ func (d *Desired) mounts() []mount {
 	return list
 }
 
-// matchesAny reports whether a mapping brings a file that a pattern matches. The file that proved it last time is asked
-// first, so that a commit costs one look; else the mapping is searched.
+// matchesAny reports whether a mapping brings a file that the pattern matches. It tries the file that matched last time
+// first, which usually costs one lookup, and then searches the mapping.
 func (d *Desired) matchesAny(m mount, pattern string) (bool, error) {
 	rule := &d.rules.Mappings[m.mapping]
 	s := search{d: d, pattern: pattern, base: rule.Destination.rel()}
@@ -85,9 +85,9 @@ func (d *Desired) matchesAny(m mount, pattern string) (bool, error) {
 type search struct {
 	d             *Desired
 	pattern, base string
-	only          string // the one path that is looked for
+	only          string // if set, the only path to consider
 	proof         string
-	err           error // that kept it from looking somewhere; it counts where nothing was found elsewhere
+	err           error // of a directory that could not be read; it counts only if nothing is found
 	tally
 }
 
@@ -128,10 +128,10 @@ func (s *search) rel(path string) string {
 	return path[len(s.base)+1:]
 }
 
-// leads reports whether a directory can hold a file that the pattern matches, as far as its first elements tell.
+// leads reports whether a directory can have a file that the pattern matches, judged by its first elements.
 func (s *search) leads(dir string) bool {
 	if strings.ContainsAny(s.pattern, `{\`) {
-		return true // an element may have a slash in braces
+		return true // a brace expression may contain a slash
 	}
 	pattern := strings.Split(s.pattern, "/")
 	for i, name := range strings.Split(s.rel(dir), "/") {

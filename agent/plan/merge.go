@@ -9,23 +9,23 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// node is a directory of the merged tree: the trees that overlay each other there, and the destinations below it.
-// Two nodes of the same path and rules with the same layers and no graft hold the same files.
+// node is a directory of the merged tree: the git trees laid over each other there, and the destinations below it.
+// Under the same rules, two nodes of one path with the same layers and no graft hold the same files.
 type node struct {
 	path   string // "" for the root
 	depth  int
 	layers []layer // in the order of the mappings
-	graft  *graft  // nil where no destination lies below
-	floor  int     // mappings below this one are hidden by a later file
+	graft  *graft  // nil if no destination lies below
+	floor  int     // a later file hides the mappings below this index
 }
 
-// layer is a tree of the commit that a mapping lays over the others.
+// layer is a tree of the commit that a mapping contributes.
 type layer struct {
 	mapping uint16
 	tree    ID
 }
 
-// same reports whether two nodes hold the same files without reading them.
+// same reports, without reading them, whether two nodes are known to hold the same files.
 func (n node) same(o node) bool {
 	return n.graft == nil && o.graft == nil && slices.Equal(n.layers, o.layers)
 }
@@ -59,8 +59,8 @@ func (d *Desired) top() node {
 	return n
 }
 
-// list returns what a merged directory holds, in git's order, without what is excluded or never touched. It refuses
-// what must not be written, and renders what is not as git has it.
+// list returns the children of a merged directory in git's order, without excluded and never-touch paths. It refuses
+// unsafe paths, and renders the files that need it.
 func (d *Desired) list(n node) ([]child, error) {
 	children, err := d.listGit(n)
 	if err == nil && d.rendersIn(n) {
@@ -69,8 +69,8 @@ func (d *Desired) list(n node) ([]child, error) {
 	return children, err
 }
 
-// rendersIn reports whether anything in a directory or below it may be rendered. A file of a mapping that renders lies in
-// one of its layers, or is a destination of its own.
+// rendersIn reports whether anything in a directory or below it may be rendered. A file of a rendering mapping lies in
+// one of the layers, or is a destination of its own.
 func (d *Desired) rendersIn(n node) bool {
 	if !d.renders {
 		return false
@@ -81,7 +81,7 @@ func (d *Desired) rendersIn(n node) bool {
 	return slices.ContainsFunc(n.layers, func(l layer) bool { return d.rules.Mappings[l.mapping].renders() })
 }
 
-// listGit is list with the ids of git for all files.
+// listGit is list without rendering: all files have git's ids.
 func (d *Desired) listGit(n node) ([]child, error) {
 	if n.depth >= d.rules.Limits.Depth {
 		return nil, tooDeep(n.path, "--max-depth", d.rules.Limits.Depth)
@@ -100,8 +100,8 @@ func (d *Desired) listGit(n node) ([]child, error) {
 	return l.children, l.checkSiblings()
 }
 
-// lister collects the children of one node. From a single layer they come sorted; else they are candidates, several of
-// one name, until merge has decided.
+// lister collects the children of one node. A single layer yields them sorted. Otherwise they are candidates, possibly
+// several per name, until merge decides.
 type lister struct {
 	d        *Desired
 	n        node
@@ -155,7 +155,8 @@ func (l *lister) addEntry(e Entry, mapping uint16) error {
 	return nil
 }
 
-// leftOut reports whether a path is excluded, never touched, or a mount of the gateway's. Nobody descends into a directory that is.
+// leftOut reports whether a path is excluded, never touched, or a mount of the gateway. Such a directory is not
+// entered.
 func (l *lister) leftOut(path string, isDir bool) bool {
 	if resource.NeverTouch(path) {
 		return true
@@ -221,8 +222,8 @@ func (l *lister) merge() error {
 	return nil
 }
 
-// addGrafts adds the destinations that lie right here as candidates, and one without layers for each name below which
-// others begin.
+// addGrafts adds a candidate for each destination in this directory, and a directory without layers for each name below
+// which other destinations lie.
 func (l *lister) addGrafts() error {
 	if l.n.graft == nil {
 		return nil
@@ -250,8 +251,8 @@ func (l *lister) addGrafts() error {
 	return nil
 }
 
-// decide merges the candidates of one name; they are in the order of the mappings. A directory of which the excludes leave
-// nothing hides no file.
+// decide merges the candidates of one name, in the order of the mappings. A directory that is empty after the excludes
+// hides no file.
 func (l *lister) decide(candidates []child) (child, bool, error) {
 	var file *child
 	dir := child{name: candidates[0].name, isDir: true, floor: l.n.floor}
@@ -286,8 +287,8 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 	return child{}, false, nil
 }
 
-// holds reports whether any file is in a directory, at any depth. A directory is looked into once, as every file of a
-// mapping may stand where another mapping has a directory.
+// holds reports whether a directory has any file, at any depth. It remembers the answer, because every file of a
+// mapping may compete with a directory of another.
 func (d *Desired) holds(n node) (bool, error) {
 	if holds, ok := d.held[n.path]; ok {
 		return holds, nil
@@ -320,7 +321,7 @@ func (d *Desired) look(n node) (bool, error) {
 	return false, nil
 }
 
-// checkSiblings refuses names that are one name on some file systems.
+// checkSiblings refuses names that are the same on some file systems.
 func (l *lister) checkSiblings() error {
 	f := folder{seen: make(map[string]string, len(l.children))}
 	for i := range l.children {

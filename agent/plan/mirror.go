@@ -8,10 +8,10 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// mirror deletes, under prune mirror, the files in mapped directories that are neither desired nor ours; their bytes go
-// to lost+found first. It always walks these directories on the disk, as no commit tells of a file that the gateway
-// made: under mirror a sync costs a walk of the mapped directories even where one file changed. Only plain files go;
-// links and others stay. A mapping whose source the commit does not have mirrors nothing.
+// mirror implements prune mirror: it deletes the files in mapped directories that are neither desired nor owned, after
+// saving them to lost+found. It always walks these directories on the disk, because no commit tells of files that the
+// gateway added; so a sync under mirror costs a full walk even for a one-file change. Only regular files are deleted. A
+// mapping whose source is missing mirrors nothing.
 func (p *planner) mirror() error {
 	var more []Change
 	for _, dir := range p.mirrors {
@@ -56,7 +56,7 @@ func (p *planner) mirrorDir(dir string) ([]Change, error) {
 	return list, nil
 }
 
-// mappedDirs returns the destinations of directory mappings, without those that lie in others.
+// mappedDirs returns the destinations of directory mappings, without nested ones.
 func (d *Desired) mappedDirs() []string {
 	var dirs []string
 	var visit func(path string, g *graft)
@@ -76,7 +76,7 @@ func (d *Desired) mappedDirs() []string {
 	return dirs
 }
 
-// cursor reads a sorted stream beside another one.
+// cursor reads a sorted stream in step with another one.
 type cursor[T any] struct {
 	next func() (T, error, bool)
 	stop func()
@@ -100,7 +100,7 @@ func (c *cursor[T]) advance() {
 	}
 }
 
-// has reports whether the stream holds path. Paths must be asked for in ascending order.
+// has reports whether the stream holds path. Calls must pass paths in ascending order.
 func (c *cursor[T]) has(path string) (bool, error) {
 	for c.more && c.err == nil && c.at < path {
 		c.advance()

@@ -7,15 +7,16 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Mounts are paths of the data directory at which the gateway has mounts of its own: a Secret over a file that git has a
-// placeholder for. What lies there is as little ours as what is on the never-touch list. A name below such a mount, or the
-// one that it hides, must not move: Linux unmounts what is mounted on a name that goes away, in the gateway's container too.
+// Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
+// Secret mounted over a placeholder file of git. The agent leaves them alone like never-touch paths. It must not rename
+// or remove a name under or above such a mount either: when a mount point goes away, Linux unmounts what is mounted on
+// it, in the gateway's container too.
 type Mounts struct {
-	paths  []string // sorted, none below another
-	folded []string // as fold has them: a volume may ignore case
+	paths  []string // sorted, without nested ones
+	folded []string // the same paths folded, because a volume may ignore case
 }
 
-// NewMounts makes Mounts of paths relative to the data directory. One that git cannot have needs no rule and is left out.
+// NewMounts returns the Mounts of paths relative to the data directory. Paths that git cannot have are dropped.
 func NewMounts(paths []string) Mounts {
 	var list []string
 	for _, p := range paths {
@@ -33,12 +34,12 @@ func NewMounts(paths []string) Mounts {
 	return m
 }
 
-// at returns the mount that a path is at or below, "" for none.
+// at returns the mount at or above path, or "".
 func (m *Mounts) at(path string) string {
 	return m.find(path, func(path, mount string) bool { return path == mount || below(path, mount) })
 }
 
-// under returns a mount that is below a path, "" for none.
+// under returns a mount below path, or "".
 func (m *Mounts) under(path string) string {
 	return m.find(path, func(path, mount string) bool { return below(mount, path) })
 }
@@ -55,7 +56,8 @@ func (m *Mounts) find(path string, is func(path, mount string) bool) string {
 	return m.paths[i]
 }
 
-// findMounts finds the mounts at which the commit has something, whether a plan compares their directories or not.
+// findMounts records the mounts at which the commit has content, so that a plan reports them even if it does not
+// compare their directories.
 func (d *Desired) findMounts() error {
 	for _, path := range d.rules.Mounts.paths {
 		if _, err := d.beside(path, d.listGit); err != nil {
@@ -65,7 +67,7 @@ func (d *Desired) findMounts() error {
 	return nil
 }
 
-// leave notes that what the commit has at a path is not synced, because of a mount.
+// leave records that the commit's content at a mount is not synced.
 func (d *Desired) leave(path string) {
 	if slices.Contains(d.mounted, path) {
 		return
@@ -75,7 +77,7 @@ func (d *Desired) leave(path string) {
 		"exclude the path, or take it out of git", path)
 }
 
-// checkMounts refuses a file where the gateway has a directory with a mount in it.
+// checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
 func (p *planner) checkMounts(path string) error {
 	if mount := p.rules.Mounts.under(path); mount != "" {
 		return failure.New(v1alpha1.ReasonPathCollision, "git wants a file at %s, which has to be a directory, since the gateway's "+
@@ -84,7 +86,7 @@ func (p *planner) checkMounts(path string) error {
 	return nil
 }
 
-// leftAlone says for which paths the gateway has mounts, in a few words; "" where there are none.
+// leftAlone describes the skipped mounts for Summary, or returns "".
 func (c *Changes) leftAlone() string {
 	if len(c.Mounted) == 0 {
 		return ""

@@ -10,14 +10,14 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// maxCompared is the size in bytes up to which JSON is compared by meaning. The largest JSON in public Ignition
+// maxCompared is the largest file, in bytes, that is compared by meaning. The largest JSON in public Ignition
 // repositories is a third of it.
 const maxCompared = 4 << 20
 
-// errTooLarge says that a blob is not read because it is larger than maxCompared.
+// errTooLarge is returned for a blob larger than maxCompared.
 var errTooLarge = errors.New("too large to compare by meaning")
 
-// sameMeaning reports whether the file on the disk means what git wants, in other bytes.
+// sameMeaning reports whether the file on the disk means the same as git's.
 func (p *planner) sameMeaning(c Change) (bool, error) {
 	same := comparison(c.Path)
 	if same == nil || c.Found.Size > maxCompared {
@@ -33,9 +33,9 @@ func (p *planner) sameMeaning(c Change) (bool, error) {
 	return p.compare(c, want, same)
 }
 
-// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. Where those bytes
-// cannot be had any more, because the store has lost the blob or they were rendered under rules that nobody knows now, it
-// says no: then the gateway's version is kept rather than lost.
+// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. It returns false if
+// those bytes are no longer available, because the store lost the blob or the rules that rendered it are unknown. Then
+// the gateway's version counts as changed and is not lost.
 func (p *planner) sameAsBefore(c Change, rec Owned) (bool, error) {
 	same := comparison(c.Path)
 	if same == nil || c.Found.Size > maxCompared {
@@ -60,7 +60,7 @@ func (p *planner) compare(c Change, with []byte, same func(a, b []byte) (bool, e
 	return equal, nil
 }
 
-// comparison returns how files of this name are compared by meaning, nil where only bytes count.
+// comparison returns the function that compares files of this name by meaning, or nil if only bytes count.
 func comparison(name string) func(a, b []byte) (bool, error) {
 	switch {
 	case base(name) == resource.File:
@@ -71,13 +71,13 @@ func comparison(name string) func(a, b []byte) (bool, error) {
 	return nil
 }
 
-// blob reads the wanted bytes of an id, at most maxCompared of them.
+// blob reads at most maxCompared bytes of a wanted blob.
 func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
 
-// errGone says that what a record wanted cannot be had any more.
+// errGone reports that the blob of a record is no longer available.
 var errGone = errors.New("the bytes of the last sync are not there any more")
 
-// before reads what a record wanted: a blob of git, or something that was rendered.
+// before reads the blob that a record wanted, from git or rendered.
 func (p *planner) before(rec Owned) ([]byte, error) {
 	if p.Desired.recipes[rec.Want] != nil || p.Desired.objects.Has(rec.Want) {
 		return p.blob(rec.Want)
@@ -104,7 +104,7 @@ func read(write func(io.Writer, ID) (int64, error), id ID) ([]byte, error) {
 	return b.buf.Bytes(), err
 }
 
-// limited is a buffer that refuses more than maxCompared bytes.
+// limited is a buffer of at most maxCompared bytes.
 type limited struct {
 	buf  bytes.Buffer
 	over bool

@@ -8,8 +8,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// noSource is the error of mappings that all lead nowhere in a commit, where nothing is ours yet: a typing error, which
-// must not look like a gateway that is synced. It shows what the commit has instead.
+// noSource returns the error for a first sync whose mappings match nothing in the commit. That is a typing error, and
+// must not look like a synced gateway. The message shows what the commit has instead.
 func (d *Desired) noSource() error {
 	var want []string
 	for _, m := range d.missing {
@@ -23,7 +23,7 @@ func (d *Desired) noSource() error {
 		some(want[:min(len(want), heldPaths)], len(want)), have)
 }
 
-// near lists the deepest directory on the way to a path that the commit has.
+// near lists the deepest directory of the commit on the way to p.
 func (d *Desired) near(p Path) (string, error) {
 	dir, at := "", d.root
 	for name := range strings.SplitSeq(string(p), "/") {

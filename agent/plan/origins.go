@@ -7,9 +7,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A record of the manifest names its mapping by an index into the header. So that one file's change does not renew
-// 100,000 records, a mapping keeps its index for as long as a record uses it, also when the rules change around it.
-// While a plan is made, Change.Origin is the index in the rules; nameMappings translates it at the end.
+// A record of the manifest names its mapping by an index into the header. A mapping keeps its index while a record uses
+// it, even if the rules change around it; otherwise one changed file could renew 100,000 records. During planning,
+// Change.Origin is the index in the rules; nameMappings translates it at the end.
 
 // sameOrigin reports whether a record names the mapping that brings the file now.
 func (p *planner) sameOrigin(rec Owned, w Want) bool {
@@ -21,16 +21,16 @@ func (p *planner) origin(mapping uint16) Origin {
 	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
 }
 
-// keepOrigin notes that a record names an index. It holds for this plan, also where the record goes: a change may turn out
-// to be impossible when it is applied.
+// keepOrigin marks the index of a record as used for this plan, even if the plan drops the record: applying the change
+// may fail, and then the record stays.
 func (p *planner) keepOrigin(rec Owned) {
 	if int(rec.Origin) < len(p.used) {
 		p.used[rec.Origin] = true
 	}
 }
 
-// nameMappings fills Changes.Mappings: the old table with the rules' mappings in their old places, in places that no
-// record uses any more, or at the end. Only a full plan has seen all records and knows which places are free.
+// nameMappings fills Changes.Mappings. Mappings of the rules keep their old index, or get an index that no record uses,
+// or are appended. Only a full plan has seen all records and can tell which indexes are free.
 func (p *planner) nameMappings() error {
 	table := append([]Origin(nil), p.header.Mappings...)
 	index := make(map[Origin]uint16, len(table))
@@ -70,7 +70,7 @@ func (p *planner) nameMappings() error {
 	return nil
 }
 
-// freePlaces returns the indexes of old mappings that neither a record nor the rules need.
+// freePlaces returns the indexes that neither a record nor the rules use.
 func (p *planner) freePlaces() []uint16 {
 	if !p.full {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// ParseRules reads what counts for one gateway at one commit, and renders the templates in it: the facts are those of the
-// gateway, with the ref and the commit that is to be delivered; their vars, deployment mode and tag provider are taken
-// from the profile. Its errors are ProfilesInvalid, TemplateFailed, or what ParsePath says, and name the field. Limits
-// that are zero are the default ones.
+// ParseRules returns the rules of one gateway at one commit, and renders the templates in them. f has the facts of the
+// gateway with the ref and the commit to deliver; vars, deployment mode and tag provider come from the profile. Errors
+// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits are replaced by the
+// defaults.
 func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
 	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider
 	r := Rules{AnySource: e.Profile == "" && len(e.Mappings) > 0, Limits: l, Facts: f}
@@ -57,7 +57,7 @@ func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
 	return NewRules(r)
 }
 
-// nameSystem reads the two annotations of a gateway's own name.
+// nameSystem reads the two annotations for the gateway's system name.
 func (r *Rules) nameSystem(e v1alpha1.Effective) error {
 	if e.SystemName != "" {
 		r.SystemName = Setting{Path: systemNameKey, Value: e.SystemName}
@@ -106,8 +106,7 @@ func parseMapping(m v1alpha1.Mapping, f *Facts) (parsed Mapping, err error) {
 	return parsed, nil
 }
 
-// parsePathTemplate renders a path and reads the outcome as one: what a variable brings can lead out no more than what a
-// person writes.
+// parsePathTemplate renders a path and parses the result, so that a variable can escape no more than a literal path.
 func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	rendered, _, err := render.Text(field, text, f)
 	if err != nil {
@@ -129,9 +128,9 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
-// hollow reports whether a part of a path came out of its template as nothing. A path that a person writes has no such part,
-// and what a missing label leaves behind is the folder above: with all lines in place of one, and for prune: mirror with all
-// that is the gateway's own. What begins as the root may be the root.
+// hollow reports whether a template left a part of a path empty. If a missing label does that, the path would name the
+// parent folder: all lines instead of one, and with prune: mirror all that is the gateway's own. Only a first part that
+// starts with a dot may be the root.
 func hollow(parts []render.Part) bool {
 	for i, part := range parts {
 		if part.Made && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
@@ -176,7 +175,7 @@ func unknown(field, value, want string) error {
 
 func inMapping(i int, err error) error { return inField(fmt.Sprintf("mappings[%d]", i), err) }
 
-// inField names the field before the text; the reason stays.
+// inField prefixes the text with the field and keeps the reason.
 func inField(field string, err error) error {
 	return failure.New(failure.Reason(err, v1alpha1.ReasonProfilesInvalid), "%s: %w", field, err)
 }

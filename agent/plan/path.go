@@ -11,15 +11,15 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters, and not
-// git's own folder. "." is the root itself.
+// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters, and
+// without git's own folder. "." is the root itself.
 type Path string
 
 // Root is the Path of the root itself.
 const Root Path = "."
 
-// ParsePath reads a path that came from outside: a field of a GatewaySync. A trailing slash, a leading "./" and doubled
-// slashes do not count. Everything that some system could read as a way out is refused with UnsafePath, not cleaned.
+// ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, a leading "./" and
+// doubled slashes. Anything that some system could interpret as an escape is refused with UnsafePath, not cleaned.
 func ParsePath(s string) (Path, error) {
 	if s == "" {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
@@ -50,7 +50,7 @@ func ParsePath(s string) (Path, error) {
 
 func (p Path) String() string { return string(p) }
 
-// rel returns the path as it is used for joining: the root is the empty string.
+// rel returns the path for joining: "" for the root.
 func (p Path) rel() string {
 	if p == Root {
 		return ""
@@ -58,10 +58,10 @@ func (p Path) rel() string {
 	return string(p)
 }
 
-// maxName is the number of bytes that a name may have on the file systems of Linux.
+// maxName is the maximum length in bytes of a name on Linux file systems.
 const maxName = 255
 
-// checkName refuses one element of a path; whole is for the message.
+// checkName checks one element of a path; whole is for the message.
 func checkName(whole, name string) error {
 	switch {
 	case name == "" || name == ".":
@@ -98,7 +98,7 @@ func tooDeep(p, limit string, names int) error {
 		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
 }
 
-// join puts a name below a directory; "" is the root.
+// join appends a name to a directory; "" is the root.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
@@ -106,7 +106,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// parent returns the directory of a path, "" for the root.
+// parent returns the directory of a path, or "" for the root.
 func parent(p string) string {
 	if i := strings.LastIndexByte(p, '/'); i >= 0 {
 		return p[:i]
@@ -114,7 +114,7 @@ func parent(p string) string {
 	return ""
 }
 
-// below reports whether p lies in dir (at any depth, not dir itself); "" is the root.
+// below reports whether p lies in dir at any depth, and is not dir itself; "" is the root.
 func below(p, dir string) bool {
 	if dir == "" {
 		return p != ""

@@ -14,30 +14,30 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// recipe is how the bytes of a file come about where they are not git's: first the template, then the patches, then a
-// new signature.
+// recipe describes how to make a file whose bytes are not git's: first the template, then the patches, then a new
+// signature.
 type recipe struct {
 	path string
-	blob ID // of git
-	id   ID // of what it gives
-	// template is plain where the file is none, else stable or volatile.
+	blob ID // in git
+	id   ID // of the result
+	// template is plain for a file that is not a template, otherwise stable or volatile.
 	template kind
 	edits    []render.Edit
-	seal     []part // of a resource.json that may have to be signed anew; nil for other files
-	stale    bool   // it is signed anew where git's signature does not fit, also if nothing was rendered
+	seal     []part // the files beside a resource.json that may need a new signature; nil for other files
+	stale    bool   // also sign if git's signature does not match, even if nothing was rendered
 }
 
-// maxTemplateSteps bounds what all templates of one commit may cost: about ten seconds of one processor.
+// maxTemplateSteps bounds the cost of all templates of one commit: about ten seconds of one processor.
 const maxTemplateSteps = 20_000_000
 
 // part is a file beside a resource.json.
 type part struct {
 	name   string
-	blob   ID      // of git
-	recipe *recipe // nil where its bytes are git's
+	blob   ID      // in git
+	recipe *recipe // nil if its bytes are git's
 }
 
-// recipe returns what becomes of a file, nil where that is nothing.
+// recipe returns the recipe of a file, or nil if the file stays as git has it.
 func (d *Desired) recipe(path string, c *child) (*recipe, error) {
 	m := &d.rules.Mappings[c.origin]
 	r := &recipe{path: path, blob: c.id, template: plain}
@@ -70,7 +70,7 @@ func (d *Desired) recipe(path string, c *child) (*recipe, error) {
 	return r, nil
 }
 
-// matches reports whether a patch is for a file that lies in the mapping's destination.
+// matches reports whether a patch applies to a file in the mapping's destination.
 func (p *Patch) matches(m *Mapping, path string) bool {
 	if dir := m.Destination.rel(); dir != "" {
 		path = strings.TrimPrefix(path, dir+"/")
@@ -106,7 +106,7 @@ func (d *Desired) render(n node, children []child) error {
 	return d.renderSeal(n, children)
 }
 
-// renderSeal gives a directory with rendered files a resource.json that is signed for them.
+// renderSeal signs the resource.json of a directory again if files beside it were rendered.
 func (d *Desired) renderSeal(n node, children []child) error {
 	own, parts := resourceOf(children)
 	if own == nil {
@@ -126,7 +126,7 @@ func (d *Desired) renderSeal(n node, children []child) error {
 	return nil
 }
 
-// resourceOf tells the resource.json of a directory, nil where there is none, from the files beside it.
+// resourceOf returns the resource.json of a directory, or nil, and the files beside it.
 func resourceOf(children []child) (own *child, beside []part) {
 	beside = make([]part, 0, len(children))
 	for i := range children {
@@ -145,7 +145,7 @@ func resourceOf(children []child) (own *child, beside []part) {
 	return own, beside
 }
 
-// make finds out what a recipe gives.
+// make sets the id of a recipe's result, producing the result if the cache does not know it.
 func (d *Desired) make(r *recipe) error {
 	key := d.key(r)
 	id, known := d.cache.results[key]
@@ -163,7 +163,7 @@ func (d *Desired) make(r *recipe) error {
 	return nil
 }
 
-// key identifies all that goes into a recipe. Its path does not: the same blob in another place gives the same bytes.
+// key identifies all inputs of a recipe. The path is not one of them: the same blob gives the same bytes anywhere.
 func (d *Desired) key(r *recipe) (key [sha256.Size]byte) {
 	h := sha256.New()
 	h.Write(r.blob[:])
@@ -190,7 +190,7 @@ func (d *Desired) key(r *recipe) (key [sha256.Size]byte) {
 	return key
 }
 
-// produce renders. It is done once for a recipe, and again where the cache has lost the bytes.
+// produce makes the bytes of a recipe.
 func (d *Desired) produce(r *recipe) ([]byte, error) {
 	content, err := d.read(r.path, r.blob)
 	if err != nil {
@@ -221,8 +221,8 @@ func (d *Desired) produce(r *recipe) ([]byte, error) {
 	return content, nil
 }
 
-// WriteBlob writes the bytes of a wanted id: those that were rendered, or else git's. It knows what was rendered in the
-// directories that were walked until now.
+// WriteBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
+// walked so far.
 func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
 	r, ok := d.recipes[id]
 	if !ok {
@@ -240,8 +240,8 @@ func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
 	return int64(n), err
 }
 
-// WriteWanted is WriteBlob for an id that may stand in a directory that was not walked yet: where git does not have it,
-// all that is rendered is made once, so that it can be found.
+// WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
+// it renders everything once.
 func (d *Desired) WriteWanted(w io.Writer, id ID) (int64, error) {
 	if d.recipes[id] == nil && !d.objects.Has(id) {
 		if err := d.renderAll(); err != nil {

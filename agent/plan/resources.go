@@ -8,11 +8,11 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// settleResources makes each resource directory one thing. A resource.json carries a signature over the other files: it
-// must be written with them, or the gateway may overlook the change or sign anew. So where a file of a resource is
-// written or deleted, its resource.json and its thumbnail become git's again, also where they would else be left as
-// the gateway rewrote them. And where a file of a resource goes to lost+found, so do these two, so that what lies
-// there is the whole resource.
+// settleResources makes each changed resource directory consistent. The signature in resource.json covers the other
+// files, so it must be written together with them; otherwise the gateway may miss the change or sign the resource
+// itself. If a plan writes or deletes a file of a resource, its resource.json and thumbnail also become git's, even if
+// they would otherwise stay as the gateway rewrote them. If a file of a resource goes to lost+found, so do these two,
+// so that lost+found has the whole resource.
 func (p *planner) settleResources() error {
 	more := make(map[string]Change)
 	last, lastConflict := "", false
@@ -51,8 +51,8 @@ func (p *planner) settleCompanion(path string, conflict bool, more map[string]Ch
 	return err
 }
 
-// harden turns a resource.json or thumbnail that would be left as the gateway wrote it into one that is written. So is a
-// resource.json that is git's already, where git's is not signed for the files beside it.
+// harden turns a change that leaves a resource.json or thumbnail as the gateway wrote it into one that writes it. It
+// does the same for a resource.json that is git's, if its signature does not match the files beside it.
 func (p *planner) harden(c *Change, conflict bool) error {
 	switch {
 	case p.noise[c.Path]:
@@ -75,7 +75,7 @@ func (p *planner) harden(c *Change, conflict bool) error {
 	return nil
 }
 
-// sign makes a change to a resource.json one that writes it with a signature that fits, if git's does not.
+// sign makes a change write a resource.json with a matching signature, if git's does not match.
 func (p *planner) sign(c *Change, directory []child) error {
 	id, stale, err := p.Desired.resigned(c.Path, directory)
 	if err != nil || !stale {
@@ -88,7 +88,7 @@ func (p *planner) sign(c *Change, directory []child) error {
 	return nil
 }
 
-// companion looks at a resource.json or thumbnail that the plan has left alone so far.
+// companion returns a change for a resource.json or thumbnail that the plan has none for yet, if it needs one.
 func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	rec, owned, err := p.Manifest.Get(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 		if err != nil {
 			return Change{}, false, err
 		}
-		if !same { // it says more than a new signature
+		if !same { // it differs in more than the signature
 			c, ok := p.takeBack(c)
 			return c, ok, nil
 		}
@@ -135,7 +135,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 			return Change{}, false, err
 		}
 	}
-	if found == c.ID { // it fits what will lie beside it
+	if found == c.ID { // it matches what will lie beside it
 		delete(p.changes.Signed, path)
 		return Change{}, false, nil
 	}
@@ -145,7 +145,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	return c, true, nil
 }
 
-// takeBack replaces a drifted resource.json where the conflict policy lets git have its resource.
+// takeBack replaces a drifted resource.json unless the conflict policy prefers the gateway.
 func (p *planner) takeBack(c Change) (Change, bool) {
 	switch p.policy(c.Path) {
 	case GatewayWins:

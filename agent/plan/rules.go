@@ -12,29 +12,28 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Rules are what a profile says about files, parsed. Build them with ParseRules or NewRules.
+// Rules are the parsed rules of a profile. Make them with ParseRules or NewRules.
 type Rules struct {
-	// Mappings are in their order: of two that bring the same path, the later one wins.
+	// Mappings are in order: the later of two that bring the same path wins.
 	Mappings []Mapping
 	Excludes Excludes
-	// Mounts are what the gateway has mounted below its data directory.
+	// Mounts are the gateway's mounts below its data directory.
 	Mounts   Mounts
 	Conflict ConflictPolicy
 	Prune    Prune
-	// AnySource says that the commit must have the source of at least one mapping, where none is required by itself.
+	// AnySource requires the commit to have the source of at least one mapping, even if none is Required.
 	AnySource bool
 	Limits    Limits
-	// Facts is what the templates in files are rendered with; those in the rules were already.
+	// Facts are for the templates in files. The templates in the rules are already rendered.
 	Facts Facts
-	// SystemName is what systemName is set to in the system properties that count for the deployment mode. Without a Path
-	// it is left alone.
+	// SystemName is set in the system properties file of the deployment mode, unless its Path is empty.
 	SystemName Setting
-	// Form is the gateway's form of signatures. It counts for resources whose own does not tell. It is no part of the
-	// fingerprint, because a gateway that is away does not tell either.
+	// Form is the gateway's form of signatures, for resources whose own signature does not tell. It is not part of the
+	// fingerprint, because it is unknown while the gateway is unreachable.
 	Form resource.Form
 }
 
-// Facts is what templates can ask for.
+// Facts are the values that templates can use.
 type Facts = render.Facts
 
 // Mapping brings one path of the commit to one path of the data directory.
@@ -42,40 +41,40 @@ type Mapping struct {
 	Source, Destination Path
 	Kind                SourceKind
 	Required            bool
-	// Template says that the mapping's text files are templates.
+	// Template reports whether the mapping's text files are templates.
 	Template bool
 	Patches  []Patch
 }
 
 // Patch sets values in JSON files of a mapping, after their template.
 type Patch struct {
-	// Files is a doublestar pattern relative to the mapping's destination, "" where the mapping is one file.
+	// Files is a doublestar pattern relative to the mapping's destination, or "" if the mapping is one file.
 	Files string
 	Set   []Setting
 }
 
-// Setting is a value that a path of a JSON file gets, rendered already.
+// Setting is a rendered value for a path of a JSON file.
 type Setting struct {
 	Path, Value string
-	// Volatile is the template that the value came from, where that asks for the ref or the commit. Then the fingerprint
-	// has the template in the value's place, so that a new commit is still compared with the last one.
+	// Volatile is the template of Value if it uses the ref or the commit. The fingerprint then has the template in
+	// place of the value, so that it does not change with every commit.
 	Volatile string
 }
 
-// renders reports whether the mapping changes the bytes of any file.
+// renders reports whether the mapping may change the bytes of a file.
 func (m *Mapping) renders() bool { return m.Template || len(m.Patches) > 0 }
 
 // SourceKind is what a mapping expects at its source.
 type SourceKind uint8
 
-// The zero SourceKind takes what the commit has there.
+// The zero SourceKind accepts both.
 const (
 	DirOrFile SourceKind = iota
 	DirSource
 	FileSource
 )
 
-// ConflictPolicy says what happens to a file that both git and the gateway changed.
+// ConflictPolicy decides about files that both git and the gateway changed.
 type ConflictPolicy uint8
 
 // The zero ConflictPolicy is the default: git wins, and the gateway's version goes to lost+found.
@@ -85,10 +84,10 @@ const (
 	GatewayWins
 )
 
-// Prune says which files that git does not have are deleted.
+// Prune decides which files that git does not have are deleted.
 type Prune uint8
 
-// The zero Prune is the default: only what is ours is deleted.
+// The zero Prune is the default: only owned files are deleted.
 const (
 	PruneOwned Prune = iota
 	PruneMirror
@@ -100,15 +99,15 @@ type Limits struct {
 	Files     int   // owned files
 	PathBytes int   // of one destination path
 	Depth     int   // elements of one destination path
-	Rendered  int64 // bytes of a file that is a template or patched, before and after
+	Rendered  int64 // bytes of a templated or patched file, before and after
 }
 
-// DefaultLimits are those of the agent's flags. Paths in a GatewaySync are always held to them.
+// DefaultLimits are the defaults of the agent's flags. Paths in a GatewaySync are always checked against them.
 var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 const maxMappings = 1024
 
-// NewRules checks what can be wrong with rules before any commit is known. Limits that are zero are the default ones.
+// NewRules checks what can be checked without a commit. Zero limits are replaced by the defaults.
 func NewRules(r Rules) (Rules, error) {
 	invalid := func(i int, format string, args ...any) (Rules, error) {
 		return Rules{}, failure.New(v1alpha1.ReasonProfilesInvalid, "mappings[%d]: %s", i, fmt.Sprintf(format, args...))
@@ -153,11 +152,11 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// rulesFormat is raised whenever the same fields come to mean something else (also by a change of the never-touch
-// list), so that the next plan compares everything.
+// rulesFormat is raised whenever the meaning of the same fields changes, including the never-touch list, so that the
+// next plan compares everything.
 const rulesFormat = "rules 1"
 
-// Fingerprint tells rules that can lead to different plans apart. It is stored in the manifest.
+// Fingerprint distinguishes rules that can lead to different plans. The manifest stores it.
 func (r Rules) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintln(h, rulesFormat, r.Conflict, r.Prune)
@@ -181,7 +180,7 @@ func (r Rules) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// fingerprint writes what the mapping does to files, and reports whether that follows from the facts, too.
+// fingerprint writes what the mapping does to files, and reports whether the facts also matter.
 func (m *Mapping) fingerprint(h io.Writer) (facts bool) {
 	if m.Template {
 		fmt.Fprintln(h, "template")
@@ -204,7 +203,7 @@ func (s *Setting) fingerprint(h io.Writer) (facts bool) {
 	return s.Volatile != ""
 }
 
-// AsksForRef reports whether the same commit under another ref can give other bytes. In doubt it says yes.
+// AsksForRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
 func (r Rules) AsksForRef() bool {
 	if r.SystemName.Volatile != "" {
 		return true
@@ -230,7 +229,7 @@ func (r Rules) Renders() bool {
 	return false
 }
 
-// volatile is what the values of the mapping's patches are that change with the commit, as one text.
+// volatile returns the values of the mapping's patches that depend on the ref or the commit, as one text.
 func (m *Mapping) volatile() string {
 	var all string
 	for _, p := range m.Patches {
@@ -243,7 +242,7 @@ func (m *Mapping) volatile() string {
 	return all
 }
 
-// origins returns what the manifest calls the mappings.
+// origins returns the mappings as the manifest names them.
 func (r Rules) origins() []Origin {
 	list := make([]Origin, len(r.Mappings))
 	for i, m := range r.Mappings {
@@ -252,12 +251,12 @@ func (r Rules) origins() []Origin {
 	return list
 }
 
-// leave reports whether a path is none of ours, whatever git has there.
+// leave reports whether the agent leaves a path alone whatever git has there.
 func (r *Rules) leave(path string) bool {
 	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.at(path) != ""
 }
 
-// has reports whether a mapping of these rules is the one that a record names.
+// has reports whether the rules have the mapping that a record names.
 func (r Rules) has(o Origin) bool {
 	for _, m := range r.Mappings {
 		if string(m.Source) == o.Source && string(m.Destination) == o.Destination {
@@ -267,7 +266,7 @@ func (r Rules) has(o Origin) bool {
 	return false
 }
 
-// String is for people.
+// String returns source and destination for messages.
 func (m Mapping) String() string {
 	return string(m.Source) + " → " + string(m.Destination)
 }

@@ -8,12 +8,12 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// errNotThere says that a resource.json lists a file that the commit does not bring.
+// errNotThere reports that a resource.json lists a file that the commit does not bring.
 var errNotThere = errors.New("the file is not there")
 
-// sealed returns a resource.json that is signed for its rendered files, in the form in which it was signed for those of
-// git; where it was not, because somebody edited it by hand, in the form of the gateway. One that was never signed stays
-// unsigned, and one that cannot be read is for the check of what is staged.
+// sealed returns content signed for its rendered files. It uses the form of git's signature, or the gateway's form if
+// git's signature does not match, as after an edit by hand. A resource.json that was never signed stays unsigned; one
+// that does not parse is left to the check of staged files.
 func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
 	before, err := resource.ParseSigned(git)
 	if err != nil || before.Stored() == "" {
@@ -46,10 +46,10 @@ func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
 	return after.WithSignature(sum), nil
 }
 
-// resigned returns the id of a resource.json that is signed for the files beside it, where git's own signature is not: a
-// person edited them by hand. It is false where that one fits, where there is none, and where it was rendered, because it
-// fits then. Git's bytes would be right, too; but a gateway may take a resource whose resource.json it knows for one that
-// it has, and not look at its files.
+// resigned returns the id of a resource.json signed for the files beside it, if git's signature does not match them, as
+// after an edit by hand. It returns false if the signature matches, if there is none, or if the file was rendered,
+// which already signed it. Git's bytes would be valid, too, but a gateway that already knows the resource.json may
+// treat the resource as unchanged and not look at its files.
 func (d *Desired) resigned(path string, directory []child) (ID, bool, error) {
 	own, beside := resourceOf(directory)
 	if own == nil || own.recipe != nil {
@@ -67,7 +67,7 @@ func (r *recipe) concerns(s *resource.Signed, itself bool) bool {
 	return itself || r.stale && len(s.Files()) > 0 || slices.ContainsFunc(r.seal, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
 }
 
-// form is that in which a resource was signed before anything of it was rendered.
+// form returns the form of git's signature, or the gateway's form if git's signature does not match.
 func (d *Desired) form(r *recipe, before *resource.Signed) (resource.Form, error) {
 	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
 		sum, err := before.Signature(form, func(w io.Writer, name string) error {

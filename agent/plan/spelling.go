@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// A volume may ignore case, or the forms of Unicode: then one file answers to two names. A commit that only spells a name
-// otherwise deletes the one and adopts the other, and on such a volume that would delete what it has just adopted.
+// A volume may ignore case or Unicode normalization, so that one file answers to two names. A commit that only changes
+// the spelling of a name deletes one name and adopts the other; on such a volume that would delete the adopted file.
 
-// settleSpellings lets be what would be deleted under one name and is git's under another. A volume that tells the two
-// apart shows nothing at the new name, or another file.
+// settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling. On a
+// volume that distinguishes the two, the new name is missing or another file.
 func (p *planner) settleSpellings() error {
 	goes := make(map[string]int)
 	for i := range p.changes.List {
@@ -30,20 +30,20 @@ func (p *planner) settleSpellings() error {
 			continue
 		}
 		old := &p.changes.List[k]
-		if c.Op == Keep && !old.Conflict { // it lies there as we wrote it
+		if c.Op == Keep && !old.Conflict { // it is as the last sync wrote it
 			c.Op = Update
 		}
-		if !old.Conflict { // nor is it a conflict that the new name has no record
+		if !old.Conflict { // a missing record of the new name alone is no conflict
 			c.Conflict = false
 			delete(p.conflicts, c.Path)
 		}
 		old.Op, old.Conflict = Release, false
-		delete(p.conflicts, old.Path) // what becomes of the file is said under the new name
+		delete(p.conflicts, old.Path) // the change of the new name reports the file
 	}
 	return nil
 }
 
-// respelled takes out of the files that git does not have in a mapped directory those that it has under another spelling.
+// respelled removes from list the files that git has under another spelling.
 func (p *planner) respelled(dir string, list []Found) ([]Found, error) {
 	names := make(map[string]Found, len(list))
 	for _, f := range list {

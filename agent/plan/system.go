@@ -7,17 +7,17 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// systemNameKey is where a gateway's name stands in its system properties. In public repositories no other file has a key
-// of that name.
+// systemNameKey is the key of the gateway's name in its system properties. In public repositories no other file has
+// this key.
 const systemNameKey = "systemName"
 
-// systemFile is the file of the system properties in a collection of resources.
+// systemFile returns the path of a collection's system properties.
 func systemFile(collection string) string {
 	return "config/resources/" + collection + "/ignition/system-properties/config.json"
 }
 
-// findSystem finds the system properties that count for the deployment mode, where the gateway's name is to be set: a
-// later collection hides an earlier one (external, core, the mode's own).
+// findSystem finds the system properties file that is in effect for the deployment mode, if the gateway's name is to be
+// set. A later collection hides an earlier one: external, core, the mode's own.
 func (d *Desired) findSystem() error {
 	if d.rules.SystemName.Path == "" {
 		return nil
@@ -39,8 +39,8 @@ func (d *Desired) findSystem() error {
 	return nil
 }
 
-// checkRendering refuses what was asked for and cannot be: a name for a gateway whose system properties are not in git, or
-// a patch that no file is for.
+// checkRendering returns an error if the name cannot be set because git has no system properties file, or if a patch
+// matches no file.
 func (d *Desired) checkRendering() error {
 	if d.rules.SystemName.Path != "" && d.system == "" {
 		return failure.New(v1alpha1.ReasonPatchFailed, "the commit brings no %s (nor that of the external collection or of the "+

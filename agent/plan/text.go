@@ -10,14 +10,14 @@ import (
 // maxLines is the number of changes that String prints.
 const maxLines = 200
 
-// Counts sums a plan up. Every change but an adopted or kept one counts once; Conflicts are among them.
+// Counts are the totals of a plan. Each change counts once; Conflicts are among the others.
 type Counts struct {
 	Added, Modified, Deleted, Kept, Adopted, Released int
-	// Conflicts are files whose version of the gateway goes to lost+found.
+	// Conflicts are files whose gateway version goes to lost+found.
 	Conflicts int
 }
 
-// Counts returns what the plan does, in numbers.
+// Counts returns the totals of the plan.
 func (c *Changes) Counts() Counts {
 	var n Counts
 	for i := range c.List {
@@ -43,7 +43,7 @@ func (c *Changes) Counts() Counts {
 	return n
 }
 
-// Writes reports whether the plan touches any file; else at most records change.
+// Writes reports whether the plan changes any file, and not only records.
 func (c *Changes) Writes() bool {
 	return slices.ContainsFunc(c.List, func(x Change) bool { return x.writes() })
 }
@@ -61,7 +61,7 @@ func (c *Changes) Summary() string {
 	return text
 }
 
-// String returns the numbers that are not zero, in words.
+// String returns the totals that are not zero.
 func (n Counts) String() string {
 	var parts []string
 	for _, part := range []struct {
@@ -84,8 +84,8 @@ func (n Counts) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// String returns the plan as a person reads it: what is written first, then what only changes its record, each sorted
-// by path; at most 200 lines of them.
+// String returns the plan for display: first the changes other than Adopt, then the adopted files, each sorted by path;
+// at most maxLines lines.
 func (c *Changes) String() string {
 	var b strings.Builder
 	b.WriteString(c.Summary() + "\n")
@@ -138,7 +138,7 @@ func (c *Change) line() string {
 	return "= " + path + " (released: left as it is)"
 }
 
-// printable keeps a file name of the gateway's from breaking a line or a terminal.
+// printable quotes a path that could break a line or a terminal.
 func printable(path string) string {
 	if strings.ContainsFunc(path, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(path)
@@ -155,7 +155,7 @@ func plural(n int, word string) string {
 	return word + "s"
 }
 
-// some joins names, and says how many are left out.
+// some joins names and appends how many of the total are missing.
 func some(names []string, of int) string {
 	shown := make([]string, len(names))
 	for i, name := range names {

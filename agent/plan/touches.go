@@ -7,18 +7,18 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// ConfigResource names a resource of config/resources that a plan writes or deletes.
+// ConfigResource is a resource of config/resources that a plan writes or deletes.
 type ConfigResource struct {
-	Collection string // core, external, a deployment mode
-	Module     string // ignition, com.inductiveautomation.perspective …
+	Collection string // core, external or a deployment mode
+	Module     string // such as ignition or com.inductiveautomation.perspective
 	Type       string
-	Name       string // "" for a singleton; folders are separated by slashes
-	// Deleted is true where the plan deletes its resource.json.
+	Name       string // "" for a singleton; slashes separate folders
+	// Deleted reports whether the plan deletes the resource.json.
 	Deleted bool
 }
 
-// Touches reports whether the plan writes or deletes anything that the gateway's two scans read: below projects/ and
-// below config/.
+// Touches reports whether the plan writes or deletes anything below projects/ and below config/, each of which a scan
+// of the gateway reads.
 func (c *Changes) Touches() (projects, config bool) {
 	for i := range c.List {
 		if x := &c.List[i]; x.writes() {
@@ -43,13 +43,13 @@ func (c *Changes) Projects() []string {
 			names = append(names, name)
 		}
 	}
-	// Paths are sorted bytewise, so that a-b/ comes before a/: names can come back.
+	// Paths are sorted bytewise, so that a-b/ comes before a/ and a name can occur again.
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// ConfigResources returns the config resources that the plan writes to or deletes from, each once, in the order of
-// their paths.
+// ConfigResources returns the config resources that the plan writes to or deletes from, without duplicates, in path
+// order.
 func (c *Changes) ConfigResources() []ConfigResource {
 	var list []ConfigResource
 	index := make(map[string]int)

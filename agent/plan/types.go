@@ -56,7 +56,8 @@ const (
 	Submodule
 )
 
-// Entry is one line of a git tree. Name is the raw name of git: it may be no UTF-8, but never holds a slash or NUL.
+// Entry is one line of a git tree. Name is the raw name from git: it may be invalid UTF-8, but never contains a slash
+// or NUL.
 type Entry struct {
 	Name string
 	Mode Mode
@@ -67,23 +68,23 @@ type Entry struct {
 type Objects interface {
 	// Tree returns the entries of a tree in git's order. The caller must not change the slice.
 	Tree(id ID) ([]Entry, error)
-	// Has reports whether an object is there. Who can do without an object asks first: for a store, one that it is asked for
-	// and does not have is damage.
+	// Has reports whether the store has an object. A caller that can do without an object must call Has first: a store
+	// treats a failed read as damage.
 	Has(id ID) bool
-	// WriteBlob writes the content of a blob to w and returns the number of bytes. Its memory does not depend on the
-	// blob's size where the pack holds the blob undeltified.
+	// WriteBlob writes the content of a blob to w and returns the number of bytes. Memory use does not depend on the
+	// blob's size if the pack holds the blob undeltified.
 	WriteBlob(w io.Writer, id ID) (int64, error)
 }
 
-// Kind is what lies at a path of the data directory.
+// Kind is the type of what is at a path of the data directory.
 type Kind uint8
 
-// A path of the data directory is one of these.
+// The kinds. The zero Kind is Missing.
 const (
 	Missing Kind = iota
 	File
 	Dir
-	Link  // a symbolic link, whatever it points to
+	Link  // a symbolic link, wherever it points
 	Other // a socket, device or pipe
 )
 
@@ -93,58 +94,58 @@ type Stat struct {
 	Mtime int64 // nanoseconds since 1970
 	Kind  Kind
 	Exec  bool // any executable bit
-	// NoModes says that the volume keeps no modes, so that Exec means nothing.
+	// NoModes reports that the volume keeps no modes, so that Exec means nothing.
 	NoModes bool
 }
 
-// State is the data directory as it is now. Paths are relative and slash separated. No method follows a symbolic link,
-// neither at the end of a path nor in its parents: a parent that is a link makes the Stat Missing, and Blocked says so.
+// State is the current data directory. Paths are relative and slash-separated. No method follows a symbolic link,
+// neither at the end of a path nor in its parents: below a link, Stat returns Missing and Blocked returns the link.
 type State interface {
-	// Stat never fails for a path that is not there: its Kind is Missing.
+	// Stat returns Kind Missing, and no error, for a path that does not exist.
 	Stat(path string) (Stat, error)
-	// Blocked returns the first parent of path that is there and is no directory ("" where there is none): what has to
-	// go away before path can be written.
+	// Blocked returns the first parent of path that exists and is not a directory, or "" if there is none. It has to go
+	// away before path can be written.
 	Blocked(path string) (parent string, kind Kind, err error)
-	// BlobID returns the git blob id of a file's content. One that is larger than any blob may be is not read: its id is the
-	// null id, which is that of no blob.
+	// BlobID returns the git blob id of a file's content. A file larger than any blob may be is not read; its id is the
+	// null id, which no blob has.
 	BlobID(path string) (ID, error)
-	// Read returns a file's content; more than limit bytes is an error.
+	// Read returns a file's content, or an error if it has more than limit bytes.
 	Read(path string, limit int64) ([]byte, error)
-	// Walk yields all files, links and others below dir, sorted bytewise by path; directories themselves are not
-	// yielded. It never yields the agent's own folders (.stoker).
+	// Walk yields all files, links and others below dir, sorted bytewise by path. It yields no directories and nothing
+	// in the agent's own folders (.stoker).
 	Walk(dir string) iter.Seq2[Found, error]
 }
 
-// Found is a path that Walk met.
+// Found is a path that Walk found.
 type Found struct {
 	Path string
 	Stat Stat
 }
 
-// Owned is what the manifest says of a file that is ours.
+// Owned is the manifest's record of an owned file.
 type Owned struct {
 	Path string
-	// Want is the blob that git wanted here at the last sync, Have the blob id of the bytes that lay there after it. They
-	// differ where bytes of the gateway were adopted: a re-signed resource.json, JSON of the same meaning, a thumbnail.
+	// Want is the blob that git wanted here at the last sync, Have the blob id of the file after it. They differ if the
+	// sync adopted the gateway's bytes: a re-signed resource.json, JSON of the same meaning, a thumbnail.
 	Want, Have ID
 	Size       int64 // bytes of Have
-	Mtime      int64 // nanoseconds, as stat showed it after the write
+	Mtime      int64 // nanoseconds since 1970, as stat reported after the write
 	Exec       bool
-	// Origin is the index of the mapping (in Header.Mappings) that brought the file.
+	// Origin is the index in Header.Mappings of the mapping that brought the file.
 	Origin uint16
 }
 
-// Header is what the manifest says of the sync that wrote it.
+// Header describes the sync that wrote the manifest.
 type Header struct {
-	Ref    string // as it was asked for
+	Ref    string // as requested
 	Commit ID
-	// Rules is the fingerprint of the rules that were in force; another one makes the next plan a full one.
+	// Rules is the fingerprint of the rules. If it changes, the next plan is a full one.
 	Rules string
-	// Mappings names source and destination of each mapping, for Owned.Origin.
+	// Mappings is the table that Owned.Origin indexes.
 	Mappings []Origin
 	// Files is the number of owned files.
 	Files int
-	// Complete is false while files are there that a sync could not deliver; then the next plan is a full one.
+	// Complete is false while the sync could not deliver some files. Then the next plan is a full one.
 	Complete bool
 }
 
@@ -153,11 +154,11 @@ type Origin struct {
 	Source, Destination string
 }
 
-// Manifest is the record of what is ours, sorted bytewise by path. Reading it does not load it whole.
+// Manifest is the record of the owned files, sorted bytewise by path. Implementations need not load it whole.
 type Manifest interface {
 	Header() Header
 	// Get returns the record of one path.
 	Get(path string) (Owned, bool, error)
-	// All yields the records whose path starts with prefix ("" for all), sorted.
+	// All yields the records whose path starts with prefix, sorted; "" yields all.
 	All(prefix string) iter.Seq2[Owned, error]
 }

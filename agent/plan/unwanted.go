@@ -5,7 +5,8 @@ import (
 	"iter"
 )
 
-// Unwanted yields the plain files in mapped directories that are neither git's nor ours: what prune mirror deletes.
+// Unwanted yields the regular files in mapped directories that are neither desired nor owned: those that prune mirror
+// deletes.
 func (d *Desired) Unwanted(ours Manifest, state State) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		for _, dir := range d.mappedDirs() {
@@ -18,7 +19,7 @@ func (d *Desired) Unwanted(ours Manifest, state State) iter.Seq2[Found, error] {
 	}
 }
 
-// unwanted is Unwanted in one of the directories, sorted.
+// unwanted is Unwanted for one directory, sorted.
 func (d *Desired) unwanted(dir string, ours Manifest, state State) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		desired := newCursor(d.gitBelow(dir), func(w Want) string { return w.Path })

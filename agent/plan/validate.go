@@ -11,13 +11,12 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Validate says what is wrong with a GatewaySync before any gateway is known: what v1alpha1.Validate says, and what else
-// ParseRules would refuse for whatever gateway: templates that do not parse, and paths that lead nowhere. What a template
-// gives is known with a gateway only.
+// Validate returns the errors of a GatewaySync that can be found without a gateway: those of v1alpha1.Validate,
+// templates that do not parse, and unsafe paths. What a template renders to is known only for a gateway.
 func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
 	errs := v1alpha1.Validate(gs)
 	if len(errs) > 0 {
-		return errs // what is said twice is read once
+		return errs // the checks below would repeat some of these
 	}
 	profiles := field.NewPath("spec", "sync", "profiles")
 	for _, name := range slices.Sorted(maps.Keys(gs.Spec.Sync.Profiles)) {
@@ -55,7 +54,7 @@ func templateErrors(path *field.Path, text string) field.ErrorList {
 	return nil
 }
 
-// refused says what an agent would say; the value is in that where it helps.
+// refused returns the agent's own error as a field error. The text already has the value if it helps.
 func refused(path *field.Path, err error) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("%.500v", err))}
 }

@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Blobs has the bytes that a plan wants: Objects, or a Desired where some of them are rendered.
+// Blobs writes the bytes that a plan wants: Objects, or a Desired if some files are rendered.
 type Blobs interface {
 	WriteBlob(w io.Writer, id plan.ID) (int64, error)
 }
 
-// Apply carries a plan out in memory: it changes the disk, returns the manifest that follows, and what went to
-// lost+found. It fails the test where a plan asks for something that cannot be done.
+// Apply applies a plan in memory: it changes the disk, and returns the new manifest and what went to lost+found. It
+// fails the test if the plan asks for something impossible.
 func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
 	t.Helper()
 	next := &Manifest{Records: maps.Clone(m.Records)}
@@ -53,7 +53,7 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *
 	return next, lost
 }
 
-// delete removes a file and the directories that are empty then.
+// delete removes a file and the directories that become empty.
 func (d *Disk) delete(t testing.TB, path string) {
 	t.Helper()
 	if d.nodes[path].kind != plan.File {
@@ -74,7 +74,7 @@ func (d *Disk) empty(dir string) bool {
 	return true
 }
 
-// hollow reports whether there is nothing but directories below a path.
+// hollow reports whether only directories lie below a path.
 func (d *Disk) hollow(path string) bool {
 	for at, n := range d.nodes {
 		if n.kind != plan.Dir && strings.HasPrefix(at, path+"/") {

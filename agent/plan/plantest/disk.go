@@ -10,11 +10,11 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Disk is a data directory. Every write gets an mtime of its own.
+// Disk is a data directory in memory. Every write gets a new mtime.
 type Disk struct {
 	nodes map[string]node
 	clock int64
-	// Hashed counts the files that were read to know their id.
+	// Hashed counts the files read by BlobID.
 	Hashed int
 	// NoModes makes it a volume that keeps no modes.
 	NoModes bool
@@ -36,10 +36,10 @@ func NewDisk(files map[string]string) *Disk {
 	return d
 }
 
-// Write puts a file, as the gateway would: directories are made as needed.
+// Write writes a file as the gateway would, with the missing directories.
 func (d *Disk) Write(path, content string) { d.put(path, plan.File, content, false) }
 
-// Put puts a link or something else that is no file, or an empty directory.
+// Put adds a link, an empty directory or anything else that is not a regular file.
 func (d *Disk) Put(path string, kind plan.Kind) { d.put(path, kind, "", false) }
 
 // Chmod sets the executable bit.
@@ -67,7 +67,7 @@ func (d *Disk) put(path string, kind plan.Kind, content string, exec bool) {
 	}
 }
 
-// Remove removes a path and all below it.
+// Remove removes a path and everything below it.
 func (d *Disk) Remove(path string) {
 	for p := range d.nodes {
 		if p == path || strings.HasPrefix(p, path+"/") {
@@ -76,13 +76,13 @@ func (d *Disk) Remove(path string) {
 	}
 }
 
-// Content returns a file's content; ok is false where none is.
+// Content returns a file's content; ok is false if there is no file.
 func (d *Disk) Content(path string) (content string, ok bool) {
 	n := d.nodes[path]
 	return n.content, n.kind == plan.File
 }
 
-// Files returns all files.
+// Files returns the content of all files by path.
 func (d *Disk) Files() map[string]string {
 	files := make(map[string]string)
 	for path, n := range d.nodes {
@@ -164,7 +164,7 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexByte(path, '/'), 0)]
 }
 
-// Forge changes a file's content and leaves its mtime as it was.
+// Forge changes a file's content and keeps its mtime.
 func (d *Disk) Forge(path, content string) {
 	n := d.nodes[path]
 	n.content = content

@@ -9,7 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Manifest is a record of what is ours. Its zero value is that of a data directory that was never synced.
+// Manifest implements plan.Manifest in memory. The zero value is the manifest of a data directory before its first
+// sync.
 type Manifest struct {
 	Head    plan.Header
 	Records map[string]plan.Owned

@@ -1,5 +1,5 @@
-// Package plantest has small, real implementations of the interfaces of plan, in memory, for tests: a store of git
-// objects, a data directory, a manifest, and an Apply that carries a plan out between them.
+// Package plantest has small, real in-memory implementations of plan's interfaces for tests: a store of git objects, a
+// data directory, a manifest, and an Apply that carries out a plan between them.
 package plantest
 
 import (
@@ -15,14 +15,14 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Objects is a git object store. Its ids are those of git.
+// Objects is a git object store with git's ids.
 type Objects struct {
 	mu    sync.Mutex
 	trees map[plan.ID][]plan.Entry
 	blobs map[plan.ID][]byte
 	// Reads counts the trees that were read, BlobReads the blobs.
 	Reads, BlobReads int
-	// Missed counts the blobs that were asked for and are not there.
+	// Missed counts the reads of missing blobs.
 	Missed int
 }
 
@@ -31,7 +31,7 @@ func NewObjects() *Objects {
 	return &Objects{trees: make(map[plan.ID][]plan.Entry), blobs: make(map[plan.ID][]byte)}
 }
 
-// File is an entry of a tree that is no directory.
+// File is an entry of a tree that is not a directory.
 type File struct {
 	Content string
 	Mode    plan.Mode // zero is plan.Regular
@@ -42,7 +42,7 @@ type File struct {
 // Files maps paths to files.
 type Files map[string]File
 
-// Text makes Files of paths and contents.
+// Text returns Files with the given contents by path.
 func Text(content map[string]string) Files {
 	f := make(Files, len(content))
 	for path, text := range content {
@@ -51,7 +51,7 @@ func Text(content map[string]string) Files {
 	return f
 }
 
-// BlobID returns the id that git gives to a content.
+// BlobID returns the git blob id of content.
 func BlobID(content []byte) plan.ID { return hash("blob", content) }
 
 func hash(kind string, content []byte) plan.ID {
@@ -99,7 +99,7 @@ func (o *Objects) Commit(files Files) plan.ID {
 	return o.TreeOf(top)
 }
 
-// TreeOf adds one tree, sorted as git does; its entries may be such as git would refuse.
+// TreeOf adds one tree, sorted as git does. Its entries may be ones that git would refuse.
 func (o *Objects) TreeOf(entries []plan.Entry) plan.ID {
 	entries = slices.Clone(entries)
 	slices.SortFunc(entries, func(a, b plan.Entry) int { return strings.Compare(key(a), key(b)) })
@@ -149,7 +149,7 @@ func (o *Objects) Has(id plan.ID) bool {
 	return o.blobs[id] != nil || o.trees[id] != nil
 }
 
-// WriteBlob implements plan.Objects. A test that asks for what is not there should know why: it counts as Missed.
+// WriteBlob implements plan.Objects. A read of a missing blob counts as Missed, so that a test can explain it.
 func (o *Objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	o.mu.Lock()
 	b, ok := o.blobs[id]

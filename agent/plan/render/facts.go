@@ -1,6 +1,6 @@
-// Package render makes the bytes of a file out of what git has: by Go templates over the facts of a gateway, and by
-// patches of single JSON values. It is pure, and bounded: what it is given comes from a repository that may be hostile,
-// so that no template can run for long, take much memory, or learn anything but the facts.
+// Package render makes the bytes of a file from git's: it executes Go templates over the facts of a gateway, and
+// patches single JSON values. It is pure and bounded. Its input comes from a repository that may be hostile, so no
+// template can run long, take much memory, or learn anything but the facts.
 package render
 
 import (
@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// Facts is what a template can ask for.
+// Facts are the values that templates can use.
 type Facts struct {
 	GatewayName string
 	PodName     string
@@ -23,35 +23,36 @@ type Facts struct {
 	Labels         map[string]string
 	DeploymentMode string
 	TagProvider    string
-	// Vars are also found at the top level, under names that are none of these.
+	// Vars are also available at the top level, except under the names of other facts.
 	Vars map[string]string
-	// Ref is the desired ref as it was asked for, Commit the full id that it stood at.
+	// Ref is the desired ref as requested, Commit the full id that it resolved to.
 	Ref, Commit string
-	// Unlabelled says that the pod's labels and annotations are not known: a template that asks for what they tell fails with
-	// ErrUnread. An agent knows them.
+	// Unlabelled reports that the pod's labels and annotations are unknown. A template that uses a fact derived from
+	// them fails with ErrUnread. An agent always knows them.
 	Unlabelled bool
 }
 
-// ErrUnread means that a template asks for a fact that is not known.
+// ErrUnread reports that a template uses a fact that is not known.
 var ErrUnread = errors.New("the labels and annotations of the pod are not known")
 
-// unlabelled are facts of a pod that was not read: text/template asks a method before it looks for a key.
+// unlabelled are the facts of a pod that was not read. text/template looks for a method before a map key, so these
+// methods shadow the facts.
 type unlabelled map[string]any
 
-// Labels fails a template that asks for them.
+// Labels fails a template that uses them.
 func (unlabelled) Labels() (map[string]string, error) { return nil, ErrUnread }
 
-// PodOrdinal is known by a label.
+// PodOrdinal fails because a label tells the ordinal.
 func (unlabelled) PodOrdinal() (int, error) { return 0, ErrUnread }
 
-// DeploymentMode is known by an annotation, and without it there is none. (A tag provider has a default, which is meant.)
+// DeploymentMode fails because an annotation sets it and it has no default. (The tag provider has one.)
 func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
 
-// ofCommit are the names of the facts that change with every commit.
+// ofCommit are the facts that change with every commit.
 var ofCommit = []string{"Ref", "Commit"}
 
-// data is what a template is executed on. It holds plain values only, none that has methods; itself it has those of unlabelled at
-// most, which only fail.
+// data is the value that a template is executed on. Its values are plain and have no methods; those of unlabelled only
+// fail.
 func (f *Facts) data() any {
 	if f.Unlabelled {
 		return unlabelled(f.values())
@@ -72,7 +73,7 @@ func (f *Facts) values() map[string]any {
 	return d
 }
 
-// Fingerprint tells facts apart that can lead to different bytes; ref and commit are not part of it.
+// Fingerprint distinguishes facts that can lead to different bytes, apart from ref and commit.
 func (f *Facts) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %d %q %q %q %q\n", f.GatewayName, f.PodName, f.PodOrdinal, f.Namespace, f.CRName, f.DeploymentMode, f.TagProvider)

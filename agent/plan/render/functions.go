@@ -10,12 +10,12 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// functions returns what a template can call beside and, or, not, eq, ne, lt, le, gt, ge, len, index and slice, which are
-// those of text/template. None reads anything but its arguments, and all that make text account for it. docs/templates.md
-// lists them; a test compares.
+// functions returns the functions of templates beside and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
+// text/template. They depend only on their arguments, and those that make text account for it. docs/templates.md lists
+// them; a test compares.
 func (m *meter) functions() template.FuncMap {
 	text := func(f func(string) string) func(string) (string, error) {
-		return func(s string) (string, error) { return f(s), m.make(len(s) * 3) } // a letter's other case can be longer
+		return func(s string) (string, error) { return f(s), m.make(len(s) * 3) } // changing the case can lengthen a letter
 	}
 	cut := func(f func(string, string) string) func(string, string) string {
 		return func(what, s string) string { return f(s, what) }
@@ -64,7 +64,7 @@ func (m *meter) functions() template.FuncMap {
 			return a % b, nil
 		},
 
-		// Those of text/template that are not for here: they write for the web, or call what was never there.
+		// functions of text/template that are disabled: they write for the web or call function values
 		"html": missing("html"), "js": missing("js"), "urlquery": missing("urlquery"), "call": missing("call"),
 	}
 }
@@ -84,18 +84,18 @@ func (m *meter) replace(what, with, s string) (string, error) {
 }
 
 func (m *meter) split(at, s string) ([]string, error) {
-	const header = 16 // bytes of a string beside its text
+	const header = 16 // bytes of a string without its text
 	if err := m.make(header * (strings.Count(s, at) + 1)); err != nil {
 		return nil, err
 	}
 	return strings.Split(s, at), nil
 }
 
-// json writes a value as JSON, in the bytes in which a gateway writes it.
+// json writes a value as JSON, with the escapes that a gateway uses.
 func (m *meter) json(v any) (string, error) {
 	switch v := v.(type) {
 	case string:
-		if err := m.make(len(v)*6 + 2); err != nil { // \u003c
+		if err := m.make(len(v)*6 + 2); err != nil { // the longest escape, as in \u003c
 			return "", err
 		}
 		return string(resource.AppendString(nil, v)), nil
@@ -121,8 +121,8 @@ func (m *meter) println(args ...any) (string, error) {
 	return fmt.Sprintln(args...), nil
 }
 
-// printf is fmt.Sprintf with widths of at most three digits. Its cost is estimated before: no argument is longer than
-// the longest, and no verb writes a byte in more than five ("% #x").
+// printf is fmt.Sprintf with widths of at most three digits. It estimates the cost first: no argument is longer than
+// the longest, and no verb writes more than five bytes for one ("% #x").
 func (m *meter) printf(format string, args ...any) (string, error) {
 	longest, err := m.scalars(args)
 	if err != nil {

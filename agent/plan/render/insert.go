@@ -8,10 +8,10 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// indent is by how much a gateway indents.
+// indent is one level of a gateway's indentation.
 const indent = "  "
 
-// add puts a member or element that is not there into a container that is, in the layout of what stands beside it.
+// add inserts a missing member or element into an existing container, in the layout of its siblings.
 func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error) {
 	for i, s := range path[1:] {
 		if s.index >= 0 {
@@ -33,16 +33,16 @@ func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error
 	return doc[:l.end] + "," + l.before + value + doc[l.end:], nil
 }
 
-// layout is how the members of a container are written.
+// layout is the formatting of a container's members.
 type layout struct {
 	before string // white space before a member
-	outer  string // white space before the closing bracket of an empty container that is filled
+	outer  string // white space before the closing bracket of an empty container once it is filled
 	colon  string
-	end    int // of the last member
+	end    int // end of the last member
 	empty  bool
 }
 
-// space is the white space before a member that lies deeper.
+// space returns the white space before a member that is nested deeper.
 func (l *layout) space(deeper int) string {
 	if !strings.Contains(l.before, "\n") {
 		return ""

@@ -5,22 +5,23 @@ import (
 	"text/template/parse"
 )
 
-// Part is what stands between two slashes of a text that was rendered. Slashes that its actions give separate nothing.
+// Part is the text between two slashes of a rendered template. Slashes from actions do not separate parts.
 type Part struct {
 	Text string
-	// Made tells that an action gave it, or a block that came out as nothing: it may be empty without anybody having meant that.
+	// Made reports that an action wrote to the part, or that a block in it produced nothing: the part may be empty by
+	// accident.
 	Made bool
 }
 
-// What stands around the outcome of actions and of blocks while a text is cut into parts.
+// Marks around the output of actions and blocks while a text is split into parts.
 const (
 	actionBegins, actionEnds = '\x02', '\x03'
 	blockBegins, blockEnds   = '\x0e', '\x0f'
 	marks                    = "\x02\x03\x0e\x0f"
 )
 
-// Parts renders a short template, as Text does, and cuts it at the slashes of the template's own text. A text with control
-// characters is one part: no path has them.
+// Parts renders a short template, as Text does, and splits the result at the slashes of the template's own text. A
+// result with control characters is one part; no path has any.
 func Parts(name, text string, f *Facts) ([]Part, error) {
 	rendered, _, err := Text(name, text, f)
 	if err != nil || !strings.Contains(text, "{{") || strings.ContainsAny(rendered, marks) {
@@ -68,7 +69,7 @@ func Parts(name, text string, f *Facts) ([]Part, error) {
 	return parts, nil
 }
 
-// mark puts marks around what gives something in a list of nodes.
+// mark puts marks around the nodes that produce output.
 func mark(list *parse.ListNode) {
 	if list == nil {
 		return
@@ -86,7 +87,7 @@ func mark(list *parse.ListNode) {
 	for _, n := range list.Nodes {
 		switch n := n.(type) {
 		case *parse.ActionNode:
-			if len(n.Pipe.Decl) > 0 || calls(&parse.ListNode{NodeType: parse.NodeList, Nodes: []parse.Node{n}}, step) { // it gives nothing by itself
+			if len(n.Pipe.Decl) > 0 || calls(&parse.ListNode{NodeType: parse.NodeList, Nodes: []parse.Node{n}}, step) { // produces no output
 				nodes = append(nodes, n)
 				continue
 			}

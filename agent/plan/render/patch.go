@@ -19,19 +19,19 @@ import (
 
 // Edit sets one value of a JSON file.
 type Edit struct {
-	// Path is in the notation of sjson without modifiers: names and indexes joined by dots; a backslash takes its meaning
-	// from the character after it, and a colon before a number makes it a name.
+	// Path is an sjson path without modifiers: names and indexes joined by dots. A backslash escapes the next
+	// character, and a colon before a number makes it a name.
 	Path string
-	// Value is what the path gets, in the JSON type of what was there.
+	// Value is the new value, in the JSON type of the old one.
 	Value string
-	// Text makes the value a string also where nothing was there.
+	// Text makes a value at a new path a string.
 	Text bool
 }
 
 const byteOrderMark = "\xef\xbb\xbf"
 
-// Patch applies edits to a file, one after the other. All other bytes stay as they are, and applying the same edit again
-// changes nothing. Errors are PatchFailed and speak of the file by the name.
+// Patch applies edits to a file in order. All other bytes stay as they are, and applying an edit twice has no further
+// effect. Errors are PatchFailed and have the name of the file.
 func Patch(name string, doc []byte, edits []Edit) ([]byte, error) {
 	body := bytes.TrimPrefix(doc, []byte(byteOrderMark))
 	mark := doc[:len(doc)-len(body)]
@@ -48,13 +48,13 @@ func Patch(name string, doc []byte, edits []Edit) ([]byte, error) {
 	return slices.Concat(mark, []byte(text)), nil
 }
 
-// maxSegments bounds how deep a path leads.
+// maxSegments bounds the depth of a path.
 const maxSegments = 256
 
-// segment is one step of a path.
+// segment is one element of a path.
 type segment struct {
 	name  string
-	index int // -1 where it is a name
+	index int // -1 for a name
 }
 
 func parsePath(path string) ([]segment, error) {
@@ -63,7 +63,7 @@ func parsePath(path string) ([]segment, error) {
 	}
 	var list []segment
 	var name strings.Builder
-	plain := true // no backslash and no colon took the meaning of a number away
+	plain := true // no escape or colon has turned a number into a name
 	end := func() error {
 		s := segment{name: name.String(), index: -1}
 		if n, err := strconv.ParseUint(s.name, 10, 31); err == nil && plain && strconv.FormatUint(n, 10) == s.name {
@@ -142,11 +142,11 @@ func place(path []segment) string {
 	return strconv.Quote(strings.Join(names, "."))
 }
 
-// in looks a step up in a value. What does not exist can be added; the error says why it could not.
+// in looks up a segment in a value. The error says why a missing segment cannot be added.
 func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
 	switch {
 	case at.IsObject():
-		at.ForEach(func(key, value gjson.Result) bool { // of two of one name the last counts, as in Gson
+		at.ForEach(func(key, value gjson.Result) bool { // the last of duplicate names wins, as in Gson
 			if key.Str == s.name {
 				found = value
 			}
@@ -172,7 +172,7 @@ func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
 	return found, fmt.Errorf("is %s, which has no %q", typeOf(at), s.name)
 }
 
-// replacing returns the bytes that take the place of a value: of its type.
+// replacing returns the JSON that replaces a value, of the same type.
 func (e *Edit) replacing(old gjson.Result) (string, error) {
 	literal := strings.TrimSpace(e.Value)
 	switch {
@@ -180,7 +180,7 @@ func (e *Edit) replacing(old gjson.Result) (string, error) {
 		if text := e.text(); text != old.Str {
 			return quote(text), nil
 		}
-		return old.Raw, nil // in its own escapes
+		return old.Raw, nil // keep its escapes
 	case old.Type == gjson.Null:
 		return e.fresh(), nil
 	case !json.Valid([]byte(literal)) || e.Text || typeOf(gjson.Parse(literal)) != typeOf(old):
@@ -189,7 +189,7 @@ func (e *Edit) replacing(old gjson.Result) (string, error) {
 	return literal, nil
 }
 
-// fresh returns the bytes of a value where none was.
+// fresh returns the JSON of a value at a new path.
 func (e *Edit) fresh() string {
 	literal := strings.TrimSpace(e.Value)
 	if e.Text || !json.Valid([]byte(literal)) || literal[0] == '"' {
@@ -198,8 +198,8 @@ func (e *Edit) fresh() string {
 	return literal
 }
 
-// text is the value as a string. A JSON string stands for what it says, so that a text that looks like a number can be
-// set where nothing was.
+// text returns the value as a string. A JSON string is decoded, so that a text that looks like a number can be set at a
+// new path.
 func (e *Edit) text() string {
 	literal := strings.TrimSpace(e.Value)
 	if !e.Text && strings.HasPrefix(literal, `"`) && json.Valid([]byte(literal)) {

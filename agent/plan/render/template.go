@@ -12,18 +12,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The bounds of one template (trust F11). A template that a person wrote stays far below them.
+// Bounds of one template (trust F11). Templates written in good faith stay far below them.
 const (
-	// maxActions is the number of {{…}} in one file. It also bounds how deep blocks nest.
+	// maxActions bounds the number of {{…}} in one file, and with it the nesting of blocks.
 	maxActions = 10_000
-	// maxSteps is the number of parts of actions that are carried out.
+	// maxSteps bounds the executed parts of actions.
 	maxSteps = 1_000_000
-	// maxMade is the number of bytes that functions return in all, maxValue what one of them returns.
+	// maxMade bounds the bytes that functions return in total, maxValue what one of them returns.
 	maxMade  = 32 << 20
 	maxValue = 64 << 10
 )
 
-// Template is a text that was parsed. It must not be executed by several goroutines at once.
+// Template is a parsed template. It must not be executed by several goroutines at once.
 type Template struct {
 	name     string
 	tmpl     *template.Template
@@ -31,11 +31,10 @@ type Template struct {
 	volatile bool
 }
 
-// IsTemplate reports whether a text has anything that is replaced; any other is its own rendering.
+// IsTemplate reports whether text contains a template action. Any other text renders to itself.
 func IsTemplate(text []byte) bool { return bytes.Contains(text, []byte("{{")) }
 
-// Parse reads a template. The name, that of a file or a field, is what errors speak of. They are TemplateFailed or
-// LimitExceeded.
+// Parse parses a template. The name of a file or a field is for the errors, which are TemplateFailed or LimitExceeded.
 func Parse(name, text string) (*Template, error) {
 	if n := strings.Count(text, "{{"); n > maxActions {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d template actions; at most %d are allowed in one file", name, n, maxActions)
@@ -68,17 +67,17 @@ func Parse(name, text string) (*Template, error) {
 	return t, nil
 }
 
-// Volatile reports whether the result can differ from commit to commit where nothing else does: whether the template
-// asks for the ref or the commit, or for all facts at once. In doubt it says yes.
+// Volatile reports whether the result can change with the commit alone: whether the template uses the ref, the commit,
+// or all facts at once. In doubt it returns true.
 func (t *Template) Volatile() bool { return t.volatile }
 
-// Execute renders the template. More than limit bytes are LimitExceeded; any other error is TemplateFailed and names
-// the line and what is missing there; it is ErrUnread, too, where that is a fact that is not known.
+// Execute renders the template. More than limit bytes are LimitExceeded. Any other error is TemplateFailed with the
+// line and the reason, and also ErrUnread if a fact is unknown.
 func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
 	t.meter.steps, t.meter.made = 0, 0
 	b := &output{name: t.name, left: limit, limit: limit}
 	defer func() {
-		if r := recover(); r != nil { // text/template lets run-time errors through; none is known
+		if r := recover(); r != nil { // text/template may let run-time panics through; none is known
 			out, err = nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template cannot be executed: %v", t.name, r)
 		}
 	}()
@@ -91,7 +90,7 @@ func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
 	return b.Bytes(), nil
 }
 
-// Steps is what the last execution cost: who renders many templates bounds the sum.
+// Steps returns the cost of the last execution. A caller that renders many templates bounds the sum.
 func (t *Template) Steps() int { return t.meter.steps }
 
 // Text renders a short template, the value of a field.
@@ -107,7 +106,7 @@ func Text(name, text string, f *Facts) (out string, volatile bool, err error) {
 	return string(b), t.volatile, err
 }
 
-// output is a buffer with a bound.
+// output is a buffer of bounded size.
 type output struct {
 	bytes.Buffer
 	name        string
@@ -121,13 +120,13 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.Buffer.Write(p)
 }
 
-// meter counts what one execution costs.
+// meter measures the cost of one execution.
 type meter struct {
 	name        string
 	steps, made int
 }
 
-// step is called by every block of a template before it is carried out.
+// step charges for a block; every block calls it first.
 func (m *meter) step(weight int) (string, error) {
 	if m.steps += weight; m.steps > maxSteps {
 		return "", failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template does not come to an end within %d steps", m.name, maxSteps)
@@ -135,7 +134,7 @@ func (m *meter) step(weight int) (string, error) {
 	return "", nil
 }
 
-// make notes a value of n bytes before a function makes it.
+// make charges for a value of n bytes; a function calls it before it makes the value.
 func (m *meter) make(n int) error {
 	if n > maxValue {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: a value has %d bytes; at most %d are allowed", m.name, n, maxValue)
@@ -146,11 +145,11 @@ func (m *meter) make(n int) error {
 	return nil
 }
 
-// step is the function's name in templates; nobody else needs it.
+// step is the name of the function that instrument inserts. Templates must not call it.
 const step = "_step"
 
-// instrument puts a step before every block: what follows it there counts, but for the blocks in it, which have their
-// own. So an execution is bounded however its loops and calls are nested.
+// instrument inserts a step before every block, weighted by the nodes of the block without nested blocks, which have
+// their own step. This bounds an execution however its loops and calls are nested.
 func instrument(list *parse.ListNode) {
 	weight := 1
 	for _, n := range list.Nodes {

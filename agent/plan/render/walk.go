@@ -6,7 +6,7 @@ import (
 	"text/template/parse"
 )
 
-// walk visits a node and, where visit says so, what is in it.
+// walk visits a node and, if visit returns true, its children.
 func walk(n parse.Node, visit func(parse.Node) bool) {
 	if n == nil || !visit(n) {
 		return
@@ -50,7 +50,7 @@ func branch(n *parse.BranchNode, visit func(parse.Node) bool) {
 	}
 }
 
-// recursive returns the name of a template that calls itself, directly or through others, "" where none does.
+// recursive returns the name of a template that calls itself, directly or through others, or "".
 func recursive(trees map[string]*parse.ListNode) string {
 	const open, done = 1, 2
 	state := make(map[string]int)
@@ -79,8 +79,8 @@ func recursive(trees map[string]*parse.ListNode) string {
 	return again
 }
 
-// asksFor reports whether a block could use one of these facts. A dot or $ that is used as a whole may be all facts; where
-// it is handed to another template, that one is looked into.
+// asksFor reports whether a block may use one of the facts. Using a dot or $ as a whole may use all of them. A dot or $
+// that is only passed to another template does not count, because that template is checked itself.
 func asksFor(list *parse.ListNode, facts []string) (asks bool) {
 	names := func(idents []string) bool {
 		return slices.ContainsFunc(idents, func(name string) bool { return slices.Contains(facts, name) })
@@ -104,7 +104,7 @@ func asksFor(list *parse.ListNode, facts []string) (asks bool) {
 	return asks
 }
 
-// handsOn reports whether a pipe is the dot or $ and nothing else.
+// handsOn reports whether a pipe is only the dot or $.
 func handsOn(p *parse.PipeNode) bool {
 	if len(p.Cmds) != 1 || len(p.Cmds[0].Args) != 1 || len(p.Decl) > 0 {
 		return false
@@ -118,7 +118,7 @@ func handsOn(p *parse.PipeNode) bool {
 	return false
 }
 
-// tooLong reports whether a block has a literal that is longer than a value may be.
+// tooLong reports whether a block has a literal longer than maxValue.
 func tooLong(list *parse.ListNode) (found bool) {
 	walk(list, func(n parse.Node) bool {
 		if s, ok := n.(*parse.StringNode); ok && len(s.Text) > maxValue {
