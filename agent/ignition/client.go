@@ -1,10 +1,9 @@
-// Package ignition talks to the REST interface of an Ignition 8.3 gateway: its state, its scans and scan lock, its
-// projects, resources, Designer sessions and log.
+// Package ignition is a client of the REST interface of an Ignition 8.3 gateway: its state, its scans and scan lock,
+// its projects, resources, Designer sessions and log.
 //
-// What the package knows of the gateway comes from different sources, and each docstring names them: [SPEC] the vendor's
-// OpenAPI document of 8.3.8, [IA] the vendor's documentation and staff, [LIVE x.y.z] a report of what was seen on a live
-// gateway of that version, [3P] a claim from one source. Times that a gateway reports are times of the gateway's clock:
-// compare them with one another only.
+// Doc comments name the source of each fact about the gateway: [SPEC] is the vendor's OpenAPI document of 8.3.8, [IA]
+// the vendor's documentation and staff, [LIVE x.y.z] a report from a live gateway of that version, [3P] a claim from
+// one source. Times that a gateway reports are times of the gateway's clock; compare them only with each other.
 package ignition
 
 import (
@@ -25,32 +24,32 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Config says which gateway, and how to reach it. Zero durations mean the defaults.
+// Config configures a Client. Zero durations mean the defaults.
 type Config struct {
 	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
 	URL string
-	// Key returns the API token, <name>:<key>. It is called for each request, so that a rotated key counts at once.
-	// Without it no token is sent, and only Ping and WaitRunning work.
+	// Key returns the API token, <name>:<key>. It is called for each request, so a rotated token takes effect
+	// immediately. If nil, no token is sent, and only Ping and WaitRunning work.
 	Key func() (secret.String, error)
 	TLS TLS
 	Log *slog.Logger
-	// Timeout bounds one request with its answer. Default 10 s.
+	// Timeout bounds one request including its response. Default 10 s.
 	Timeout time.Duration
-	// PollInterval is the first pause between two looks at a scan or a starting gateway; it grows to eight times that.
+	// PollInterval is the first pause between two polls of a scan or a starting gateway. It grows up to eightfold.
 	// Default 250 ms.
 	PollInterval time.Duration
 	// ScanTimeout bounds one scan from its POST to its end. Default 2 min.
 	ScanTimeout time.Duration
-	// LockWait is how long the gateway may make us wait for a scan lock. Whole seconds; default 10 s, which is the
-	// gateway's own [SPEC].
+	// LockWait is how long the gateway may wait for a scan lock. Whole seconds; default 10 s, which is the gateway's
+	// own default [SPEC].
 	LockWait time.Duration
 }
 
-// TLS says what to believe of an https gateway.
+// TLS configures how the certificate of an https gateway is verified.
 type TLS struct {
 	// CA returns PEM certificates that are trusted instead of the system's. It is called for each new connection.
 	CA func() ([]byte, error)
-	// ServerName is the name in the gateway's certificate where it is not the host of the URL.
+	// ServerName is the name in the gateway's certificate, if it differs from the host of the URL.
 	ServerName string
 	// InsecureSkipVerify accepts every certificate.
 	InsecureSkipVerify bool
@@ -65,15 +64,15 @@ type Client struct {
 }
 
 const (
-	// maxAnswer is far above any list that is asked for page by page.
+	// maxAnswer bounds a response. It is far larger than any page of a list.
 	maxAnswer = 8 << 20
-	// maxRefusal bounds how much of an error page is read.
+	// maxRefusal bounds how much of an error response is read.
 	maxRefusal = 64 << 10
 
 	tokenHeader = "X-Ignition-API-Token"
 )
 
-// New makes a client. It connects to nothing yet.
+// New returns a Client. It does not connect.
 func New(cfg Config) (*Client, error) {
 	base, err := parseBase(cfg.URL)
 	if err != nil {
@@ -92,19 +91,19 @@ func New(cfg Config) (*Client, error) {
 		log:  cfg.Log,
 		http: &http.Client{
 			Transport: newTransport(cfg.TLS, base.Hostname()),
-			// A redirect is an answer to report, never one to follow: the token stays with its host.
+			// Never follow redirects, so that the token stays with its host.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// Close drops idle connections. The client stays usable.
+// Close closes idle connections. The client stays usable.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// URL returns the address of the gateway.
+// URL returns the base URL of the gateway.
 func (c *Client) URL() string { return c.base.String() }
 
-// HasKey reports whether the client was given an API token to send; without it nothing can be scanned.
+// HasKey reports whether the client has an API token. Scans need one.
 func (c *Client) HasKey() bool { return c.cfg.Key != nil }
 
 func orDefault(d, def time.Duration) time.Duration {
@@ -117,7 +116,7 @@ func orDefault(d, def time.Duration) time.Duration {
 func parseBase(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		// The text of a broken URL may hold a password: it is not repeated.
+		// The text of an invalid URL may contain a password, so it is not repeated.
 		return nil, errors.New("the gateway's URL cannot be read: want http://host:port or https://host:port")
 	}
 	switch {
@@ -138,18 +137,18 @@ type call struct {
 	method, path string // path is escaped
 	query        url.Values
 	body         any           // sent as JSON; nil sends no body
-	public       bool          // the route needs no token, and gets none
+	public       bool          // the route needs no token, and none is sent
 	patience     time.Duration // added to Config.Timeout
 }
 
-// answer is a response that was read whole.
+// answer is a complete response.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// do sends one request and turns every answer that is no success into an error.
+// do sends one request. A response that is not a success becomes an error.
 func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	timeout := c.cfg.Timeout + r.patience
 	inner, cancel := context.WithTimeout(ctx, timeout)
@@ -175,7 +174,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	got.body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	switch {
 	case !got.success():
-		// An error page that was cut off still tells its status.
+		// A truncated error page still has its status.
 		return answer{}, c.refused(ctx, r, got, key)
 	case err != nil:
 		return answer{}, c.unreachable(ctx, r, timeout, err)
@@ -215,7 +214,7 @@ func (c *Client) request(ctx context.Context, r call, key secret.String) (*http.
 	return req, nil
 }
 
-// key returns the token for a request, empty where it needs none or there is none.
+// key returns the token for a request, or an empty one if the request needs none or none is configured.
 func (c *Client) key(r call) (secret.String, error) {
 	if r.public || c.cfg.Key == nil {
 		return secret.String{}, nil
@@ -234,7 +233,7 @@ func (c *Client) key(r call) (secret.String, error) {
 	return secret.New(value), nil
 }
 
-// get asks for a JSON document.
+// get requests a JSON document.
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
 	return ask[T](ctx, c, call{method: http.MethodGet, path: path, query: query})
 }

@@ -21,17 +21,17 @@ import (
 var (
 	// ErrLockHeld means that another actor holds the scan lock (409 [SPEC]).
 	ErrLockHeld = errors.New("another actor holds the scan lock")
-	// ErrLockTimeout means that the gateway could not give the scan lock in time (408 [SPEC]).
+	// ErrLockTimeout means that the gateway could not grant the scan lock in time (408 [SPEC]).
 	ErrLockTimeout = errors.New("the scan lock was not given in time")
-	// ErrNotFound means that the gateway knows no such route, project or resource type (404).
+	// ErrNotFound means that the gateway has no such route, project or resource type (404).
 	ErrNotFound = errors.New("not found on the gateway")
 )
 
-// StatusError is an answer of the gateway that is no success. It is in the chain of every error that comes from one.
+// StatusError is a response of the gateway that is not a success. Every error caused by one wraps it.
 type StatusError struct {
 	Method, Path string
 	Status       int
-	// Message is what the gateway says of it: bounded, on one line, without markup; often empty.
+	// Message is the gateway's own text: bounded, on one line, without markup, and often empty.
 	Message string
 }
 
@@ -48,13 +48,13 @@ func (e *StatusError) Is(target error) bool {
 	return target == ErrNotFound && e.Status == http.StatusNotFound
 }
 
-// refused turns an answer that is no success into an error with advice. It goes by the status alone: bodies are HTML for
-// some routes and JSON for others [LIVE 8.3.6], and only decorate.
+// refused returns an error with advice for a response that is not a success. Only the status decides: bodies are HTML
+// for some routes and JSON for others [LIVE 8.3.6], and only add detail.
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
 	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
 	location := got.header.Get("Location")
 	if !key.Empty() {
-		// A server that echoes what it got must not bring the token into a log.
+		// A server that echoes the request must not get the token into a log.
 		cause.Message = strings.ReplaceAll(cause.Message, key.Reveal(), key.String())
 		location = strings.ReplaceAll(location, key.Reveal(), key.String())
 	}
@@ -76,8 +76,8 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway at %s answered with an error: %w", c.base, cause)
 }
 
-// redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome
-// [LIVE 8.3.6].
+// redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome [LIVE
+// 8.3.6].
 func (c *Client) redirected(cause *StatusError, location string) error {
 	to, err := c.base.Parse(location)
 	switch {
@@ -122,7 +122,7 @@ func (c *Client) adviceForbidden(r call) string {
 	return advice + "; after its first boot a gateway resets ignition/security-properties, which drops the grant until it is synced again"
 }
 
-// adviceNotFound asks the gateway for its version, because an older one has none of these routes.
+// adviceNotFound asks the gateway for its version, because versions before 8.3 have none of these routes.
 func (c *Client) adviceNotFound(ctx context.Context) string {
 	p, err := c.Platform(ctx)
 	v := p.Version
@@ -135,9 +135,9 @@ func (c *Client) adviceNotFound(ctx context.Context) string {
 	return fmt.Sprintf("the gateway at %s (Ignition %s) does not know this", c.base, v)
 }
 
-// unreachable turns a failed exchange into an error with advice.
+// unreachable returns an error with advice for a request without a complete response.
 func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration, err error) error {
-	// *url.Error repeats method and URL; its cause says what happened.
+	// *url.Error repeats method and URL; its cause has the reason.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
@@ -162,10 +162,10 @@ func isDial(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// Untrusted reports whether the gateway was reached and its certificate not believed, which does not pass by itself.
+// Untrusted reports whether the gateway was reached but its certificate was not accepted. Retrying does not help.
 func Untrusted(err error) bool { return tlsAdvice(err, "") != "" }
 
-// tlsAdvice says what to set for a certificate that is not believed, and "" for every other error.
+// tlsAdvice says what to configure for a certificate that was not accepted. It returns "" for other errors.
 func tlsAdvice(err error, host string) string {
 	if errors.Is(err, errBadCA) {
 		return "check the PEM file"

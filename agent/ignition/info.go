@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Info is what a gateway says of itself: GET /data/api/v1/gateway-info [SPEC].
+// Info describes a gateway: GET /data/api/v1/gateway-info [SPEC].
 type Info struct {
 	Name           string
 	Edition        string
 	RedundancyRole string
-	// IgnitionVersion is as the gateway writes it: "8.3.6 (b2026042713)".
+	// IgnitionVersion is the gateway's own notation: "8.3.6 (b2026042713)".
 	IgnitionVersion string
 	Version         Version
-	// DeploymentMode is the active mode, empty where the gateway runs on core alone.
+	// DeploymentMode is the active mode, or empty if the gateway runs on core alone.
 	DeploymentMode string
 	TimeZone       string
 }
 
-// Info asks for the gateway's name, version and mode.
+// Info returns the gateway's name, version and mode.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	doc, err := get[struct {
 		Name            text `json:"name"`
@@ -41,7 +41,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	}, nil
 }
 
-// PendingRestarts lists what takes effect only with a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
+// PendingRestarts lists changes that take effect only after a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
 func (c *Client) PendingRestarts(ctx context.Context) ([]string, error) {
 	doc, err := get[struct {
 		Pending items[text] `json:"pending"`
@@ -56,7 +56,7 @@ func (c *Client) PendingRestarts(ctx context.Context) ([]string, error) {
 	return tasks, nil
 }
 
-// TrialExpired reports whether the gateway runs without a license, and its trial is over: GET /data/api/v1/trial [SPEC].
+// TrialExpired reports whether the gateway has no license and its trial is over: GET /data/api/v1/trial [SPEC].
 func (c *Client) TrialExpired(ctx context.Context) (bool, error) {
 	doc, err := get[struct {
 		LicenseMode text `json:"licenseMode"`
@@ -65,10 +65,11 @@ func (c *Client) TrialExpired(ctx context.Context) (bool, error) {
 	return err == nil && doc.Expired && (doc.LicenseMode == "Trial" || doc.LicenseMode == ""), err
 }
 
-// Version is the version of an Ignition platform. The zero value is an unknown one.
+// Version is the version of an Ignition platform. The zero value is an unknown version.
 type Version struct{ Major, Minor, Patch int }
 
-// ParseVersion reads the version at the beginning of a text such as "8.3.6 (b2026042713)"; what it cannot read is zero.
+// ParseVersion parses the version at the beginning of a text such as "8.3.6 (b2026042713)". It returns the zero Version
+// for anything else.
 func ParseVersion(s string) Version {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), " ")
 	s, _, _ = strings.Cut(s, "-")
@@ -102,11 +103,11 @@ type LogLine struct {
 	Message string // one line, at most 300 characters
 }
 
-// maxLogLines bounds one look at the log: the newest matter to a report, and a busy gateway always logs.
+// maxLogLines bounds one read of the log. A report needs only the newest lines, and a busy gateway always logs.
 const maxLogLines = 200
 
-// ErrorsSince returns lines of level ERROR from since on, at most 200: GET /data/api/v1/logs [SPEC]. since is a time of
-// the gateway's clock, such as ScanStatus.Last or Ping.Date.
+// ErrorsSince returns at most 200 log lines of level ERROR from since on: GET /data/api/v1/logs [SPEC]. since is a time
+// of the gateway's clock, such as ScanStatus.Last or Ping.Date.
 func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, error) {
 	query := map[string][]string{
 		"startTime": {strconv.FormatInt(since.UnixMilli(), 10)},
@@ -124,7 +125,7 @@ func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, e
 	}
 	var lines []LogLine
 	for _, item := range doc.Items[:min(len(doc.Items), maxLogLines)] {
-		// A gateway that does not know a parameter ignores it, so that the filter is applied here too.
+		// A gateway ignores unknown parameters, so filter here too.
 		if item.Level != "ERROR" || item.Timestamp.Before(since) {
 			continue
 		}

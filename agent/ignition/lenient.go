@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// text is a JSON string, or a number or boolean as it is written; other values become "". The vendor's document does not
-// give every field's type, and a field that is for people must not make a whole answer unreadable.
+// text is a JSON string, or a number or boolean as written; other values become "". The vendor's document does not give
+// the type of every field, and a purely informative field must not make a whole response unreadable.
 type text string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -32,8 +32,8 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// stamp is a time of the gateway: milliseconds since 1970 as a number [SPEC], or as text in RFC 3339. Anything else is
-// the zero time.
+// stamp is a time of the gateway: milliseconds since 1970 as a number [SPEC], or a text in RFC 3339. Anything else
+// becomes the zero time.
 type stamp struct{ time.Time }
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -14,11 +14,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Project is a project as the gateway has it loaded: GET /data/api/v1/projects/list [SPEC].
+// Project is a project that the gateway has loaded: GET /data/api/v1/projects/list [SPEC].
 type Project struct {
 	Name, Title, Parent string
 	Enabled             bool
-	// InvalidParent is true where the parent is missing, not inheritable, or part of a circle.
+	// InvalidParent reports that the parent is missing, not inheritable, or part of a cycle.
 	InvalidParent bool
 	Inheritable   bool
 }
@@ -33,16 +33,16 @@ func (c *Client) Projects(ctx context.Context) ([]Project, error) {
 	return projects, err
 }
 
-// ResourceName is a configuration resource as the gateway has it loaded.
+// ResourceName is a configuration resource that the gateway has loaded.
 type ResourceName struct {
 	Name    string
 	Enabled bool
-	// Modes are the collections that define it: external, core, a deployment mode.
+	// Modes are the collections that define it: external, core or a deployment mode.
 	Modes []string
 }
 
-// ResourceNames lists the resources of one type: GET /data/api/v1/resources/names/<module>/<type> [SPEC]. A type that
-// the gateway does not know is ErrNotFound.
+// ResourceNames lists the resources of one type: GET /data/api/v1/resources/names/<module>/<type> [SPEC]. An unknown
+// type is ErrNotFound.
 func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]ResourceName, error) {
 	docs, err := list[struct {
 		Name    text        `json:"name"`
@@ -63,10 +63,10 @@ func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]Resou
 // Designer is an open Designer session.
 type Designer struct {
 	ID, User string
-	// Project is the project that is open in it; empty while none is.
+	// Project is the project open in the session, or empty.
 	Project string
 	Address string
-	// LastSeen is the gateway's figure of when the session was heard of last, zero where it gives none.
+	// LastSeen is when the gateway last heard from the session, or zero if it does not say.
 	LastSeen time.Time
 }
 
@@ -92,14 +92,14 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 const (
 	pageSize = 500
 	maxPages = 100
-	// maxItems bounds a list, of all its pages and of one: a gateway may ignore the size that it was asked for.
+	// maxItems bounds one page and the whole list, because a gateway may ignore the requested page size.
 	maxItems = pageSize * maxPages
-	// maxListBytes bounds what all pages of a list are made of, as items may have parts without number.
+	// maxListBytes bounds all pages of a list together, because an item can be of any size.
 	maxListBytes = 16 << 20
 )
 
-// items is a JSON list of at most maxItems values. More is an error as soon as it is seen: of a few bytes each, they take a
-// hundred times as much memory as the answer.
+// items is a JSON list of at most maxItems values. Decoding stops at the first item beyond: items of a few bytes take a
+// hundred times as much memory as their JSON.
 type items[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -127,7 +127,7 @@ func (l *items[T]) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// page is one answer of a list route [SPEC].
+// page is one response of a list route [SPEC].
 type page[T any] struct {
 	Items    items[T] `json:"items"`
 	Metadata struct {
@@ -136,7 +136,7 @@ type page[T any] struct {
 	} `json:"metadata"`
 }
 
-// list reads a list page by page. A list that is longer than its bounds is an error, never a silent part of it.
+// list reads all pages of a list. A list beyond the bounds is an error, never silently truncated.
 func list[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 	var all []T
 	size := 0

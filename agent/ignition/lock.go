@@ -11,18 +11,18 @@ import (
 // Lock is a scan lock of the gateway.
 type Lock struct {
 	Kind Kind
-	// Actor is who holds it, as the gateway names it.
+	// Actor is the holder, as the gateway names it.
 	Actor string
-	// Taken is when it was given, in the gateway's clock.
+	// Taken is when the lock was granted, in the gateway's clock.
 	Taken time.Time
-	// Until is the earliest moment at which it may lapse, in our clock; zero for a lock of somebody else.
+	// Until is the earliest time at which the lock may expire, in our clock; zero for a lock of another actor.
 	Until time.Time
 }
 
 type lockDoc struct {
 	Timestamp stamp `json:"timestamp"`
 	Actor     text  `json:"actor"`
-	// "remaining" is left out: its unit is documented nowhere.
+	// "remaining" is ignored: its unit is not documented
 }
 
 func (d lockDoc) lock(kind Kind, until time.Time) Lock {
@@ -31,11 +31,12 @@ func (d lockDoc) lock(kind Kind, until time.Time) Lock {
 
 func (k Kind) lockPath() string { return "/data/api/v1/scan-lock/" + string(k) }
 
-// Lock takes the scan lock for hold (whole seconds, at least one): POST /data/api/v1/scan-lock/{projects,config} [SPEC].
-// While it is in force the gateway writes nothing to the tree itself, and people's saves wait; so hold it briefly. It ends
-// with the next Scan of the kind, or by itself after hold; it can be neither released nor renewed.
+// Lock takes the scan lock for hold, which is whole seconds and at least one: POST
+// /data/api/v1/scan-lock/{projects,config} [SPEC]. While the lock is held, the gateway does not write to the tree, and
+// saves of users wait, so hold it briefly. It ends with the next Scan of the kind, or after hold; it can be neither
+// released nor renewed.
 //
-// ErrLockHeld and ErrLockTimeout mean that there is no lock for now: the caller goes on without it, and says so.
+// After ErrLockHeld or ErrLockTimeout the caller may continue without the lock and should report that.
 func (c *Client) Lock(ctx context.Context, kind Kind, hold time.Duration) (Lock, error) {
 	asked := time.Now()
 	hold = max(hold.Truncate(time.Second), time.Second)
@@ -58,7 +59,8 @@ func (c *Client) Lock(ctx context.Context, kind Kind, hold time.Duration) (Lock,
 	return Lock{}, err
 }
 
-// LockHolder tells who holds the scan lock: GET /data/api/v1/scan-lock/{projects,config}, 204 where nobody does [SPEC].
+// LockHolder returns the scan lock that is in force, if any: GET /data/api/v1/scan-lock/{projects,config}, 204 if there
+// is none [SPEC].
 func (c *Client) LockHolder(ctx context.Context, kind Kind) (Lock, bool, error) {
 	r := call{method: http.MethodGet, path: kind.lockPath()}
 	got, err := c.do(ctx, r)

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Platform is what a gateway says of itself without a token, in older versions too: GET /system/gwinfo [IA]. What it
-// does not say is empty.
+// Platform is what a gateway, including versions before 8.3, reveals without a token: GET /system/gwinfo [IA]. Unknown
+// fields are empty.
 type Platform struct {
 	Version Version
-	// Role is the node's part in a redundant pair: Independent, Master or Backup.
+	// Role is the node's role in a redundant pair: Independent, Master or Backup.
 	Role string
 }
 
-// Platform asks for version and role. Where the answer is none of a gateway, all of it is zero.
+// Platform returns version and role. It returns the zero Platform if the response does not look like a gateway's.
 func (c *Client) Platform(ctx context.Context) (Platform, error) {
 	got, err := c.do(ctx, call{method: http.MethodGet, path: "/system/gwinfo", public: true})
 	if err != nil {
@@ -23,7 +23,7 @@ func (c *Client) Platform(ctx context.Context) (Platform, error) {
 	return parsePlatform(string(got.body)), nil
 }
 
-// parsePlatform reads text of the form key=value;… [IA].
+// parsePlatform parses text of the form key=value;… [IA].
 func parsePlatform(body string) Platform {
 	var p Platform
 	for pair := range strings.SplitSeq(body, ";") {

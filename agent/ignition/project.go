@@ -5,8 +5,9 @@ import (
 	"net/url"
 )
 
-// Project looks one project up by its name: GET /data/api/v1/projects/find/{name} [SPEC]. One that the gateway has not
-// loaded is ErrNotFound. It also finds what the list may leave out, which the document calls that of runnable projects.
+// Project looks up one project by name: GET /data/api/v1/projects/find/{name} [SPEC]. A project that the gateway has
+// not loaded is ErrNotFound. It also finds projects that the list may omit, which the vendor's document describes as
+// the list of runnable projects.
 func (c *Client) Project(ctx context.Context, name string) (Project, error) {
 	doc, err := get[projectDoc](ctx, c, "/data/api/v1/projects/find/"+url.PathEscape(name), nil)
 	if err != nil {

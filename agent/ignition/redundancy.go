@@ -10,28 +10,28 @@ import (
 	"strings"
 )
 
-// Parts of a node in a redundant pair, as the gateway names them [IA].
+// Roles of a node in a redundant pair, as the gateway names them [IA].
 const (
 	RoleIndependent = "Independent"
 	RoleMaster      = "Master"
 	RoleBackup      = "Backup"
 )
 
-// Redundancy is a node's part in a redundant pair: GET /data/api/v1/redundancy [SPEC].
+// Redundancy is a node's state in a redundant pair: GET /data/api/v1/redundancy [SPEC].
 type Redundancy struct {
 	Role          string
 	ActivityLevel string
 	ProjectState  string
 	PeerConnected bool
-	// HasConfigAccess says whether this node may change its configuration now.
+	// HasConfigAccess reports whether this node may change its configuration now.
 	HasConfigAccess bool
 	SyncPending     bool
 }
 
-// Paired reports whether the node is one of two.
+// Paired reports whether the node is part of a redundant pair.
 func (r Redundancy) Paired() bool { return r.Role != "" && r.Role != RoleIndependent }
 
-// Redundancy asks for the node's part in a redundant pair.
+// Redundancy returns the node's state in a redundant pair.
 func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
 	doc, err := get[struct {
 		Role            text `json:"role"`
@@ -48,25 +48,25 @@ func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
 	}, err
 }
 
-// RedundancyFile is where a gateway keeps its part in a redundant pair, relative to its data directory [IA]; MaxRedundancyFile
-// is far more bytes than it has.
+// RedundancyFile is the file with the gateway's role in a redundant pair, relative to its data directory [IA].
+// MaxRedundancyFile is far larger than any such file.
 const (
 	RedundancyFile    = "redundancy.xml"
 	MaxRedundancyFile = 64 << 10
 )
 
-// maxEntries bounds how many entries of redundancy.xml are looked at.
+// maxEntries bounds how many entries of redundancy.xml are read.
 const maxEntries = 1000
 
-// NodeRole reads the node's part in a redundant pair from the content of redundancy.xml: Java properties in XML, with
-// the entry redundancy.noderole [IA]. It is what the gateway starts as; what it is now, only Redundancy tells. A file
-// that does not say is that of an independent gateway; one that is no XML is an error.
+// NodeRole parses the node's role from redundancy.xml: Java properties in XML with the entry redundancy.noderole [IA].
+// It is the role that the gateway starts with; only Redundancy returns the current one. A file without the entry
+// belongs to an independent gateway; invalid XML is an error.
 func NodeRole(raw []byte) (string, error) {
 	if len(raw) > MaxRedundancyFile {
 		return "", fmt.Errorf("%s has %d bytes: that is none", RedundancyFile, len(raw))
 	}
 	dec := xml.NewDecoder(bytes.NewReader(raw))
-	// The declared encoding is that of Java's writer, UTF-8; a name of another one changes nothing for what is read here.
+	// Java writes UTF-8; ignore a different declared encoding, because it does not affect what is read here.
 	dec.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
 	for range maxEntries {
 		start, err := nextEntry(dec)
@@ -87,7 +87,7 @@ func NodeRole(raw []byte) (string, error) {
 	return RoleIndependent, nil
 }
 
-// nextEntry finds the next element <entry>.
+// nextEntry finds the next <entry> element.
 func nextEntry(dec *xml.Decoder) (xml.StartElement, error) {
 	for {
 		tok, err := dec.Token()

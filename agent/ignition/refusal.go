@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-const maxMessage = 300 // characters of a gateway's own words in an error
+const maxMessage = 300 // characters of a gateway's own text in an error
 
-// refusalMessage takes the words for people out of an error body: the MESSAGE cell of the web server's HTML page, or the
-// message of a JSON document ({"message","url","status":"403"}, or {"messages":[…]} with a 422) [LIVE 8.3.6]. Anything
-// else gives "": foreign markup never gets into a log.
+// refusalMessage extracts the message from an error body: the MESSAGE cell of the web server's HTML page, or the
+// message of a JSON document ({"message","url","status":"403"}, or {"messages":[…]} with a 422) [LIVE 8.3.6]. It
+// returns "" for anything else, so that foreign markup never gets into a log.
 func refusalMessage(body []byte) string {
 	trimmed := bytes.TrimSpace(body)
 	if len(trimmed) > 0 && trimmed[0] == '{' {
@@ -23,7 +23,7 @@ func refusalMessage(body []byte) string {
 }
 
 func jsonMessage(body []byte) string {
-	// status is a string in some bodies and a number in others, so it is not looked at.
+	// status is a string in some bodies and a number in others, so it is not decoded.
 	var doc struct {
 		Message  text   `json:"message"`
 		Messages []text `json:"messages"`
@@ -72,7 +72,7 @@ func dropTags(s string) string {
 	}
 }
 
-// latin1 reads a page as UTF-8 where it is that, else as ISO 8859-1, which the gateway's web server uses.
+// latin1 decodes a page as UTF-8 if valid, otherwise as ISO 8859-1, which the gateway's web server uses.
 func latin1(page []byte) string {
 	if utf8.Valid(page) {
 		return string(page)

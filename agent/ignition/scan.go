@@ -21,22 +21,22 @@ const (
 	ConfigScan Kind = "config"   // data/config
 )
 
-// ScanStatus is what a gateway says of its scans of one kind.
+// ScanStatus is the status of the gateway's scans of one kind.
 type ScanStatus struct {
 	Active bool
-	// Last is when the last scan ended, in the gateway's clock; zero before the first.
+	// Last is when the last scan ended, in the gateway's clock; zero before the first scan.
 	Last time.Time
-	// Duration is how long the last scan took.
+	// Duration is the duration of the last scan.
 	Duration time.Duration
 }
 
-// ScanResult is a scan that ended.
+// ScanResult describes a finished scan.
 type ScanResult struct {
 	Kind   Kind
 	Status ScanStatus
-	// Posts is how many scans were asked for: more than one after a failure, or where another scan was under way.
+	// Posts is the number of scans requested: more than one after a failure, or if another scan was running.
 	Posts int
-	// Took is the time from the call of Scan to the end of the scan as it was seen, in our clock.
+	// Took is the time from the call of Scan to the observed end of the scan, in our clock.
 	Took time.Duration
 }
 
@@ -52,21 +52,21 @@ func (d scanDoc) status() ScanStatus {
 
 func (k Kind) scanPath() string { return "/data/api/v1/scan/" + string(k) }
 
-// ScanStatus asks how the scans of a kind stand: GET /data/api/v1/scan/{projects,config} [SPEC].
+// ScanStatus returns the status of a kind: GET /data/api/v1/scan/{projects,config} [SPEC].
 func (c *Client) ScanStatus(ctx context.Context, kind Kind) (ScanStatus, error) {
 	doc, err := get[scanDoc](ctx, c, kind.scanPath(), nil)
 	return doc.status(), err
 }
 
-// Scan makes the gateway read a tree again and waits until it has: POST /data/api/v1/scan/{projects,config}, without
-// parameters and body, then polling until no scan is active and the time of the last one is later than before the POST
-// [SPEC, LIVE 8.3.9]. The POST also releases a scan lock.
+// Scan makes the gateway read a tree again and waits until it has. It sends POST /data/api/v1/scan/{projects,config}
+// without parameters and body, and polls until no scan is active and the time of the last one is later than before the
+// POST [SPEC, LIVE 8.3.9]. The POST also releases a scan lock.
 //
-// Whatever was written before the call is in the scan: where another scan is under way, which may have begun before, a
-// second one is asked for. It cannot be seen whether a gateway starts a scan anew for a POST during one, or joins them.
+// The scan covers everything written before the call. A scan that is already running may have started earlier, so Scan
+// requests a second one. It cannot observe whether the gateway starts a new scan for a POST or joins the running one.
 //
-// A server error, a broken connection, a restart of the gateway and a scan that ends without a result are tried again, a
-// bounded number of times; what then remains is ScanFailed. So is a scan that does not end within Config.ScanTimeout.
+// Scan retries server errors, broken connections, restarts of the gateway and scans without a result a bounded number
+// of times. If that does not help, or a scan exceeds Config.ScanTimeout, it returns ScanFailed.
 func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 	result := ScanResult{Kind: kind}
 	started := time.Now()
@@ -99,7 +99,7 @@ var (
 	errScanEndless    = errors.New("the scan did not end in time")
 )
 
-// scanOnce posts and waits; it posts twice where another scan was under way.
+// scanOnce posts and waits, twice if another scan is running.
 func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	before, err := c.ScanStatus(ctx, result.Kind)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	}
 	rounds := 1
 	if before.Active {
-		// Not waited for: with our lock in force it might wait for us in turn.
+		// Do not wait for the running scan: it might wait for our lock.
 		rounds = 2
 	}
 	for range rounds {
@@ -125,16 +125,16 @@ func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	return nil
 }
 
-// awaitScan polls until a scan has ended that ends after before. Only times of the gateway are compared.
+// awaitScan polls until a scan ends later than before.Last. It compares only times of the gateway.
 func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatus) (ScanStatus, error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, c.cfg.ScanTimeout, errScanEndless)
 	defer cancel()
-	// A scan is asynchronous: it may need a moment before it shows as active, and may be too short to be seen so.
+	// A scan is asynchronous: it may take a moment to show as active, and may be too short to be seen active.
 	idle, patience := 0, 10
-	var unseen error // why the last look failed: a gateway may restart while it is waited for
+	var unseen error // the last poll failed, as when the gateway restarts meanwhile
 	for n := 0; ; n++ {
 		switch {
-		case unseen != nil: // nothing new to judge by
+		case unseen != nil: // no new status
 		case now.Last.Before(before.Last):
 			return now, errScanLost
 		case !now.Active && now.Last.After(before.Last):
@@ -158,13 +158,13 @@ func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatu
 	}
 }
 
-// retryable reports whether the same request may succeed in a moment, without anybody's help.
+// retryable reports whether the same request may succeed soon without intervention.
 func retryable(err error) bool {
 	if errors.Is(err, errScanLost) || errors.Is(err, errScanNoProgress) {
 		return true
 	}
 	if errors.Is(err, errScanEndless) {
-		return false // it may still be at it: another POST would queue one more
+		return false // the scan may still be running, and another POST would queue one more
 	}
 	if s, ok := errors.AsType[*StatusError](err); ok {
 		return s.Status >= 500
@@ -172,7 +172,7 @@ func retryable(err error) bool {
 	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !Untrusted(err)
 }
 
-// scanFailure keeps the reasons that tell more than that the scan failed.
+// scanFailure keeps reasons that are more specific than ScanFailed.
 func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:

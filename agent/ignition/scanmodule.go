@@ -10,8 +10,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The routes of the project-scan module, the only way to ask an 8.1 gateway for a scan from outside: a module of third
-// parties, design-group/ignition-project-scan-endpoint, and no part of Ignition.
+// The routes of the project-scan module, the only way to request a scan from an 8.1 gateway. It is a third-party
+// module, design-group/ignition-project-scan-endpoint, and not part of Ignition.
 const (
 	moduleScan    = "/data/project-scan-endpoint/scan"
 	moduleSupport = "/data/project-scan-endpoint/confirm-support"
@@ -20,15 +20,15 @@ const (
 // ErrNoScanModule means that the gateway has no project-scan module.
 var ErrNoScanModule = errors.New("the gateway has no project-scan module")
 
-// ModuleScan is what the project-scan module did.
+// ModuleScan is the result of ScanByModule.
 type ModuleScan struct {
-	// DesignersTold is true where open Designers were told to take the changes.
+	// DesignersTold reports whether the module notified open Designers of the changes.
 	DesignersTold bool
 }
 
-// ScanByModule asks the project-scan module for a scan of the projects and to tell the Designers: POST
-// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. Its routes need no token in 8.1; where there
-// is one it is sent. ErrNoScanModule means that the gateway has no such module.
+// ScanByModule makes the project-scan module scan the projects and notify the Designers: POST
+// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. Its routes need no token in 8.1; a configured
+// token is sent. It returns ErrNoScanModule if the gateway does not have the module.
 func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	support, err := get[struct {
 		Supported bool `json:"supported"`
@@ -44,7 +44,7 @@ func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 		Told    bool `json:"sentDesignerUpdateNotification"`
 	}](ctx, c, call{
 		method: http.MethodPost, path: moduleScan, query: url.Values{"updateDesigners": {"true"}, "forceUpdate": {"true"}},
-		patience: c.cfg.ScanTimeout, // it answers when the scan is over
+		patience: c.cfg.ScanTimeout, // the module responds when the scan is over
 	})
 	switch {
 	case err != nil:

@@ -13,25 +13,25 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// States that a gateway gives on its status page [LIVE 8.3.6]. Others may exist; they count as not running.
+// States on the gateway's status page [LIVE 8.3.6]. There may be others; they count as not running.
 const (
 	StateRunning  = "RUNNING"
 	StateStarting = "STARTING"
-	// DetailCommissioning stands beside RUNNING while the gateway waits for its commissioning and is not usable.
+	// DetailCommissioning accompanies RUNNING while the gateway waits for its commissioning and is not usable.
 	DetailCommissioning = "COMMISSIONING"
 )
 
-// Ping is what a gateway says of its own state.
+// Ping is the state of a gateway.
 type Ping struct {
 	State, Details string
-	// Date is the gateway's clock in whole seconds, zero where it does not say.
+	// Date is the gateway's clock in whole seconds, or zero if the response has none.
 	Date time.Time
 }
 
-// Running reports whether the gateway can be worked with.
+// Running reports whether the gateway is usable.
 func (p Ping) Running() bool { return p.State == StateRunning && p.Details != DetailCommissioning }
 
-// Commissioning reports whether a person has to finish the gateway's first steps.
+// Commissioning reports whether the gateway waits for a user to commission it.
 func (p Ping) Commissioning() bool { return p.Details == DetailCommissioning }
 
 func (p Ping) String() string {
@@ -41,8 +41,8 @@ func (p Ping) String() string {
 	return p.State + "/" + p.Details
 }
 
-// Ping asks for the gateway's state, without the API token: GET /StatusPing [LIVE 8.3.6]. It fails where no state was
-// given: GatewayUnreachable, WaitingForGateway (503), WaitingForCommissioning (a redirect to the welcome page).
+// Ping returns the gateway's state. It needs no API token: GET /StatusPing [LIVE 8.3.6]. Without a state, the error is
+// GatewayUnreachable, WaitingForGateway (503) or WaitingForCommissioning (a redirect to the welcome page).
 func (c *Client) Ping(ctx context.Context) (Ping, error) {
 	r := call{method: http.MethodGet, path: "/StatusPing", public: true}
 	got, err := c.do(ctx, r)
@@ -67,9 +67,9 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 	return p, nil
 }
 
-// WaitRunning waits until the gateway is running and commissioned. It asks again, with backoff, whatever the gateway
-// says: a gateway that starts refuses connections, answers 503, or shows STARTING. Its bound is ctx; then the error says
-// what was seen last, with the reason WaitingForGateway, WaitingForCommissioning or GatewayUnreachable.
+// WaitRunning polls with backoff until the gateway is running and commissioned. A starting gateway refuses connections,
+// answers 503 or reports STARTING. When ctx ends, the error has the last state and the reason WaitingForGateway,
+// WaitingForCommissioning or GatewayUnreachable.
 func (c *Client) WaitRunning(ctx context.Context) error {
 	started := time.Now()
 	last := errors.New("it was not asked yet")
@@ -82,7 +82,7 @@ func (c *Client) WaitRunning(ctx context.Context) error {
 		if err == nil {
 			err = c.notRunning(ping)
 		}
-		if ctx.Err() == nil { // else err is about ctx, not about the gateway
+		if ctx.Err() == nil { // otherwise err is about ctx and not about the gateway
 			last = err
 			if reason := string(failure.Reason(err, v1alpha1.ReasonGatewayUnreachable)); reason != said {
 				said = reason
@@ -105,8 +105,8 @@ func (c *Client) notRunning(p Ping) error {
 	return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is in state %s", c.base, p)
 }
 
-// backoff is the pause before try n+1: PollInterval, half as much again each time, at most eight times that, with a
-// fifth of jitter.
+// backoff returns the pause before try n+1: it starts at PollInterval, grows by half each time up to eight times
+// PollInterval, and has a fifth of jitter.
 func (c *Client) backoff(n int) time.Duration {
 	d := c.cfg.PollInterval
 	for range min(n, 6) {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// errBadCA is a CA bundle that cannot be used.
+// errBadCA reports an unusable CA bundle.
 var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) cannot be used")
 
-// newTransport makes a transport that reads the CA for each new connection, so that a rotated bundle counts without a
-// restart. It uses no proxy: the token would pass through it, and a gateway is near.
+// newTransport returns a transport that reads the CA for each new connection, so that a rotated bundle takes effect
+// without a restart. It ignores proxy settings: a proxy would see the token, and a gateway is nearby.
 func newTransport(cfg TLS, host string) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{

@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// maxShape is the size of a resource.json, in bytes, above which it is refused: its shape is looked at in memory.
-	// The largest one seen in public repositories has 4 kB.
+	// maxShape is the largest resource.json, in bytes, that is accepted, because its structure is decoded in memory.
+	// The largest one in public repositories has 4 kB.
 	maxShape = 4 << 20
-	// maxPointer is the size that git-lfs guarantees its pointers to stay below, in bytes.
+	// maxPointer is the size in bytes that git-lfs pointers always stay below.
 	maxPointer = 1024
 	lfsHeader  = "version https://git-lfs"
 )
 
-// A Checker is written a file on its way to the data directory and says at Close whether the gateway can take it:
+// A Checker is a writer for a file on its way to the data directory. Close reports whether the gateway can use the
+// file:
 //
-//   - a Git LFS pointer in place of the content is LFSPointer;
-//   - a *.json file must be JSON; broken or empty it is ConfigSyntaxError with file, line and column. A UTF-8 byte
-//     order mark is let through, because Gson skips it. Strictness ends there: duplicate keys and bytes that are no
-//     UTF-8 inside strings pass, as they do in the gateway;
-//   - a resource.json or unary-resource.json is an object, and "files", where it is there, a list of plain names;
-//   - the resource.json of a project or config resource has an object "attributes": one without it was seen to fault
-//     the whole gateway at its next cold start.
+//   - A Git LFS pointer in place of the content is LFSPointer.
+//   - A *.json file must be JSON; an invalid or empty file is ConfigSyntaxError with file, line and column. Like the gateway,
+//     the Checker accepts a UTF-8 byte order mark (Gson skips it), duplicate keys, and invalid UTF-8 in strings.
+//   - A resource.json or unary-resource.json must be an object, and its "files", if present, a list of plain names.
+//   - The resource.json of a project or config resource must have an object "attributes": a missing one was seen to break
+//     the next cold start of the whole gateway.
 //
-// Its memory does not depend on the size of the file. It never fails a Write, so that it can stand in an
-// io.MultiWriter; what it found out, Close says.
+// Memory use does not depend on the size of the file. Write never fails, so that a Checker can be part of an
+// io.MultiWriter.
 type Checker struct {
 	path  string
 	json  *scanner
@@ -41,7 +41,7 @@ type Checker struct {
 	size  int64
 }
 
-// NewChecker returns a Checker for the file that is to lie at path, relative to the data directory.
+// NewChecker returns a Checker for the file at path, relative to the data directory.
 func NewChecker(path string) *Checker {
 	c := &Checker{path: path}
 	if isJSON(path) {
@@ -53,7 +53,7 @@ func NewChecker(path string) *Checker {
 	return c
 }
 
-// Check reads a file to its end and says whether the gateway can take it at path; see Checker.
+// Check reads a file to its end and reports whether the gateway can use it at path; see Checker.
 func Check(path string, r io.Reader) error {
 	c := NewChecker(path)
 	if _, err := io.Copy(c, r); err != nil {
@@ -77,7 +77,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close returns what is wrong with the file, as a *failure.Error, or nil.
+// Close returns what is wrong with the file as a *failure.Error, or nil.
 func (c *Checker) Close() error {
 	if c.size < maxPointer && isPointer(c.head) {
 		return failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer, not the content itself: "+
@@ -95,8 +95,8 @@ func (c *Checker) Close() error {
 	return nil
 }
 
-// isPointer reports whether a file is a Git LFS pointer: its first line names the version, and others the object and its
-// size. Without these nothing could be fetched for it, and it is a text like any other.
+// isPointer reports whether a file is a Git LFS pointer: the first line has the version, and other lines the object and
+// its size. Without these git-lfs could not fetch anything, and the file is ordinary text.
 func isPointer(b []byte) bool {
 	return bytes.HasPrefix(b, []byte(lfsHeader)) && bytes.Contains(b, []byte("\noid ")) && bytes.Contains(b, []byte("\nsize "))
 }
@@ -159,8 +159,8 @@ func isResource(p string) bool {
 	return base == File || base == "unary-resource.json"
 }
 
-// needsAttributes is about the resource.json of projects and of config resources: all that were ever seen have the
-// object. A resource.json elsewhere is not the gateway's.
+// needsAttributes reports whether path is the resource.json of a project or config resource, all of which were seen to
+// have the object. A resource.json elsewhere is not the gateway's.
 func needsAttributes(p string) bool {
 	return path.Base(p) == File && (strings.HasPrefix(p, "projects/") || strings.HasPrefix(p, "config/resources/"))
 }

@@ -1,17 +1,16 @@
 // Package resource knows Ignition's file formats: which paths of a data directory belong to the gateway alone, what a
-// resource.json must look like, and when two of them mean the same. It is pure: no file is opened here.
+// resource.json must look like, and when two of them mean the same. It is pure and opens no files.
 package resource
 
 import "strings"
 
-// NeverTouch reports whether a path belongs to the gateway (or to Stoker) alone: it is neither written nor deleted nor
-// looked into, whatever a mapping says. The path is relative to the data directory and slash separated. A rule that
-// holds for a directory holds for the directory itself and for all below it. Case does not count, because a volume may
-// not tell `VAR` from `var`.
+// NeverTouch reports whether a path belongs to the gateway or to Stoker alone. Such a path is neither written nor
+// deleted nor read, whatever a mapping says. The path is relative to the data directory and slash-separated. A rule for
+// a directory covers everything below it. Case is ignored, because a volume may not distinguish `VAR` from `var`.
 //
-// The list is that of Inductive Automation's version control guide with additions seen on live gateways. Its rules for
-// certificates, keystore and *.log do not hold inside projects/: a gateway keeps none of these there, but people do
-// call a view "certificates".
+// The list is that of Inductive Automation's version control guide, with additions seen on live gateways. Its rules for
+// certificates, keystore and *.log do not apply inside projects/: a gateway keeps none of these there, but a view may
+// well be named "certificates".
 func NeverTouch(path string) bool {
 	path = lower(path)
 	first, rest, deep := strings.Cut(path, "/")
@@ -32,20 +31,20 @@ func NeverTouch(path string) bool {
 	return false
 }
 
-// root holds directories and files right in the data directory.
+// root has the closed directories and files at the top of the data directory.
 var root = map[string]bool{
 	"db": true, "metricsdb": true, "var": true, "autobackup": true, "jar-cache": true, "logs": true,
 	".container-init.conf": true, ".ignition-seed-complete": true, "commissioning.json": true, "modules.json": true,
 	"redundancy.xml": true, "ignition.conf": true, "logback.xml": true, "conversion-report.txt": true,
 }
 
-// rootFile holds the patterns for names right in the data directory.
+// rootFile has the name patterns that are closed at the top of the data directory.
 func rootFile(name string) bool {
 	return strings.HasPrefix(name, "gateway.xml") ||
 		strings.HasPrefix(name, "migration-log-") && strings.HasSuffix(name, ".md")
 }
 
-// platform holds what is closed below config/.
+// platform has the paths that are closed below config/.
 func platform(rest string) bool {
 	return within(rest, "local") || within(rest, "resources/local") || within(rest, "ignition/keys")
 }
@@ -54,7 +53,7 @@ func within(path, dir string) bool {
 	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
 }
 
-// anywhere holds the names that are closed at every depth.
+// anywhere has the names that are closed at every depth.
 func anywhere(name string) bool {
 	switch {
 	case len(name) == 0:
@@ -70,13 +69,13 @@ func anywhere(name string) bool {
 	return strings.HasSuffix(name, ".digest.json")
 }
 
-// keys holds the names that are closed at every depth outside projects.
+// keys has the names that are closed at every depth outside projects.
 func keys(name string) bool {
 	return name == "certificates" || name == "keystore" || strings.HasSuffix(name, ".log")
 }
 
-// gitDir recognises git's own folder in each spelling that some file system takes for it: Windows drops trailing dots
-// and spaces, cuts at a colon, and has the short name git~1. The name is in lower case.
+// gitDir recognizes git's own folder in every spelling that a file system may treat as equal: Windows drops trailing
+// dots and spaces, cuts at a colon, and has the short name git~1. The name is in lower case.
 func gitDir(name string) bool {
 	if i := strings.IndexByte(name, ':'); i >= 0 {
 		name = name[:i]
@@ -85,10 +84,10 @@ func gitDir(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-// IsGitDir reports whether a file system could take a file of this name for git's own folder.
+// IsGitDir reports whether a file system may treat this name as git's own folder.
 func IsGitDir(name string) bool { return gitDir(lower(name)) }
 
-// lower is strings.ToLower without its cost for the usual name.
+// lower is strings.ToLower, faster for names that are already lower-case ASCII.
 func lower(s string) string {
 	for i := range len(s) {
 		if c := s[i]; c >= 'A' && c <= 'Z' || c >= 0x80 {

@@ -8,18 +8,18 @@ import (
 	"io"
 )
 
-// Names of files in the directory of a resource that mean something to the gateway.
+// File names with a meaning in a resource's directory.
 const (
-	// File is the name of the file that makes a directory a resource.
+	// File makes its directory a resource.
 	File = "resource.json"
-	// Thumbnail is the name of the picture that a Designer draws of a view by itself at every save.
+	// Thumbnail is the picture of a view that a Designer draws at every save.
 	Thumbnail = "thumbnail.png"
 )
 
-// SameJSON reports whether two JSON texts mean the same: order of keys, white space, escapes and a byte order mark do
-// not count. Numbers are the same only if they are written the same (1 is not 1.0): which of them a gateway would
-// write back is not known. Of a key that occurs twice the last one counts, as in Gson. An error says that one of them
-// is no JSON.
+// SameJSON reports whether two JSON texts mean the same: the order of keys, white space, escapes and a byte order mark
+// do not count. Numbers are equal only if they are spelled equally (1 is not 1.0), because it is not known which
+// spelling a gateway writes back. The last of duplicate keys counts, as in Gson. It returns an error if one of the
+// texts is not JSON.
 func SameJSON(a, b []byte) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
@@ -31,9 +31,9 @@ func SameJSON(a, b []byte) (bool, error) {
 	return equal(x, y), nil
 }
 
-// SameButModification reports whether two resource.json mean the same when attributes.lastModification and
-// attributes.lastModificationSignature are left out, which the gateway renews by itself. An error says that one of them
-// is no JSON.
+// SameButModification reports whether two resource.json mean the same apart from attributes.lastModification and
+// attributes.lastModificationSignature, which the gateway updates itself. It returns an error if one of them is not
+// JSON.
 func SameButModification(a, b []byte) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil

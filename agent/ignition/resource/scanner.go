@@ -2,18 +2,18 @@ package resource
 
 import "fmt"
 
-// maxNesting is the depth of objects and lists at which a file is refused, as encoding/json does.
+// maxNesting is the maximum depth of objects and lists, the same as in encoding/json.
 const maxNesting = 10000
 
-// scanner checks JSON as it streams by. It keeps one byte for each open bracket and nothing else, so that a file of any
-// size costs no memory. It takes what encoding/json takes (compared by a fuzz test), and a byte order mark before it,
-// which Gson, the gateway's parser, skips.
+// scanner checks streamed JSON. Its memory is one byte per open bracket, whatever the size of the file. It accepts what
+// encoding/json accepts (a fuzz test compares them), and a leading byte order mark, which Gson, the gateway's parser,
+// skips.
 type scanner struct {
 	state   state
-	nest    []byte // the closing brackets that are due, innermost last
-	literal string // what is left of true, false or null
-	hex     int    // digits left of a \u escape
-	bom     int    // bytes seen of the byte order mark
+	nest    []byte // the expected closing brackets, innermost last
+	literal string // the rest of true, false or null
+	hex     int    // remaining digits of a \u escape
+	bom     int    // bytes of the byte order mark so far
 	at      int64  // offset of the next byte
 	line    int    // its line, from 0
 	begin   int64  // offset of that line
@@ -23,12 +23,12 @@ type scanner struct {
 type state uint8
 
 const (
-	start      state = iota // before the value, a byte order mark may come
-	value                   // a value must come
+	start      state = iota // before the value; a byte order mark may follow
+	value                   // a value must follow
 	firstItem               // a value or ]
 	firstKey                // a key or }
-	key                     // a key must come
-	colon                   // : must come
+	key                     // a key must follow
+	colon                   // : must follow
 	after                   // a value has ended: , or a closing bracket
 	done                    // the outermost value has ended
 	str                     // inside a string
@@ -48,7 +48,8 @@ const (
 	expDigits               // in the digits of the exponent
 )
 
-// syntaxError says where a JSON text is broken; line and column count from 1, the column in bytes.
+// syntaxError is a position and reason at which a JSON text is invalid. Line and column count from 1, the column in
+// bytes.
 type syntaxError struct {
 	line, column int
 	text         string
@@ -59,7 +60,7 @@ func (e *syntaxError) Error() string { return e.text }
 func (s *scanner) write(p []byte) {
 	base := s.at
 	for i := 0; i < len(p) && s.err == nil; i++ {
-		if s.state == str || s.state == strKey { // where most bytes of a file are
+		if s.state == str || s.state == strKey { // fast path: most bytes of a file are in strings
 			for i < len(p) && p[i] >= ' ' && p[i] != '"' && p[i] != '\\' {
 				i++
 			}
@@ -67,7 +68,7 @@ func (s *scanner) write(p []byte) {
 				break
 			}
 		}
-		if p[i] == ' ' && s.state >= value && s.state <= done { // and where the rest is
+		if p[i] == ' ' && s.state >= value && s.state <= done { // and most others are indentation
 			continue
 		}
 		s.at = base + int64(i)
@@ -300,7 +301,7 @@ func (s *scanner) stepNumber(c byte) {
 		s.state = point
 	case (c == 'e' || c == 'E') && s.state != expDigits:
 		s.state = exp
-	default: // the number has ended with the byte before
+	default: // the previous byte ended the number
 		if s.ended(); !space(c) {
 			s.stepStructure(c)
 		}

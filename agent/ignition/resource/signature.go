@@ -21,14 +21,14 @@ import (
 type Form uint8
 
 const (
-	// Form83 is that of Ignition 8.3: each file counts with the hex digits of its SHA-256. It matched 1,240 of 1,244
+	// Form83 is the form of Ignition 8.3, which hashes the hex digits of each file's SHA-256. It matched 1,240 of 1,244
 	// signed resources of public repositories; the others were edited by hand.
 	Form83 Form = iota
-	// Form81 is that of Ignition 8.1: each file counts with its bytes.
+	// Form81 is the form of Ignition 8.1, which hashes each file's bytes.
 	Form81
 )
 
-// FormOf returns the form of a version of Ignition; a version that is not known (0.0) counts as 8.3.
+// FormOf returns the form of a version of Ignition. An unknown version (0.0) counts as 8.3.
 func FormOf(major, minor int) Form {
 	if major != 0 && (major < 8 || major == 8 && minor < 3) {
 		return Form81
@@ -38,7 +38,7 @@ func FormOf(major, minor int) Form {
 
 const signatureKey = "lastModificationSignature"
 
-// Signed is a resource.json as its signature sees it.
+// Signed is a resource.json, parsed for its signature.
 type Signed struct {
 	raw        []byte
 	scope      int32
@@ -50,14 +50,14 @@ type Signed struct {
 	stored     gjson.Result
 }
 
-// member is a member of an object; the offset of its value is that in the text.
+// member is a member of an object; the value has its offset in the text.
 type member struct {
 	key   string
 	value gjson.Result
 }
 
-// ParseSigned reads a resource.json. The error says why no signature can be computed for it: it is no JSON, or a field
-// is not what a gateway writes there.
+// ParseSigned parses a resource.json. It returns an error if no signature can be computed: the text is not JSON, or a
+// field is not what a gateway writes.
 func ParseSigned(raw []byte) (*Signed, error) {
 	text := withoutMark(raw)
 	if !json.Valid(text) {
@@ -112,16 +112,16 @@ func (s *Signed) field(m member) (err error) {
 	return nil
 }
 
-// Stored returns the signature that the resource carries, "" where it carries none.
+// Stored returns the signature that the resource has, or "".
 func (s *Signed) Stored() string { return s.stored.Str }
 
 // Files returns the names of the files of the resource, sorted.
 func (s *Signed) Files() []string { return s.files }
 
-// Signature computes what the signature has to be: SHA-256 over scope, description, version, three flags, the files and
-// the attributes but the signature itself, as hex digits. content writes the content of a file. (Algorithm: verified
-// against public repositories; see Form83. The first flag, whether the resource is locked, is not in the file and was 0 in
-// all of them.)
+// Signature computes the correct signature: the SHA-256, in hex, of scope, description, version, three flags, the
+// files, and the attributes except the signature itself. content writes the content of a file. (The algorithm was
+// verified against public repositories; see Form83. The first flag, whether the resource is locked, is not in the file
+// and was 0 in all of them.)
 func (s *Signed) Signature(form Form, content func(w io.Writer, name string) error) (string, error) {
 	h := sha256.New()
 	putInt(h, s.scope)
@@ -155,8 +155,8 @@ func signFile(h hash.Hash, form Form, name string, content func(io.Writer, strin
 	return nil
 }
 
-// WithSignature returns the resource.json with another signature. Every other byte is as it was. A resource that
-// carries none is returned as it is.
+// WithSignature returns the resource.json with another signature and otherwise unchanged. A resource without a
+// signature is returned as it is.
 func (s *Signed) WithSignature(signature string) []byte {
 	if s.stored.Raw == "" {
 		return s.raw
@@ -165,8 +165,8 @@ func (s *Signed) WithSignature(signature string) []byte {
 	return slices.Concat(s.raw[:at], AppendString(nil, signature), s.raw[at+len(s.stored.Raw):])
 }
 
-// members returns the members of an object in their order. Of a key that occurs twice the last value counts, in the
-// place of the first, as in Gson.
+// members returns the members of an object in order. Of duplicate keys, the last value counts at the position of the
+// first, as in Gson.
 func members(object gjson.Result) []member {
 	var list []member
 	at := make(map[string]int)
@@ -182,7 +182,7 @@ func members(object gjson.Result) []member {
 	return list
 }
 
-// scopeBits reads the letters of a scope: gateway, designer, client; A stands for all of them and N for none.
+// scopeBits parses the letters of a scope: gateway, designer, client; A is all of them and N none.
 func scopeBits(v gjson.Result) (int32, error) {
 	if v.Type != gjson.String {
 		return 0, errors.New("it is no text")
@@ -230,8 +230,8 @@ func bit(v gjson.Result) byte {
 
 func putInt(h hash.Hash, n int32) { h.Write(binary.BigEndian.AppendUint32(nil, uint32(n))) }
 
-// compact appends a value without white space, as a gateway writes it when it signs: members in their order, numbers as
-// they are, strings without the escapes that make them safe in HTML.
+// compact appends a value as a gateway writes it when it signs: without white space, members in order, numbers as
+// spelled, strings without HTML-safe escapes.
 func compact(b []byte, v gjson.Result) []byte {
 	switch {
 	case v.IsObject():
