@@ -12,22 +12,23 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// attempt is the sync that was tried last.
+// attempt is the last sync that was tried.
 type attempt struct {
 	of       *Order
 	report   *sync.Report
-	plan     []string // as people read it; nil where there was nothing to plan
+	plan     []string // for display; nil if there was no plan
 	due      time.Time
 	failures int
-	// repair is whether drift was to be repaired and was not: what is tried again then is that, or what was just said of it
-	// would be taken back.
+	// repair reports that the attempt was an unfinished repair of drift. The retry is a repair again; an ordinary sync
+	// would hide its outcome.
 	repair bool
-	// working is whether the sync that runs found something to do, stopped the report of one that was asked to stop then.
+	// working reports whether the running sync has found something to do. stopped is the report of such a sync that was
+	// interrupted by the end of the process.
 	working bool
 	stopped *sync.Report
 }
 
-// deliver syncs to the order where it is new, or where the last attempt is not done and its turn has come.
+// deliver syncs to a new order, or retries the last attempt if it is unfinished and due.
 func (l *Loop) deliver(ctx context.Context) {
 	o := l.wish.Order
 	if o == nil || l.wish.Leave || ctx.Err() != nil {
@@ -44,11 +45,11 @@ func (l *Loop) deliver(ctx context.Context) {
 		l.repair(ctx, o)
 		return
 	}
-	// A dry run that is made once shows what the repair after the sync would write, too.
+	// A one-time dry run also shows what the repair after the sync would write.
 	l.run(ctx, o, l.Once && o.Profile.DryRun && o.Profile.DriftPolicy == v1alpha1.DriftRepair)
 }
 
-// resume does what can be done while it is not known what is wanted.
+// resume does what is possible before the desired commit is known.
 func (l *Loop) resume(ctx context.Context, o *Order) {
 	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
 		return
@@ -61,7 +62,7 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 	}
 }
 
-// run does one sync and takes note of its outcome.
+// run does one sync and records its outcome.
 func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	l.sync.working = false
 	within := ctx
@@ -74,7 +75,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
 		Admit: o.Admit, ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
 	})
-	if ctx.Err() != nil && r.Err != nil { // we are asked to stop: that is no outcome
+	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.sync.working {
 			l.sync.stopped = r
 		}
@@ -83,18 +84,18 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	l.note(o, r)
 	l.sync.repair = repair && r.Class() != v1alpha1.ClassDone
 	if r.Class() == v1alpha1.ClassDone && r.Wrote() && l.drift.last != nil && l.drift.last.Files > 0 {
-		l.compare(ctx) // what differed may be written by now: it would else be reported for another period
+		l.compare(ctx) // the sync may have removed drift, which would otherwise be reported for another period
 	}
 }
 
-// note takes the outcome of a sync.
+// note records the outcome of a sync.
 func (l *Loop) note(o *Order, r *sync.Report) {
 	l.record(r)
 	l.taken = l.Engine.Taken()
 	previous, class := l.sync.report, r.Class()
-	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // and all is as it was
+	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // nothing changed since the last success
 	if o != l.sync.of || previous != nil && previous.Class() != class {
-		l.sync.failures = 0 // a gateway that starts is asked often, and that it then answers with an error once is the first failure
+		l.sync.failures = 0 // failures count per class: many polls of a starting gateway do not delay the retry of a later error
 	}
 	l.sync.of, l.sync.report = o, r
 	l.keepText(r)
@@ -106,7 +107,7 @@ func (l *Loop) note(o *Order, r *sync.Report) {
 		if l.hints != nil && (r.Wrote() || len(l.hints.dirs) == 0) {
 			l.Engine.Owned(l.hints.follow)
 		}
-		if r.Paired { // its place may change at any time
+		if r.Paired { // the active node of a pair may change at any time
 			l.sync.due = l.Now().Add(l.period())
 		}
 	} else {
@@ -116,11 +117,11 @@ func (l *Loop) note(o *Order, r *sync.Report) {
 	l.announce(previous, r)
 }
 
-// large is from how many changes on a plan is worth giving its memory back at once: a first sync has a hundred thousand,
-// and the agent then idles beside a gateway that can use the memory.
+// large is the number of changes from which the memory of a plan is returned at once. A first sync has a hundred
+// thousand changes, and the gateway beside the agent can use the memory.
 const large = 5000
 
-// keepText keeps of a plan what is shown and lets the rest go.
+// keepText keeps the text of a plan and drops the plan.
 func (l *Loop) keepText(r *sync.Report) {
 	l.sync.plan = nil
 	if r.Changes == nil {
@@ -134,7 +135,7 @@ func (l *Loop) keepText(r *sync.Report) {
 	}
 }
 
-// announce logs an outcome once: when it changed, or when files were written.
+// announce logs an outcome if it differs from the previous one or files were written.
 func (l *Loop) announce(previous, r *sync.Report) {
 	if previous != nil && previous.Phase == r.Phase && previous.Reason == r.Reason && previous.Message == r.Message && !r.Wrote() {
 		return

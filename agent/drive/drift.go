@@ -11,28 +11,28 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// driftCheck is the agent's own look at the files that are ours.
+// driftCheck is the state of the agent's comparisons of the owned files.
 type driftCheck struct {
 	last    *disk.Drift
 	due     time.Time
-	ended   time.Time     // of the last look
-	took    time.Duration // by it
-	repairs int           // in a row: each doubles the pause, so that two writers never fight at full speed
-	// failed is why the last look failed, failures how many did in a row.
+	ended   time.Time     // of the last comparison
+	took    time.Duration // by the last comparison
+	repairs int           // in a row; each doubles the pause, so that two writers do not fight at full speed
+	// failed is the error of the last comparison, failures the number of errors in a row.
 	failed   error
 	failures int
 }
 
-// unseen is from how many failed looks on nobody may be told any more that the files are what was written. One alone can be
-// a directory that went away at that moment.
+// unseen is the number of failed comparisons in a row after which the state no longer claims that the files are
+// unchanged. A single failure can be a directory that was removed during the comparison.
 const unseen = 2
 
-// maxRepairPause bounds how slow repairs become where somebody undoes them again and again.
+// maxRepairPause bounds the pause between repairs that are undone repeatedly.
 const maxRepairPause = 10 * time.Minute
 
-// checkDrift compares the files with the manifest when that is due, and repairs where the policy says so.
+// checkDrift compares the files with the manifest when due, and repairs them if the policy says so.
 //
-// A dry run has nothing of its own to look after, and to look takes the directory: its lock, and what a crash left in it.
+// A dry run owns no files, and a comparison would take the lock of the data directory and recover from a crash.
 func (l *Loop) checkDrift(ctx context.Context) {
 	if l.DryRun {
 		l.drift.due = time.Time{}
@@ -49,13 +49,13 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.repairs = 0
 		return
 	}
-	if o := l.wish.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // else it is tried again in its turn
+	if o := l.wish.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // an unfinished repair is retried by deliver
 		l.repair(ctx, o)
 	}
 }
 
-// inspect compares the files with the manifest, repairs them if the policy says so, and compares again, so that the state is
-// that of the files.
+// inspect compares the files with the manifest, repairs them if the policy says so, and compares again, so that the
+// state describes the current files.
 func (l *Loop) inspect(ctx context.Context) {
 	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
 	}
@@ -66,7 +66,7 @@ func (l *Loop) inspect(ctx context.Context) {
 	}
 }
 
-// compare compares the files with the manifest, and reports whether that could be done.
+// compare compares the files with the manifest, and reports whether it succeeded.
 func (l *Loop) compare(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
@@ -75,7 +75,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 	d, err := l.Engine.Drift(ctx, false)
 	l.drift.ended = l.Now()
 	l.drift.took = l.drift.ended.Sub(began)
-	if err != nil && ctx.Err() != nil { // we are asked to stop: that says nothing of the files
+	if err != nil && ctx.Err() != nil { // the agent is stopping, which says nothing about the files
 		return false
 	}
 	l.looked(err)
@@ -97,13 +97,13 @@ func (l *Loop) compare(ctx context.Context) bool {
 	return true
 }
 
-// repairs reports whether what drifted is to be repaired.
+// repairs reports whether drift is to be repaired.
 func (l *Loop) repairs(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.wish.Leave && !o.Commit.IsZero() &&
 		o.Profile.DriftPolicy == v1alpha1.DriftRepair && !o.Profile.Paused && !o.Profile.DryRun
 }
 
-// repair writes again what was changed on the gateway. One that is held or fails is tried again as any sync is.
+// repair writes drifted files again. If it is held or fails, deliver retries it like any sync.
 func (l *Loop) repair(ctx context.Context, o *Order) {
 	l.run(ctx, o, true)
 	if l.sync.repair {
@@ -113,7 +113,7 @@ func (l *Loop) repair(ctx context.Context, o *Order) {
 	l.drift.due = l.Now().Add(min(l.period()<<min(l.drift.repairs-1, 10), max(maxRepairPause, l.period())))
 }
 
-// looked takes note of whether a look at the files came to its end. One that did not is tried again soon.
+// looked records whether a comparison succeeded. A failed one is retried soon.
 func (l *Loop) looked(err error) {
 	if l.drift.failed = err; err == nil {
 		l.drift.failures, l.drift.due = 0, l.Now().Add(l.period())
@@ -124,7 +124,7 @@ func (l *Loop) looked(err error) {
 	l.Log.Warn("the files could not be compared with the manifest", "error", err)
 }
 
-// driftText names the first files that drifted, in a few words.
+// driftText names the first files that drifted.
 func driftText(d disk.Drift) string {
 	const shown = 3
 	var parts []string

@@ -1,6 +1,5 @@
-// Package drive runs syncs for as long as an agent lives: it delivers what a Source wants, tries again what failed,
-// looks for drift, and keeps the state that others ask for. Where the wish comes from, a file or a SyncTarget, is the
-// Source's business.
+// Package drive runs syncs during an agent's life: it delivers what a Source wants, retries failures, looks for drift,
+// and publishes the state. A Source takes its wishes from a file or a SyncTarget.
 package drive
 
 import (
@@ -14,70 +13,70 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// Source says what is wanted. Its methods are called by the goroutine that runs the Loop.
+// Source tells a Loop what to deliver. The goroutine of the Loop calls its methods.
 type Source interface {
-	// Look is called at the start of every turn; poked says that Changed received since the last one. It must return when
-	// ctx ends.
+	// Look is called at the start of every iteration. poked reports that Changed has received since the last call. Look
+	// must return when ctx ends.
 	Look(ctx context.Context, poked bool) Wish
-	// Changed receives when Look would say something else.
+	// Changed receives when Look would return something else.
 	Changed() <-chan struct{}
 }
 
-// Wish is what is wanted at the moment.
+// Wish is what a Source wants now.
 type Wish struct {
-	// Order is what to deliver; nil while nothing is known. A new pointer is delivered at once; the same one is tried again
-	// with pauses until it is done.
+	// Order is what to deliver, or nil if that is not known yet. The Loop delivers a new pointer at once, and retries
+	// the same pointer with pauses until it is done.
 	Order *Order
-	// Leave leaves the gateway as it is, whatever Order says.
+	// Leave makes the Loop leave the gateway alone, whatever Order is.
 	Leave bool
-	// Problems are what keeps the source from following, the gravest last. What is in force stays.
+	// Problems are the errors of the source, the most severe last. Order stays in force.
 	Problems []Problem
-	// Due is when the source wants to be asked again; zero: within a period, as always.
+	// Due is when to call Look again. Zero means after a period, which is also the maximum.
 	Due time.Time
 }
 
-// Order is a commit for a gateway, with all that its sync needs. It is never changed.
+// Order is a commit for a gateway with all inputs of its sync. It is immutable.
 type Order struct {
-	GatewaySync string // its name
+	GatewaySync string // name of the GatewaySync
 	Repo        string // without credentials
 	Profile     v1alpha1.Effective
 	Facts       plan.Facts
 	Peers       sync.Peers
-	Ref, Name   string                                // as for sync.Target
-	Commit      plan.ID                               // zero: not known yet
-	Admit       func(context.Context) (string, error) // as for sync.Target
+	Ref, Name   string                                // see sync.Target
+	Commit      plan.ID                               // zero if not known yet
+	Admit       func(context.Context) (string, error) // see sync.Target
 	ForceID     string
 	BeforeStart bool
-	Start       string // as for sync.Target
-	// Until ends a sync that has not moved files by then; zero for never.
+	Start       string // see sync.Target
+	// Until is when a sync ends that has not moved files yet; zero means never.
 	Until time.Time
-	// Revision, Generation, RequestedAt and Term are of the one who gave the order, who wants to hear them again.
+	// Revision, Generation, RequestedAt and Term identify the order; the reports repeat them.
 	Revision    int64
 	Generation  int64
 	RequestedAt string
 	Term        int32
 }
 
-// Config is what a Loop works with.
+// Config configures a Loop.
 type Config struct {
-	Name    string // of the loop, in metrics
+	Name    string // label of the loop in metrics
 	Gateway string
 	Version string // of the agent
 	DryRun  bool
-	// Once says that nothing looks again a period later: the turn that is done compares the files with what was written.
+	// Once reports that there is no next period: the iteration that finishes also compares the files with the manifest.
 	Once bool
-	// Period is how often files are looked at while no order says; default 30 s.
+	// Period is the interval of comparisons while no order sets one; default 30 s.
 	Period  time.Duration
 	Engine  *sync.Engine
 	Log     *slog.Logger
 	Metrics *metrics.Agent
 	Now     func() time.Time
-	// Tell is called whenever the state may have changed, Working when a sync has found something to do. They must not
-	// block. nil for nobody.
+	// Tell is called when the state may have changed, Working when a sync has found something to do. They must not
+	// block, and may be nil.
 	Tell, Working func(State)
 }
 
-// Loop drives one gateway. It is run by one goroutine; State and the routes may be asked by others.
+// Loop drives one gateway. One goroutine runs it; State and the routes may be called from others.
 type Loop struct {
 	Config
 	state board
@@ -85,15 +84,15 @@ type Loop struct {
 	wish  Wish
 	sync  attempt
 	drift driftCheck
-	// settled is whether the data directory is open, onDisk the commit that lay there when it was opened, and taken which
-	// one of the Engine's directories sync and drift speak of.
+	// settled reports whether the data directory is open. onDisk is its commit at that time. taken is the Engine's
+	// number of the directory that sync and drift describe.
 	settled bool
 	onDisk  plan.ID
 	taken   int
-	hints   *hints // nil outside of Run
+	hints   *hints // nil outside Run
 }
 
-// New makes a Loop.
+// New returns a Loop.
 func New(c Config) *Loop {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -111,7 +110,7 @@ func New(c Config) *Loop {
 	return l
 }
 
-// Run delivers what src wants until ctx ends. A sync that is under way then is finished or rolled back first.
+// Run delivers what src wants until ctx ends. It finishes or rolls back a running sync first.
 func (l *Loop) Run(ctx context.Context, src Source) {
 	l.hints = newHints(l.Engine.DataDir, l.Log)
 	defer l.hints.Close()
@@ -138,7 +137,7 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 	}
 }
 
-// Turn does all that is due and returns how long nothing will be.
+// Turn does everything that is due, and returns the time until the next thing is due.
 func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	started := l.Now()
 	l.state.turn(started)
@@ -147,7 +146,7 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	l.wish = src.Look(ctx, poked)
 	l.deliver(ctx)
 	if !l.sync.due.IsZero() && !l.Now().Before(l.sync.due) {
-		l.sync.due = l.Now().Add(l.period()) // it was due and may not be tried now: that is no reason to turn in haste
+		l.sync.due = l.Now().Add(l.period()) // it was due but must not run now; avoid a busy loop
 	}
 	l.checkDrift(ctx)
 	l.publish()
@@ -157,7 +156,7 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 
 const minPause = 10 * time.Millisecond
 
-// next is the time until something is due.
+// next returns the time until something is due.
 func (l *Loop) next() time.Duration {
 	var due time.Time
 	for _, t := range []time.Time{l.wish.Due, l.sync.due, l.drift.due} {
@@ -169,11 +168,11 @@ func (l *Loop) next() time.Duration {
 	if due.IsZero() {
 		return period
 	}
-	// The source is asked once a period even where no event comes: there are file systems that send none.
+	// Poll the source once a period even without events: some file systems send none.
 	return min(max(due.Sub(l.Now()), minPause), period)
 }
 
-// period is how often the agent looks at its source, its files and its gateway.
+// period returns the interval at which the agent checks its source, files and gateway.
 func (l *Loop) period() time.Duration {
 	if l.wish.Order != nil && l.wish.Order.Profile.SyncPeriod > 0 {
 		return l.wish.Order.Profile.SyncPeriod
@@ -181,17 +180,17 @@ func (l *Loop) period() time.Duration {
 	return l.Period
 }
 
-// settle opens the data directory and finishes or takes back what a crash left, whatever git or the source say: the gateway
-// may be reading it.
+// settle opens the data directory, and finishes or rolls back what a crash left, even if git or the source fails: the
+// gateway may be reading the files.
 //
-// A directory that is another than at the last turn (a backup was put back, .stoker was removed) is begun with anew: what
-// was found out of the one before says nothing of it.
+// If the directory differs from that of the last iteration, because a backup was restored or .stoker was removed, the
+// state of the old one is dropped.
 func (l *Loop) settle() {
 	if l.DryRun {
 		return
 	}
 	d, err := l.Engine.Open()
-	l.settled = err == nil // why not is said by the sync that meets it
+	l.settled = err == nil // the sync reports the error
 	if l.taken == l.Engine.Taken() {
 		return
 	}

@@ -12,23 +12,23 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// hints says that something moved below the directories that hold our files, so that drift is found in seconds and not
-// in a period. It is no more than that: there are file systems without events (NFS), limits of watches for each user,
-// and queues that overflow. The full look once a period is the truth.
+// hints watches the directories of owned files, so that drift is found in seconds instead of once a period. It is only
+// a hint: some file systems have no events (NFS), watches are limited per user, and queues overflow. The complete
+// comparison once a period does not depend on it.
 type hints struct {
 	root  string
 	log   *slog.Logger
-	fs    *fsnotify.Watcher // nil: no events here
-	dirs  map[string]bool   // that are watched, relative to root
+	fs    *fsnotify.Watcher // nil if events are not available
+	dirs  map[string]bool   // watched directories, relative to root
 	moved chan struct{}
-	full  bool // no more directories can be watched, and that was said
+	full  bool // the limit was reached and logged
 }
 
-// maxWatched bounds the directories that are watched. The kernel's limits are for each user, and all gateways of a node
-// may be one.
+// maxWatched bounds the watched directories. The kernel's limits are per user, and all gateways of a node may share
+// one.
 const maxWatched = 4096
 
-// ownFolder is where the agent itself writes.
+// ownFolder is the folder that the agent writes to.
 const ownFolder = ".stoker"
 
 func newHints(root string, log *slog.Logger) *hints {
@@ -53,19 +53,19 @@ func (h *hints) forward() {
 			if filepath.Base(e.Name) == ownFolder {
 				continue
 			}
-		case _, ok := <-h.fs.Errors: // an overflow: something moved
+		case _, ok := <-h.fs.Errors: // a queue overflow also means that something changed
 			if !ok {
 				return
 			}
 		}
 		select {
 		case h.moved <- struct{}{}:
-		default: // one is pending already
+		default: // a hint is already pending
 		}
 	}
 }
 
-// follow watches the directories of owned files, and lets go of those that have none any more.
+// follow watches the directories of owned files, and stops watching those without any.
 func (h *hints) follow(owned iter.Seq2[plan.Owned, error]) {
 	if h.fs == nil {
 		return
@@ -74,7 +74,7 @@ func (h *hints) follow(owned iter.Seq2[plan.Owned, error]) {
 	last := ""
 	for o, err := range owned {
 		if err != nil {
-			return // the next sync says so
+			return // the next sync reports the error
 		}
 		dir := path.Dir(o.Path)
 		if dir == last {
@@ -88,7 +88,7 @@ func (h *hints) follow(owned iter.Seq2[plan.Owned, error]) {
 	}
 	for dir := range h.dirs {
 		if !now[dir] {
-			_ = h.fs.Remove(filepath.Join(h.root, dir)) // gone already where the directory is
+			_ = h.fs.Remove(filepath.Join(h.root, dir)) // fails if the directory is gone
 			delete(h.dirs, dir)
 		}
 	}
@@ -104,15 +104,16 @@ func (h *hints) follow(owned iter.Seq2[plan.Owned, error]) {
 	}
 }
 
-// forget lets go of all directories: others may lie at their paths now, of which nothing would be heard.
+// forget removes all watches: the paths may belong to other directories now, whose events the old watches do not
+// report.
 func (h *hints) forget() {
 	for dir := range h.dirs {
-		_ = h.fs.Remove(filepath.Join(h.root, dir)) // gone already where the directory is
+		_ = h.fs.Remove(filepath.Join(h.root, dir)) // fails if the directory is gone
 	}
 	clear(h.dirs)
 }
 
-// limit says once that not everything is watched.
+// limit logs once that not all directories are watched.
 func (h *hints) limit(why string) {
 	if !h.full {
 		h.full = true
@@ -122,18 +123,18 @@ func (h *hints) limit(why string) {
 
 func (h *hints) Close() {
 	if h.fs != nil {
-		_ = h.fs.Close() // it only watched
+		_ = h.fs.Close() // nothing to flush
 	}
 }
 
 const (
-	// quiet is how long after a hint drift is looked for: a save writes several files.
+	// quiet is the delay between a hint and the comparison: a save writes several files.
 	quiet = 2 * time.Second
-	// share bounds the time that looks after hints take to a twentieth of all, however busy the gateway is.
+	// share bounds comparisons after hints to a twentieth of the time, however busy the gateway is.
 	share = 20
 )
 
-// hinted brings the next look for drift forward.
+// hinted brings the next comparison forward.
 func (l *Loop) hinted() {
 	if l.drift.due.IsZero() {
 		return

@@ -9,18 +9,18 @@ import (
 	"stoker.io/stoker/agent/sync"
 )
 
-// stuck is how long a turn may take before /healthz says that the process hangs. It is far above the longest sync that
-// the limits of the agent allow on slow storage: a restart in the middle of one would only make it longer.
+// stuck is how long an iteration may take before /healthz reports that the process hangs. It is far above the longest
+// sync that the agent's limits allow on slow storage, because a restart during a sync only makes it take longer.
 const stuck = time.Hour
 
-// Route is what answers one method and path.
+// Route is a handler for one method and path.
 type Route struct {
-	Pattern string // as for http.ServeMux
+	Pattern string // see http.ServeMux
 	Serve   http.HandlerFunc
 }
 
-// Routes are /healthz, /readyz and /state. They only read, none of them asks git or the gateway, and none of them tells
-// the content of a file or a secret.
+// Routes returns /healthz, /readyz and /state. They only read the Loop's state: they contact neither git nor the
+// gateway, and reveal no file contents or secrets.
 func (l *Loop) Routes() []Route {
 	return []Route{{"GET /healthz", l.healthz}, {"GET /readyz", l.readyz}, {"GET /state", l.serveState}}
 }
@@ -54,5 +54,5 @@ func (l *Loop) serveState(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(l.State()) // the reader went away: nobody to tell
+	_ = enc.Encode(l.State()) // the client may be gone
 }

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// State is what the agent says of itself; /state serves it. It holds no file contents and no secrets.
+// State is the agent's state as served by /state. It contains no file contents and no secrets.
 type State struct {
 	Version     string          `json:"version,omitempty"`
 	GatewaySync string          `json:"gatewaySync"`
@@ -22,19 +22,19 @@ type State struct {
 	Phase       sync.Phase      `json:"phase"`
 	Reason      v1alpha1.Reason `json:"reason"`
 	Message     string          `json:"message"`
-	// Ref is the desired ref and Target what it resolved to; Commit lies on the disk.
+	// Ref is the desired ref and Target its commit; Commit is on the disk.
 	Ref    string  `json:"ref,omitempty"`
 	Target plan.ID `json:"target"`
 	Commit plan.ID `json:"commit"`
-	// Problems are what keeps the agent from following: a file that cannot be read, a ref that does not resolve. The
-	// last good spec and commit stay in force.
+	// Problems are errors that keep the agent from following, such as an unreadable file or a ref that does not
+	// resolve. The last good spec and commit stay in force.
 	Problems []Problem    `json:"problems,omitempty"`
 	Report   *sync.Report `json:"report,omitempty"`
-	// Plan is the last plan as people read it, line by line.
+	// Plan has the lines of the last plan's text.
 	Plan    []string    `json:"plan,omitempty"`
 	Drift   *disk.Drift `json:"drift,omitempty"`
 	History []Past      `json:"history,omitempty"` // newest first
-	// Of is the order that Report is about; nil where nothing was tried yet.
+	// Of is the order of Report, or nil before the first sync.
 	Of *Order `json:"-"`
 }
 
@@ -44,12 +44,12 @@ type Problem struct {
 	Message string          `json:"message"`
 }
 
-// NewProblem is an error as a Problem; fallback is the reason of one that has none.
+// NewProblem returns err as a Problem. fallback is the reason if err has none.
 func NewProblem(err error, fallback v1alpha1.Reason) Problem {
 	return Problem{failure.Reason(err, fallback), err.Error()}
 }
 
-// Past is a sync that did something, or failed.
+// Past is a sync that did something or failed.
 type Past struct {
 	At       time.Time       `json:"at"`
 	Ref      string          `json:"ref"`
@@ -63,21 +63,21 @@ type Past struct {
 
 const maxHistory = 20
 
-// board hands the state from the loop to whoever asks.
+// board passes the state from the loop to other goroutines.
 type board struct {
 	mu    gosync.Mutex
 	now   State
-	since time.Time // when the turn that is under way began; zero between turns
+	since time.Time // start of the running iteration; zero between iterations
 }
 
-// turn notes that a turn began at t; zero that it ended.
+// turn records that an iteration began at t, or with a zero t that it ended.
 func (b *board) turn(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.since = t
 }
 
-// busy is how long the turn that is under way has taken.
+// busy returns how long the running iteration has taken.
 func (b *board) busy(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *Loop) State() State {
 	return s
 }
 
-// publish makes the loop's state the one that is shown.
+// publish publishes the loop's state.
 func (l *Loop) publish() {
 	l.state.mu.Lock()
 	previous := l.state.now
@@ -106,7 +106,7 @@ func (l *Loop) publish() {
 	l.Tell(s)
 }
 
-// working shows that a sync is under way: what was said before of the gateway does not hold while files move.
+// working publishes that a sync is running, because the last outcome is no longer valid while files move.
 func (l *Loop) working(o *Order) {
 	l.sync.working = true
 	l.state.mu.Lock()
@@ -144,7 +144,7 @@ func (l *Loop) compose(previous State) State {
 	}
 	s.Problems = l.wish.Problems
 	for _, p := range s.Problems {
-		// Never say Synced while it is not known whether that is still what is wanted.
+		// Never report Synced while the desired commit is unknown.
 		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message
 		if p.Reason.Class() == v1alpha1.ClassWorking {
 			s.Phase = sync.Pending
@@ -153,7 +153,7 @@ func (l *Loop) compose(previous State) State {
 	return s
 }
 
-// remember puts r in front, once for the same outcome in a row.
+// remember prepends r, unless it repeats the latest outcome.
 func remember(h []Past, r *sync.Report) []Past {
 	p := Past{At: r.Started.UTC(), Ref: r.Ref, Commit: r.Target, Phase: r.Phase, Reason: r.Reason, Message: r.Message,
 		Duration: r.Duration.Round(time.Millisecond).String(), Files: r.Files}
@@ -164,7 +164,7 @@ func remember(h []Past, r *sync.Report) []Past {
 	return h[:min(len(h), maxHistory)]
 }
 
-// Line is the state in one line for a terminal.
+// Line returns the state as one line for a terminal.
 func (s State) Line() string {
 	line := string(s.Phase)
 	if string(s.Reason) != line {
@@ -185,7 +185,7 @@ func (s State) Line() string {
 	return line
 }
 
-// DryRun reports whether the state is that of a plan that was only printed.
+// DryRun reports whether the state is that of a successful dry run.
 func (s State) DryRun() bool {
 	return s.Report != nil && s.Report.DryRun && s.Report.Err == nil && len(s.Problems) == 0
 }
