@@ -1,5 +1,5 @@
-// Package peers makes the two ends of a sync, git and the gateway, from a GatewaySync and the files that hold its
-// secrets. Nothing is dialled here.
+// Package peers creates the git remote and the gateway client of a sync from a GatewaySync and its secret files. It
+// does not connect.
 package peers
 
 import (
@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Connect makes both ends. Without gatewayURL there is no gateway: files only.
+// Connect creates both peers. An empty gatewayURL means no gateway, only files.
 func Connect(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Peers, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
@@ -51,7 +51,7 @@ func Connect(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets,
 	return p, nil
 }
 
-// Git makes the way to the repository. Close gives back what it keeps.
+// Git creates the git remote. The caller must Close it.
 func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, error) {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
@@ -79,7 +79,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	return repo.NewRemote(u, auth, o)
 }
 
-// named are the secrets that spec names.
+// named returns the secrets that spec names.
 func named(spec *v1alpha1.GatewaySyncSpec) map[Field]v1alpha1.SecretKeyRef {
 	refs := map[Field]v1alpha1.SecretKeyRef{}
 	add := func(field Field, ref *v1alpha1.SecretKeyRef) {
@@ -108,8 +108,8 @@ func named(spec *v1alpha1.GatewaySyncSpec) map[Field]v1alpha1.SecretKeyRef {
 	return refs
 }
 
-// Reachable returns why a secret that spec names can never be read here (PodRestartNeeded), nil where all can be, or
-// could. An agent that cannot read them neither syncs nor leads.
+// Reachable returns PodRestartNeeded with the reasons why secrets that spec names can never be read here, or nil. An
+// agent that cannot read them neither syncs nor leads.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	refs := named(spec)
 	var errs []error
@@ -119,7 +119,7 @@ func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	return errors.Join(errs...)
 }
 
-// Fingerprint is another one when a secret that spec names has another value, or cannot be read for another reason.
+// Fingerprint changes when a secret that spec names changes, or fails with another error.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
 	refs := named(spec)
 	h := sha256.New()
@@ -130,7 +130,7 @@ func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]b
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Name is the repository's URL without credentials.
+// Name returns the repository's URL without credentials.
 func Name(git v1alpha1.GitSpec) string {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
@@ -139,12 +139,13 @@ func Name(git v1alpha1.GitSpec) string {
 	return u.String()
 }
 
-// credential reads a secret on use, so that a rotated one counts at once.
+// credential reads a secret on each use, so that a rotated secret takes effect immediately.
 func credential(field Field, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
-// public reads what is no secret itself, a CA bundle or known hosts, on use; nil where the spec names none.
+// public reads a value that is not secret itself, such as a CA bundle or known hosts, on each use. It returns nil if
+// spec has none.
 func public(field Field, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Field is the field of a GatewaySync that names a secret.
+// Field is a field of a GatewaySync that names a secret.
 type Field string
 
 // The fields that name secrets.
@@ -29,21 +29,21 @@ const (
 	GatewayCA     Field = "spec.gateway.tlsConfig.caSecretRef"
 )
 
-// Secrets finds the values of the secrets that a GatewaySync names.
+// Secrets reads the secrets that a GatewaySync names.
 type Secrets interface {
-	// Read returns the value of ref, which the GatewaySync names at field. It is read anew each time, so that a rotated
-	// secret counts at once; white space at its end is not part of it. The error says what to do.
+	// Read returns the value of ref, the secret named at field, without trailing white space. It reads the value again
+	// on each call, so that a rotated secret takes effect immediately. The error says what to do.
 	Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, error)
-	// Reachable returns why the value of ref can never be read, whatever is put into the cluster or beside the agent; nil
-	// where it can, or could.
+	// Reachable returns why the value of ref can never be read, whatever is created in the cluster or beside the agent.
+	// It returns nil if it can, or could later.
 	Reachable(field Field, ref v1alpha1.SecretKeyRef) error
 }
 
-// Beside finds secrets in files that somebody put beside the agent.
+// Beside reads secrets from files beside a standalone agent.
 type Beside struct {
 	// Files maps NAME/KEY to a file.
 	Files map[string]string
-	// Dir holds NAME/KEY for what is not in Files.
+	// Dir has the file NAME/KEY of each secret that is not in Files.
 	Dir string
 }
 
@@ -63,7 +63,7 @@ func (b Beside) Read(_ Field, ref v1alpha1.SecretKeyRef) (secret.String, error) 
 	return v, nil
 }
 
-// file is where the value of ref is.
+// file returns the file of ref.
 func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
 	if name, ok := b.Files[ref.Name+"/"+ref.Key]; ok {
 		return name, nil
@@ -71,7 +71,8 @@ func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
 	return filepath.Join(b.Dir, ref.Name, ref.Key), local(ref)
 }
 
-// Changing are the files that are replaced when a secret that spec names changes. Those whose folder does not exist are left out.
+// Changing returns the files to watch for changes of the secrets that spec names, except those whose directory does not
+// exist.
 func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
 	for _, ref := range named(spec) {
@@ -82,16 +83,16 @@ func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	return watchable(files)
 }
 
-// Reachable implements Secrets: a file can always be put there.
+// Reachable implements Secrets. It returns nil, because a file can always be created.
 func (b Beside) Reachable(Field, v1alpha1.SecretKeyRef) error { return nil }
 
-// Mounted finds the secrets of a pod. What a pod mounts is settled when it starts.
+// Mounted reads the secrets that a pod mounts. The mounts are fixed when the pod is created.
 type Mounted struct {
-	// Dir holds a directory for each Secret that the pod mounts, with a file for each key. "": Files counts.
+	// Dir has a directory for each mounted Secret, with a file for each key. If empty, Files is used.
 	Dir string
-	// Keys are what the pod mounts, as NAME/KEY; nil where nobody says, and every key of the Secrets in Dir may come.
+	// Keys are the mounted keys, as NAME/KEY. If nil, every key of the Secrets in Dir may appear.
 	Keys map[string]bool
-	// Files are the files of a pod that was written by hand.
+	// Files are the secret files of a pod that the injector did not write.
 	Files map[Field]string
 }
 
@@ -120,7 +121,7 @@ func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, er
 	return v, nil
 }
 
-// Changing are the files that are replaced when one of the Secrets changes: a mounted volume changes by its ..data link.
+// Changing returns the files to watch for changes of the Secrets. A mounted volume changes by its ..data link.
 func (m Mounted) Changing() []string {
 	if m.Dir == "" {
 		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })
@@ -138,8 +139,8 @@ func (m Mounted) Changing() []string {
 	return changing
 }
 
-// watchable leaves out the files whose folder cannot be watched: whoever watches tells their names, and a name may be the
-// secret itself.
+// watchable removes the files whose directory cannot be watched. The watcher logs names, and a name that is not a path
+// may be the secret itself.
 func watchable(files []string) []string {
 	return slices.DeleteFunc(files, func(name string) bool {
 		fi, err := os.Stat(filepath.Dir(name))
@@ -147,7 +148,7 @@ func watchable(files []string) []string {
 	})
 }
 
-// missing says what to do about a key that is not there.
+// missing says what to do about a missing key.
 func (m Mounted) missing() string {
 	switch {
 	case m.Dir == "":
@@ -158,7 +159,7 @@ func (m Mounted) missing() string {
 	return "create it; where the Secret has it, restart the pod, which was started before that key was named"
 }
 
-// Reachable implements Secrets: a Secret or key that the pod does not mount comes only with another pod.
+// Reachable implements Secrets. A Secret or key that the pod does not mount needs a new pod.
 func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
@@ -178,7 +179,7 @@ func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
 	return nil
 }
 
-// local refuses names that are no names of files. The API does so too; here it counts.
+// local rejects names that are not file names. The API rejects them too, but this is the check that protects the files.
 func local(ref v1alpha1.SecretKeyRef) error {
 	for _, s := range []string{ref.Name, ref.Key} {
 		if s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\\\x00") {
@@ -188,11 +189,11 @@ func local(ref v1alpha1.SecretKeyRef) error {
 	return nil
 }
 
-// maxSecret bounds a secret's file, as Kubernetes bounds a Secret.
+// maxSecret bounds the file of a secret; Kubernetes has the same bound for a Secret.
 const maxSecret = 1 << 20
 
-// read returns what is in a file. Where there is none its error does not say the name: somebody may have given the secret
-// itself in its place.
+// read returns the content of a file. Its error for an unreadable file omits the name, which may be the secret itself
+// if a user passed the value instead of a path.
 func read(name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
 	if unread, ok := errors.AsType[*os.PathError](err); ok {
