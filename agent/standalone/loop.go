@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// Config is what a Loop works with.
+// Config configures a Loop.
 type Config struct {
 	File       string
 	Version    string // of the agent
@@ -28,11 +28,11 @@ type Config struct {
 	Log        *slog.Logger
 	Metrics    *metrics.Agent
 	Now        func() time.Time
-	// Tell is called whenever the state changed; it must not block.
+	// Tell is called when the state has changed. It must not block.
 	Tell func(drive.State)
 }
 
-// Identity is what a pod would say of its gateway.
+// Identity is what a pod's metadata would say about its gateway.
 type Identity struct {
 	Name        string
 	Profile     string
@@ -40,7 +40,7 @@ type Identity struct {
 	Annotations map[string]string
 }
 
-// Loop follows a GatewaySync in a file. It is driven by one goroutine; State may be asked for by others.
+// Loop follows a GatewaySync in a file. One goroutine drives it; State may be called from others.
 type Loop struct {
 	Config
 	loop    *drive.Loop
@@ -50,7 +50,7 @@ type Loop struct {
 	watcher *file.Watcher // nil for Once
 }
 
-// New makes a Loop.
+// New returns a Loop.
 func New(c Config) *Loop {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -61,7 +61,7 @@ func New(c Config) *Loop {
 	})}
 }
 
-// Run follows the file until ctx ends. A sync that is under way then is finished or rolled back first.
+// Run follows the file until ctx ends. It finishes or rolls back a running sync first.
 func (l *Loop) Run(ctx context.Context) error {
 	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()
@@ -72,16 +72,16 @@ func (l *Loop) Run(ctx context.Context) error {
 // State returns the current state.
 func (l *Loop) State() drive.State { return l.loop.State() }
 
-// Routes are what the agent answers over HTTP.
+// Routes returns the agent's HTTP routes.
 func (l *Loop) Routes() []drive.Route { return l.loop.Routes() }
 
 // Changed implements drive.Source.
 func (l *Loop) Changed() <-chan struct{} { return l.watcher.Changed() }
 
-// Look implements drive.Source: the file, and where git says that its ref stands.
+// Look implements drive.Source. It reads the file and resolves the ref.
 func (l *Loop) Look(ctx context.Context, poked bool) drive.Wish {
 	if poked {
-		l.spec.raw = nil // also where the content is the same: somebody touched it to be looked at
+		l.spec.raw = nil // evaluate a touched file even if its content is the same
 	}
 	l.reload()
 	if l.spec.gs == nil {
@@ -92,9 +92,9 @@ func (l *Loop) Look(ctx context.Context, poked bool) drive.Wish {
 	return drive.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
 }
 
-// ordered is the order that follows from file and git: another one only where one of them is another. While the desired
-// ref is not resolved the last one stays in force, as in a pod: its commit is none of the new ref's, and a new spec may say
-// what to do with another repository. What counts at once is a pause, and a request to force a sync.
+// ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
+// ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
+// new spec may name another repository. Only a pause and a force-sync request take effect at once.
 func (l *Loop) ordered() *drive.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
@@ -125,17 +125,16 @@ func (l *Loop) problems() []drive.Problem {
 	return list
 }
 
-// Once runs turns until the gateway is synced, compared with what was written and repaired if the policy says so, or it is
-// clear that waiting does not help, and returns the last state.
-// What is only a matter of time (a gateway that starts) is waited for, at most for spec.progressDeadline; then timedOut
-// is true.
+// Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, or until waiting
+// cannot help. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve
+// themselves, such as a starting gateway; after that, timedOut is true.
 func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
 	l.loop.Once = true
 	deadline := time.Time{}
 	for {
 		pause := l.loop.Turn(ctx, l, false)
 		s := l.State()
-		// Without a gateway there is nobody who would start, or seed the directory, while we wait.
+		// Without a gateway nothing will start or seed the directory meanwhile.
 		if ctx.Err() != nil || s.Reason.Class() != v1alpha1.ClassWorking || l.GatewayURL == "" {
 			return s, false
 		}
@@ -149,7 +148,7 @@ func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
 	}
 }
 
-// deadline is how long Once waits for what comes about by itself.
+// deadline returns how long Once waits for conditions that resolve themselves.
 func (l *Loop) deadline() time.Duration {
 	if l.spec.gs == nil {
 		return v1alpha1.DefaultProgressDeadline

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// target is what git said last.
+// target is the result of the last resolution.
 type target struct {
 	ref      string
 	override bool
@@ -22,7 +22,7 @@ type target struct {
 	failures int
 }
 
-// resolve asks git where the desired ref stands, when that is due.
+// resolve resolves the desired ref when due.
 func (l *Loop) resolve(ctx context.Context) {
 	if !l.target.due.IsZero() && l.Now().Before(l.target.due) {
 		return
@@ -44,7 +44,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		asked, _ := repo.RetryAfter(err)
 		pause := pace.Backoff(reason.Class(), l.target.failures, l.interval())
 		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
-			// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
+			// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
 			pause = pace.Retry(l.target.failures, l.interval())
 		}
 		l.target.due = l.Now().Add(max(pause, min(asked, pace.MaxAsked)))
@@ -62,11 +62,11 @@ func (l *Loop) resolve(ctx context.Context) {
 	}
 }
 
-// never is when something happens that only an event can bring about.
+// never is the due time of something that only an event can trigger.
 const never = 10 * 365 * 24 * time.Hour
 
-// ask resolves the desired ref. A request that is in force only while spec.git.ref stands at a commit needs that ref
-// resolved too.
+// ask resolves the desired ref. If a request is in force only while spec.git.ref points to a certain commit, it
+// resolves that ref, too.
 func (l *Loop) ask(ctx context.Context) (target, error) {
 	lookup := func(name string) (repo.Resolution, error) {
 		ref, err := repo.ParseRef(name)
@@ -95,7 +95,7 @@ func (l *Loop) ask(ctx context.Context) (target, error) {
 	return target{ref: want.Ref, override: want.Override, commit: res.Commit, name: res.Ref}, err
 }
 
-// interval is how often git is asked about a moving ref. A spec that is in force has been validated.
+// interval returns the polling interval of a moving ref. The spec is already validated.
 func (l *Loop) interval() time.Duration {
 	d, err := l.spec.gs.Spec.Polling.Period()
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *Loop) interval() time.Duration {
 	return d
 }
 
-// polled reports whether the ref can move by itself: a commit cannot.
+// polled reports whether the ref can move, and polling is enabled. A commit cannot move.
 func polled(gs *v1alpha1.GatewaySync, name string) bool {
 	ref, err := repo.ParseRef(name)
 	_, fixed := ref.Commit()

@@ -1,5 +1,5 @@
 // Package standalone drives syncs from a GatewaySync in a file, without Kubernetes: for a gateway on bare metal, for
-// development, and for trying things. The file is the desired state, as the object is in a cluster.
+// development and for experiments. The file is the desired state, like the object in a cluster.
 package standalone
 
 import (
@@ -17,23 +17,23 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// maxFile bounds the GatewaySync's file; an object in Kubernetes is at most 1.5 MiB.
+// maxFile bounds the file of the GatewaySync. An object in Kubernetes has at most 1.5 MiB.
 const maxFile = 1536 << 10
 
-// spec is the file as it was last understood.
+// spec is the last valid content of the file.
 type spec struct {
 	raw       []byte
 	gs        *v1alpha1.GatewaySync
 	effective v1alpha1.Effective
 	peers     sync.Peers
 	warnings  []string
-	secrets   [sha256.Size]byte // Fingerprint of what it names
+	secrets   [sha256.Size]byte // peers.Fingerprint of its secrets
 	err       error
-	fresh     bool // no order follows from it yet
+	fresh     bool // no order has been made from it yet
 }
 
-// Load reads the one GatewaySync of a YAML file, which may hold other documents too. Warnings are about what is not wise. The
-// error names the field that is wrong.
+// Load reads the only GatewaySync of a YAML file, which may contain other documents. It also returns warnings about
+// unwise settings. The error names the invalid field.
 func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
 	raw, err := file.Read(name, maxFile)
 	if err != nil {
@@ -59,8 +59,8 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 	return gs, v1alpha1.Warnings(gs), nil
 }
 
-// reload reads the file again. A broken one is reported, and the last good one stays in force. One that could not
-// be read may come back with the bytes that it had.
+// reload reads the file again. An invalid file is reported, and the last good one stays in force. After an error, the
+// same content is evaluated again.
 func (l *Loop) reload() {
 	raw, err := file.Read(l.File, maxFile)
 	if err == nil && l.spec.err == nil && l.spec.raw != nil && string(raw) == string(l.spec.raw) {
@@ -82,7 +82,7 @@ func (l *Loop) reload() {
 	}
 }
 
-// take makes a file's content the spec that is in force, or returns why it cannot be.
+// take makes a file's content the spec in force, or returns why it cannot.
 func (l *Loop) take(raw []byte) error {
 	l.spec.raw = raw
 	gs, warnings, err := decode(l.File, raw)
@@ -105,8 +105,8 @@ func (l *Loop) take(raw []byte) error {
 		return err
 	}
 	if old := l.spec.gs; old != nil {
-		gs.Status.Request = old.Status.Request // what DesiredRef knows of requests that came and went
-		_ = l.spec.peers.Remote.Close()        // it only lets go of connections
+		gs.Status.Request = old.Status.Request // DesiredRef needs the history of requests
+		_ = l.spec.peers.Remote.Close()        // only closes connections
 	}
 	l.spec.gs, l.spec.effective, l.spec.peers, l.spec.fresh = gs, eff, ends, true
 	l.target.due, l.target.failures = time.Time{}, 0
@@ -114,7 +114,7 @@ func (l *Loop) take(raw []byte) error {
 	return nil
 }
 
-// rotated takes up other secrets: what failed for want of them is tried again now.
+// rotated retries at once after a secret has changed, because it may have caused the last failure.
 func (l *Loop) rotated() {
 	spec := &l.spec.gs.Spec
 	if l.watcher != nil {
@@ -131,8 +131,7 @@ func (l *Loop) rotated() {
 	l.target.due, l.target.failures = time.Time{}, 0
 }
 
-// facts is what templates can ask for of the gateway: what its pod would say of itself. Without one, the gateway's name
-// stands for the pod's.
+// facts returns the facts for templates. Without a pod, the gateway's name is also the pod's.
 func (l *Loop) facts() plan.Facts {
 	g := l.Gateway
 	ordinal, _ := v1alpha1.PodOrdinal(g.Name, g.Labels)
