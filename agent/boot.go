@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// boot runs the steps before the steady state, all within one deadline. A step that hangs, on storage that does not
-// answer, is named and ends the agent: an orchestrator then starts it again, and people see where it stands.
+// boot runs the steps before the loops under one deadline. If a step hangs, for example on unresponsive storage, the
+// agent names it and exits, so that the orchestrator restarts it and users see the reason.
 type boot struct {
 	ctx    context.Context
 	within time.Duration
@@ -19,7 +19,7 @@ func newBoot(ctx context.Context, within time.Duration) (*boot, context.CancelFu
 	return &boot{ctx, within}, cancel
 }
 
-// step runs do. What do hangs in is left behind, as the process ends.
+// step runs do. If do hangs, its goroutine is abandoned, because the process exits.
 func (b *boot) step(name string, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()

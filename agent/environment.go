@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/agent/peers"
 )
 
-// environment is what a sidecar is told by its pod. The injector writes it; docs/agent.md lists the same, and a test
-// compares them.
+// environment is the configuration of a sidecar, written by the injector. docs/agent.md lists the variables; a test
+// compares.
 type environment struct {
 	PodName, PodNamespace, PodUID string
 	GatewaySync, Gateway, Profile string
@@ -27,7 +27,7 @@ type environment struct {
 	Files                         map[peers.Field]string
 }
 
-// variable is one of the environment.
+// variable is one environment variable.
 type variable struct {
 	name     string
 	required bool
@@ -119,14 +119,14 @@ func (e *environment) variables() []variable {
 	}
 }
 
-// secretKey is a key of a Secret, as NAME/KEY.
+// secretKey matches NAME/KEY, a key of a Secret.
 var secretKey = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
 
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
 const defaultRepoPath = "/repo"
 
-// read takes what the agent knows of env, lines of NAME=value. An empty value is none.
+// read parses env, lines of NAME=value. An empty value counts as unset.
 func (e *environment) read(env []string) error {
 	values := map[string]string{}
 	for _, line := range env {

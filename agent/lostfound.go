@@ -23,7 +23,7 @@ A restored file counts as changed on the gateway: it is reported as drift, and t
 again, so bring it to git, or set conflictPolicy. It works beside a running agent.
 `
 
-// lostAndFound is the subcommand for people. It returns the exit code.
+// lostAndFound runs the subcommand and returns the exit code.
 func lostAndFound(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("lost-and-found", flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -35,7 +35,7 @@ func lostAndFound(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	verb, names := args[0], args[1:]
-	// Flags may stand before and behind the entries.
+	// Flags may stand before and after the entries.
 	var entries []string
 	for {
 		if err := f.Parse(names); errors.Is(err, flag.ErrHelp) {

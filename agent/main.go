@@ -4,22 +4,22 @@
 //
 //	agent --file gatewaysync.yaml --data-dir /usr/local/bin/ignition/data --gateway-name line-1 --gateway-url http://127.0.0.1:8088
 //
-// In a gateway's pod, as the sidecar that the injector adds, it follows the SyncTarget of a GatewaySync. Its environment
-// tells it who it is and where files are:
+// In a gateway's pod, as the sidecar that the injector adds, it follows the SyncTarget of a GatewaySync. The
+// environment configures it:
 //
 //	POD_NAME, POD_NAMESPACE, POD_UID         the pod; the UID owns the SyncReport
 //	CR_NAME                                  the GatewaySync
-//	GATEWAY_NAME, PROFILE                    the gateway, and its profile where the pod has no annotation for it
-//	DATA_PATH, REPO_PATH                     Ignition's data directory; where git objects are cached
-//	GATEWAY_PORT, GATEWAY_TLS, SYNC_PERIOD   count where the GatewaySync does not say
-//	SECRETS_DIR, SECRETS                     the Secrets of the pod, a directory each; their keys, as NAME/KEY,NAME/KEY
+//	GATEWAY_NAME, PROFILE                    the gateway, and its profile if the pod has no annotation for it
+//	DATA_PATH, REPO_PATH                     Ignition's data directory; the cache of git objects
+//	GATEWAY_PORT, GATEWAY_TLS, SYNC_PERIOD   defaults for what the GatewaySync does not set
+//	SECRETS_DIR, SECRETS                     the pod's Secrets, a directory each; their keys, as NAME/KEY,NAME/KEY
 //	API_KEY_FILE, GIT_SSH_KEY_FILE,
 //	GIT_KNOWN_HOSTS_FILE, GIT_TOKEN_FILE,
-//	GIT_CA_FILE                              files in the place of SECRETS_DIR, for a pod that was written by hand
+//	GIT_CA_FILE                              files instead of SECRETS_DIR, for a pod that the injector did not write
 //	PODINFO_DIR                              labels and annotations of the pod, as the downward API writes them
-//	GATEWAY_MOUNTS                           what is not the agent's to write below the data directory, as ["PATH","PATH"]
+//	GATEWAY_MOUNTS                           paths below the data directory that the agent leaves alone, as ["PATH","PATH"]
 //
-// docs/agent.md is the reference of its flags, its environment, its HTTP routes and its exit codes.
+// docs/agent.md is the reference of its flags, environment, HTTP routes and exit codes.
 package main
 
 import (

@@ -28,7 +28,7 @@ import (
 	"stoker.io/stoker/internal/serve"
 )
 
-// Exit codes, the same as those of the stoker command.
+// Exit codes, shared with the stoker command.
 const (
 	exitDone    = daemon.ExitDone
 	exitFailed  = daemon.ExitFailed
@@ -37,7 +37,7 @@ const (
 	exitHeld    = 6
 )
 
-// run is the whole program: what main and the tests call. It returns the exit code.
+// run is the whole program, called by main and by tests. It returns the exit code.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "lost-and-found" {
 		return lostAndFound(args[1:], stdout, stderr)
@@ -50,8 +50,8 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 		fmt.Fprintln(stdout, version)
 		return exitDone
 	}
-	// The agent shares a small pod with a gateway: memory counts more than the time of its collector, which is small
-	// beside that of the file system (measured: first sync of 100,000 files, 4 s against 8 s, the same with 20 and 50).
+	// The agent shares a small pod with a gateway, so memory matters more than garbage collection time, which is small
+	// compared with the file system (measured: first sync of 100,000 files, 4 s against 8 s, the same with 20 and 50).
 	if !slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "GOGC=") }) {
 		debug.SetGCPercent(20)
 	}
@@ -66,7 +66,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	return code
 }
 
-// standAlone follows a file until ctx ends, or once.
+// standAlone follows a file until ctx ends, or syncs once.
 func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	log := screen.log
 	name, namespace := identify(s)
@@ -82,7 +82,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	engine, closeEngine := newEngine(s, store, screen)
 	defer closeEngine()
 	if !s.DryRun {
-		// One agent a data directory: whoever comes second says so and goes. All else that can be wrong with it passes.
+		// A data directory has one agent: a second one exits at once. Other problems with the directory may pass.
 		if _, err := engine.Open(); errors.Is(err, disk.ErrLocked) {
 			return exitFailed, err
 		}
@@ -111,7 +111,7 @@ func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
 	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)}
 }
 
-// newEngine makes the engine for the data directory. Call what it returns when nothing uses it any more.
+// newEngine returns the engine for the data directory and a function that closes it.
 func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, func()) {
 	engine := sync.New(sync.Config{
 		DataDir: s.DataDir, Mounts: s.Env.Mounts, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
@@ -126,7 +126,7 @@ func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, fun
 	}
 }
 
-// present refuses to start on what is not there: nothing would come of waiting for a path that was mistyped.
+// present reports missing paths at startup, because a mistyped path never appears.
 func present(s settings) error {
 	if _, err := os.Stat(s.File); err != nil {
 		return fmt.Errorf("--file: %w", err)
@@ -141,8 +141,8 @@ func present(s settings) error {
 	return nil
 }
 
-// openStore opens the cache of git objects. That of a dry run is its own, for as long as it lasts: an agent that runs beside
-// it, or is started meanwhile, needs the one of its data directory.
+// openStore opens the cache of git objects. A dry run uses a temporary one, because another agent may need the cache of
+// the data directory meanwhile.
 func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func(), err error) {
 	o := storeOptions(s, log)
 	if s.DryRun {
@@ -154,7 +154,7 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 	}
 	store, err = repo.Open(dir, o)
 	if err == nil {
-		return store, func() { _ = store.Close() }, nil // a cache: nothing in it is lost
+		return store, func() { _ = store.Close() }, nil // a cache may lose writes
 	}
 	if held := heldBy(s); held != nil {
 		return nil, nil, held
@@ -162,7 +162,7 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 	return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
 }
 
-// passingStore is a cache in the system's folder for what is temporary.
+// passingStore returns a store in a temporary directory.
 func passingStore(o repo.StoreOptions) (*repo.Store, func(), error) {
 	tmp, err := os.MkdirTemp("", "stoker-dry-run-")
 	if err != nil {
@@ -182,7 +182,8 @@ func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
 	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: max(512<<20, int64(s.MaxBlob))}}
 }
 
-// heldBy says who has the data directory, where somebody has: that explains best why the cache is in use.
+// heldBy returns disk.ErrLocked if another agent holds the data directory, which is the best explanation for a cache in
+// use.
 func heldBy(s settings) error {
 	d, err := disk.Open(s.DataDir, disk.Options{AllowUnseeded: s.AllowUnseeded})
 	if err == nil {
@@ -209,7 +210,7 @@ func listen(ctx context.Context, s settings, health http.Handler, reg *prometheu
 		}
 		srv, err := listenFor(ctx, e.name, e.addr, e.handler, log)
 		if err != nil {
-			return nil, err // the process ends, and with it what listens already
+			return nil, err // the process exits and closes the other listeners
 		}
 		servers = append(servers, srv)
 	}
@@ -225,8 +226,8 @@ func listenFor(ctx context.Context, name, addr string, h http.Handler, log *slog
 	return srv, nil
 }
 
-// serveAndRun runs loops beside the HTTP servers. The loops end first: the last sync is finished or rolled back while its
-// state can still be asked for.
+// serveAndRun runs loops beside the HTTP servers. The loops end first, so that the state is still served while the last
+// sync is finished or rolled back.
 func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -236,7 +237,7 @@ func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(con
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(serving, cancel) // a server that fails ends the agent
+	context.AfterFunc(serving, cancel) // a failing server stops the agent
 	running, ctx := errgroup.WithContext(ctx)
 	for _, loop := range loops {
 		running.Go(func() error { return loop(ctx) })
@@ -246,7 +247,7 @@ func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(con
 	return errors.Join(err, group.Wait())
 }
 
-// identify names the GatewaySync for metrics. A file that cannot be read yet is no reason not to start.
+// identify returns the GatewaySync's name for metrics, or nothing if the file cannot be read yet.
 func identify(s settings) (name, namespace string) {
 	gs, _, err := standalone.Load(s.File)
 	if err != nil {
@@ -255,7 +256,7 @@ func identify(s settings) (name, namespace string) {
 	return gs.Name, gs.Namespace
 }
 
-// outcome is the exit code of a state.
+// outcome returns the exit code of a state.
 func outcome(s drive.State, timedOut bool) int {
 	switch {
 	case timedOut:

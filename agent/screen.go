@@ -17,17 +17,17 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// screen is where the agent talks to people: on a terminal readable plans and progress, else logs as JSON. With --once
-// the plan and the outcome go to stdout in either case, because they are the answer to what was asked.
+// screen is the agent's output: readable plans and progress on a terminal, otherwise JSON logs. With --once, plan and
+// outcome always go to stdout, because they are what the user asked for.
 type screen struct {
 	out, talk io.Writer
 	log       *slog.Logger
 	plans     bool // print plans and outcomes
-	live      bool // talk is a terminal: progress may be drawn over itself
+	live      bool // talk is a terminal, so progress can be redrawn
 
 	mu    gosync.Mutex
 	drawn time.Time
-	dirty bool // a line of progress stands there
+	dirty bool // a line of progress is on the screen
 	last  *sync.Report
 	said  string
 }
@@ -39,7 +39,7 @@ func newScreen(stdout, stderr io.Writer, s settings, isTerminal func(io.Writer) 
 	if format == "auto" && c.live {
 		format = "text"
 		if c.plans && level == "info" {
-			level = "warn" // the plans say the rest
+			level = "warn" // the plans show the rest
 		}
 	}
 	c.log = daemon.Log(c, format, level)
@@ -51,7 +51,7 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Write takes log lines, and keeps them from running into a line of progress.
+// Write writes log lines. It clears a line of progress first.
 func (c *screen) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *screen) Write(p []byte) (int, error) {
 
 const redraw = 100 * time.Millisecond
 
-// progress draws where long work stands.
+// progress draws the progress of long steps.
 func (c *screen) progress(step string, done, total int) {
 	if !c.live {
 		return
@@ -85,7 +85,7 @@ func (c *screen) clear() {
 	}
 }
 
-// state prints what changed: a plan that was carried out or refused, an outcome, drift.
+// state prints what changed: a plan that was applied or refused, an outcome, drift.
 func (c *screen) state(s drive.State) {
 	if !c.plans {
 		return
@@ -95,11 +95,11 @@ func (c *screen) state(s drive.State) {
 	c.clear()
 	if s.Report != nil && s.Report != c.last {
 		c.last = s.Report
-		if len(s.Plan) > 1 { // more than its headline
+		if len(s.Plan) > 1 { // more than the summary
 			fmt.Fprintln(c.out, strings.Join(s.Plan, "\n"))
 		}
 		for _, n := range s.Report.Notes {
-			if !slices.Contains(s.Plan, "warning: "+n) { // the plan has said it
+			if !slices.Contains(s.Plan, "warning: "+n) { // not printed with the plan
 				fmt.Fprintln(c.out, "note:", n)
 			}
 		}

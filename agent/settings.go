@@ -19,9 +19,10 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// settings is everything that the agent is told from outside; docs/agent.md lists the same, and a test compares them.
+// settings is the configuration of the agent. docs/agent.md lists the flags; a test compares.
 type settings struct {
-	// Sidecar is whether the agent runs in a gateway's pod, and Env what that says; Kubeconfig is for one beside a pod.
+	// Sidecar reports whether the agent runs in a gateway's pod, and Env is its environment. Kubeconfig, if set, replaces the
+	// pod's service account.
 	Sidecar    bool
 	Env        environment
 	Kubeconfig string
@@ -82,7 +83,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	return f
 }
 
-// parse reads the command line and the environment; its errors are those of daemon.Parse and daemon.Explain.
+// parse parses the command line and the environment. Its errors are those of daemon.Parse and daemon.Explain.
 func parse(args, env []string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)
@@ -109,7 +110,7 @@ func (s *settings) validate() []error {
 	return errs
 }
 
-// standalone checks what an agent outside of a pod needs.
+// standalone checks the settings of an agent outside a pod.
 func (s *settings) standalone() []error {
 	var errs []error
 	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
@@ -128,10 +129,11 @@ func (s *settings) standalone() []error {
 	return errs
 }
 
-// outside are the flags that say what the environment says in a pod.
+// outside are the flags that the environment replaces in a pod.
 var outside = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
 
-// inPod takes the environment of a pod. Its probes and its scraper come from outside, so that it listens on all addresses.
+// inPod reads the environment of a pod. The default listeners bind to all addresses, because probes and scrapers come
+// from outside the pod.
 func (s *settings) inPod(f *flag.FlagSet, env []string) []error {
 	errs := []error{s.Env.read(env)}
 	given := map[string]bool{}
@@ -151,7 +153,7 @@ func (s *settings) inPod(f *flag.FlagSet, env []string) []error {
 	return errs
 }
 
-// repoDir is where git objects are cached.
+// repoDir returns the directory of the cache of git objects.
 func (s *settings) repoDir() (string, error) {
 	if s.RepoDir != "" {
 		return s.RepoDir, nil

@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// bootWithin bounds everything before the loops run. The API server is no part of it: a gateway starts without it.
+	// bootWithin bounds everything before the loops run. It does not include the API server: a gateway starts without
+	// it.
 	bootWithin = 2 * time.Minute
-	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. With the last report and the end of
-	// the servers it stays below the 30 s that a pod has by default.
+	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and
+	// the shutdown of the servers it stays below a pod's default of 30 s.
 	sidecarGrace = 15 * time.Second
 )
 
-// grace is how long the engine may go on after it was asked to stop; 0 for its own default.
+// grace returns how long the engine may go on after it is asked to stop; 0 means its default.
 func (s *settings) grace() time.Duration {
 	if s.Sidecar {
 		return sidecarGrace
@@ -39,11 +40,11 @@ func (s *settings) grace() time.Duration {
 	return 0
 }
 
-// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync, and leads where nobody else
-// does.
+// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync, and leads if no other
+// agent does.
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env
-	klog.SetSlogLogger(log) // client-go knows no other way
+	klog.SetSlogLogger(log) // client-go has no other way to set a logger
 	boot, booted := newBoot(ctx, bootWithin)
 	defer booted()
 
@@ -59,7 +60,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
-	defer func() { _ = store.Close() }() // a cache: nothing in it is lost
+	defer func() { _ = store.Close() }() // a cache may lose writes
 	engine, closeEngine := newEngine(s, store, screen)
 	defer closeEngine()
 
@@ -97,7 +98,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		if s.HealthAddr != "" {
 			srv, err := listenFor(ctx, "health", s.HealthAddr, drive.Handler(follower.Routes()), log)
 			if err != nil {
-				return err // nobody could ask whether the gateway may start
+				return err // without it the kubelet could not probe whether the gateway may start
 			}
 			servers = append(servers, srv)
 		}
@@ -119,8 +120,8 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	return exitDone, serveAndRun(ctx, servers, loops...)
 }
 
-// cache is where git objects are kept. It is opened by the first sync that needs it: a gateway whose volume is complete
-// starts without git, and so without a place for what came from git.
+// cache returns the store of git objects. The first sync that needs it opens it: a gateway whose volume is complete
+// starts without git, and without a place for its objects.
 func cache(s settings, log *slog.Logger) (*repo.Store, error) {
 	dir, err := s.repoDir()
 	if err != nil {
@@ -132,10 +133,10 @@ func cache(s settings, log *slog.Logger) (*repo.Store, error) {
 	return repo.New(dir, storeOptions(s, log)), nil
 }
 
-// measureEvery is how often a port for metrics is tried that somebody else has.
+// measureEvery is the interval at which a metrics port in use is tried again.
 const measureEvery = 15 * time.Second
 
-// measureLater serves metrics as soon as their port is free: nothing of a gateway depends on them.
+// measureLater serves metrics as soon as their port is free, because the gateway does not depend on them.
 func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger, why error) error {
 	log.Error("metrics are not served; it is tried again", "error", why)
 	for pace.Wait(ctx, measureEvery) {
@@ -146,7 +147,7 @@ func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, lo
 	return nil
 }
 
-// fleetMetrics is what a lead measures.
+// fleetMetrics are the metrics of a lead.
 type fleetMetrics struct {
 	*metrics.Agent
 	*metrics.Fleet
