@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// adopted puts what lies there already, and is to be ours from now on, through the check of source: a commit that one
-// gateway cannot be given is no good at another, where its files came by some other way before.
+// adopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written files: a
+// commit that some gateways cannot receive must not count as good on another that got the files in some other way.
 func (s *run) adopted(ctx context.Context, changes *plan.Changes) error {
 	defer s.step("validate")()
 	for _, c := range changes.List {
@@ -22,7 +22,7 @@ func (s *run) adopted(ctx context.Context, changes *plan.Changes) error {
 		}
 		check := resource.NewChecker(c.Path)
 		err := s.dir.CopyTo(ctx, &bounded{w: check, left: s.MaxBlob, path: c.Path, limit: s.MaxBlob}, c.Path)
-		if errors.Is(err, fs.ErrNotExist) { // since the plan: drift, which the next look finds
+		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}
 		if err == nil {

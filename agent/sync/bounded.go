@@ -7,7 +7,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// bounded refuses a file that is larger than the limit, before it fills the disk.
+// bounded is a writer that fails at the size limit of a file, before the file fills the disk.
 type bounded struct {
 	w           io.Writer
 	left, limit int64

@@ -15,21 +15,21 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// lockHold is how long the gateway may keep its scan lock for us when the scan that releases it never comes. The
-// section under it is renames only, so it is far shorter.
+// lockHold is how long the gateway keeps the scan lock if the scan that releases it never comes. Only renames happen
+// under the lock, so it is normally held far shorter.
 const lockHold = 60 * time.Second
 
-// gatewayState is what a ping says.
+// gatewayState is the gateway's state as seen by a ping.
 type gatewayState int
 
 const (
 	noGateway gatewayState = iota // none is configured
-	away                          // nothing listens at its port: it is stopped, or only just starting
-	busy                          // it is starting, waits for its commissioning, or cannot be asked
+	away                          // the port refuses connections: stopped, or just starting
+	busy                          // starting, waiting for commissioning, or unreachable
 	running
 )
 
-// look asks where the gateway stands. The error says why it is not running.
+// look returns the gateway's state, and an error with the reason if it is not running.
 func (s *run) look(ctx context.Context) (gatewayState, error) {
 	if s.peers.Gateway == nil {
 		return noGateway, nil
@@ -46,15 +46,14 @@ func (s *run) look(ctx context.Context) (gatewayState, error) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return away, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
 	default:
-		// A certificate that is not trusted or a network that drops packets says nothing of the gateway: it may be running.
+		// An untrusted certificate or a lost packet does not tell the gateway's state: it may be running.
 		return busy, err
 	}
 }
 
-// ready says whether files may be written now. A gateway that is away may be written for: it reads its files when it
-// starts. One that is starting is reading them at this moment, so that it is waited for; so is one that cannot be asked,
-// because it would run on files that nobody can make it scan. What may be written then depends on its place in a
-// redundant pair.
+// ready reports whether files may be written now. A stopped gateway reads its files at its next start, so they may be
+// written. A starting gateway is reading them, so ready returns an error. So does an unreachable one, because it may
+// run and could not be made to scan. What may be written also depends on the node's place in a redundant pair.
 func (s *run) ready(ctx context.Context) error {
 	if s.t.BeforeStart {
 		s.before = away
@@ -73,8 +72,8 @@ func (s *run) ready(ctx context.Context) error {
 	return s.findPlace(ctx, state)
 }
 
-// apply makes the staged files live. Where git wins and the gateway saved a resource in the middle of it, all of that
-// resource has to go: it is planned once more.
+// apply makes the staged files live. If git wins and the gateway saved a resource meanwhile, that whole resource must
+// be replaced, so apply plans again, once.
 func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
 	err := s.write(ctx, changes, staged)
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && s.rules.Conflict == plan.GitWins && !s.again {
@@ -93,7 +92,7 @@ func (s *run) apply(ctx context.Context, changes *plan.Changes, staged *disk.Sta
 	return err
 }
 
-// write does it under the gateway's scan lock where it gives one.
+// write applies the staged files, under the gateway's scan lock if possible.
 func (s *run) write(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
 	defer s.step("apply")()
 	if err := s.sessions(ctx, changes); err != nil {
@@ -120,22 +119,22 @@ func (s *run) write(ctx context.Context, changes *plan.Changes, staged *disk.Sta
 		return err
 	}
 	if s.t.BeforeStart {
-		// It reads everything when it starts, and is only verified then.
+		// The gateway reads everything when it starts; only verification remains.
 		s.owed.ScanProjects, s.owed.ScanConfig = false, false
 		return s.owed.save(s.dir)
 	}
 	return nil
 }
 
-// move is what happens under the lock: a last look at the Designers, and the renames.
+// move checks the Designers once more and renames the files. It runs under the lock.
 func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
-	if s.strict() { // else it was noted, which is enough
+	if s.strict() { // the other policies only need the note that already exists
 		if err := s.sessions(ctx, changes); err != nil {
 			return false, errors.Join(err, staged.Discard())
 		}
 	}
 	if s.rules.Conflict != plan.GitWins {
-		staged.RefuseForeign() // what the gateway writes at this moment is a conflict like any other
+		staged.RefuseForeign() // what the gateway writes now is a conflict like any other
 	}
 	res, err := staged.Apply(ctx, s.header(changes))
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
@@ -154,8 +153,8 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 	return true, nil
 }
 
-// lock takes the scan lock of each tree that changes. Without it the sync goes on and says so: the lock only keeps the
-// gateway's own writes apart from ours, and what it cannot prevent the disk finds out.
+// lock takes the scan lock of each tree that changes. If that fails, the sync continues and notes it: the lock only
+// separates the gateway's writes from ours, and the disk package detects writes that slip through.
 func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
 	if s.before != running || !s.peers.Token || s.older() {
 		return nil
@@ -178,8 +177,8 @@ func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
 	return locked
 }
 
-// unlock releases locks after a failed apply. There is no other way to release one than the scan itself, which finds
-// nothing new because the files were rolled back. It is waited for no longer than a stop may take; the lock lapses anyway.
+// unlock releases locks after a failed apply. Only a scan can release a lock; it finds nothing new, because the files
+// were rolled back. unlock waits at most Grace; the locks also expire by themselves.
 func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
 	defer cancel()
@@ -190,7 +189,7 @@ func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
 	}
 }
 
-// deliver makes the gateway take what is owed to it, verifies that it did, and says where the node stands.
+// deliver makes the gateway load what is owed to it, verifies that, and reports the node's place.
 func (s *run) deliver(ctx context.Context) error {
 	if s.force {
 		s.owed.Commit, s.owed.ScanProjects, s.owed.ScanConfig = s.t.Commit, !s.standby.on, true
@@ -236,7 +235,7 @@ func (s *run) handOver(ctx context.Context) error {
 		err = s.verify(ctx)
 	}
 	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(s.r.Scans) == 0 {
-		// Its start should have read all files; it may have begun before the last one was there.
+		// A start should have read all files, but may have begun before the last file was written.
 		s.owed.ScanProjects, s.owed.ScanConfig = !s.standby.on, true
 		if err = s.scan(ctx); err == nil {
 			err = s.verify(ctx)
@@ -252,17 +251,17 @@ func (s *run) handOver(ctx context.Context) error {
 	return s.owed.save(s.dir)
 }
 
-// notStarted is said of files that are on the disk for a gateway that reads them when it starts.
+// notStarted is the outcome if the files are written before the gateway starts.
 func (s *run) notStarted() error {
 	s.r.Phase = Applied
 	return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", s.t.Commit.Short())
 }
 
-// unconfirmed is the outcome of a delivery that the gateway did not confirm.
+// unconfirmed returns the outcome of a delivery that the gateway did not confirm.
 func (s *run) unconfirmed(ctx context.Context, err error) error {
 	if s.standby.on && failure.Is(err, v1alpha1.ReasonGatewayForbidden) {
-		// Whether a node without config access scans is not known. What it holds counts when it becomes active, and is
-		// scanned then.
+		// It is not known whether a node without config access scans. Its files matter when it becomes active, and it
+		// is scanned then.
 		s.note("a node on standby does not scan: %v", err)
 		return nil
 	}
@@ -272,12 +271,12 @@ func (s *run) unconfirmed(ctx context.Context, err error) error {
 	return s.undelivered(err)
 }
 
-// undelivered is said of files that are on the disk and that the gateway did not take.
+// undelivered wraps an error for files that are on the disk and that the gateway did not load.
 func (s *run) undelivered(err error) error {
 	return fmt.Errorf("the files of %s are on the disk, but the gateway has not taken them: %w", s.t.Commit.Short(), err)
 }
 
-// scan scans what changed, configuration first: tag providers and connections come before the views that use them.
+// scan scans what changed. Configuration comes first, because views use its tag providers and connections.
 func (s *run) scan(ctx context.Context) error {
 	defer s.step("scan")()
 	for _, k := range []struct {
@@ -306,7 +305,7 @@ func (s *run) scan(ctx context.Context) error {
 	return nil
 }
 
-// gatewayClock is the gateway's own time, for its log; ours may be off.
+// gatewayClock returns the gateway's time, for reading its log; our clock may differ.
 func (s *run) gatewayClock(ctx context.Context) time.Time {
 	if p, err := s.peers.Gateway.Ping(ctx); err == nil && !p.Date.IsZero() {
 		return p.Date
@@ -314,10 +313,11 @@ func (s *run) gatewayClock(ctx context.Context) time.Time {
 	return s.Now()
 }
 
-// maxNotes bounds what a report carries of the gateway's log.
+// maxNotes bounds the lines of the gateway's log in a report.
 const maxNotes = 10
 
-// gatewayErrors attaches what the gateway logged since. It decides nothing: a busy gateway always logs.
+// gatewayErrors adds the gateway's log errors since then as notes. They do not affect the outcome, because a busy
+// gateway always logs.
 func (s *run) gatewayErrors(ctx context.Context, since time.Time) {
 	lines, err := s.peers.Gateway.ErrorsSince(ctx, since)
 	if err != nil {

@@ -2,8 +2,8 @@ package sync
 
 import "stoker.io/stoker/agent/plan"
 
-// heldAt is a sync that was held, and by which plan; "" by a Designer. Its files were staged and checked once, and are not
-// written again and again while a person is waited for.
+// heldAt identifies a held sync and its plan; plan is "" if a Designer holds it. Its files were staged and checked
+// once, and are not written again while the sync waits.
 type heldAt struct {
 	commit plan.ID
 	rules  string
@@ -12,7 +12,7 @@ type heldAt struct {
 
 func (s *run) wait(why string) { s.held = heldAt{s.t.Commit, s.rules.Fingerprint(), why} }
 
-// waited reports whether this very sync has been held for that before.
+// waited reports whether the same sync has been held for the same reason before.
 func (s *run) waited(why string) bool {
 	return s.held == heldAt{s.t.Commit, s.rules.Fingerprint(), why}
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// lasting returns a context that outlives ctx by grace: the scan is what makes the gateway take its files, and what
-// releases its scan lock.
+// lasting returns a context that outlives ctx by grace, for the scan that makes the gateway load its files and releases
+// its scan lock.
 func lasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

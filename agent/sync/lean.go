@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// fetch brings the target into the store. Where the store was lost and the manifest was not, the right bytes of most files
-// lie on the disk already: then it is the trees alone, and differing brings the rest.
+// fetch fetches the target into the store. If the store was lost but the manifest was not, most files on the disk are
+// already right, so fetch gets only the trees, and differing gets the missing blobs.
 func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	h := s.dir.Manifest().Header()
 	if s.t.Admit != nil && h.Commit != s.t.Commit {
@@ -30,8 +30,8 @@ func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	return s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
 }
 
-// remind tells a store that has not all of a commit, after a restart, where the rest can be had: a look at drift reads what
-// git wanted. It sends nothing, and a store that cannot be reminded says so when it is read.
+// remind tells an incomplete store, after a restart, from which remote to fetch the missing objects, because drift
+// detection reads what git wanted. It does not fetch them; a store that still cannot get them fails at the read.
 func (s *run) remind(ctx context.Context) {
 	of := s.lost
 	if of == nil || of.commit != s.t.Commit {
@@ -50,41 +50,41 @@ func (s *run) remind(ctx context.Context) {
 	}
 }
 
-// lost is the commit that lies on the disk where the store, of a pod that was made anew, has nothing of it. Its trees are
-// fetched when a look at drift asks for the first of its files: most never do.
+// lost is the commit on the disk if the store, as in a recreated pod, has nothing of it. Its trees are fetched when
+// drift detection needs the first file, which is rare.
 type lost struct {
 	remote *repo.Remote
 	commit plan.ID
 	name   string
 
 	failures int       // in a row
-	late     int       // of them, how often the time of a look was not enough
-	until    time.Time // when it is asked for again
+	late     int       // how many of the failures were timeouts
+	until    time.Time // time of the next try
 }
 
-// from takes note of where it can be had now. What another could not give says nothing of this one.
+// from sets the remote. Failures of another remote do not count.
 func (l *lost) from(remote *repo.Remote) {
 	if l != nil && l.remote != remote {
 		l.remote, l.failures, l.late, l.until = remote, 0, 0, time.Time{}
 	}
 }
 
-// gone forgets the commit that was lost where another lies on the disk.
+// gone drops a lost commit if the disk has another one.
 func (e *Engine) gone(h plan.Header) {
 	if e.lost != nil && e.lost.commit != h.Commit {
 		e.lost = nil
 	}
 }
 
-// find fetches what is lost, at the first question of a look at drift. Looks are many, on every agent, and nothing else is
-// heard meanwhile: so the question is a short one, and is asked again with pauses, with long ones where the answer is too: what
-// does not come in that time comes with the next commit.
+// find fetches the lost trees for drift detection. Drift detection runs often, on every agent, and blocks the loop, so
+// find has a short timeout and backs off after failures, longer after timeouts. The next commit brings what never
+// arrives in time.
 func (e *Engine) find(ctx context.Context) {
 	of := e.lost
 	if of == nil || e.Now().Before(of.until) {
 		return
 	}
-	// What the store can still get it gets with this context, at later looks, too: it ends only where the time was not enough.
+	// The store also uses this context for later fetches, so it is canceled only by a timeout.
 	asking, end := context.WithCancelCause(ctx)
 	late := time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
 	err := e.trees(asking, of)
@@ -99,7 +99,7 @@ func (e *Engine) find(ctx context.Context) {
 		return
 	}
 	end(err)
-	if ctx.Err() != nil { // we are asked to stop: that says nothing of git
+	if ctx.Err() != nil { // the agent is stopping, which says nothing about git
 		return
 	}
 	of.failures++
@@ -122,9 +122,8 @@ func (e *Engine) trees(ctx context.Context, of *lost) error {
 	return err
 }
 
-// differing fetches the blobs that git wants otherwise than at the last sync, or that lie on the disk in other words, all in
-// one request. What else is read of a store that has only trees (a file that was changed on the gateway, a template) the
-// store fetches when it is read.
+// differing fetches in one request the blobs whose wanted id has changed since the last sync, or whose file has other
+// bytes. A partial store fetches other blobs (of a file changed on the gateway, of a template) when they are read.
 func (s *run) differing(ctx context.Context) error {
 	if !s.Store.Partial() {
 		return nil

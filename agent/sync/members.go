@@ -13,12 +13,12 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// members tells the files that are part of a resource from those that only lie beside one (a README): a gateway knows the
-// first, and whether a pair copies the others is not known. So those are written on both nodes.
+// members distinguishes the files of a resource from files that only lie beside it, such as a README. A gateway does
+// not know the latter, and whether a pair copies them is unknown, so both nodes write them.
 type members struct {
 	s    *run
 	list []plan.Change // the whole plan
-	// What was read last: changes come sorted, so that a directory is read once.
+	// wanted and live have the directory read last: changes are sorted, so that each directory is read once.
 	wanted, live found
 }
 
@@ -26,21 +26,21 @@ type members struct {
 type found struct {
 	dir   string
 	files []string
-	all   bool // every file of the directory is part of the resource
+	all   bool // every file of the directory belongs to the resource
 }
 
 func (f found) has(name string) bool { return f.all || slices.Contains(f.files, name) }
 
-// marks are the files that make a resource, a project or a deployment mode.
+// marks returns the names of the files that make a resource, a project or a deployment mode.
 func marks() []string { return []string{resource.File, unaryFile, "project.json", "config-mode.json"} }
 
 const unaryFile = "unary-resource.json"
 
-// maxListing bounds a resource.json that is read for its list of files.
+// maxListing bounds a resource.json that is read for its file list.
 const maxListing = 1 << 20
 
-// has reports whether the gateway knows the file of a change: by the resource.json that git wants beside it, or for a file
-// that goes by the one that lies there.
+// has reports whether the file of a change belongs to a resource, according to git's resource.json, or for a deleted
+// file the one on the disk.
 func (m *members) has(c plan.Change) (bool, error) {
 	dir, name := path.Split(c.Path)
 	dir = path.Clean(dir)
@@ -55,7 +55,7 @@ func (m *members) has(c plan.Change) (bool, error) {
 	return m.wanted.has(name), err
 }
 
-// read reads the lists of a directory. A resource.json that makes no sense makes every file count: it is waited for.
+// read reads the file lists of a directory. If a resource.json is invalid, every file counts as part of the resource.
 func (f *found) read(dir string, read func(file string) ([]byte, error)) error {
 	if f.dir == dir {
 		return nil
@@ -81,12 +81,12 @@ func (f *found) read(dir string, read func(file string) ([]byte, error)) error {
 
 func (m *members) lying(file string) ([]byte, error) { return m.s.dir.Read(file, maxListing) }
 
-// inGit reads what git wants at a path. A file that the plan does not name is as it was at the last sync.
+// inGit reads git's version of a file. A file that the plan does not change is as at the last sync.
 func (m *members) inGit(file string) ([]byte, error) {
 	var id plan.ID
 	i, named := slices.BinarySearchFunc(m.list, file, func(c plan.Change, file string) int { return strings.Compare(c.Path, file) })
 	if named {
-		id = m.list[i].ID // zero where it goes
+		id = m.list[i].ID // zero if deleted
 	} else {
 		rec, owned, err := m.s.dir.Manifest().Get(file)
 		if err != nil {

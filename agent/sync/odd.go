@@ -10,45 +10,45 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// On a standby node a copied file that is neither git's nor what lay there before may be two things: it came from a commit
-// that the other node had meanwhile, and will be replaced by it at any moment; or a person changed it there, it is drift, and
-// the pair copied that, too. Nothing tells the two apart but time. So such a file is waited for at first like any other,
-// and called drift when it has stayed as it is.
+// On a standby node, a replicated file that is neither git's nor what was there before has one of two causes: it came
+// from a commit that the other node had meanwhile, and will soon be replaced; or a user changed it there, which is
+// drift that the pair copied. Only time distinguishes the two. So the sync first waits for such a file, and reports it
+// as drift if it stays unchanged.
 //
-// Of a file without a record this node does not even know what git had before: it may be of an older commit at which the
-// other node still is. So its time counts only while everything else is there and the gateway says that the pair has nothing
-// to copy, and begins anew when any of these files becomes another.
+// For a file without a record, this node does not know what git had before: it may be of an older commit that the other
+// node still has. Its time counts only while everything else is complete and the gateway reports nothing left to copy,
+// and starts again when any of these files changes.
 
-// patience is how long.
+// patience is how long a file must stay unchanged to count as drift.
 const patience = 5 * time.Minute
 
-// maxOdd bounds the files that are remembered.
+// maxOdd bounds the remembered files.
 const maxOdd = 10_000
 
-// oddities are the files that are waited for, and those that were waited for in vain.
+// oddities are the files that the sync waits for, and those that count as drift.
 type oddities struct {
-	of    heldAt // the sync that met them
+	of    heldAt // the sync that found them
 	since time.Time
 	left  map[string]waited
 	said  heldAt
-	but   string // what is said, of this sync, of those that are called drift
-	// Those without a record, and since when they are as they are and nothing else was to come.
+	but   string // suffix of the message of that sync about drift
+	// strange identifies the files without a record, still is when they last changed or something was left to copy.
 	strange [sha256.Size]byte
 	still   time.Time
 }
 
-// waited is a file that was waited for in vain: what lay there, and what git wanted instead.
+// waited is a file that counts as drift: its content, and what git wanted.
 type waited struct{ found, want plan.ID }
 
-// verdict is what a change to a copied file means on a standby node.
+// verdict classifies a change to a replicated file on a standby node.
 type verdict int
 
 const (
 	behind     verdict = iota // the other node has to write it
-	odd                       // it would only restore what git wanted before, or replaces what the other node may have kept
-	unrecorded                // it replaces a file of which this node has no record
-	stray                     // it deletes what is in no commit that this node met: nothing is missing
-	equal                     // a resource.json as the gateway signed it, which is only written because of a file beside it
+	odd                       // restores what git wanted before, or replaces what the other node may have kept
+	unrecorded                // replaces a file of which this node has no record
+	stray                     // deletes a file of no commit that this node saw; nothing is missing
+	equal                     // a resource.json as the gateway signed it, written only because of a file beside it
 )
 
 func (s *run) judge(changes *plan.Changes, c plan.Change) (verdict, error) {
@@ -73,17 +73,17 @@ func (s *run) judge(changes *plan.Changes, c plan.Change) (verdict, error) {
 	return behind, nil
 }
 
-// signed reports whether the gateway writes a file by itself when others of its resource change.
+// signed reports whether the gateway rewrites a file when others of its resource change.
 func signed(file string) bool {
 	return path.Base(file) == resource.File || path.Base(file) == resource.Thumbnail
 }
 
-// asBefore reports whether a change would only restore what git wanted at the last sync.
+// asBefore reports whether a change only restores what git wanted at the last sync.
 func asBefore(changes *plan.Changes, c plan.Change, rec plan.Owned) bool {
 	return c.Op != plan.Delete && rec.Want == wantOf(changes, c) && rec.Exec == c.Exec
 }
 
-// wantOf is the blob that git has for a change.
+// wantOf returns git's blob for a change.
 func wantOf(changes *plan.Changes, c plan.Change) plan.ID {
 	if id, ok := changes.Signed[c.Path]; ok {
 		return id
@@ -91,8 +91,8 @@ func wantOf(changes *plan.Changes, c plan.Change) plan.ID {
 	return c.ID
 }
 
-// leave takes the files that are waited for, with a record and without, and gives those that are called drift. At a commit
-// that this node had whole on standby all of them are: nothing has to come any more. The others are waited for on.
+// leave returns the files that count as drift and makes the standby wait for the others. At a commit that this node had
+// completely on standby, all are drift, because nothing is left to copy.
 func (s *run) leave(changes *plan.Changes, recorded, unrecorded []plan.Change) []plan.Change {
 	o, h := &s.odd, s.dir.Manifest().Header()
 	o.said, o.but = s.at(), ""
@@ -117,7 +117,7 @@ func (s *run) leave(changes *plan.Changes, recorded, unrecorded []plan.Change) [
 	return left
 }
 
-// overdue reports whether files with a record were waited for long enough.
+// overdue reports whether files with a record have been waited for long enough.
 func (s *run) overdue(changes *plan.Changes, list []plan.Change) bool {
 	o, at := &s.odd, s.at()
 	if len(list) > 0 && o.of != at {
@@ -130,8 +130,8 @@ func (s *run) overdue(changes *plan.Changes, list []plan.Change) bool {
 	return true
 }
 
-// unmoved reports whether files without a record have stayed as they are for long enough, while nothing was to come but what
-// may be drift, too. Where the other node replaces some of that, it is at work.
+// unmoved reports whether files without a record have stayed unchanged for long enough, while nothing else was left to
+// copy except possible drift. If the other node replaces some of that, it is still working.
 func (s *run) unmoved(changes *plan.Changes, recorded, list []plan.Change) bool {
 	o := &s.odd
 	quiet := s.standby.asked && s.standby.peer && !s.standby.pending && s.standby.behind == 0
@@ -152,10 +152,10 @@ func (s *run) unmoved(changes *plan.Changes, recorded, list []plan.Change) bool 
 	return true
 }
 
-// likeness is another one when any of the files without a record is, when one with a record is git's, or for another target.
+// likeness identifies the target, the paths of the files with a record, and the content of those without one.
 func (s *run) likeness(changes *plan.Changes, recorded, list []plan.Change) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	line := func(what ...any) { _, _ = fmt.Fprintf(h, "%q\n", what) } // a hash takes every write
+	line := func(what ...any) { _, _ = fmt.Fprintf(h, "%q\n", what) } // a hash never fails
 	line(s.t.Commit, s.rules.Fingerprint())
 	for _, c := range recorded {
 		line(c.Path)
@@ -173,7 +173,7 @@ func (s *run) likeness(changes *plan.Changes, recorded, list []plan.Change) (sum
 
 func (s *run) at() heldAt { return heldAt{commit: s.t.Commit, rules: s.rules.Fingerprint()} }
 
-// exceptions is what was said of drift at the last plan of this commit.
+// exceptions returns the suffix about drift if the last plan was for the same target.
 func (s *run) exceptions() string {
 	if s.odd.said != s.at() {
 		return ""
@@ -181,8 +181,8 @@ func (s *run) exceptions() string {
 	return s.odd.but
 }
 
-// know reports whether each file was waited for in vain, as it is now. Of one without a record only the same wish counts:
-// what git changed since, the other node has to write.
+// know reports whether all files already count as drift in their current state. A file without a record must also have
+// the same wanted blob, because the other node has to write what git changed since.
 func (o *oddities) know(changes *plan.Changes, list []plan.Change) bool {
 	for _, c := range list {
 		was, ok := o.left[c.Path]

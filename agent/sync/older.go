@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// askPlatform asks the gateway for its version. One that does not say counts as a current one.
+// askPlatform reads the gateway's version. An unknown version counts as a current one.
 func (s *run) askPlatform(ctx context.Context) error {
 	p, err := s.peers.Gateway.Platform(ctx)
 	if err != nil {
@@ -21,14 +21,14 @@ func (s *run) askPlatform(ctx context.Context) error {
 	return nil
 }
 
-// older reports whether the gateway is of a version that has no REST interface: before 8.3.
+// older reports whether the gateway is older than 8.3, without a REST interface.
 func (s *run) older() bool {
 	v := s.platform.Version
 	return !v.IsZero() && !v.AtLeast(8, 3)
 }
 
-// handOverOlder makes a gateway before 8.3 take its projects, by the project-scan module where it has that. Such a
-// gateway cannot show what it has loaded, so that nothing is verified.
+// handOverOlder makes a gateway before 8.3 load its projects through the project-scan module, if it has one. Such a
+// gateway cannot show what it has loaded, so nothing is verified.
 func (s *run) handOverOlder(ctx context.Context) error {
 	defer s.step("scan")()
 	if s.owed.ScanConfig {
@@ -69,7 +69,7 @@ func (s *run) scanOlder(ctx context.Context) error {
 	return nil
 }
 
-// withoutToken ends a sync for a gateway that nobody can ask: only one before 8.3 scans without a token.
+// withoutToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
 func (s *run) withoutToken(ctx context.Context) error {
 	if !s.owed.empty() && !s.t.BeforeStart {
 		if state, _ := s.look(ctx); state == running {

@@ -12,26 +12,26 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// owed is what the gateway still has to be told about files that are on the disk: it is written before the first file
-// moves and dropped when the gateway has confirmed them, so that a crash, a restart or a gateway that is away never
-// makes a half-delivered commit look delivered.
+// owed is what the gateway has not yet loaded of the files on the disk. It is saved before the first file moves, and
+// dropped when the gateway has confirmed the files. So a crash, a restart or a stopped gateway never makes a
+// half-delivered commit look delivered.
 type owed struct {
 	Commit plan.ID `json:"commit"`
-	// Scan says which trees changed since the gateway last read them.
+	// ScanProjects and ScanConfig report which trees changed since the gateway last read them.
 	ScanProjects bool `json:"scanProjects,omitempty"`
 	ScanConfig   bool `json:"scanConfig,omitempty"`
 	// Projects and Resources are what the gateway has to show afterwards.
 	Projects  []string   `json:"projects,omitempty"`
-	Gone      []string   `json:"gone,omitempty"` // projects that must not be there any more
+	Gone      []string   `json:"gone,omitempty"` // projects that it must not show
 	Resources []configID `json:"resources,omitempty"`
-	// Fresh says that the files were written for a gateway that did not run, so that its next start may be its first.
+	// Fresh reports that the gateway did not run when the files were written, so that its next start may be its first.
 	Fresh bool `json:"fresh,omitempty"`
-	// Refused is when such a gateway refused our token first; PutBack, that its permissions were put back since.
+	// Refused is when such a gateway first refused our token. PutBack reports that its permissions were restored since.
 	Refused time.Time `json:"refused,omitzero"`
 	PutBack bool      `json:"putBack,omitempty"`
 }
 
-// configID names a config resource as the gateway's API does.
+// configID identifies a config resource as the gateway's API does.
 type configID struct {
 	Collection string `json:"collection"`
 	Module     string `json:"module"`
@@ -41,10 +41,10 @@ type configID struct {
 
 const owedNote = "owed"
 
-// maxOwed bounds the lists: beyond it a sync verifies the first ones, which is as good a proof that the scan worked.
+// maxOwed bounds the lists. Verifying the first entries of a longer list proves as well that the scan worked.
 const maxOwed = 1000
 
-// maxOwedBytes bounds their names, which can be long.
+// maxOwedBytes bounds the encoded lists, because names can be long.
 const maxOwedBytes = 512 << 10
 
 func half[T any](list []T) []T { return list[:len(list)/2] }
@@ -56,7 +56,7 @@ func loadOwed(d *disk.Dir) (owed, error) {
 		return o, err
 	}
 	if json.Unmarshal(b, &o) != nil {
-		// It is our own file, written by rename; a broken one still says that something is owed.
+		// The file is ours and written by rename; a broken one still means that something is owed.
 		o = owed{ScanProjects: true, ScanConfig: true}
 	}
 	return o, nil
@@ -82,8 +82,8 @@ func (o owed) save(d *disk.Dir) error {
 	}
 }
 
-// add merges what a plan is going to change. Projects are those that the gateway has to show after it, gone those that
-// it must not show any more.
+// add merges the changes of a plan. projects are those that the gateway has to show after it, gone those that it must
+// not show.
 func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
 	p, c := changes.Touches()
 	o.Commit = changes.To
@@ -96,7 +96,8 @@ func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
 	for _, r := range changes.ConfigResources() {
 		id := configID{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
 		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })
-		// A singleton has no name, and how the API names resources in folders is not known: the scan vouches for them.
+		// A singleton has no name, and how the API names resources in folders is not known; for these a finished scan
+		// must do.
 		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxOwed {
 			continue
 		}
@@ -105,8 +106,8 @@ func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
 	return o
 }
 
-// projects finds out which projects the gateway has to show once changes are applied: those that git wants, where there
-// is a project.json, in git or the gateway's own.
+// projects returns the projects that the gateway has to show after the changes, and those that it must not show. It has
+// to show the ones that have a project.json, from git or its own.
 func (s *run) projects(changes *plan.Changes) (there, gone []string, err error) {
 	names, err := s.desired.Dirs("projects")
 	if err != nil {
@@ -133,8 +134,7 @@ func (s *run) projects(changes *plan.Changes) (there, gone []string, err error) 
 	return there, gone, nil
 }
 
-// drop takes out what the disk does not bear out: a sync that was taken back after a crash leaves promises behind that
-// nobody will keep.
+// drop removes what the disk does not have, such as the promises of a sync that was rolled back after a crash.
 func (o *owed) drop(d *disk.Dir) error {
 	var failed error
 	there := func(path string) bool {

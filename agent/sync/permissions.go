@@ -16,18 +16,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// firstBoot is how long a refused token is waited for at a gateway's first start with our files. The commissioning steps
-// of a first boot rewrite ignition/security-properties and drop what it granted [LIVE].
+// firstBoot is how long a refused token is tolerated after a gateway's first start with our files. Commissioning
+// rewrites ignition/security-properties and drops what it granted [LIVE].
 const firstBoot = 5 * time.Minute
 
-// refused makes the best of a gateway that does not let our token scan: at a first boot it is waited for, after its
-// permissions were put back once. Other errors are returned as they are.
+// refused handles a gateway that refuses our token. At a first boot it restores the permissions once and waits. It
+// returns other errors unchanged.
 func (s *run) refused(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
 	}
-	if status.Status == http.StatusForbidden && s.trialExpired(ctx) { // whether that stops scans is not known
+	if status.Status == http.StatusForbidden && s.trialExpired(ctx) { // it is not known whether that stops scans
 		return fmt.Errorf("the gateway's trial has expired, which may be why; it helps if somebody %s: %w", newTrial, err)
 	}
 	if slices.ContainsFunc(s.owed.Resources, func(r configID) bool { return r.Type == "api-token" }) {
@@ -36,7 +36,7 @@ func (s *run) refused(ctx context.Context, err error) error {
 	if !s.owed.Fresh || status.Status != http.StatusForbidden {
 		return err
 	}
-	if now := s.Now(); s.owed.Refused.IsZero() || s.owed.Refused.After(now) { // noted by a clock that was ahead
+	if now := s.Now(); s.owed.Refused.IsZero() || s.owed.Refused.After(now) { // or recorded while the clock was ahead
 		s.owed.Refused = now
 		if saveErr := s.owed.save(s.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
@@ -53,8 +53,8 @@ func (s *run) refused(ctx context.Context, err error) error {
 		"a gateway rewrites its permissions at its first boot: waited for until %s: %w", until.UTC().Format(time.RFC3339), err)
 }
 
-// putBackPermissions restores the permissions that git has and that the first boot rewrote, once. The gateway reads them
-// when it starts the next time, or when somebody scans.
+// putBackPermissions restores, once, the permissions of git that the first boot rewrote. The gateway reads them at its
+// next start, or when a user starts a scan.
 func (s *run) putBackPermissions(ctx context.Context) error {
 	if s.owed.PutBack || !s.Store.Has(s.t.Commit) {
 		return nil

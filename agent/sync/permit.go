@@ -15,27 +15,28 @@ import (
 
 const heldNote = "held"
 
-// maxTold bounds the list of what was told: with 21 characters each it fits into a note.
+// maxTold bounds the list of reported paths: with 21 characters each it fits into a note.
 const maxTold = 1 << 15
 
-// held is the mass deletion that somebody was told of: at which commit, of which files, and which request to force a sync
-// stood there already. Only a request that came later speaks of it: an older one, which waits for a broken commit to be
-// mended, was never meant as leave to delete what a commit after that deletes. Nor is one that was made while another commit
-// was wanted, wherefore what was told is forgotten then. Nor is it leave for what another plan of the same commit deletes
-// beside: one that is made months later, when more projects are there, or when a directory is back that was away.
+// held is a reported mass deletion: its commit, its files, and the force-sync request that existed at the time. Only a
+// later request approves it: an older one, which waited for a broken commit to be fixed, was not meant for the
+// deletions of the commit after it. held is dropped when another commit is wanted, so that a request for one commit
+// does not approve another. Nor does an approval cover what a later plan of the same commit deletes in addition, for
+// example after months, with more projects, or with a directory that is back.
 type held struct {
 	Commit  plan.ID  `json:"commit"`
-	Deletes string   `json:"deletes"` // a hash of the paths; "" in the note of a version that did not keep it
+	Deletes string   `json:"deletes"` // hash of the paths; "" in notes of versions without it
 	Told    []uint64 `json:"told,omitempty"`
 	Force   string   `json:"force"`
 }
 
-// heldBy describes what a plan deletes. Told has a short hash of each path, sorted; none where they are more than maxTold.
+// heldBy returns the description of what a plan deletes. Told has a sorted short hash of each path, or nothing if there
+// are more than maxTold.
 func heldBy(changes *plan.Changes) held {
 	h := held{Commit: changes.To}
 	all := sha256.New()
 	for path := range deletions(changes) {
-		_, _ = fmt.Fprintf(all, "%q\n", path) // a hash takes all
+		_, _ = fmt.Fprintf(all, "%q\n", path) // a hash never fails
 		if len(h.Told) <= maxTold {
 			h.Told = append(h.Told, hashOf(path))
 		}
@@ -48,8 +49,8 @@ func heldBy(changes *plan.Changes) held {
 	return h
 }
 
-// covers reports whether all that a plan deletes was told. It may be less by now: some of it went by hand, or by the other
-// node of a pair that was faster. Of what was too much for a list, it is all or nothing.
+// covers reports whether everything that a plan deletes was reported. It may delete less: an operator or the other node
+// of a pair may have deleted some files. Without Told the paths must be exactly the same.
 func (h held) covers(changes *plan.Changes) bool {
 	if len(h.Told) == 0 {
 		return h.Deletes == heldBy(changes).Deletes
@@ -67,7 +68,7 @@ func hashOf(path string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// deletions are the paths that a plan deletes.
+// deletions yields the paths that a plan deletes.
 func deletions(changes *plan.Changes) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := range changes.List {
@@ -78,13 +79,13 @@ func deletions(changes *plan.Changes) iter.Seq[string] {
 	}
 }
 
-// rememberHeld notes that a mass deletion was reported. The last one counts, also where it was less than the one before: who
-// gives leave has read of that.
+// rememberHeld records a reported mass deletion. The latest report replaces the one before even if it is smaller,
+// because it is the one that an operator approves.
 func (s *run) rememberHeld(h *plan.Held) error {
 	if h.Reason != v1alpha1.ReasonMassDeletion {
 		return nil
 	}
-	now := heldBy(s.r.Changes) // as it was told, with what the other node of a pair is to delete
+	now := heldBy(s.r.Changes) // as reported, including what the other node of a pair deletes
 	was, err := s.lastHeld()
 	if err != nil || was.Commit == now.Commit && was.Deletes == now.Deletes {
 		return err
@@ -97,8 +98,9 @@ func (s *run) rememberHeld(h *plan.Held) error {
 	return s.dir.SetNote(heldNote, b)
 }
 
-// forgetHeld drops what was told where another commit is wanted by now: a request to force a sync can be meant for that one,
-// and what was told is told again where its commit comes back. A sync that resumes does not know what is wanted.
+// forgetHeld drops the reported mass deletion if another commit is wanted now: a force-sync request may be meant for
+// that one. If the old commit comes back, it is reported again. A resuming sync does not know the wanted commit and
+// keeps the report.
 func (s *run) forgetHeld() error {
 	if s.t.Profile.DryRun || s.resumes {
 		return nil
@@ -110,7 +112,8 @@ func (s *run) forgetHeld() error {
 	return s.dir.SetNote(heldNote, nil)
 }
 
-// mayDelete returns what says whether a mass deletion was told, and then asked for; nil where none was.
+// mayDelete returns the function that reports whether a mass deletion was reported and then approved, or nil if none
+// was.
 func (s *run) mayDelete() (func(*plan.Changes) bool, error) {
 	if !s.force {
 		return nil, nil
@@ -126,7 +129,7 @@ func (s *run) lastHeld() (held, error) {
 	var h held
 	b, err := s.dir.Note(heldNote)
 	if err == nil && b != nil && json.Unmarshal(b, &h) != nil {
-		h = held{} // our own file, damaged: nothing was allowed
+		h = held{} // a damaged file of our own approves nothing
 	}
 	return h, err
 }

@@ -9,11 +9,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A pod that is made anew starts its gateway anew. Where the volume holds the target already nothing is owed to that
-// gateway, and yet it may never come up: so it has to be seen running once before its pod is called Synced. What becomes of
-// it later is its own probes' business.
+// A recreated pod starts its gateway again. If the volume already has the target, nothing is owed to that gateway, but
+// it may never come up. So the sync reports Synced only after it has seen the gateway running once. After that, the
+// gateway's own probes are responsible.
 
-// ranNote keeps the start whose gateway was seen running, so that an agent that starts again beside it does not ask again.
+// ranNote has the start whose gateway was seen running, so that a restarted agent does not check again.
 const ranNote = "gateway-ran"
 
 // ran reports whether the gateway was seen running since its start.
@@ -32,7 +32,7 @@ func (s *run) ran() bool {
 	return true
 }
 
-// sawRunning notes that the gateway runs.
+// sawRunning records that the gateway runs.
 func (s *run) sawRunning() {
 	if s.t.BeforeStart || s.ran() {
 		return
@@ -43,10 +43,10 @@ func (s *run) sawRunning() {
 	}
 }
 
-// awaitStart ends a sync that had nothing to do for a gateway that did not run yet.
+// awaitStart ends a sync without changes for a gateway that has not been seen running yet.
 func (s *run) awaitStart(ctx context.Context) error {
 	if state, err := s.look(ctx); state != running {
-		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !ignition.Untrusted(err) { // a web server that comes up answers in many ways
+		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !ignition.Untrusted(err) { // a web server that is coming up can fail in many ways
 			err = failure.New(v1alpha1.ReasonWaitingForGateway, "%w", err)
 		}
 		s.r.Phase = Applied

@@ -6,7 +6,8 @@ import (
 	"stoker.io/stoker/agent/ignition"
 )
 
-// identity asks the gateway for name, version and mode, once a sync. ok is false where it does not say.
+// identity returns the gateway's name, version and mode, and asks at most once per sync. ok is false if they are
+// unknown.
 func (s *run) identity(ctx context.Context) (ignition.Info, bool) {
 	if !s.infoAsked {
 		info, err := s.peers.Gateway.Info(ctx)
@@ -18,8 +19,8 @@ func (s *run) identity(ctx context.Context) (ignition.Info, bool) {
 	return s.info, s.infoKnown
 }
 
-// remarks notes what a person should know of a gateway that took its files all the same: it runs another mode or under
-// another name than the profile says, or has to be restarted.
+// remarks notes problems of a gateway that did load its files: another mode or name than the profile says, an expired
+// trial, or a pending restart.
 func (s *run) remarks(ctx context.Context) {
 	if info, ok := s.identity(ctx); ok {
 		p := s.t.Profile
@@ -47,7 +48,7 @@ func (s *run) remarks(ctx context.Context) {
 // newTrial is what helps a gateway without a license.
 const newTrial = "resets the trial on the gateway's home page, or activates a license"
 
-// trialExpired reports whether the gateway says that its trial is over; false where it cannot be asked.
+// trialExpired reports whether the gateway says that its trial is over.
 func (s *run) trialExpired(ctx context.Context) bool {
 	expired, err := s.peers.Gateway.TrialExpired(ctx)
 	if err != nil {

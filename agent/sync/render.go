@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/agent/repo"
 )
 
-// rulesAt reads the profile as it is for a ref and a commit: its templates may ask for them. What the gateway has mounted
-// counts among the rules.
+// rulesAt returns the rules for a ref and a commit, which the profile's templates may use. They include the gateway's
+// mounts.
 func (s *run) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 	f := s.t.Facts
 	f.Ref, f.Commit = ref, commit.String()
@@ -23,14 +23,14 @@ func (s *run) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 		return r, err
 	}
 	seen, err := disk.Mounts(s.DataDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a directory that is not there others speak
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // opening a missing directory reports it
 		return r, err
 	}
 	r.Mounts = plan.NewMounts(append(seen, s.Mounts...))
 	return r, nil
 }
 
-// desire makes the tree of the target.
+// desire returns the tree of the target.
 func (s *run) desire(commit plan.ID) (*plan.Desired, error) {
 	d, err := s.desireBy(commit, s.rules)
 	if err == nil {
@@ -47,7 +47,7 @@ func (e *Engine) desireBy(commit plan.ID, rules plan.Rules) (*plan.Desired, erro
 	return e.cache.Desire(objects{e.Store, e}, root, rules)
 }
 
-// previous is the tree that the manifest was written for.
+// previous returns the tree that the manifest was written for.
 func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 	rules, err := s.rulesAt(h.Ref, h.Commit)
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *run) previous(h plan.Header) (*plan.Desired, error) {
 	return s.cache.Desire(objects{spare{s.Store}, s.Engine}, root, rules)
 }
 
-// objects reads what a tree of files is made of until the context of Engine.during ends: plan knows no context, and a large
-// commit is many trees.
+// objects reads trees and blobs until the context of Engine.during ends. plan takes no context, and a large commit has
+// many trees.
 type objects struct {
 	plan.Objects
 	e *Engine
@@ -91,8 +91,7 @@ func (s stoppable) Write(b []byte) (int, error) {
 	return s.Writer.Write(b)
 }
 
-// during makes plans and looks at drift end with ctx, until off is called. What is read after files were written must not
-// fail.
+// during makes plans and comparisons end with ctx, until off is called. Reads after files were written must not fail.
 func (e *Engine) during(ctx context.Context) (off func()) {
 	e.planning = ctx
 	return func() { e.planning = nil }
@@ -105,11 +104,11 @@ func (e *Engine) stopped() error {
 	return context.Cause(e.planning)
 }
 
-// spare reads a store for who can do without what is not there any more.
+// spare is a store for callers that can do without missing objects.
 type spare struct{ *repo.Store }
 
 func (s spare) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
-	if !s.Has(id) && !s.Partial() { // a partial store gets what it can
+	if !s.Has(id) && !s.Partial() { // a partial store fetches what it can
 		return 0, errGone
 	}
 	return s.Store.WriteBlob(w, id)
@@ -117,17 +116,17 @@ func (s spare) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 
 var errGone = errors.New("the object is not in the store any more")
 
-// delivered is the tree that lies on the disk, as far as it is known: its rendered files are in no store.
+// delivered is the tree on the disk, as far as it is known. No store has its rendered files.
 type delivered struct {
-	desired *plan.Desired // nil until somebody asks
+	desired *plan.Desired // nil until needed
 	rules   plan.Rules
 	commit  plan.ID
 }
 
-// remember notes what lies on the disk now.
+// remember records what is on the disk now.
 func (s *run) remember(h plan.Header) {
 	if h.Commit != s.t.Commit || h.Rules != s.rules.Fingerprint() {
-		return // what lay there before this sync still does
+		return // the sync did not change the disk
 	}
 	switch {
 	case !s.rules.Renders():
@@ -137,8 +136,8 @@ func (s *run) remember(h plan.Header) {
 	}
 }
 
-// wanted writes the bytes that git wanted at the last sync, for who compares them with the disk by their meaning. After a
-// restart the tree that lies there is rendered once more to find them.
+// wanted writes the bytes that git wanted at the last sync, for comparing the disk by meaning. After a restart it
+// renders that tree again.
 func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 	if e.asked != nil && !e.Store.Has(id) {
 		e.asked()
@@ -159,10 +158,10 @@ func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 	return n, err
 }
 
-// versionNote keeps the gateway's version for when it is away.
+// versionNote has the gateway's last known version.
 const versionNote = "gateway-version"
 
-// form is the form in which the gateway signs. It is asked for only where something is rendered.
+// form returns the form in which the gateway signs. It matters only if something is rendered.
 func (s *run) form(ctx context.Context) resource.Form {
 	if !s.rules.Renders() {
 		return resource.Form83
@@ -171,7 +170,7 @@ func (s *run) form(ctx context.Context) resource.Form {
 	return resource.FormOf(v.Major, v.Minor)
 }
 
-// version is the gateway's version, or while it does not answer the one that it had when it did.
+// version returns the gateway's version, or the last known one if it does not answer.
 func (s *run) version(ctx context.Context) ignition.Version {
 	note, err := s.dir.Note(versionNote)
 	if err != nil {

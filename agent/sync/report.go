@@ -12,30 +12,31 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Phase is where a gateway stands after a sync; the words are those of status.discoveredGateways[].syncStatus.
+// Phase is the state of a gateway after a sync. The values are those of status.discoveredGateways[].syncStatus.
 type Phase = v1alpha1.GatewaySyncState
 
-// The phases that a sync can end in.
+// The phases of a report.
 const (
-	// Pending: something has to come about by itself first: the gateway or its volume is not ready, or the other node of a
-	// redundant pair has not written yet.
+	// Pending means waiting for something that resolves itself: the gateway or its volume is not ready, or the other
+	// node of a redundant pair has not written yet.
 	Pending = v1alpha1.GatewayPending
-	// Syncing: a sync is under way. No report ends in it.
+	// Syncing means that a sync is running. No report has it.
 	Syncing = v1alpha1.GatewaySyncing
-	// Applied: the files are on the disk, and the gateway has not confirmed them.
+	// Applied means that the files are on the disk, and the gateway has not confirmed them.
 	Applied = v1alpha1.GatewayApplied
-	// Synced: the files are on the disk and the gateway took them; without an API token, the files alone.
+	// Synced means that the files are on the disk and the gateway has loaded them; without an API token, only the
+	// former.
 	Synced = v1alpha1.GatewaySynced
-	// Standby: the node of a redundant pair that has no config access holds what it may write, and the rest came by the
-	// pair. It counts as synced.
+	// Standby means that the node of a redundant pair without config access has the files: it wrote what it may, and
+	// the pair copied the rest. It counts as synced.
 	Standby = v1alpha1.GatewayStandby
-	// Held: a person, a policy or a Designer has to move first. The last good commit is live.
+	// Held means waiting for a user, a policy or a Designer. The last good commit is live.
 	Held = v1alpha1.GatewayHeld
-	// Error: the sync failed. The last good commit is live unless Message says otherwise.
+	// Error means that the sync failed. The last good commit is live unless Message says otherwise.
 	Error = v1alpha1.GatewayError
 )
 
-// Counts says how many files a sync changed.
+// Counts are the numbers of files that a sync changed.
 type Counts struct {
 	Added    int `json:"added"`
 	Modified int `json:"modified"`
@@ -44,34 +45,34 @@ type Counts struct {
 	Kept int `json:"kept"`
 	// Saved counts files whose gateway version went to lost+found.
 	Saved int `json:"saved,omitempty"`
-	// Total is the number of files that are ours.
+	// Total is the number of owned files.
 	Total int `json:"total"`
 }
 
-// Fetch is what was asked of git.
+// Fetch describes what was fetched from git.
 type Fetch struct {
 	Kind    string `json:"kind"` // none, first, incremental, or what the server made necessary
 	Objects int    `json:"objects"`
 	Bytes   int64  `json:"bytes"`
 }
 
-// ScanOutcome is what one scan of the gateway did.
+// ScanOutcome is the outcome of one scan of the gateway.
 type ScanOutcome struct {
 	Kind     string        `json:"kind"`
-	Duration time.Duration `json:"duration"` // as the gateway measured it
+	Duration time.Duration `json:"duration"` // as measured by the gateway
 	Reason   string        `json:"reason,omitempty"`
 }
 
-// Report is the outcome of one sync. It is complete before Sync returns.
+// Report is the outcome of one sync.
 type Report struct {
 	Phase   Phase           `json:"phase"`
 	Reason  v1alpha1.Reason `json:"reason"`
 	Message string          `json:"message"`
 	Ref     string          `json:"ref"`
-	// Commit is the commit that lies on the disk: never ahead of it. Target is the one that was asked for.
+	// Commit is the commit on the disk, never ahead of it. Target is the requested one.
 	Commit plan.ID `json:"commit"`
 	Target plan.ID `json:"target"`
-	// Started and Duration are of this sync; Steps says where the time went.
+	// Started and Duration are those of the sync; Steps has the duration of each step.
 	Started  time.Time                `json:"started"`
 	Duration time.Duration            `json:"duration"`
 	Steps    map[string]time.Duration `json:"steps,omitempty"`
@@ -79,29 +80,29 @@ type Report struct {
 	Files    Counts                   `json:"files"`
 	Projects []string                 `json:"projects,omitempty"`
 	Scans    []ScanOutcome            `json:"scans,omitempty"`
-	// Notes are for people: what was skipped, what the gateway logged, why the scan lock was not there.
+	// Notes are messages for users: what was skipped, what the gateway logged, why there was no scan lock.
 	Notes []string `json:"notes,omitempty"`
-	// Drift is the last look at the files that are ours.
+	// Drift is the last comparison of the owned files.
 	Drift *disk.Drift `json:"drift,omitempty"`
-	// Changes is the plan; it is served and printed, not reported.
+	// Changes is the plan. It is served and printed, but not part of the report.
 	Changes *plan.Changes `json:"-"`
-	// refused says that a held outcome is a failure: designerSessionPolicy fail.
+	// refused makes a held outcome a failure: designerSessionPolicy fail.
 	refused bool
-	// Paired says that the gateway is one of a redundant pair, so that its place may change at any time.
+	// Paired reports whether the gateway is one of a redundant pair, so that its place may change at any time.
 	Paired bool `json:"-"`
-	// Err is the error behind Reason, nil where the sync did what was asked.
+	// Err is the error behind Reason, or nil if the sync succeeded.
 	Err error `json:"-"`
-	// DryRun is true where the plan was only made and validated.
+	// DryRun reports that the plan was only made and validated.
 	DryRun bool `json:"dryRun,omitempty"`
 }
 
-// Class says what happens next.
+// Class returns the class of the reason, which decides what happens next.
 func (r *Report) Class() v1alpha1.Class { return r.Reason.Class() }
 
 // Wrote reports whether files of the gateway were changed.
 func (r *Report) Wrote() bool { return r.Files.Added+r.Files.Modified+r.Files.Deleted > 0 }
 
-// String is one line for a terminal or a log.
+// String returns one line for a terminal or a log.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", r.Phase)
@@ -137,7 +138,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	}{(*plain)(r), short(r.Duration).String(), steps, scans})
 }
 
-// short rounds a duration to what a person reads.
+// short rounds a duration for display.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d > 10*time.Second:
@@ -149,7 +150,7 @@ func short(d time.Duration) time.Duration {
 	}
 }
 
-// settle writes the outcome of err into the report. It is the one place where an error becomes phase and reason.
+// settle records the outcome of err. It is the only place that turns an error into phase and reason.
 func (r *Report) settle(err error) {
 	if err == nil {
 		return

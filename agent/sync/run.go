@@ -27,16 +27,16 @@ type run struct {
 	desired *plan.Desired
 	owed    owed
 	before  gatewayState // before the first file moved
-	again   bool         // it was planned once more
+	again   bool         // the sync has planned a second time
 	force   bool
-	looking bool // dir is our own, opened only to look
-	resumes bool // the target is what lies on the disk; what is wanted is not known
+	looking bool // dir was opened read-only for this dry run
+	resumes bool // the target is the commit on the disk; the wanted commit is unknown
 
 	platform             ignition.Platform
 	standby              standby
-	brought              bool // the copied files may have come by the pair
-	planned              bool // brought, as the plan has it
-	takes, steps         bool // this node has taken over, or stepped back, since its files were compared
+	brought              bool // the pair may have copied the replicated files
+	planned              bool // value of brought when the plan was made
+	takes, steps         bool // the node has taken over, or stepped back, since its files were compared
 	info                 ignition.Info
 	infoKnown, infoAsked bool
 }
@@ -88,7 +88,7 @@ func (s *run) all(ctx context.Context) error {
 	return s.handled()
 }
 
-// open takes the data directory; for a dry run it only looks into it, beside whoever else works there.
+// open opens the data directory. A dry run opens it read-only, beside the agent that owns it.
 func (s *run) open() (*disk.Dir, error) {
 	if !s.t.Profile.DryRun || s.Engine.dir != nil {
 		return s.Open()
@@ -102,8 +102,8 @@ func (s *run) open() (*disk.Dir, error) {
 
 const forcedNote = "force-sync"
 
-// forced reports whether the request to force a sync is a new one. What was dealt with is kept in the data directory,
-// so that a restart does not repeat it.
+// forced reports whether the force-sync request is new. The data directory has the last handled one, so that a restart
+// does not repeat it.
 func (s *run) forced() (bool, error) {
 	if s.t.ForceID == "" {
 		return false, nil
@@ -112,8 +112,8 @@ func (s *run) forced() (bool, error) {
 	return string(done) != s.t.ForceID, err
 }
 
-// handled keeps the request to force a sync as dealt with. A mass deletion that was told is made by now: where it would have
-// to be made once more, it is told once more.
+// handled records the force-sync request as handled, and drops the approved mass deletion, so that a repetition is
+// reported again.
 func (s *run) handled() error {
 	if !s.force {
 		return nil
@@ -124,8 +124,8 @@ func (s *run) handled() error {
 	return s.dir.SetNote(forcedNote, []byte(s.t.ForceID))
 }
 
-// settled reports whether the files of the target are on the disk already, by the manifest alone: nothing is fetched
-// and nothing is read for a target that is there.
+// settled reports, by the manifest alone, whether the target's files are on the disk already. Then nothing is fetched
+// or read.
 func (s *run) settled() bool {
 	h := s.dir.Manifest().Header()
 	if h.Commit != s.t.Commit || h.Ref != s.t.Ref && s.rules.AsksForRef() || h.Rules != s.rules.Fingerprint() || !h.Complete || s.force || s.t.Repair {
@@ -135,8 +135,7 @@ func (s *run) settled() bool {
 	return true
 }
 
-// files brings the commit's files to the disk. A cache of git objects that turns out to be damaged on the way is fetched
-// again, once.
+// files brings the commit's files to the disk. If the git objects turn out to be damaged, it fetches them again, once.
 func (s *run) files(ctx context.Context) error {
 	notes := len(s.r.Notes)
 	err := s.bring(ctx)
@@ -152,7 +151,7 @@ func (s *run) files(ctx context.Context) error {
 }
 
 func (s *run) bring(ctx context.Context) error {
-	s.lost.from(s.peers.Remote) // until the commit is there, the one before is looked at
+	s.lost.from(s.peers.Remote) // until the target is on the disk, drift detection needs the previous commit
 	changes, err := s.plan(ctx)
 	if err != nil {
 		return err
@@ -230,7 +229,7 @@ func (s *run) compute(ctx context.Context) (*plan.Changes, error) {
 		in.Brought = replicated
 	}
 	if h.Complete && h.Rules == s.rules.Fingerprint() && !in.Repair && !s.brought && s.Store.Has(h.Commit) {
-		// Where the old commit cannot be read any more the plan is a full one, which is right too and only slower.
+		// Without the old commit the plan is a full one, which is only slower.
 		if previous, err := s.previous(h); err == nil {
 			in.Previous = previous
 		} else {
@@ -244,7 +243,7 @@ func (s *run) compute(ctx context.Context) (*plan.Changes, error) {
 	return plan.Compute(in)
 }
 
-// source streams the wanted bytes of a change through the check of what a gateway must never be given.
+// source returns a disk.Source that writes wanted files, and checks that the gateway can use them.
 func (s *run) source(changes *plan.Changes) disk.Source {
 	counts := changes.Counts()
 	total, n := counts.Added+counts.Modified, 0
@@ -289,7 +288,7 @@ func (s *run) dryRun(ctx context.Context, changes *plan.Changes) error {
 	return nil
 }
 
-// step names a part of the sync for Report.Steps and for progress; call what it returns when the part is done.
+// step starts a step for Report.Steps and the progress display. The returned function ends it.
 func (s *run) step(name string) func() {
 	s.Progress(name, 0, 0)
 	t := s.Now()

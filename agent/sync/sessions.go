@@ -13,9 +13,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A Designer works on a copy of a project that it loaded when it was opened. Files that change below it are not lost, but
-// the person meets them as a conflict at the next save, and may put the old ones back. So a profile can ask for a look at
-// the open sessions before files move.
+// A Designer works on a copy of a project that it loaded when it was opened. If files change meanwhile, nothing is
+// lost, but the user gets a conflict at the next save and may restore the old files. So a profile can make the sync
+// check the open sessions before files move.
 
 // strict reports whether an open Designer keeps files from moving.
 func (s *run) strict() bool {
@@ -23,8 +23,8 @@ func (s *run) strict() bool {
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
 }
 
-// sessions looks at the Designers that are open on what a plan changes. It returns DesignerSessionActive where the policy
-// is wait or fail, and else notes who was there.
+// sessions checks the Designers that have open what a plan changes. It returns DesignerSessionActive if the policy is
+// wait or fail, and otherwise notes the sessions.
 func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
 	all := s.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
@@ -48,7 +48,7 @@ func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
 		return nil
 	}
 	s.wait("")
-	// A repair is what nobody waits for: a Designer that saves is what it repairs.
+	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
 	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !s.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))
@@ -56,7 +56,7 @@ func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
 
 var errNoSessionList = errors.New("it has no list of Designer sessions")
 
-// openSessions names the sessions that count.
+// openSessions describes the sessions that count.
 func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
 	switch {
 	case s.older():
@@ -78,8 +78,8 @@ func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]s
 	return describe(list, func(d ignition.Designer) (string, bool) { return inherited(d.Project, touched, parents) }), nil
 }
 
-// parents maps each project of the gateway to its parent. It is asked for only where a session is open on a project that
-// does not change itself.
+// parents maps each project of the gateway to its parent. It queries the gateway only if a session is open on a project
+// that does not change itself.
 func (s *run) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil
@@ -92,9 +92,9 @@ func (s *run) parents(ctx context.Context, list []ignition.Designer, touched []s
 	return parents, err
 }
 
-// inherited reports whether a project, or one that it inherits from, is touched, and which. A Designer shows the resources
-// of all parents, and copies one of them into its own project at an override: so a parent's change is a change of what is
-// open. A child's change is not: a parent does not see its children.
+// inherited returns the first changed project among a project and its ancestors. A Designer shows the resources of all
+// ancestors, and copies one into its own project for an override, so a change of an ancestor affects it. A parent does
+// not see changes of its children.
 func inherited(project string, touched []string, parents map[string]string) (string, bool) {
 	met := map[string]bool{}
 	for at := project; at != "" && !met[at]; at = parents[at] {
@@ -106,7 +106,7 @@ func inherited(project string, touched []string, parents map[string]string) (str
 	return "", false
 }
 
-// describe says who works on what, without where from.
+// describe lists users and projects, without addresses.
 func describe(list []ignition.Designer, counts func(ignition.Designer) (from string, ok bool)) []string {
 	var out []string
 	for _, d := range list {
@@ -132,9 +132,9 @@ func describe(list []ignition.Designer, counts func(ignition.Designer) (from str
 	return slices.Compact(out)
 }
 
-// unknownSessions decides for wait and fail where the gateway cannot say who is there: not to know is not to be alone.
-// There is one exception, without which nothing would ever be written: a commit that brings the token or the permissions
-// that we lack.
+// unknownSessions decides for wait and fail if the open sessions are unknown: it does not assume that there are none.
+// The exception is a commit that brings the token or the permissions that the query lacks; without it, nothing would
+// ever be written.
 func (s *run) unknownSessions(changes *plan.Changes, err error) error {
 	policy := s.t.Profile.DesignerSessionPolicy
 	switch {

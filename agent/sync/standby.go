@@ -14,25 +14,25 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The two gateways of a redundant pair copy core, the deployment modes and the projects from the one that has config
-// access to the other. The other one is on standby: its agent writes only what the pair does not copy, and judges the
-// rest by its content. What came by the pair and is equal to git is adopted into the manifest, so that a failover finds
-// a manifest that says the truth; docs/redundancy.md has the whole argument.
+// The gateways of a redundant pair copy core, the deployment modes and the projects from the node with config access to
+// the other one, which is on standby. The agent of the standby node writes only what the pair does not copy, and
+// compares the content of the rest. It adopts copied files that equal git into the manifest, so that the manifest is
+// right after a failover. docs/redundancy.md has the details.
 
-// standby is the place of a node that has no config access.
+// standby is the place of a node in a redundant pair. on means that it has no config access.
 type standby struct {
 	on, paired bool
 	role       string
-	// peer is whether the other node is connected; asked is whether the gateway itself said so.
-	// pending is whether it says that the pair has something to copy.
+	// peer reports whether the other node is connected, asked whether the gateway itself answered, pending whether it
+	// says that the pair has something to copy.
 	peer, asked, pending bool
 	activity             string
-	behind               int    // files of the replicated trees that are not git's yet
+	behind               int    // replicated files that are not git's yet
 	first                string // one of them
 }
 
-// replicated reports whether the gateways of a pair copy a path to each other [IA]. Where that is not known for sure (config
-// of modules), both agents write: they write the same bytes.
+// replicated reports whether the gateways of a pair copy a path to each other [IA]. If that is not certain, as for the
+// config of modules, both agents write the same bytes.
 func replicated(path string) bool {
 	if strings.HasPrefix(path, "projects/") {
 		return true
@@ -41,7 +41,7 @@ func replicated(path string) bool {
 	return ok && !strings.HasPrefix(rest, "external/") && !strings.HasPrefix(rest, "local/")
 }
 
-// askPlace asks the gateway; one that does not run, or does not say, is what its redundancy.xml makes of it.
+// askPlace determines the node's place from the gateway, or from redundancy.xml if the gateway does not answer.
 func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 	s.standby = standby{}
 	if state == running && s.peers.Token && !s.older() {
@@ -69,7 +69,7 @@ func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 	return nil
 }
 
-// roleOnDisk is the role that the gateway starts with.
+// roleOnDisk returns the role that the gateway starts with.
 func (s *run) roleOnDisk() (string, error) {
 	raw, err := s.dir.Read(ignition.RedundancyFile, ignition.MaxRedundancyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,8 +86,8 @@ func (s *run) roleOnDisk() (string, error) {
 	return role, nil
 }
 
-// restrict takes out of a plan what a standby node must not write, and counts it. Adoptions stay: what lies there and is
-// equal is ours, whoever brought it.
+// restrict removes from a plan what a standby node must not write, and counts it. Adoptions stay: a file that equals
+// git is owned, whoever wrote it.
 func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	if !s.standby.on {
 		return changes, nil
@@ -137,8 +137,9 @@ func (s *run) restrict(changes *plan.Changes) (*plan.Changes, error) {
 	return &own, nil
 }
 
-// mayRestore reports whether a change that this node would make itself is one that its policies let it make: a plan of a
-// standby node restores all that may have come by the pair, and a README was perhaps changed by a person.
+// mayRestore reports whether the policies allow a change that this node would make itself. The plan of a standby node
+// restores everything that the pair may have copied, but a user may have changed a file that no pair copies, such as a
+// README.
 func (s *run) mayRestore(changes *plan.Changes, c plan.Change) (bool, error) {
 	if s.force || s.t.Repair || !replicated(c.Path) || !writes(c) {
 		return true, nil
@@ -147,9 +148,9 @@ func (s *run) mayRestore(changes *plan.Changes, c plan.Change) (bool, error) {
 	return !owned || !asBefore(changes, c, rec), err
 }
 
-// stillHeld is what is left of a reason to wait for a person, when the changes that are not made here are out of the plan.
-// Conflicts are only those of files that no pair copies. A mass deletion stays one for each file that this node would delete
-// itself: the active node is held for the same.
+// stillHeld returns the reason to hold the plan after restrict. Conflicts are only of files that the pair does not copy,
+// and always hold. A mass deletion still holds if this node deletes any file itself: the active node is held for the
+// same reason.
 func (s *run) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	if held == nil || held.Reason == v1alpha1.ReasonConflictDetected {
 		return held
@@ -162,8 +163,8 @@ func (s *run) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	return nil
 }
 
-// header is what the manifest says after this sync. While replicated files are missing it stays at the commit that was
-// there, incomplete: the commit that is reported is never ahead of the disk, and the next plan looks at every file.
+// header returns the header of the new manifest. While replicated files are missing it keeps the old commit and is
+// incomplete, so that the reported commit is never ahead of the disk, and the next plan compares every file.
 func (s *run) header(changes *plan.Changes) plan.Header {
 	h := plan.Header{
 		Ref: s.t.Ref, Commit: s.t.Commit, Rules: s.rules.Fingerprint(), Mappings: changes.Mappings, Complete: true,
@@ -175,7 +176,7 @@ func (s *run) header(changes *plan.Changes) plan.Header {
 	return h
 }
 
-// stand ends a sync that went well as far as it could: on a standby node it is Standby, or not yet.
+// stand ends a successful sync. On a standby node the outcome is Standby, or waiting for the other node.
 func (s *run) stand() error {
 	if !s.standby.on {
 		return s.nameStrangers()

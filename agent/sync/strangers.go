@@ -10,25 +10,25 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// A pair also brings what no commit that this node met has: a resource that a commit brought and a later one took away,
-// while this agent looked at neither. This agent has no record of it and the commit says nothing of it, so that nobody
-// deletes it; and it may just as well be what a person made on the other node. So it is named, for as long as it lies there.
+// A pair also copies resources that are in no commit that this node saw: an earlier commit brought them and a later one
+// deleted them, and this agent saw neither. Nothing deletes them here, because this agent has no record of them; and a
+// user may have created them on the other node instead. So the report names them while they exist.
 
 const (
-	// knownNote lists the resources that git does not have and that lay there when the node was seen to be whole; its first
-	// line is the rules that were in force.
+	// knownNote lists the resources that git did not have when the node was complete. Its first line is the fingerprint
+	// of the rules.
 	knownNote = "pair-known"
 	// broughtNote lists those that came later.
 	broughtNote = "pair-brought"
 )
 
-// maxKnown is the most bytes of knownNote. Where there is more, nothing can be told apart.
+// maxKnown bounds knownNote, in bytes. Beyond it, old and new resources cannot be told apart.
 const maxKnown = 512 << 10
 
-// maxStrangers bounds those that are remembered by name.
+// maxStrangers bounds broughtNote.
 const maxStrangers = 1000
 
-// strangers finds out, after a sync of a node of a pair that has the commit whole, what git does not have.
+// strangers updates the notes after a sync of a node of a pair that has the commit completely.
 func (s *run) strangers() error {
 	if !s.r.Paired || s.standby.behind > 0 || s.t.BeforeStart || s.rules.Prune == plan.PruneNone {
 		return nil
@@ -57,7 +57,7 @@ func (s *run) strangers() error {
 		}
 		came = less(there, known)
 	} else {
-		came = less(came, less(came, there)) // the rest is gone, or is git's
+		came = less(came, less(came, there)) // drop those that are gone or git's now
 		if err := s.setLines(knownNote, append([]string{rules}, less(there, came)...)); err != nil {
 			return err
 		}
@@ -65,10 +65,10 @@ func (s *run) strangers() error {
 	return s.setLines(broughtNote, came[:min(len(came), maxStrangers)])
 }
 
-// unbounded stands in knownNote for more names than it may have.
+// unbounded replaces the names in knownNote if there are too many.
 const unbounded = "*"
 
-// nameStrangers says what is there still of what the pair brought and git does not have.
+// nameStrangers reports the resources that the pair brought, that git does not have and that still exist.
 func (s *run) nameStrangers() error {
 	if !s.r.Paired {
 		return nil
@@ -106,7 +106,7 @@ func (s *run) lines(note string) ([]string, error) {
 	return slices.DeleteFunc(strings.Split(string(b), "\n"), func(line string) bool { return line == "" }), err
 }
 
-// setLines keeps lines where they are others than before; a note without any goes.
+// setLines writes a note if its lines have changed, and deletes it if there are none.
 func (s *run) setLines(note string, lines []string) error {
 	b := []byte(strings.Join(lines, "\n"))
 	if len(b) > maxKnown {
@@ -122,7 +122,7 @@ func (s *run) setLines(note string, lines []string) error {
 	return s.dir.SetNote(note, b)
 }
 
-// less is a without what is in b.
+// less returns a without the elements of b.
 func less(a, b []string) []string {
 	in := make(map[string]bool, len(b))
 	for _, name := range b {

@@ -1,6 +1,6 @@
 // Package sync runs one sync from a target commit to a report: fetch, plan, validate, hold, apply, scan, verify. It
-// knows git, the data directory and the gateway, and nothing of Kubernetes; the loops that drive it (standalone,
-// follow) decide when it runs and where its report goes.
+// knows git, the data directory and the gateway, but not Kubernetes. The loops that drive it (standalone, follow)
+// decide when it runs and what happens to its report.
 package sync
 
 import (
@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Gateway is what a sync needs of the gateway's REST API; *ignition.Client is the real one.
+// Gateway is the part of the gateway's REST API that a sync needs. *ignition.Client implements it.
 type Gateway interface {
 	Ping(ctx context.Context) (ignition.Ping, error)
 	Info(ctx context.Context) (ignition.Info, error)
@@ -35,80 +35,80 @@ type Gateway interface {
 	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
 }
 
-// Target is what a sync is to deliver.
+// Target is what a sync has to deliver.
 type Target struct {
-	// Ref is the ref as it was asked for; Name is the full name of the ref that Commit is the tip of ("" for a bare
-	// commit), for git servers that do not give a commit by its id.
+	// Ref is the ref as requested. Name is the full name of the ref that Commit is the tip of, or "" for a bare commit;
+	// some git servers do not serve a commit by its id.
 	Ref, Name string
 	Commit    plan.ID
-	// Admit is called before a commit is fetched that does not lie on the disk. It returns the Name that counts, or why the
-	// commit must not be fetched. nil admits every commit.
+	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
+	// must not be fetched. nil admits every commit.
 	Admit   func(ctx context.Context) (name string, err error)
 	Profile v1alpha1.Effective
-	// Facts is what templates can ask for of the gateway. What follows from Ref, Commit and Profile is filled in.
+	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
 	Facts plan.Facts
-	// ForceID is the value of the annotation stoker.io/force-sync. One that was not dealt with yet forces the sync: every
-	// file is verified by its hash, what differs is repaired, the gateway scans again, and a mass deletion is allowed.
+	// ForceID is the value of the annotation stoker.io/force-sync. A new value forces the sync: every file is verified
+	// by its hash, differences are repaired, the gateway scans again, and a mass deletion is allowed.
 	ForceID string
-	// BeforeStart says that the gateway cannot run yet, because it is started only after this sync: it is not asked, and
-	// what it will read when it starts need not be scanned. The report is Applied, and the next sync verifies.
+	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
+	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool
-	// Start names the gateway's start that is known of, its pod's: nothing is Synced before the gateway was seen running since.
-	// "" where none is known.
+	// Start identifies the last known start of the gateway, that of its pod, or is "". The sync reports Synced only
+	// after it has seen the gateway running since.
 	Start string
-	// Working is called once, when it turned out that there is something to do; nil for nobody.
+	// Working is called once if there is something to do. It may be nil.
 	Working func()
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
 	Repair bool
 }
 
-// Peers are the two ends of a sync. They follow the spec, so that they may be others at the next sync.
+// Peers are the git remote and the gateway. They follow the spec and may differ from sync to sync.
 type Peers struct {
 	Remote  *repo.Remote
 	Gateway Gateway // nil: files only
-	// Token is whether there is an API token: without one nothing is scanned and nothing verified.
+	// Token reports whether there is an API token. Without one, nothing is scanned or verified.
 	Token bool
 }
 
-// Config is what an Engine works with.
+// Config configures an Engine.
 type Config struct {
 	DataDir string
 	Disk    disk.Options
-	// Mounts are paths below the data directory at which the gateway has mounts that are not the agent's to write.
+	// Mounts are paths below the data directory at which the gateway has mounts that the agent must not write.
 	Mounts  []string
 	Store   *repo.Store
 	Limits  plan.Limits
-	MaxBlob int64 // bytes of the largest file; 0 for no limit
+	MaxBlob int64 // size limit of a file in bytes; 0 means no limit
 	Log     *slog.Logger
 	Now     func() time.Time
-	// Grace is how long a sync that has written files may go on after it was asked to stop, and how long a lock is waited
-	// for after one that failed. Default 20 s.
+	// Grace is how long a sync that has written files may go on after it is asked to stop, and how long unlocking may
+	// take after a failed apply. Default 20 s.
 	Grace time.Duration
-	// LookWait is how long a look at drift waits for git, where it needs of it what a store has lost: once for the trees, and from
-	// then on for all blobs. Default 10 s.
+	// LookWait bounds how long drift detection waits for git if the store has lost objects: once for the trees, and
+	// then once for all blobs. Default 10 s.
 	LookWait time.Duration
-	// Progress is told where long work stands; done and total count files, and are 0 where there is nothing to count.
+	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)
 }
 
-// Engine syncs one data directory. Its methods must not be called at the same time.
+// Engine syncs one data directory. Its methods must not be called concurrently.
 type Engine struct {
 	Config
 	dir   *disk.Dir
-	taken int // how often dir became another
+	taken int // changes whenever dir is opened or closed
 	cache *plan.Cache
-	last  delivered // what lies on the disk
-	held  heldAt    // the sync that was held last
+	last  delivered // what is on the disk
+	held  heldAt    // the last held sync
 	seen  string    // the start whose gateway was seen running
 	odd   oddities  // of a standby node
-	lost  *lost     // of what lies on the disk; nil for nothing
-	asked func()    // called when a look at drift asks for a file that the store does not have
+	lost  *lost     // the commit on the disk if the store lost it, otherwise nil
+	asked func()    // called when drift detection needs a file that the store lacks
 
 	planning context.Context //nolint:containedctx // of the plan that is made, see during; nil for none
 }
 
-// New makes an Engine. The data directory is opened by the first sync, because it must not be touched before it is
-// seeded.
+// New returns an Engine. The first sync opens the data directory, because it must not be touched before the gateway has
+// seeded it.
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -125,7 +125,7 @@ func New(c Config) *Engine {
 	return &Engine{Config: c, cache: plan.NewCache()}
 }
 
-// Close lets go of the data directory.
+// Close closes the data directory.
 func (e *Engine) Close() error {
 	if e.dir == nil {
 		return nil
@@ -136,14 +136,14 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// Taken is another number whenever the data directory is another, or is let go of: what was found out before does not hold
-// for the one that is there now.
+// Taken returns a number that changes whenever the data directory is opened or closed: results from before apply to
+// another directory.
 func (e *Engine) Taken() int { return e.taken }
 
-// Open takes the data directory and finishes what a crash left; it is a no-op where that was done.
+// Open opens the data directory and recovers from a crash, if that is not done yet.
 //
-// A directory that is no longer the one at its path (a backup was put back, .stoker was removed) is let go of, and the
-// one that is there now is opened.
+// If the open directory is no longer the one at its path, because a backup was restored or .stoker was removed, Open
+// closes it and opens the new one.
 func (e *Engine) Open() (*disk.Dir, error) {
 	if e.dir != nil {
 		err := e.dir.Current()
@@ -168,14 +168,14 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	return d, nil
 }
 
-// disk are the settings of the data directory.
+// disk returns the options of the data directory.
 func (e *Engine) disk() disk.Options {
 	o := e.Disk
 	o.Wanted, o.MaxFiles, o.MaxBlob = e.wanted, e.Limits.Files, e.MaxBlob
 	return o
 }
 
-// Drift compares what is ours with what lies on the disk; full hashes every file.
+// Drift compares the owned files with the disk; full hashes every file.
 func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	dir, err := e.Open()
 	if err != nil {
@@ -185,7 +185,7 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	defer end(nil)
 	var late *time.Timer
 	e.asked = func() {
-		e.asked = nil // once a look
+		e.asked = nil // once per comparison
 		late = time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
 		e.find(ctx)
 	}
@@ -199,14 +199,14 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	return dir.Drift(ctx, full)
 }
 
-// Owned gives the files that are ours, sorted by path; nothing where the data directory is not open.
+// Owned calls to with the owned files, sorted by path, if the data directory is open.
 func (e *Engine) Owned(to func(iter.Seq2[plan.Owned, error])) {
 	if e.dir != nil {
 		to(e.dir.Manifest().All(""))
 	}
 }
 
-// LostAndFound is the number of bytes in lost+found, 0 where the data directory is not open.
+// LostAndFound returns the number of bytes in lost+found, or 0 if the data directory is not open.
 func (e *Engine) LostAndFound() (int64, error) {
 	if e.dir == nil {
 		return 0, nil
@@ -214,8 +214,8 @@ func (e *Engine) LostAndFound() (int64, error) {
 	return e.dir.LostAndFoundBytes()
 }
 
-// Sync delivers t and reports. It returns when nothing of it runs any more; a context that ends stops it before the
-// first file of the gateway is changed, and not between two.
+// Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
+// files. Sync leaves nothing running.
 func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
 	return e.sync(ctx, &run{Engine: e, peers: p, t: t})
 }
@@ -238,12 +238,12 @@ func (e *Engine) sync(ctx context.Context, s *run) *Report {
 	return r
 }
 
-// Resume delivers what a gateway is owed of the commit that lies on the disk, where the rules are those that it was
-// synced with: what can be done while git cannot be asked. It is nil where there is nothing to resume.
+// Resume delivers what a gateway is owed of the commit on the disk, which works without git. It returns nil if the
+// rules have changed since, or there is nothing to resume.
 func (e *Engine) Resume(ctx context.Context, p Peers, t Target) *Report {
 	d, err := e.Open()
 	if err != nil {
-		return nil // the first sync says why
+		return nil // the first sync reports the error
 	}
 	h := d.Manifest().Header()
 	t.Ref, t.Name, t.Commit, t.ForceID = h.Ref, "", h.Commit, ""

@@ -6,18 +6,18 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// A node that takes over cannot tell by its manifest what lies on its disk: the pair has copied to it, and what it copied is
-// perhaps of a commit that this agent never saw, or of none any more. So the place of a node is noted, and the first plan
-// with config access compares every file that may have come by the pair, and gives git's version the place of what differs,
-// which goes to lost+found. Only then is the node called Synced.
+// The manifest of a node that takes over does not tell what is on its disk: the pair has copied files, perhaps of a
+// commit that this agent never saw. So a note records the node's place. The first plan with config access compares
+// every file that the pair may have copied, and replaces differences by git's version, after saving them to lost+found.
+// Only then does the node become Synced.
 
-// standbyNote says what the node of a pair was last: its role where it was on standby, withAccess where it was not and its
-// files were compared since. An independent gateway has none.
+// standbyNote has the last place of a node of a pair: its role if it was on standby, or withAccess if it had config
+// access and its files have been compared since. An independent gateway has no such note.
 const standbyNote = "standby"
 
 const withAccess = "active"
 
-// lastPlace is what the note says; "" for nothing.
+// lastPlace is the content of standbyNote, "" for none.
 type lastPlace string
 
 func (p lastPlace) standby() bool { return p != "" && p != withAccess }
@@ -27,7 +27,7 @@ func (s *run) lastPlace() (lastPlace, error) {
 	return lastPlace(note), err
 }
 
-// findPlace finds out whether this node may change its configuration, and keeps it.
+// findPlace determines whether this node has config access, and records it.
 func (s *run) findPlace(ctx context.Context, state gatewayState) error {
 	if err := s.askPlace(ctx, state); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *run) findPlace(ctx context.Context, state gatewayState) error {
 	if err != nil {
 		return err
 	}
-	if was == withAccess && state == running && !s.placeKnown() { // one answer that fails is no failover
+	if was == withAccess && state == running && !s.placeKnown() { // a single failed answer is not a failover
 		s.standby.on, s.standby.paired = false, true
 	}
 	s.brought = s.standby.on || was.standby()
@@ -47,7 +47,7 @@ func (s *run) findPlace(ctx context.Context, state gatewayState) error {
 	switch {
 	case s.standby.on:
 		now = lastPlace(s.standby.role)
-	case was.standby(): // until the files were compared
+	case was.standby(): // keep it until the files are compared
 	case s.standby.paired:
 		now = withAccess
 	case s.placeKnown():
@@ -66,13 +66,13 @@ func (s *run) keepPlace(was, now lastPlace) error {
 	return s.dir.SetNote(standbyNote, []byte(now))
 }
 
-// placeKnown reports whether the place is what the gateway said, or nobody will ever say more of it than its role. While a
-// gateway is away its role is taken for its place, and the next answer may be another one.
+// placeKnown reports whether the place is certain: the gateway answered, or can never tell more than its role. While a
+// gateway is away its role stands in for its place, and its next answer may differ.
 func (s *run) placeKnown() bool {
 	return s.standby.asked || s.peers.Gateway == nil || !s.peers.Token || s.older()
 }
 
-// recall finds out, for a sync that had nothing to do, where a node of a pair stands now.
+// recall determines the place of a node of a pair for a sync that had nothing to do.
 func (s *run) recall(ctx context.Context) error {
 	was, err := s.lastPlace()
 	if err != nil || was == "" || s.t.BeforeStart || s.t.Profile.DryRun {
@@ -81,12 +81,12 @@ func (s *run) recall(ctx context.Context) error {
 	s.r.Paired = true
 	state, _ := s.look(ctx)
 	if state != running && !was.standby() {
-		return nil // it is seen to when it runs
+		return nil // the sync after its start does this
 	}
 	return s.findPlace(ctx, state)
 }
 
-// place makes of a plan what this node may do. One that was made for another place is made again.
+// place restricts a plan to what this node may do. It plans again if the plan was made for another place.
 func (s *run) place(ctx context.Context, changes *plan.Changes) (*plan.Changes, error) {
 	if s.brought && !s.planned {
 		var err error
@@ -98,7 +98,7 @@ func (s *run) place(ctx context.Context, changes *plan.Changes) (*plan.Changes, 
 	return s.restrict(changes)
 }
 
-// whole notes that the files of a node that took over were compared, and are the commit's.
+// whole records that the files of a node that took over have been compared and are the commit's.
 func (s *run) whole() error {
 	if err := s.strangers(); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A dry run and a pause tell the gateway nothing. Of files that are there already they say no more than is known of it.
+// A dry run and a pause send nothing to the gateway. About files that are already there they report only what is known.
 
 // unasked ends a dry run.
 func (s *run) unasked(ctx context.Context) error {
@@ -24,7 +24,7 @@ func (s *run) unasked(ctx context.Context) error {
 	return nil
 }
 
-// paused ends a sync that is not to be. A gateway that runs the target all the same says so.
+// paused ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
 func (s *run) paused(ctx context.Context) error {
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 	s.r.Phase = Held
@@ -32,7 +32,7 @@ func (s *run) paused(ctx context.Context) error {
 	if err != nil {
 		return held
 	}
-	s.dir = d // what lies on the disk is said also while nothing is synced
+	s.dir = d // report what is on the disk
 	if err := s.forgetHeld(); err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (s *run) paused(ctx context.Context) error {
 	return nil
 }
 
-// stays reports whether the node of a pair stands where it stood when its files were compared. Where it stands now is not kept: the
-// sync that comes after the pause has to find that out, and to compare them.
+// stays reports whether the node of a pair has the same place as when its files were last compared. It does not record
+// the current place: the sync after the pause must notice a change and compare the files.
 func (s *run) stays(ctx context.Context) (bool, error) {
 	was, err := s.lastPlace()
 	if err != nil || was == "" {
@@ -74,7 +74,7 @@ func (s *run) stays(ctx context.Context) (bool, error) {
 	return s.standby.on == was.standby(), err
 }
 
-// there reports whether nothing at all would be done for the target's files. What cannot be told is not there.
+// there reports whether the target's files need nothing. If that is unknown, it returns false.
 func (s *run) there() bool {
 	var err error
 	if s.rules, err = s.rulesAt(s.t.Ref, s.t.Commit); err != nil {
@@ -89,8 +89,8 @@ func (s *run) there() bool {
 	return s.settled()
 }
 
-// confirmed reports whether the gateway took the files that are there, as far as anybody ever asks it; the error is of one that
-// was not seen running.
+// confirmed reports whether the gateway has loaded the files on the disk, as far as that is ever checked. It returns an
+// error if the gateway was not seen running.
 func (s *run) confirmed(ctx context.Context) (bool, error) {
 	if s.peers.Gateway == nil || !s.peers.Token {
 		return true, nil

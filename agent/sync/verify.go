@@ -11,8 +11,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// verify asks the gateway whether it shows what was delivered. That a scan ended is no proof: a resource that the
-// gateway cannot read is skipped by it without an error.
+// verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
+// resource that it cannot read without an error.
 func (s *run) verify(ctx context.Context) error {
 	defer s.step("verify")()
 	if err := s.verifyProjects(ctx); err != nil {
@@ -36,7 +36,7 @@ func (s *run) verifyProjects(ctx context.Context) error {
 	var missing, orphans, left []string
 	for _, name := range s.owed.Projects {
 		p, ok := loaded[name]
-		if !ok { // the list may leave out projects that cannot run: disabled ones, templates
+		if !ok { // the list may omit projects that cannot run: disabled ones, templates
 			if p, err = s.peers.Gateway.Project(ctx, name); err == nil {
 				ok = true
 			} else if !errors.Is(err, ignition.ErrNotFound) {
@@ -68,8 +68,8 @@ func (s *run) verifyProjects(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// verifyResources looks up changed config resources by name. It judges only where the gateway can tell: in collections
-// that are effective in its mode, for types that it lists by name.
+// verifyResources looks up changed config resources by name, but only if the gateway can tell: in collections that are
+// effective in its mode, for types that it lists by name.
 func (s *run) verifyResources(ctx context.Context) error {
 	if len(s.owed.Resources) == 0 {
 		return nil
