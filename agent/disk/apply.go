@@ -11,22 +11,22 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Result is what an Apply did.
+// Result describes what an Apply did.
 type Result struct {
 	Created, Updated, Deleted, Adopted, Released, Kept int
 	// Saved counts the entries that went to lost+found; Lost describes them.
 	Saved int
 	Lost  []Lost
-	// Applied says that the new files are live. After an error it says that they may be: what could be neither finished
-	// nor taken back is dealt with at the next Open or Stage.
+	// Applied reports whether the new files are live. After an error it means that they may be: the next Open or Stage
+	// finishes or rolls back the rest.
 	Applied bool
 }
 
-// Apply makes the staged files live, removes what goes, and writes the manifest with header; header.Files is counted
-// here. Where there is nothing to do it writes nothing at all.
+// Apply makes the staged files live, removes deleted ones, and writes the manifest with header; Apply sets
+// header.Files. If there is nothing to do it writes nothing.
 //
-// A context that has ended before the first file moves discards the stage. After that Apply does not look at it any
-// more: it is short, and either ends or takes everything back, also where an error stops it.
+// If ctx has ended before the first file moves, Apply discards the stage. After that it ignores ctx: it is short, and
+// either finishes or, after an error, rolls back.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
 	d.work.Lock()
@@ -54,14 +54,14 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	switch {
 	case err == nil:
 		return r.finish()
-	case written: // but perhaps not durable; nothing has moved, so that going back only drops it
+	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
 		return r.takeBack(err)
 	default:
 		return Result{}, errors.Join(err, d.settle())
 	}
 }
 
-// finish takes a run with a journal to its end: forward, or where that fails, back.
+// finish completes a run that has a journal, or rolls it back after an error.
 func (r *run) finish() (Result, error) {
 	err := r.move()
 	if err == nil {
@@ -89,7 +89,7 @@ func (r *run) finish() (Result, error) {
 	return r.takeBack(err)
 }
 
-// takeBack ends a run that failed.
+// takeBack rolls back a failed run.
 func (r *run) takeBack(cause error) (Result, error) {
 	if err := r.undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; and it could not be taken back yet: %w", cause, err)
@@ -128,7 +128,7 @@ func (r *run) commit() (committed bool, err error) {
 	return true, r.d.drop(journalFile)
 }
 
-// rewrite puts a new manifest in place: the old one with edits.
+// rewrite replaces the manifest by the old one with edits.
 func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
 	old := d.manifest()
 	renamed, err = d.write(manifestFile, func(w io.Writer) error { return merge(w, h, old, next) })

@@ -2,7 +2,7 @@ package disk
 
 import (
 	"context"
-	"crypto/sha1" // what git names its objects by
+	"crypto/sha1" // git names objects by SHA-1
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// hashFile returns the git blob id of an open file from its start. A file that grows or shrinks meanwhile gives an id
-// that no blob has, or one of a state it was in; the caller compares it with the one it expects. It ends with ctx.
+// hashFile returns the git blob id of an open file, read from its start. If the file's size changes meanwhile, the id
+// is of no blob or of a state that the file had; the caller compares it with an expected id. It ends with ctx.
 func hashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -28,7 +28,7 @@ func hashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	return plan.ID(h.Sum(nil)), nil
 }
 
-// reader ends with a context.
+// reader is a reader that ends with a context.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
@@ -52,13 +52,13 @@ func blobID(b []byte) plan.ID {
 	return plan.ID(h.Sum(nil))
 }
 
-// blobWriter writes a blob whose size is not known before its end, and its id needs the size first: a small one is
-// held back and hashed in memory, a large one is read again.
+// blobWriter writes a blob of unknown size. The id depends on the size, so a small blob is buffered and hashed in
+// memory, and a large one is read again.
 type blobWriter struct {
 	f     *os.File
-	small []byte // capacity is the limit
-	large bool   // nothing is held back any more
-	err   error  // of the file, as a source may hide it
+	small []byte // its capacity is the limit
+	large bool   // the blob exceeded small
+	err   error  // of the file, because a source may hide it
 }
 
 func (w *blobWriter) Write(p []byte) (int, error) {
@@ -85,10 +85,10 @@ func (w *blobWriter) put(p []byte) error {
 	return w.err
 }
 
-// finish writes what was held back and returns the id of all.
+// finish writes the buffered bytes and returns the blob's id.
 func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if w.large {
-		return hashFile(context.Background(), w.f, buf) // of the size that was just written
+		return hashFile(context.Background(), w.f, buf) // a file that was just written
 	}
 	if err := w.put(w.small); err != nil {
 		return plan.ID{}, err
@@ -96,8 +96,8 @@ func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	return blobID(w.small), nil
 }
 
-// id hashes a file while files move, which no context ends. What cannot be read is not what git has either, so that it is
-// kept, and stops nothing half way.
+// id hashes a file while files move, which no context interrupts. An unreadable file gets the null id, so that it
+// counts as not in git and is kept.
 func (r *run) id(n *node, name string) (plan.ID, error) {
 	id, err := n.id(context.Background(), name, r.buf, r.d.o.MaxBlob)
 	if errors.Is(err, fs.ErrPermission) {
@@ -106,8 +106,8 @@ func (r *run) id(n *node, name string) (plan.ID, error) {
 	return id, err
 }
 
-// id hashes the file of that name in a directory. One of more than limit bytes, 0 for no limit, is not read: it is the null
-// id, which no blob has.
+// id hashes a file of the directory. A file of more than limit bytes (0: no limit) is not read: its id is the null id,
+// which no blob has.
 func (n *node) id(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
 	f, fi, err := n.file(name, os.O_RDONLY)
 	if err != nil {

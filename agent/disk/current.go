@@ -7,12 +7,12 @@ import (
 	"os"
 )
 
-// identity is what a Dir opened, as it was then. Each of it is held open, so that its inode cannot become another's.
+// identity has the file infos of what a Dir opened. The files stay open, so that their inodes are not reused.
 type identity struct {
-	top, own, lock fs.FileInfo // nil where it is not open, only under ReadOnly
+	top, own, lock fs.FileInfo // nil if not open, which is possible only under ReadOnly
 }
 
-// identify notes what is open.
+// identify records what is open.
 func (d *Dir) identify() error {
 	var err error
 	if d.is.top, err = d.top.Stat("."); err != nil {
@@ -31,9 +31,9 @@ func (d *Dir) identify() error {
 	return nil
 }
 
-// Current reports whether what is open still is what its path leads to: another directory may have been put there,
-// .stoker removed and with it the lock, or a backup copied over the manifest, through the inode that is open. Then the
-// error is ErrMoved, and so is that of what writes; Close and Open start anew. It costs four stats.
+// Current returns ErrMoved if what is open is no longer what its path leads to: another directory was put there,
+// .stoker was removed and with it the lock, or a backup was copied over the open manifest. Writes then fail with
+// ErrMoved, too; Close and Open again. Current costs four stats.
 func (d *Dir) Current() error {
 	if err := d.there(); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (d *Dir) there() error {
 	return nil
 }
 
-// sameManifest is ErrMoved where the manifest that is open is not what lies there now, or turned out damaged since: with
-// it nothing can be told any more. Who only looks has one of its own, whatever another agent writes.
+// sameManifest returns ErrMoved if the open manifest is not the file at its path, or turned out to be damaged. A
+// read-only Dir keeps its own manifest whatever the agent writes.
 func (d *Dir) sameManifest() error {
 	if d.o.ReadOnly {
 		return nil

@@ -14,30 +14,33 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Options are the settings of a Dir. The zero value is what an agent uses.
+// Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
 	Log *slog.Logger // nil: no log
-	// LostFoundMax is the size of lost+found in bytes above which its oldest folders go; 256 MiB where it is zero.
+	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed; default 256 MiB.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found stays at least, and half of how long at most; 30 days where it is zero.
+	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump; default 30
+	// days.
 	LostFoundAge time.Duration
-	// AllowUnseeded takes a directory that Ignition has not seeded: for a directory that never had a gateway.
+	// AllowUnseeded accepts a directory that Ignition has not seeded, for a directory without a gateway.
 	AllowUnseeded bool
-	// ReadOnly opens only to look: nothing is written, no lock is taken, what a crash left stays as it is.
+	// ReadOnly opens the directory without a lock and without recovery; nothing is written.
 	ReadOnly bool
-	// MaxFiles is how many files of a gateway may be ours, at least 500,000. What is read of .stoker is bounded by it.
+	// MaxFiles bounds the owned files of a gateway, and with it what is read of .stoker; at least 500,000.
 	MaxFiles int
-	// MaxBlob is the size in bytes above which a file is not hashed: git has none of that size. 0 is no limit.
+	// MaxBlob is the size in bytes above which a file is not hashed, because git has none of that size. 0 means no
+	// limit.
 	MaxBlob int64
-	// FsyncFiles is up to how many changed files are made durable one by one, above it by one syncfs; 64 where it is zero.
+	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs.
+	// Default 64.
 	FsyncFiles int
-	// Wanted writes the bytes of a blob that git wanted, as plan.Objects.WriteBlob does. Drift needs it to tell a
-	// re-signed resource.json from a changed one; without it each counts as changed.
+	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
+	// re-signed resource.json from a changed one; without it, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
-	// Now is the clock; time.Now where it is nil.
+	// Now is the clock; default time.Now.
 	Now func() time.Time
 
-	// For tests: a seam around each step, a file system that cannot exchange two names, and another kernel's flock.
+	// For tests: a hook around each step, a file system without exchange, and another kernel's flock.
 	around func(e effect, do func() error) error
 	plain  bool
 	flock  func(f *os.File) error
@@ -66,27 +69,27 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Dir is a gateway's data directory. It implements plan.State. One Stage, Apply or Drift runs at a time; the methods of
-// plan.State, Manifest and the lists may be called beside them.
+// Dir is a gateway's data directory. It implements plan.State. Stage, Apply and Drift exclude each other; the methods
+// of plan.State, Manifest and the lists may be called concurrently.
 type Dir struct {
 	o    Options
 	log  *slog.Logger
-	path string // as Open was asked for it
+	path string // as passed to Open
 	is   identity
 	top  *os.Root
-	own  *node // .stoker; nil where it is not there, only under ReadOnly
+	own  *node // .stoker; nil if it does not exist, which is possible only under ReadOnly
 	lock *os.File
-	// plainRename is set when the file system turned out not to know exchange.
+	// plainRename is set when the file system turns out not to support exchange.
 	plainRename atomic.Bool
-	noModes     sync.Map // the devices of the volumes that keep no modes; see modes.go
+	noModes     sync.Map // devices of volumes that keep no modes; see modes.go
 
-	work      sync.Mutex // held by what writes
-	unsettled bool       // a journal or leftovers may be there
+	work      sync.Mutex // held while writing
+	unsettled bool       // there may be a journal or leftovers
 	staged    *Staged    // the last one
-	pruned    time.Time  // when lost+found was last looked through
-	saved     string     // the run in lost+found that was written last
+	pruned    time.Time  // when lost+found was last pruned
+	saved     string     // the last written run in lost+found
 	unadopted bool       // the last Drift could not write the manifest
-	looked    looked     // what the last Drift saw
+	looked    looked     // results of the last Drift
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest
@@ -95,10 +98,10 @@ type Dir struct {
 	recovered *Recovery
 }
 
-// Open takes the data directory at root for this process and finishes, or takes back, what a crash left.
+// Open opens and locks the data directory at root, and finishes or rolls back what a crash left.
 //
-// A directory that Ignition has not seeded is not touched at all: the error is a failure WaitingForGateway. One that
-// another agent holds is ErrLocked, and the text names the holder.
+// A directory that Ignition has not seeded is not touched; the error is WaitingForGateway. If another agent has the
+// directory, the error is ErrLocked and names that agent.
 func Open(root string, o Options) (*Dir, error) {
 	top, err := os.OpenRoot(root)
 	if err != nil {
@@ -140,7 +143,7 @@ func (d *Dir) open() error {
 	if err := d.identify(); err != nil {
 		return err
 	}
-	if err := d.there(); err != nil { // removed between opening and locking: another agent may have another lock
+	if err := d.there(); err != nil { // if removed before the lock, another agent may have another lock
 		return err
 	}
 	if err := d.loadManifest(); err != nil {
@@ -150,7 +153,7 @@ func (d *Dir) open() error {
 	return d.settle()
 }
 
-// look opens what there is of our own folder without writing.
+// look opens what exists of .stoker, without writing.
 func (d *Dir) look() error {
 	own, err := (&node{root: d.top}).open(ownDir)
 	if notThere(err) {
@@ -172,8 +175,8 @@ func (d *Dir) look() error {
 	return d.loadManifest()
 }
 
-// ownFolder opens .stoker in a directory and makes it where it is missing, for us and the owner of that directory. What is
-// there and is no directory is set aside.
+// ownFolder opens .stoker in a directory, or creates it with the owner of that directory. Anything else of that name is
+// set aside.
 func (d *Dir) ownFolder(in *node) (*node, error) {
 	path := in.join(ownDir)
 	own, err := in.open(ownDir)
@@ -206,7 +209,7 @@ func (d *Dir) ownFolder(in *node) (*node, error) {
 	return own, nil
 }
 
-// ownDir gives a directory that we made the owner of another one.
+// ownDir gives a new directory the owner of another one.
 func (d *Dir) ownDir(n *node, like fs.FileInfo, perm fs.FileMode) error {
 	f, err := n.dirFile()
 	if err != nil {
@@ -216,7 +219,7 @@ func (d *Dir) ownDir(n *node, like fs.FileInfo, perm fs.FileMode) error {
 	return err
 }
 
-// Close lets go of the directory. An apply that runs is waited for.
+// Close closes the directory. It waits for a running Apply.
 func (d *Dir) Close() error {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -238,7 +241,7 @@ func (d *Dir) Close() error {
 	return errors.Join(errs...)
 }
 
-// Manifest returns the record of what is ours, as it is now. It is empty where there is none.
+// Manifest returns the current manifest, which is empty if there is no file.
 func (d *Dir) Manifest() plan.Manifest { return d.manifest() }
 
 func (d *Dir) manifest() *manifest {
@@ -247,16 +250,16 @@ func (d *Dir) manifest() *manifest {
 	return d.man
 }
 
-// Recovery is what Open, or the next Stage, found of a run that did not end, and did with it.
+// Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {
 	Commit  plan.ID
-	Forward bool // finished; else taken back
-	// Paths are those that the run wrote or deleted, sorted: what the gateway may have seen in between.
+	Forward bool // finished; otherwise rolled back
+	// Paths are the sorted paths that the run wrote or deleted; the gateway may have seen either state.
 	Paths []string
 	Saved []Lost
 }
 
-// Recovered returns what became of the last run that a crash or an error had left behind, nil where there was none.
+// Recovered returns the last recovery, or nil if there was none.
 func (d *Dir) Recovered() *Recovery {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,66 +1,66 @@
-// Package disk brings the changes of a plan to a gateway's data directory, and knows what lies there. It implements
+// Package disk applies the changes of a plan to a gateway's data directory, and describes its content. It implements
 // plan.State and plan.Manifest.
 //
 // # Promises
 //
-// A reader sees each file as it was or as it will be, never half. A byte that the gateway wrote is not lost: what git
-// does not have goes to lost+found before it goes away. A process that dies at any instant, and a power cut, leave a
-// directory that the next Open brings to the new commit or back to the old one, without help. Nothing outside the data
-// directory is read or written, whatever links lie in it.
+// A reader sees each file as it was or as it will be, never half. No byte that the gateway wrote is lost: what git does
+// not have goes to lost+found before it is replaced. If the process dies at any instant, or the power fails, the next
+// Open brings the directory to the new commit or back to the old one, without help. Nothing outside the data directory
+// is read or written, whatever links it contains.
 //
-// Not promised: bytes that a process writes through a file it opened before the file was replaced, after the replaced
-// file was looked at, are lost. Extended attributes and ACLs are not carried over. Outside Linux the promises are
-// smaller; see ops_other.go.
+// Not promised: bytes are lost that a process writes through a file opened before its replacement, after the replaced
+// file was compared. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
+// ops_other.go.
 //
 // # Files in .stoker
 //
-//	manifest      what is ours: see manifest.go
+//	manifest      the owned files: see manifest.go
 //	journal       the sync that is being applied: see journal.go
-//	undo          the same journal, while it is taken back
-//	staging/      wanted bytes before, and replaced ones after they changed places
+//	undo          the same journal, while the sync is rolled back
+//	staging/      wanted bytes before the steps, replaced bytes after them
 //	areas         directories with a .stoker/staging of their own, because they are other mounts
-//	lost+found/   <UTC time>-<commit>/<path>, and <UTC time>-<commit>.jsonl that says what and why
+//	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons
 //	note-*        small notes of the sync
-//	lock          locked by the agent that writes; says who it is
+//	lock          locked by the agent that writes; names it
 //
 // # How a sync survives a crash
 //
 // Each line is durable before the next one starts, unless it says otherwise:
 //
-//  1. The wanted bytes are in staging, one slot a change, on the mount of their destination.
+//  1. The wanted bytes are in staging, one slot per change, on the mount of their destination.
 //  2. The journal is renamed into place. It has all changes, the steps, and the inode of every staged file.
-//  3. Steps: names move between staging and their places; directories come and go. In any order on the disk.
+//  3. Steps: names move between staging and their places; directories are made and removed. In any order on the disk.
 //  4. What was replaced is compared with what the plan saw; what git does not have gets a second name in lost+found.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
 //  7. The journal is removed.
-//  8. Staging is emptied, lost+found is kept within its bounds. Not durable.
+//  8. Staging is emptied, lost+found is pruned. Not durable.
 //
-// A crash before 2 leaves no journal, and nothing but staging was touched: it is emptied. Between 2 and 7 there is a
-// whole journal, because it is renamed into place after its bytes are durable: Open does 3 to 8 again. That is safe, as
-// each step can tell whether it was done: a slot that still holds the staged file has not moved; one that does not, has.
-// The file is known by its inode, size and mtime, and, where the directory was copied file by file meanwhile, by its
-// bytes. What is neither in its slot nor at its place by either is not guessed at: what lies in the slot is saved, and
-// the manifest is marked incomplete, so that the next plan compares every file. So it is where the manifest is not the
-// one that the journal says the run started from. What was replaced is in its slot until 8, so that 4 finds it again;
-// removing and making directories, merging the manifest and writing lost+found give the same when repeated. After 7 only
-// 8 is left, which is repeated as for a crash before 2.
+// A crash before 2 leaves no journal, and only staging was touched: it is emptied. Between 2 and 7 the journal is
+// complete, because it is renamed into place after its bytes are durable: Open repeats 3 to 8. That is safe, because
+// each step can tell whether it was done: a slot that still holds the staged file has not moved. The file is identified
+// by its inode, size and mtime or, if the directory was copied file by file meanwhile, by its bytes. If it is neither
+// in its slot nor at its place, the file in the slot is saved, and the manifest is marked incomplete, so that the next
+// plan compares every file. The same happens if the manifest is not the one that the run started from according to the
+// journal. Replaced files stay in their slots until 8, so that 4 finds them again; removing and making directories,
+// merging the manifest and writing lost+found can be repeated. After 7 only 8 remains, which is repeated like after a
+// crash before 2.
 //
-// Nothing that was replaced or removed loses its last name before 8. So a sync that fails in 3 to 6, say because the
-// disk is full, is taken back: the journal is renamed to undo, which needs no space and turns recovery round; steps are
-// undone in reverse, each again only if its slot says that it was done; the undo file goes; then comes 8. What the
-// gateway wrote to a new file, or put in its place, meanwhile stays. The same happens where 4 finds what the plan did not
-// see, and the caller wants nothing of the gateway's to be replaced; see RefuseForeign.
+// Nothing that was replaced or removed loses its last name before 8. So a sync that fails in 3 to 6, for example
+// because the disk is full, can be rolled back: the journal is renamed to undo, which needs no space and reverses
+// recovery; the steps are undone in reverse order, each only if its slot says that it was done; the undo file is
+// removed; then comes 8. What the gateway meanwhile wrote to a new file, or put in its place, stays. A sync is also
+// rolled back if 4 finds what the plan did not see, and the caller does not want it replaced; see RefuseForeign.
 //
-// A journal that cannot be read was damaged after it was written, and nobody knows what staging holds: all of it goes to
-// lost+found, and the manifest is marked incomplete, so that the next plan compares every file.
+// A journal that cannot be read was damaged after it was written, and the content of staging is unknown: all of it goes
+// to lost+found, and the manifest is marked incomplete.
 //
 // # Links and races
 //
-// Directories are opened name by name through os.Root, each looked at before and compared after it is opened, so that a
-// link is never followed, one inside the data directory no more than any other. On Linux names move by renameat2 between
-// open directories: an exchange for what is replaced, so that its name is never missing and its bytes, whatever they
-// are by then, are in our hands; no-replace for what is new. On a file system without these (NFS, some FUSE) what is
-// replaced is moved aside, and the new file gets its name by a hard link: for that moment the name is missing, but nothing
-// is overwritten. Where there are no hard links either, what the gateway puts there in that moment is.
+// Directories are opened name by name through os.Root and compared after opening, so that links are never followed, not
+// even inside the data directory. On Linux, names move by renameat2 between open directories: an exchange for a
+// replacement, so that the name is never missing and the replaced bytes, whatever they are by then, are in staging;
+// no-replace for a new file. On a file system without these flags (NFS, some FUSE), the replaced file is moved aside,
+// and the new file gets its name by a hard link: the name is missing for a moment, but nothing is overwritten. Without
+// hard links, what the gateway writes in that moment is overwritten.
 package disk

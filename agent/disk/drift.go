@@ -19,15 +19,15 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Drift is what differs on the gateway from what the last sync left there.
+// Drift is the difference between the owned files and what the last sync left.
 type Drift struct {
 	Files int `json:"files"`
-	// Paths are ten of them, sorted.
+	// Paths are at most ten of the files, sorted.
 	Paths []Drifted `json:"paths,omitempty"`
-	// Adopted counts the files that the gateway only rewrote: the manifest has their new bytes now, and they are no drift.
-	// Where the manifest cannot be written they are none either, and are read again by the next look.
+	// Adopted counts the files that the gateway only rewrote. They are not drift; their new bytes are recorded in the
+	// manifest. If the manifest cannot be written, the next comparison reads them again.
 	Adopted int `json:"adopted,omitempty"`
-	// Checked is the number of files that were looked at, Hashed of those that were read.
+	// Checked is the number of compared files, Hashed the number of those that were read.
 	Checked int `json:"checked"`
 	Hashed  int `json:"hashed"`
 }
@@ -41,32 +41,33 @@ type Drifted struct {
 // What is the way in which a file drifted.
 type What string
 
-// The ways in which a file drifts.
+// Ways in which a file drifts.
 const (
 	Modified What = "modified"
 	Gone     What = "missing"
-	Retyped  What = "type" // something else than a file is there
+	Retyped  What = "type" // something else than a file
 	Chmodded What = "mode" // the executable bit
 )
 
 const (
 	driftPaths  = 10
-	maxCompared = 4 << 20 // bytes of a JSON file that is compared by meaning
-	// maxSuspects bounds what a look reads because of ctime: a chown of all files, as kubelets make, must not keep the disk busy.
+	maxCompared = 4 << 20 // bytes of a JSON file compared by meaning
+	// maxSuspects bounds what one comparison reads because of ctime alone: a chown of all files, as kubelets do, must
+	// not keep the disk busy.
 	maxSuspects = 256 << 20 // bytes
-	// cycle is the time in which every file is read once. It divides no day, so that an agent that is stopped at the same
-	// hour each day leaves out other files each time.
+	// cycle is the time in which every file is read once. It does not divide a day, so that an agent that is stopped at
+	// the same hour each day skips other files each time.
 	cycle = 11 * time.Hour
 )
 
-// looked is what a look saw.
+// looked is the result of a comparison.
 type looked struct {
-	m      *manifest // of the files, in its order
-	ctimes []int64   // at which each was right; 0 where it is to be read
+	m      *manifest // the manifest of the files, in its order
+	ctimes []int64   // ctime at which each file was right; 0 if it must be read
 	at     time.Time
 }
 
-// reader returns what says it of each record; records are asked for in the order of a manifest.
+// reader returns a lookedReader. Records must be looked up in the manifest's order.
 func (l looked) reader() *lookedReader {
 	r := &lookedReader{ctimes: l.ctimes, stop: func() {}}
 	if l.m != nil {
@@ -79,7 +80,7 @@ func (l looked) reader() *lookedReader {
 type lookedReader struct {
 	next   func() (plan.Owned, error, bool)
 	stop   func()
-	ctimes []int64 // of rec and those after it
+	ctimes []int64 // of rec and the records after it
 	rec    plan.Owned
 }
 
@@ -90,7 +91,7 @@ func (r *lookedReader) advance() {
 	}
 }
 
-// of returns the ctime of a record's file, unless the record is another than it was.
+// of returns the ctime of a record's file, if the record has not changed.
 func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
 	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
 		r.ctimes = r.ctimes[1:]
@@ -102,8 +103,9 @@ func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
 	return r.ctimes[0], true
 }
 
-// shareOf returns which of n files the look at to has to read, after one at from: as much of all as the time between is of
-// the cycle. Where the share begins follows from the clock, so that a restarted agent continues the cycle.
+// shareOf returns which of n files a comparison at time to has to read if the last one was at time from: the same share
+// of all files as the elapsed time is of the cycle. The start of the share depends on the clock, so that a restarted
+// agent continues the cycle.
 func shareOf(n int, from, to time.Time) func(i int) bool {
 	if from.IsZero() || !to.After(from) {
 		return func(int) bool { return false }
@@ -121,13 +123,13 @@ func shareOf(n int, from, to time.Time) func(i int) bool {
 	}
 }
 
-// Drift compares the files that are ours with the manifest: by stat, and by hash where stat differs; full hashes all.
-// What the gateway does by itself is adopted and is no drift: a new mtime, a re-signed resource.json, JSON of the same
-// meaning, a thumbnail.png where nothing else of its folder changed.
+// Drift compares the owned files with the manifest: by stat, and by hash if stat differs; full hashes all. Changes that
+// the gateway makes by itself are adopted and not drift: a new mtime, a re-signed resource.json, JSON of the same
+// meaning, a thumbnail.png if nothing else in its folder changed.
 //
-// A file may be changed so that size and mtime stay. It is hashed where its ctime is another than the last look saw, or,
-// if there was none, is later than the manifest; of these at most maxSuspects bytes a look. Where a volume's ctime says
-// nothing, hashing finds it in time: each look takes its share of all files, so that each is read every cycle.
+// A file may change without a new size or mtime. So Drift also hashes a file if its ctime differs from the last
+// comparison or, without one, is later than the manifest; of these at most maxSuspects bytes at a time. In case a
+// volume's ctime is meaningless, each comparison also reads a share of all files, so that each is read once a cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -167,7 +169,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	return c.Drift, nil
 }
 
-// adopt puts records of what the gateway rewrote into the manifest. A volume that is full keeps nobody from seeing drift.
+// adopt records rewritten files in the manifest. A full volume does not prevent drift detection.
 func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
 	if len(list) == 0 {
 		return
@@ -194,14 +196,14 @@ type driftCheck struct {
 	thumb []thumbnail
 	adopt []plan.Owned // sorted by path
 	buf   []byte
-	// suspects is how many bytes may still be hashed for another ctime alone.
+	// suspects is how many more bytes may be hashed because of ctime alone.
 	suspects int64
 }
 
-// thumbnail is one that changed; whether that counts is known when its whole folder was seen.
+// thumbnail is a changed thumbnail. Whether it is drift is known when its whole folder has been compared.
 type thumbnail struct {
 	rec plan.Owned
-	at  int // where it belongs in adopt
+	at  int // index in adopt to insert at
 }
 
 func (c *driftCheck) drifted(path string, what What) {
@@ -213,8 +215,8 @@ func (c *driftCheck) drifted(path string, what What) {
 	}
 }
 
-// file looks at one file. was is its ctime at the last look, or, where that is not known, a time up to which it was right.
-// It returns the ctime at which the file was seen to be right, 0 if it was not, or not read though it should be.
+// file compares one file. was is its ctime at the last comparison or, if unknown, a time up to which it was right. It
+// returns the ctime at which the file is right, or 0 if it differs or still has to be read.
 func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known, hash bool) (int64, error) {
 	c.Checked++
 	fi, err := c.cur.lstat(rec.Path)
@@ -257,8 +259,8 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 	return ctime, err
 }
 
-// content compares a file by its bytes, and by their meaning where that counts. It reports whether they are what the
-// manifest says, or is going to.
+// content compares a file by its bytes, or by meaning. It reports whether the file matches the manifest, or will after
+// adoption.
 func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
 	dir, name := split(rec.Path)
 	n, err := c.cur.at(dir)
@@ -268,7 +270,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 		id, err = n.id(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
 	if _, ok := errors.AsType[*irregularError](err); ok || notThere(err) {
-		c.drifted(rec.Path, Modified) // it changes while we look
+		c.drifted(rec.Path, Modified) // it changes during the comparison
 		return false, nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -293,7 +295,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 		c.adoptAs(now)
 	default:
 		c.drifted(rec.Path, Modified)
-		if same { // so that every plan, and every look to come, reads it
+		if same { // make every plan and later comparison read it
 			rec.Mtime = unknownMtime
 			c.adopt = append(c.adopt, rec)
 		}
@@ -302,7 +304,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 	return true, nil
 }
 
-// unknownMtime stands in a record whose file was changed without another size or mtime: no file has it.
+// unknownMtime marks a record whose file changed without a new size or mtime. No file has this mtime.
 const unknownMtime = math.MinInt64
 
 func (c *driftCheck) adoptAs(rec plan.Owned) {
@@ -310,7 +312,7 @@ func (c *driftCheck) adoptAs(rec plan.Owned) {
 	c.Adopted++
 }
 
-// thumbnails decides on those that changed.
+// thumbnails decides about the changed thumbnails.
 func (c *driftCheck) thumbnails() {
 	if len(c.thumb) == 0 {
 		return
@@ -330,8 +332,8 @@ func (c *driftCheck) thumbnails() {
 	c.adopt = append(merged, c.adopt[from:]...)
 }
 
-// means reports whether the JSON file that lies at a name, and belongs to rec.Path, still means what git wanted. Where
-// the wanted bytes cannot be had it says no.
+// means reports whether a JSON file on the disk, which belongs to rec.Path, still means what git wanted. It returns
+// false if the wanted bytes are not available.
 func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {
@@ -361,7 +363,7 @@ func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
 	return err == nil && same
 }
 
-// limited is a buffer for a blob of at most maxCompared bytes.
+// limited is a buffer of at most maxCompared bytes.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -8,8 +8,8 @@ import (
 )
 
 // effect is one step that changes the file system or makes a change durable. Every such step of the package goes
-// through Dir.effect, in the order in which it happens: so a test can stop after any of them, and can take back those
-// that a power cut would have taken back.
+// through Dir.effect in order, so that a test can stop after any of them, and can revert those that a power cut would
+// have reverted.
 type effect struct {
 	op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod chtimes
 	path, dest string // relative to the data directory
@@ -27,7 +27,7 @@ func (d *Dir) mkdir(n *node, name string, perm fs.FileMode) error {
 	return d.effect(effect{op: "mkdir", path: n.join(name)}, func() error { return n.root.Mkdir(name, perm) })
 }
 
-// create makes a new file and opens it for reading and writing. What is there already, a link too, is an error.
+// create creates a file and opens it for reading and writing. An existing file or link is an error.
 func (d *Dir) create(n *node, name string, perm fs.FileMode) (f *os.File, err error) {
 	err = d.effect(effect{op: "create", path: n.join(name)}, func() error {
 		f, err = n.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
@@ -39,7 +39,7 @@ func (d *Dir) create(n *node, name string, perm fs.FileMode) (f *os.File, err er
 	return f, nil
 }
 
-// fill runs what writes the content of the file at path.
+// fill runs write, which writes the content of the file at path.
 func (d *Dir) fill(path string, write func() error) error {
 	return d.effect(effect{op: "fill", path: path}, write)
 }
@@ -73,14 +73,14 @@ func (d *Dir) syncFS(n *node) error {
 	})
 }
 
-// rename moves a name; a file that is at the destination goes.
+// rename moves a name and replaces a file at the destination.
 func (d *Dir) rename(from *node, a string, to *node, b string) error {
 	return d.effect(effect{op: "rename", path: from.join(a), dest: to.join(b)}, func() error {
 		return renameat(d.top, from, a, to, b)
 	})
 }
 
-// renameNew moves a name to where nothing is; fs.ErrExist where something is.
+// renameNew moves a name that must not exist at the destination; otherwise the error is fs.ErrExist.
 func (d *Dir) renameNew(from *node, a string, to *node, b string) error {
 	err := errNoFlag
 	if !d.plainRename.Load() {
@@ -97,14 +97,15 @@ func (d *Dir) renameNew(from *node, a string, to *node, b string) error {
 	} else if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// No flags and no hard links (also what a directory gives): look, then move. Between the two a name may appear.
+	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in
+	// between.
 	if _, err := to.root.Lstat(b); err == nil {
 		return &fs.PathError{Op: "rename", Path: to.join(b), Err: fs.ErrExist}
 	}
 	return d.rename(from, a, to, b)
 }
 
-// exchange swaps two names in one step; errNoFlag where the file system cannot.
+// exchange swaps two names atomically, or returns errNoFlag if the file system cannot.
 func (d *Dir) exchange(from *node, a string, to *node, b string) error {
 	if d.plainRename.Load() {
 		return errNoFlag
@@ -118,14 +119,14 @@ func (d *Dir) exchange(from *node, a string, to *node, b string) error {
 	return err
 }
 
-// link gives a file a second name; the link itself where the file is a symbolic link.
+// link gives a file, or a symbolic link itself, a second name.
 func (d *Dir) link(from *node, a string, to *node, b string) error {
 	return d.effect(effect{op: "link", path: from.join(a), dest: to.join(b)}, func() error {
 		return linkat(d.top, from, a, to, b)
 	})
 }
 
-// remove drops the name of something that is no directory. That nothing is there is no error.
+// remove removes a name that is not a directory. A missing name is not an error.
 func (d *Dir) remove(n *node, name string) error {
 	err := d.effect(effect{op: "remove", path: n.join(name)}, func() error { return n.root.Remove(name) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,23 +135,23 @@ func (d *Dir) remove(n *node, name string) error {
 	return err
 }
 
-// removeTree drops a name and all below it, following nothing. That nothing is there is no error.
+// removeTree removes a name and everything below it without following links. A missing name is not an error.
 func (d *Dir) removeTree(n *node, name string) error {
 	return d.effect(effect{op: "remove", path: n.join(name)}, func() error { return n.root.RemoveAll(name) })
 }
 
-// rmdir drops an empty directory, and nothing else.
+// rmdir removes an empty directory.
 func (d *Dir) rmdir(n *node, name string) error {
 	return d.effect(effect{op: "rmdir", path: n.join(name)}, func() error { return rmdirat(n, name) })
 }
 
-// stamp gives a name another mtime.
+// stamp sets the mtime of a name.
 func (d *Dir) stamp(n *node, name string, at time.Time) error {
 	return d.effect(effect{op: "chtimes", path: n.join(name)}, func() error { return n.root.Chtimes(name, at, at) })
 }
 
-// give gives a file or directory of ours the owner and the permission bits it should have, and returns what it then is;
-// the owner only as far as we may.
+// give sets owner and permission bits of a file or directory, and returns the result. It ignores owners that we may not
+// set.
 func (d *Dir) give(f *os.File, path string, owner attrs, perm fs.FileMode) (fs.FileInfo, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -167,7 +168,7 @@ func (d *Dir) give(f *os.File, path string, owner attrs, perm fs.FileMode) (fs.F
 	if fi.Mode().Perm() != perm.Perm() {
 		keep := fi.Mode() & (fs.ModeSetgid | fs.ModeSticky)
 		err := d.effect(effect{op: "chmod", path: path}, func() error { return f.Chmod(perm.Perm() | keep) })
-		if err != nil && !errors.Is(err, fs.ErrPermission) { // of a share whose files all belong to another user
+		if err != nil && !errors.Is(err, fs.ErrPermission) { // not permitted on a share whose files all belong to another user
 			return nil, writing(err, "set the mode of %s", path)
 		}
 		changed = true

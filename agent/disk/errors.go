@@ -10,25 +10,26 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// ErrLocked says that another agent writes this data directory.
+// ErrLocked means that another agent writes this data directory.
 var ErrLocked = errors.New("the data directory belongs to another agent")
 
-// ErrDamaged says that a file of the agent's own in .stoker cannot be read as what it should be.
+// ErrDamaged means that one of the agent's own files in .stoker is not valid.
 var ErrDamaged = errors.New("damaged")
 
-// ErrReadOnly says that the Dir was opened only to look.
+// ErrReadOnly means that the Dir was opened read-only.
 var ErrReadOnly = errors.New("the data directory was opened read-only")
 
-// ErrMoved says that the open directory, or what the agent has in it, is no longer what its path leads to; see Dir.Current.
+// ErrMoved means that the open directory, or the agent's files in it, are no longer what the path leads to; see
+// Dir.Current.
 var ErrMoved = errors.New("the data directory is not the one that was opened")
 
-// damaged makes an error that is ErrDamaged and says what is wrong.
+// damaged returns an error that wraps ErrDamaged.
 func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, fmt.Errorf(format, args...))
 }
 
-// writing wraps an error of a write: one that means "no room" or "not writable" becomes a failure with its reason, and
-// one that has a reason keeps it.
+// writing wraps an error of a write. It turns "no space" and "not writable" into failures with a reason, and keeps an
+// existing reason.
 func writing(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

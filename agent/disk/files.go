@@ -12,20 +12,20 @@ import (
 const (
 	manifestFile = "manifest"
 	journalFile  = "journal"
-	undoFile     = "undo"  // the journal, while it is taken back
-	areasFile    = "areas" // directories with a staging folder beside the first, one a line
-	modesFile    = "modes" // made for a moment, to see what bits it gets
+	undoFile     = "undo"  // the journal during a rollback
+	areasFile    = "areas" // directories with further staging folders, one a line
+	modesFile    = "modes" // created for a moment to check its mode bits
 	notePrefix   = "note-"
 	maxNote      = 1 << 20
 )
 
-// write puts a file of our own into .stoker; see writeIn.
+// write writes one of our files in .stoker; see writeIn.
 func (d *Dir) write(name string, content func(io.Writer) error) (renamed bool, err error) {
 	return d.writeIn(d.own, name, content)
 }
 
-// writeIn puts a file of our own in place: written beside, durable, renamed. renamed says that it is there, even where
-// the error says that it may not be durable.
+// writeIn replaces one of our files atomically: write beside it, sync, rename. renamed reports whether the file is in
+// place, even if the error means that it may not be durable.
 func (d *Dir) writeIn(n *node, name string, content func(io.Writer) error) (renamed bool, err error) {
 	tmp := name + ".new"
 	path := n.join(name)
@@ -55,10 +55,10 @@ func (d *Dir) writeIn(n *node, name string, content func(io.Writer) error) (rena
 	return true, writing(d.syncDir(n), "write %s", path)
 }
 
-// ownFile opens a file of our own for reading. What lies there and is no file is ErrDamaged.
+// ownFile opens one of our files for reading. If it is not a regular file, the error is ErrDamaged.
 func (d *Dir) ownFile(name string) (*os.File, fs.FileInfo, error) {
 	f, fi, err := d.own.file(name, os.O_RDONLY)
-	if errors.Is(err, fs.ErrPermission) && !d.o.ReadOnly { // it may still be ours, with its mode taken away
+	if errors.Is(err, fs.ErrPermission) && !d.o.ReadOnly { // it may be our file with its mode taken away
 		cerr := d.effect(effect{op: "chmod", path: d.own.join(name)}, func() error { return d.own.root.Chmod(name, 0o600) })
 		if cerr == nil {
 			f, fi, err = d.own.file(name, os.O_RDONLY)
@@ -70,11 +70,11 @@ func (d *Dir) ownFile(name string) (*os.File, fs.FileInfo, error) {
 	return f, fi, err
 }
 
-// asideSuffix is added to the name of what is set aside.
+// asideSuffix is appended to the name of a file that is set aside.
 const asideSuffix = ".damaged"
 
-// setAside moves what lies at a name of ours, and is not what we keep there, to another name beside it: it may be all that
-// somebody has of it. It is neither read nor opened, so that nothing it is can stop that.
+// setAside renames something unexpected at one of our names, because it may be a user's only copy. It neither reads nor
+// opens it, so that this works for anything.
 func (d *Dir) setAside(n *node, name string, why error) error {
 	to := name + asideSuffix
 	err := d.renameNew(n, name, n, to)
@@ -92,7 +92,7 @@ func (d *Dir) setAside(n *node, name string, why error) error {
 	return writing(d.syncDir(n), "set %s aside", n.join(name))
 }
 
-// vacate makes a name of ours free: a file goes, all else is set aside.
+// vacate frees one of our names: it removes a regular file and sets anything else aside.
 func (d *Dir) vacate(n *node, name string) error {
 	if fi, err := n.root.Lstat(name); err == nil && !fi.Mode().IsRegular() {
 		return d.setAside(n, name, &irregularError{n.join(name), kindOf(fi)})
@@ -100,7 +100,7 @@ func (d *Dir) vacate(n *node, name string) error {
 	return d.remove(n, name)
 }
 
-// read returns a file of our own, nil where it is not there.
+// read returns the content of one of our files, or nil if it does not exist.
 func (d *Dir) read(name string, limit int64) ([]byte, error) {
 	if d.own == nil {
 		return nil, nil
@@ -123,7 +123,7 @@ func (d *Dir) read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// drop removes a file of our own for good.
+// drop removes one of our files durably.
 func (d *Dir) drop(name string) error {
 	if err := d.vacate(d.own, name); err != nil {
 		return writing(err, "remove %s", d.own.join(name))
@@ -131,8 +131,8 @@ func (d *Dir) drop(name string) error {
 	return writing(d.syncDir(d.own), "remove %s", d.own.join(name))
 }
 
-// loadManifest reads the manifest. A damaged one is set aside and counts as lost: the next plan compares every file and
-// takes those that are equal as its own again.
+// loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal
+// ones.
 func (d *Dir) loadManifest() error {
 	f, _, err := d.ownFile(manifestFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,12 +162,12 @@ func (d *Dir) loadManifest() error {
 func (d *Dir) setManifest(m *manifest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.man = m // the old one's file closes when its last reader lets go of it
+	d.man = m // the old file closes with its last reader
 }
 
 var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Note returns a small file that SetNote wrote, nil where there is none.
+// Note returns a note that SetNote wrote, or nil if there is none.
 func (d *Dir) Note(name string) ([]byte, error) {
 	if !noteName.MatchString(name) {
 		return nil, fmt.Errorf("%q is no name of a note", name)
@@ -185,7 +185,7 @@ func (d *Dir) Note(name string) ([]byte, error) {
 	if err := d.setAside(d.own, name, err); err != nil {
 		return nil, err
 	}
-	// That there was one is known still, after a restart too.
+	// Remember, also across restarts, that there was a note.
 	_, err = d.write(name, func(w io.Writer) error {
 		_, err := io.WriteString(w, DamagedNote)
 		return err
@@ -193,11 +193,11 @@ func (d *Dir) Note(name string) ([]byte, error) {
 	return []byte(DamagedNote), err
 }
 
-// DamagedNote is what Note returns in place of a note that could not be read. No note says that, and nobody may take it
-// for one that is not there: the note may have said that something is still to be done.
+// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note, which may have said
+// that something is still to be done.
 const DamagedNote = "damaged"
 
-// SetNote keeps a small file (at most 1 MiB) in .stoker, durable when it returns; nil removes it.
+// SetNote writes a note of at most 1 MiB in .stoker, durably; nil removes it.
 func (d *Dir) SetNote(name string, b []byte) error {
 	d.work.Lock()
 	defer d.work.Unlock()

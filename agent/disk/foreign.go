@@ -8,9 +8,9 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// ForeignError says that the gateway wrote between the plan and the moment in which its files were replaced, and that
-// the caller had asked for nothing of it to be replaced (see RefuseForeign), or that what it wrote belongs to more than
-// was replaced (see torn). The next plan sees these files as conflicts.
+// ForeignError means that the gateway wrote files between the plan and their replacement. Either the caller does not
+// want such files replaced (see RefuseForeign), or they belong to a resource of which the run replaces only a part (see
+// torn). The next plan treats these files as conflicts.
 type ForeignError struct {
 	Paths []string // sorted
 }
@@ -23,18 +23,18 @@ func (e *ForeignError) Error() string {
 	return fmt.Sprintf("the gateway wrote %s%s during the sync; nothing of it was replaced", strings.Join(shown, ", "), more)
 }
 
-// RefuseForeign makes Apply take everything back, and return a *ForeignError, where it has replaced or removed something
-// that the plan did not see there, and that is more than a gateway's own rewriting. It counts for a recovery too. Without
-// it such files go to lost+found and the sync goes on. It is called before Apply.
+// RefuseForeign makes Apply roll back and return a *ForeignError if it replaced or removed something that the plan did
+// not see, other than the gateway's own rewriting. This also applies to recovery. Without it, such files go to
+// lost+found and the sync continues. It must be called before Apply.
 func (s *Staged) RefuseForeign() {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
 	s.run.refuse = true
 }
 
-// checkForeign looks through what the run displaced.
+// checkForeign checks what the run displaced.
 func (r *run) checkForeign() error {
-	// After a crash the manifest may be in place already: it says that this was looked at.
+	// If the new manifest is already in place, the check was done before the crash.
 	if r.redo && baseOf(r.d.manifest()) != r.base {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (r *run) checkForeign() error {
 	return nil
 }
 
-// foreign reports whether what was displaced is neither what the plan saw, nor what git wants, nor noise.
+// foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor noise.
 func (r *run) foreign(at int, name string) (bool, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	fi, err := stg.root.Lstat(name)
@@ -85,14 +85,15 @@ func (r *run) foreign(at int, name string) (bool, error) {
 		return false, nil
 	case plan.Dir:
 		why, err := r.why(at, name)
-		return why != "", err // an empty one has nothing of anybody's
+		return why != "", err // an empty directory has nothing to keep
 	}
 	return true, nil
 }
 
-// torn reports whether what was displaced is a part of a resource that was saved on the gateway since the plan, of which
-// the run leaves the resource.json there. A gateway that goes by that one would keep what it loaded then, and nothing
-// would tell: a resource.json that somebody signed anew counts as git's. The next plan replaces it with its resource.
+// torn reports whether a displaced file belongs to a resource that was saved on the gateway since the plan, and whose
+// resource.json the run leaves in place. A gateway that compares only the resource.json would keep its loaded version,
+// and a re-signed resource.json counts as git's, so that nothing would detect the difference. The next plan replaces it
+// with its resource.
 func (r *run) torn(at int, name string) (bool, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	fi, err := stg.root.Lstat(name)
@@ -111,7 +112,7 @@ func (r *run) torn(at int, name string) (bool, error) {
 	return id.IsZero() || id != c.FoundID && id != c.ID, err
 }
 
-// savedSince reports whether a file that is ours, and that the run does not move, has other bytes than the plan knows.
+// savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
 func (r *run) savedSince(path string) (bool, error) {
 	var seen plan.Owned
 	if i := r.find(path); i >= 0 {
@@ -135,7 +136,7 @@ func (r *run) savedSince(path string) (bool, error) {
 	return id != seen.Have, err
 }
 
-// noise reports whether a file is one that the gateway rewrote by itself, as Drift adopts it.
+// noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
 func (r *run) noise(at int, n *node, name string, id plan.ID) bool {
 	p := r.changes[at].Path
 	_, base := split(p)

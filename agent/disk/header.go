@@ -6,7 +6,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// header is plan.Header as our files hold it.
+// header is the encoding of plan.Header in our files.
 type header struct {
 	Ref      string        `json:"ref,omitempty"`
 	Commit   string        `json:"commit"`

@@ -7,12 +7,11 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// staged reports whether the wanted bytes of a write still lie in staging.
+// staged reports whether the wanted bytes of a write are still in staging.
 //
-// The staged file itself is known by its inode, size and mtime, which stay when it is renamed. They do not stay when the
-// data directory was copied file by file between a crash and now, and a number may then belong to another file: so what
-// is not the file itself is told by its bytes. Where neither the slot nor the place has them, nobody knows what
-// happened: the run is in doubt, and its manifest will not be trusted for a short plan.
+// The staged file keeps its inode, size and mtime when it is renamed. If the data directory was copied file by file
+// after a crash, these do not hold and an inode may belong to another file, so the bytes decide. If neither the slot
+// nor the place has the bytes, the run is in doubt, and its manifest is marked incomplete.
 func (r *run) staged(at int) (bool, error) {
 	stg, name := r.stagingOf(at), slotName(at)
 	slot, err := stg.root.Lstat(name)
@@ -43,19 +42,19 @@ func (r *run) staged(at int) (bool, error) {
 		return in, err
 	}
 	if r.back && slot != nil && attrsOf(slot).known && attrsOf(slot).ino == r.slots[at].ino {
-		return true, nil // it came back, and the gateway wrote into it at the last moment
+		return true, nil // it was moved back, and the gateway wrote into it at the last moment
 	}
 	r.doubt(at)
 	return false, nil
 }
 
-// itself reports whether a file is the one that was staged, by what a copy of it does not share.
+// itself reports whether a file is the staged one and not a copy.
 func (r *run) itself(at int, fi fs.FileInfo) bool {
 	a, s := attrsOf(fi), &r.slots[at]
 	return a.known && a.ino == s.ino && fi.Size() == s.size && fi.ModTime().UnixNano() == s.mtime
 }
 
-// equal reports whether what lies at a name, described by fi (nil where nothing does), is what git wants.
+// equal reports whether the file at a name is what git wants. fi is nil if the name does not exist.
 func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) {
 	c := &r.changes[at]
 	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.sameExec(fi, c.Exec) {
@@ -69,7 +68,7 @@ func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) 
 }
 
 func (r *run) doubt(at int) {
-	if !r.redo { // this process knows what it did; the gateway has replaced the file since
+	if !r.redo { // without a crash, the gateway replaced the file
 		return
 	}
 	if !r.doubtful {
@@ -78,9 +77,9 @@ func (r *run) doubt(at int) {
 	r.doubtful = true
 }
 
-// base is the manifest that a run starts from: the journal says it, so that a replay can tell whether it still has it.
+// base identifies the manifest that a run starts from. The journal records it, so that a replay can check for it.
 type base struct {
-	known  bool // there was one
+	known  bool // there was a manifest
 	commit plan.ID
 	files  int
 }
@@ -92,7 +91,7 @@ func baseOf(m *manifest) base {
 	return base{known: true, commit: m.header.Commit, files: m.header.Files}
 }
 
-// rests reports whether a manifest is the one that the run starts from, or already the one that it ends with.
+// rests reports whether a manifest is the one that the run starts from, or the one that it ends with.
 func (r *run) rests(m *manifest) bool {
 	return baseOf(m) == r.base || m.f != nil && m.header.Commit == r.header.Commit
 }

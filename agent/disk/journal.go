@@ -14,25 +14,25 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The journal says all that a run needs to be finished or undone by another process: magic, the parts in the order of
-// run's fields, and a SHA-256 of all before it. It is written beside and renamed into place, so that it is whole or not
-// there; one that is neither was damaged later.
+// The journal has everything that another process needs to finish or undo a run: magic, the parts in the order of run's
+// fields, and a SHA-256 of all of it. It is renamed into place, so that it is complete or missing; anything else was
+// damaged later.
 const (
 	journalMagic = "stokerj1"
 	maxAreas     = 1 << 10
 )
 
-// changeBytes is what a change, with its slot and its step, or a directory takes in memory beside its path.
+// changeBytes is the memory of a change with its slot and step, or of a directory, without its path.
 const changeBytes = 192
 
-// What they take in the journal at least.
+// Minimum sizes in the journal.
 const (
-	minChange    = 3 + 2 + 2*len(plan.ID{}) + 7 // kind, flags, what was found; path; ids; numbers
+	minChange    = 3 + 2 + 2*len(plan.ID{}) + 7 // kind, flags, found kind; path; ids; numbers
 	minDirectory = 4
 )
 
-// maxRun bounds what a run takes in memory. It is enough for a commit that moves every file that a gateway may have. A
-// journal that claims more was not written by an agent, and reading it would end this one at each start.
+// maxRun bounds the memory of a run. It suffices for a commit that moves every file that a gateway may have. A journal
+// that claims more was not written by an agent, and reading it would crash this one at every start.
 func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
 
 const (
@@ -40,7 +40,7 @@ const (
 	flagFoundExec
 	flagConflict
 	flagOwned
-	flagSigned       // the blob of git follows
+	flagSigned       // git's blob follows
 	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned
 )
 
@@ -68,7 +68,7 @@ func (r *run) encode(to io.Writer) error {
 		b = appendString(b, a)
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.changes)))
-	flush := func() { // w remembers its first error and gives it at the end
+	flush := func() { // w keeps its first error until Flush
 		_, _ = w.Write(b)
 		b = b[:0]
 	}
@@ -96,7 +96,7 @@ func (r *run) encode(to io.Writer) error {
 	return err
 }
 
-// size is what the run takes in memory, as decodeJournal counts it.
+// size returns the memory of the run, counted as in decodeJournal.
 func (r *run) size() int64 {
 	sum := int64(len(r.areas)+len(r.changes)+len(r.dirs)) * changeBytes
 	for _, a := range r.areas {
@@ -138,8 +138,8 @@ func (r *run) appendChange(b []byte, i int) []byte {
 	return binary.AppendVarint(b, s.mtime)
 }
 
-// readJournal reads what encode wrote, nil if there is none. ErrDamaged says that it is something else: that is found out
-// without holding it in memory.
+// readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
+// and detects that without holding it in memory.
 func (d *Dir) readJournal(name string) (*run, error) {
 	f, fi, err := d.ownFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -149,15 +149,15 @@ func (d *Dir) readJournal(name string) (*run, error) {
 		return nil, fmt.Errorf("read the %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	// In bytes a change takes less than in memory, and what else there is has bounds of its own.
+	// A change is smaller in the file than in memory, and the rest has its own bounds.
 	if limit := d.o.maxRun() + maxHeader + maxAreas*maxPath; fi.Size() > limit {
 		return nil, damaged("the %s has %d bytes, more than the %d it may have", name, fi.Size(), limit)
 	}
 	return decodeJournal(f, fi.Size(), d.o.maxRun())
 }
 
-// decodeJournal reads a journal of size bytes; the run may take limit bytes of memory. Paths are checked as those of a plan
-// are: a journal is ours, but lies where others can write.
+// decodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks paths like those of a
+// plan, because others can write where the journal lies.
 func decodeJournal(f io.ReaderAt, size, limit int64) (*run, error) {
 	body := size - sha256.Size
 	magic := make([]byte, len(journalMagic))
@@ -204,7 +204,7 @@ func decodeJournal(f io.ReaderAt, size, limit int64) (*run, error) {
 		r.areas = append(r.areas, d.path(true))
 		hold(r.areas[len(r.areas)-1])
 	}
-	// Room is made at once, and for no more than can be there: a list that grows is twice in memory meanwhile.
+	// Allocate at once, but not for more than there can be: a growing list would temporarily take twice the memory.
 	n := d.length(int(min(max(limit, 0)/changeBytes, body/int64(minChange))))
 	r.changes, r.slots = make([]plan.Change, 0, n), make([]slot, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
@@ -277,7 +277,7 @@ func (r *run) readTask(d *decoder) task {
 	return t
 }
 
-// path reads a path that stays in the data directory and out of our own folders; empty only where that is allowed.
+// path reads a path inside the data directory and outside our own folders. It may be empty only if empty is set.
 func (d *decoder) path(empty bool) string {
 	p := d.string(maxPath)
 	if d.err == nil && (p != "" || !empty) {

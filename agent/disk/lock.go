@@ -14,21 +14,21 @@ import (
 
 const (
 	lockFile  = "lock"
-	maxHolder = 4 << 10 // bytes of what it says
+	maxHolder = 4 << 10 // bytes of the lock file
 )
 
-// holder is what the lock file says of the process that holds it.
+// holder is the content of the lock file.
 type holder struct {
 	PID   int       `json:"pid"`
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
 }
 
-// takeLock makes this process the only writer. The lock is the kernel's and ends with the process; the file's content
-// only tells people who it is.
+// takeLock makes this process the only writer. The kernel's lock ends with the process; the file's content only informs
+// users.
 //
-// A file that we would not have made is set aside, and never written: it may have another name outside of .stoker, or have
-// been moved here. It is locked first, in case an agent has it all the same.
+// A file that an agent would not have created is set aside and never written, because it may have another name outside
+// .stoker, or have been moved here. It is locked first, in case an agent uses it after all.
 func (d *Dir) takeLock() error {
 	for range 10 {
 		if err := d.tryLock(); err != nil {
@@ -36,7 +36,7 @@ func (d *Dir) takeLock() error {
 		}
 		why := d.strangeLock()
 		if why == nil {
-			// A full disk must not keep the agent from starting: it may be about to make room.
+			// A full disk must not prevent the start of the agent, which may free space.
 			if err := d.noteHolder(); err != nil {
 				d.log.Warn("cannot note the holder in the lock file", "error", err)
 			}
@@ -65,7 +65,7 @@ func (d *Dir) strangeLock() error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	// After a crash it may be empty, or have bytes that were never written.
+	// After a crash it may be empty, or contain bytes that were never written.
 	if b = bytes.Trim(b[:n], "\x00"); fi.Size() > maxHolder || string(b) != start[:len(b)] {
 		return errors.New("it is not what an agent writes there")
 	}
@@ -97,7 +97,8 @@ func (d *Dir) tryLock() error {
 	return nil
 }
 
-// openLock opens the lock file for reading, so that an idle agent does not keep its volume from being remounted.
+// openLock opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its
+// volume.
 func (d *Dir) openLock() (*os.File, error) {
 	f, _, err := d.ownFile(lockFile)
 	if errors.Is(err, ErrDamaged) {
@@ -111,18 +112,18 @@ func (d *Dir) openLock() (*os.File, error) {
 	if f, err = d.create(d.own, lockFile, 0o600); err == nil {
 		err = f.Close()
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // else another agent was quicker
+	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent was faster
 		return nil, err
 	}
 	f, _, err = d.own.file(lockFile, os.O_RDONLY)
 	return f, err
 }
 
-// wantsWriter reports whether a lock was refused since its file is not open for writing. NFS keeps these locks as those of
-// byte ranges, where an exclusive one needs that: the server's client says EBADF, some say EIO.
+// wantsWriter reports whether a lock was refused because its file is not open for writing. NFS implements flock by
+// byte-range locks, which need that for exclusive locks: most clients return EBADF, some EIO.
 func wantsWriter(err error) bool { return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EIO) }
 
-// reopenLock opens the lock file for writing, in place of f.
+// reopenLock reopens the lock file for writing.
 func (d *Dir) reopenLock(f *os.File) (*os.File, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func (d *Dir) reopenLock(f *os.File) (*os.File, error) {
 }
 
 func (d *Dir) noteHolder() error {
-	host, _ := os.Hostname() // only for people
+	host, _ := os.Hostname() // informative only
 	b, err := json.Marshal(holder{os.Getpid(), host, d.o.Now().UTC()})
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ func flock(f *os.File) error {
 	return os.NewSyscallError("flock", inner)
 }
 
-// unlock drops the lock at once. Closing the file, which comes next, does so only when no process that was started meanwhile has
-// it any more; where this fails, that is what is left.
+// unlock releases the lock at once. Closing the file alone would not, as long as a child process started meanwhile has
+// it open.
 func unlock(f *os.File) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { _ = unix.Flock(int(fd), unix.LOCK_UN) })

@@ -23,29 +23,30 @@ const (
 	indexSuffix = ".jsonl"
 )
 
-// What is read of lost+found: entries in all, bytes of an index, and of one entry, which has its path three times.
+// Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three
+// times.
 const (
 	maxLost       = 200_000
 	maxIndexBytes = 64 << 20
 	maxIndexLine  = 1 << 20
 )
 
-// Lost is an entry of lost+found: something that lay on the gateway, that git does not have, and that had to go. Below
-// .stoker/lost+found each run has a folder, named after its time and commit, with the saved files under their old paths,
-// and beside it an index with one Lost a line.
+// Lost is an entry of lost+found: something on the gateway that git does not have and that had to be replaced or
+// removed. Each run has a folder below .stoker/lost+found, named after its time and commit, with the saved files at
+// their old paths, and beside it an index with one Lost per line.
 type Lost struct {
 	When    time.Time `json:"when"`
 	Path    string    `json:"path"`
-	RawPath []byte    `json:"rawPath,omitempty"` // the path's bytes where they are no UTF-8
+	RawPath []byte    `json:"rawPath,omitempty"` // the path's bytes if they are not UTF-8
 	Size    int64     `json:"size"`              // bytes
 	Why     string    `json:"why"`
-	Commit  string    `json:"commit"` // that was synced
-	// File is where it lies, relative to .stoker/lost+found.
+	Commit  string    `json:"commit"` // the commit that was synced
+	// File is the saved file, relative to .stoker/lost+found.
 	File string `json:"file"`
 }
 
-// exact gives an entry that was read from an index the names that JSON cannot hold: File is the folder of the run, the path,
-// and perhaps a number.
+// exact restores the names of an entry that JSON could not represent: File is the folder of the run, the path, and
+// possibly a number.
 func (l Lost) exact() Lost {
 	run, _, _ := strings.Cut(l.File, "/")
 	raw := string(l.RawPath)
@@ -56,7 +57,7 @@ func (l Lost) exact() Lost {
 	return l
 }
 
-// inJSON is what is left of a name in JSON: each byte that is no UTF-8 is another character there.
+// inJSON returns what JSON makes of a name: each invalid byte becomes U+FFFD.
 func inJSON(name string) string { return string([]rune(name)) }
 
 var runNames = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
@@ -89,20 +90,20 @@ func (d *Dir) LostAndFound() ([]Lost, error) {
 	for _, name := range runs {
 		f, _, err := lost.file(name+indexSuffix, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its run is not over
+			continue // its run has not finished
 		}
 		if err == nil {
 			all, err = readIndex(f, all)
 			err = errors.Join(err, f.Close())
 		}
-		if err != nil { // those of the others can be restored
+		if err != nil { // entries of other runs can still be restored
 			d.log.Warn("an index of lost+found cannot be read", "index", name+indexSuffix, "error", err)
 		}
 	}
 	return all, nil
 }
 
-// readIndex appends what the index of a run says, as far as it can be read.
+// readIndex appends the entries of a run's index, as far as it is readable.
 func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
 	lines := bufio.NewScanner(io.LimitReader(f, maxIndexBytes))
 	lines.Buffer(nil, maxIndexLine)
@@ -146,9 +147,9 @@ func (d *Dir) lostRuns() ([]string, *node, error) {
 	return runs, lost, nil
 }
 
-// prune removes runs from lost+found that are too old, and the oldest while all are too large. The newest one, and the
-// one that this process wrote last, stay whatever their size and age: a run that alone is too large is refused before it
-// starts.
+// prune removes runs that are too old from lost+found, and the oldest ones while the total is too large. It keeps the
+// newest run and the one that this process wrote last, whatever their size and age: a run that is too large by itself
+// is refused before it starts.
 func (d *Dir) prune() error {
 	runs, lost, err := d.lostRuns()
 	if err != nil || lost == nil {
@@ -176,14 +177,13 @@ func (d *Dir) prune() error {
 	return nil
 }
 
-// wrongClock is what two times of one moment may differ by before a clock must have been wrong.
+// wrongClock is the difference between two timestamps of one moment above which a clock was wrong.
 const wrongClock = 24 * time.Hour
 
-// tooOld reports whether a run's time is over: by its name, or by the mtime of its index, or of its folder where it has
-// none, if that is another. Either was written by a clock that may have been weeks late, as that of a node is at its
-// start, and the clock that is asked now may be ahead. So time that is over by the name alone is not believed: it begins
-// again, as an mtime of now, and who asks after that finds it over by both. A run stays for its whole time after
-// whatever jump of the clock, and for twice that at most.
+// tooOld reports whether a run has expired: by its name, or by the mtime of its index (or folder, if it has no index)
+// if that differs. Either may come from a clock that was weeks late, as on a node that just started, and the current
+// clock may be ahead. So if only the name says that the run expired, tooOld sets the mtime to now, and a later call
+// finds it expired by both. A run is kept for its full time whatever the clock does, and at most for twice that.
 func (d *Dir) tooOld(lost *node, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
@@ -206,7 +206,7 @@ func (d *Dir) tooOld(lost *node, name string, now time.Time) bool {
 	case !began && now.Sub(saved) <= d.o.LostFoundAge:
 		return false
 	}
-	if err := d.stamp(lost, stamped, now); err != nil { // then it stays, within the size of all
+	if err := d.stamp(lost, stamped, now); err != nil { // then it stays, within the total size
 		d.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
 	}
 	return false

@@ -19,7 +19,7 @@ import (
 // The manifest is a sorted table that is read in place:
 //
 //	magic
-//	blocks   records sorted by path, each path without what it shares with the one before; about 16 KiB a block
+//	blocks   records sorted by path, each without the prefix shared with the one before; about 16 KiB per block
 //	header   JSON of plan.Header
 //	index    per block: first path, length, CRC-32C, number of files, number of directories
 //	footer   offsets and lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
@@ -33,7 +33,7 @@ const (
 	maxHeader     = 4 << 20
 	maxIndex      = 16 << 20
 	maxManifest   = 4 << 30
-	maxBlockPaths = 16 << 20 // bytes of the paths of one block, which share most of them on the disk
+	maxBlockPaths = 16 << 20 // bytes of the paths of one block, most of which are shared on the disk
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -46,10 +46,10 @@ type block struct {
 	files, dirs int
 }
 
-// manifest implements plan.Manifest. It may be used from several goroutines and stays what it was when the Dir has
-// gone on to another one.
+// manifest implements plan.Manifest. It may be used by several goroutines, and stays valid after the Dir has replaced
+// it.
 type manifest struct {
-	f      io.ReaderAt // nil where there is none
+	f      io.ReaderAt // nil if there is no file
 	is     fs.FileInfo // of f when it was opened
 	close  func() error
 	header plan.Header
@@ -57,14 +57,13 @@ type manifest struct {
 	torn   atomic.Bool // a block could not be read since
 
 	mu      sync.Mutex
-	cached  int // index of the block in records, -1 for none
+	cached  int // index of the block in records, or -1
 	records []record
 }
 
 func noManifest() *manifest { return &manifest{cached: -1, close: func() error { return nil }} }
 
-// openManifest reads header and index and checks every block, so that a damaged file is known before anything is
-// decided by it.
+// openManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
 //
 // No agent wrote a manifest of more than twice maxFiles files: a plan would hold them all in memory.
 func openManifest(f *os.File, maxFiles int) (*manifest, error) {
@@ -168,7 +167,7 @@ func (m *manifest) index(b []byte, n int, end int64) error {
 	return d.err
 }
 
-// read returns the bytes of a block, checked.
+// read returns the verified bytes of a block.
 func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
 	x := &m.blocks[i]
 	if cap(*buf) < x.size {
@@ -227,10 +226,10 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 	return list, d.err
 }
 
-// Header returns what is known of the sync that wrote the manifest; it is zero where there is none.
+// Header returns the header, which is zero if there is no manifest.
 func (m *manifest) Header() plan.Header { return m.header }
 
-// Get returns the record of one path. Asked in sorted order, it decodes each block once.
+// Get returns the record of one path. Lookups in sorted order decode each block once.
 func (m *manifest) Get(path string) (plan.Owned, bool, error) {
 	r, ok, err := m.get(path)
 	if err != nil || !ok || r.dir {
@@ -262,7 +261,7 @@ func (m *manifest) get(path string) (record, bool, error) {
 	return m.records[k], true, nil
 }
 
-// blockOf returns the only block that may hold path, -1 for none.
+// blockOf returns the only block that may have path, or -1.
 func (m *manifest) blockOf(path string) int {
 	return sort.Search(len(m.blocks), func(k int) bool { return m.blocks[k].first > path }) - 1
 }
@@ -281,7 +280,7 @@ func (m *manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
 	}
 }
 
-// all yields the records of directories too.
+// all is All including the records of directories.
 func (m *manifest) all(prefix string) iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
 		var buf []byte

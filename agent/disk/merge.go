@@ -12,18 +12,18 @@ import (
 // edit is a change to one record of the manifest.
 type edit struct {
 	op  editOp
-	rec record // only Path for editDrop
+	rec record // editDrop uses only Path
 }
 
 type editOp uint8
 
 const (
 	editSet  editOp = iota + 1
-	editDrop        // the record goes, if it is there
-	editKeep        // if it is there, it gets the new Want, Exec and Origin and keeps what is said of the bytes
+	editDrop        // drops the record, if any
+	editKeep        // sets Want, Exec and Origin of an existing record and keeps the rest
 )
 
-// apply returns the record that follows from old (nil where there is none); false where there is none any more.
+// apply returns the record that replaces old, which may be nil; false means no record.
 func (e *edit) apply(old *record) (record, bool) {
 	switch {
 	case e.op == editSet:
@@ -37,13 +37,13 @@ func (e *edit) apply(old *record) (record, bool) {
 	}
 }
 
-// edits yields edits sorted by path, one a path; false at the end.
+// edits returns the next edit, sorted by path, at most one per path; false at the end.
 type edits func() (edit, bool)
 
 func noEdits() (edit, bool) { return edit{}, false }
 
-// merge writes a new manifest: old with edits. A block that no edit falls into is copied as it is, so that the cost of
-// a small change is that of copying the file.
+// merge writes a new manifest: old with edits. It copies blocks without edits unchanged, so that a small change costs
+// no more than copying the file.
 func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
 	mw := newManifestWriter(w)
 	var buf []byte
@@ -65,7 +65,7 @@ func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
 		if list, err = old.decode(i, &buf, list[:0]); err != nil {
 			return err
 		}
-		mw.limit = 2 * blockSize // a block may grow, so that the ones behind it keep their borders
+		mw.limit = 2 * blockSize // a block may grow, so that the next ones keep their borders
 		for k := range list {
 			r := &list[k]
 			for more && e.rec.Path < r.Path {
@@ -99,7 +99,7 @@ type manifestWriter struct {
 	off    int64
 	cur    block
 	b      []byte // the block being filled
-	limit  int    // its size from which on the next one starts
+	limit  int    // size at which the block ends
 	paths  int    // bytes of its paths
 	prev   string
 	err    error
@@ -124,7 +124,7 @@ func (w *manifestWriter) edit(e *edit, old *record) {
 	}
 }
 
-// put adds a record; records come sorted.
+// put adds a record. Calls must be sorted.
 func (w *manifestWriter) put(r *record) {
 	if len(w.b) == 0 {
 		w.cur, w.prev, w.paths = block{first: r.Path}, "", 0
@@ -141,7 +141,7 @@ func (w *manifestWriter) put(r *record) {
 	}
 }
 
-// flushable reports whether a block may end here: small ones would pile up.
+// flushable reports whether a block may end here; small blocks would accumulate.
 func (w *manifestWriter) flushable() bool { return len(w.b) == 0 || len(w.b) >= blockSize/4 }
 
 func (w *manifestWriter) flush() {

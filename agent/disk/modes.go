@@ -7,12 +7,12 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Some volumes keep no modes: on SMB shares and in some FUSE file systems chmod does nothing, and each file has the bits
-// of the mount. What such a volume says of a file's executable bits was written by nobody.
+// Some volumes keep no modes: on SMB shares and some FUSE file systems chmod does nothing, and each file has the mode
+// of the mount. The executable bits of such a volume have no meaning.
 
-// probeModes finds out whether the volume of .stoker keeps modes, as git's core.fileMode does: by a chmod, here of the
-// lock file, that has to be seen. Where the chmod itself fails, the file may be another user's, as all are on some shares, or
-// as this one is where the pod ran as another user before: then a file that we make tells.
+// probeModes detects whether the volume of .stoker keeps modes, like git's core.fileMode: by a chmod of the lock file
+// that must have an effect. If the chmod fails, the file may belong to another user, as all files of some shares do, or
+// after the pod ran as another user. Then a new file decides.
 func (d *Dir) probeModes() error {
 	was, err := d.lock.Stat()
 	if err != nil {
@@ -40,16 +40,16 @@ func (d *Dir) probeModes() error {
 		d.noModes.Store(attrsOf(is).dev, true)
 		return nil
 	}
-	// Who only looks goes by these bits, so that none stay that somebody gave it, or that a crash left.
+	// A read-only Dir relies on these bits, so clear any left by a user or a crash.
 	if err := chmod(was.Mode().Perm() &^ 0o111); err != nil {
 		d.log.Debug("cannot give the lock file its mode again", "error", err)
 	}
 	return nil
 }
 
-// makesExecutable reports whether a file comes out executable that is made as one that is not. Where none can be made, as the
-// volume is full, or read-only for now, the manifest tells, which was made so. Without one nothing is known, and the volume
-// counts as one that keeps modes: what is staged on it tells.
+// makesExecutable reports whether a file created without executable bits gets some. If no file can be created, because
+// the volume is full or read-only, the manifest decides, which was created that way. Without a manifest, the volume
+// counts as one that keeps modes, until a staged file shows otherwise.
 func (d *Dir) makesExecutable() bool {
 	fi, err := d.sample()
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *Dir) makesExecutable() bool {
 	return err == nil && statOf(fi).Exec
 }
 
-// sample says what becomes of a file that is made as one that is not executable.
+// sample returns the file info of a file created without executable bits.
 func (d *Dir) sample() (fs.FileInfo, error) {
 	if err := d.vacate(d.own, modesFile); err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func (d *Dir) sample() (fs.FileInfo, error) {
 	return fi, err
 }
 
-// seeModes is probeModes for who must not write: nobody but a volume without modes makes the lock file executable, or else
-// somebody who could not make so the manifest that was written since.
+// seeModes is probeModes without writing: an executable lock file means a volume without modes, unless the manifest is
+// not executable, because then a user changed the lock file.
 func (d *Dir) seeModes() {
 	fi, err := d.own.root.Lstat(lockFile)
 	if err != nil || !statOf(fi).Exec {
@@ -88,7 +88,7 @@ func (d *Dir) seeModes() {
 	d.noModes.Store(attrsOf(fi).dev, true)
 }
 
-// learnModes sees it by a staged file, for the other volumes that the data directory is made of.
+// learnModes does the same by a staged file, for other volumes in the data directory.
 func (d *Dir) learnModes(fi fs.FileInfo, perm fs.FileMode) {
 	if (fi.Mode()^perm)&0o111 != 0 {
 		d.noModes.Store(attrsOf(fi).dev, true)
@@ -101,7 +101,7 @@ func (d *Dir) stat(fi fs.FileInfo) plan.Stat {
 	return st
 }
 
-// sameExec reports whether a file is executable as it should be, as far as that can be told.
+// sameExec reports whether a file's executable bit is as wanted, as far as the volume can tell.
 func (d *Dir) sameExec(fi fs.FileInfo, exec bool) bool {
 	st := d.stat(fi)
 	return st.NoModes || st.Exec == exec

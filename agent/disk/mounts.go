@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Mounts are the files of the data directory that are mounts of their own, as this process sees them, relative to it and
-// slash separated. No other file can take their place. What only the gateway's container has mounted cannot be seen from
-// outside of it.
+// Mounts returns the files of the data directory that are mount points in this process, relative to root and
+// slash-separated. No other file can replace them. Mounts of the gateway's container alone are not visible to this
+// process.
 func Mounts(root string) ([]string, error) {
 	root, err := filepath.Abs(root)
 	if err == nil {
@@ -28,7 +28,7 @@ func Mounts(root string) ([]string, error) {
 		if !below {
 			continue
 		}
-		// One that cannot be looked at is met where git has something there.
+		// An unreadable mount point causes an error only if git has something there.
 		if fi, err := os.Lstat(at); err == nil && !fi.IsDir() {
 			files = append(files, rel)
 		}

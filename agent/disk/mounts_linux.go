@@ -11,7 +11,7 @@ import (
 // longestMount bounds a line of mountinfo: the options of an overlay name all its layers.
 const longestMount = 1 << 20
 
-// mountPoints are the paths at which this process has something mounted, none where there is no /proc.
+// mountPoints returns the mount points of this process, or nil without /proc.
 func mountPoints() ([]string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,5 +33,5 @@ func mountPoints() ([]string, error) {
 	return list, lines.Err()
 }
 
-// unescape undoes how the kernel writes what would end a field or a line.
+// unescape reverses the kernel's escapes of separators.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// move does the steps. Each is skipped where it was done before a crash.
+// move does the steps. It skips steps that were done before a crash.
 func (r *run) move() error {
 	for i, t := range r.tasks {
 		var err error
@@ -35,9 +35,9 @@ func (r *run) move() error {
 	return nil
 }
 
-// touch notes that names in a directory changed.
+// touch records that names in a directory changed.
 func (r *run) touch(n *node) {
-	// Beyond that many one syncfs settles them all, and which they were does not matter: a first sync has tens of
+	// More than FsyncFiles directories are settled by one syncfs and need not be remembered: a first sync has tens of
 	// thousands.
 	if haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		return
@@ -47,10 +47,10 @@ func (r *run) touch(n *node) {
 
 func (r *run) stagingOf(at int) *node { return r.staging[r.areas[r.slots[at].area]] }
 
-// swaps bounds how often a gateway may get in between before a write gives up.
+// swaps bounds how often the gateway may interfere with a write before it fails.
 const swaps = 100
 
-// moveIn puts the wanted bytes of a change in place. What lies there, also something that came meanwhile, is in staging
+// moveIn moves the wanted bytes of a change into place. Whatever was there, even if it just appeared, is in staging
 // afterwards.
 func (r *run) moveIn(at int) error {
 	if r.redo {
@@ -86,7 +86,7 @@ func (r *run) moveIn(at int) error {
 	return fmt.Errorf("%s comes and goes while it should be written: %w", c.Path, err)
 }
 
-// replace exchanges the staged file and what lies at the name; fs.ErrNotExist where nothing does.
+// replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
 func (r *run) replace(at int, n *node, name string) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	fi, err := n.root.Lstat(name)
@@ -111,9 +111,9 @@ func (r *run) replace(at int, n *node, name string) error {
 	return r.replaceInTwo(at, n, name)
 }
 
-// replaceInTwo does it on a file system that cannot exchange: what lies at the name is moved aside, whatever it is by
-// then, and the staged file comes where nothing is. For that moment nothing is at the name; a second name for the old
-// file and one rename over the first would leave no such moment, and lose what the gateway puts there between the two.
+// replaceInTwo is replace for a file system that cannot exchange: it moves the file at the name aside, whatever it is
+// by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
+// by a rename over it would avoid that, but lose what the gateway writes in between.
 func (r *run) replaceInTwo(at int, n *node, name string) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
@@ -132,7 +132,7 @@ func (r *run) replaceInTwo(at int, n *node, name string) error {
 	return err
 }
 
-// mayReplaceDir refuses to put a file where a directory still has files that the plan does not speak of.
+// mayReplaceDir refuses to replace a directory that still has files that the plan does not know.
 func (r *run) mayReplaceDir(c *plan.Change, n *node, name string) error {
 	if c.Conflict {
 		return nil
@@ -152,7 +152,7 @@ func (r *run) mayReplaceDir(c *plan.Change, n *node, name string) error {
 	return occupied(c.Path, first)
 }
 
-// moveOut takes a file that goes to staging.
+// moveOut moves a deleted file to staging.
 func (r *run) moveOut(at int) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	if r.redo {
@@ -163,7 +163,7 @@ func (r *run) moveOut(at int) error {
 	dir, name := split(c.Path)
 	n, err := r.cur.at(dir)
 	if notThere(err) {
-		return nil // the gateway was quicker
+		return nil // the gateway was faster
 	}
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (r *run) makeDir(x *directory) error {
 	}
 	err = r.d.mkdir(n, name, fs.FileMode(x.perm))
 	if errors.Is(err, fs.ErrExist) {
-		// Before a crash it was us; else the gateway made it since the plan, and it is not ours.
+		// Before a crash this run made it; otherwise the gateway did, and it is not ours.
 		x.kept = !r.redo
 		return nil
 	}
@@ -244,12 +244,12 @@ func (r *run) removeDir(x *directory) error {
 		return nil
 	}
 	if fi, lerr := n.root.Lstat(name); lerr == nil && !fi.IsDir() {
-		return nil // not ours any more, and no directory
+		return nil // replaced by something else
 	}
 	return err
 }
 
-// settleNames makes every name that changed durable: the directories one by one, or all of their file systems.
+// settleNames makes all changed names durable: directory by directory, or by syncing their file systems.
 func (r *run) settleNames() error {
 	if r.redo || haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.areas {
@@ -267,7 +267,7 @@ func (r *run) settleNames() error {
 	for _, dir := range dirs {
 		n, err := r.cur.at(dir)
 		if notThere(err) {
-			continue // removed since, which its parent knows
+			continue // removed since, which a sync of its parent makes durable
 		}
 		if err != nil {
 			return fmt.Errorf("open %s to make it durable: %w", dir, err)

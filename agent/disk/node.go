@@ -16,18 +16,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxDepth bounds how deep a walk goes: deeper than any --max-depth, which is at most 1000.
+// maxDepth bounds the depth of a walk: deeper than any --max-depth, which is at most 1000.
 const maxDepth = 1024
 
-// node is an open directory of the data directory. It was reached from the root name by name, and none of the names was
-// a symbolic link when it was opened; what is done through it stays in that directory whatever becomes of the names.
+// node is an open directory of the data directory. It was opened from the root name by name, and no name was a symbolic
+// link at the time; operations through it stay in that directory whatever happens to the names.
 type node struct {
-	path string // relative to the data directory, "" for itself
+	path string // relative to the data directory; "" for the data directory
 	root *os.Root
 	f    *os.File // see dirFile
 }
 
-// blockedError says that a directory cannot be opened because its name is something else.
+// blockedError means that the name of a directory is something else.
 type blockedError struct {
 	path string
 	kind plan.Kind
@@ -52,7 +52,7 @@ func kindName(k plan.Kind) string {
 	}
 }
 
-// open returns the directory of that name. It never follows a link: what Lstat saw and what was opened must be one.
+// open opens the directory of that name. It never follows a link: the opened directory must be the one that Lstat saw.
 func (n *node) open(name string) (*node, error) {
 	want, err := n.root.Lstat(name)
 	if err != nil {
@@ -63,7 +63,7 @@ func (n *node) open(name string) (*node, error) {
 	}
 	r, err := n.root.OpenRoot(name)
 	if err != nil {
-		// It was a directory a moment ago: a link out of the data directory, which os.Root refuses, or gone.
+		// It is no longer a directory: now a link out of the data directory, which os.Root refuses, or gone.
 		if now, lerr := n.root.Lstat(name); lerr == nil && !now.IsDir() {
 			return nil, &blockedError{n.join(name), kindOf(now)}
 		}
@@ -79,7 +79,7 @@ func (n *node) open(name string) (*node, error) {
 	return &node{path: n.join(name), root: r}, nil
 }
 
-// file opens a regular file for reading; a link, or anything else, is refused.
+// file opens a regular file, and refuses a link or anything else.
 func (n *node) file(name string, flag int) (*os.File, fs.FileInfo, error) {
 	want, err := n.root.Lstat(name)
 	if err != nil {
@@ -102,7 +102,7 @@ func (n *node) file(name string, flag int) (*os.File, fs.FileInfo, error) {
 	return f, got, nil
 }
 
-// irregularError says that what should be read is no file.
+// irregularError means that something to be read is not a regular file.
 type irregularError struct {
 	path string
 	kind plan.Kind
@@ -112,7 +112,7 @@ func (e *irregularError) Error() string {
 	return fmt.Sprintf("%s is %s, not a file", e.path, kindName(e.kind))
 }
 
-// dirFile returns the directory as a file, for what os.Root has no method for: its entries, fsync, renameat2.
+// dirFile returns the directory as a file, for operations that os.Root lacks: entries, fsync, renameat2.
 func (n *node) dirFile() (*os.File, error) {
 	if n.f != nil {
 		return n.f, nil
@@ -125,10 +125,10 @@ func (n *node) dirFile() (*os.File, error) {
 	return f, nil
 }
 
-// maxEntries bounds a directory, which is held in memory while it is walked.
+// maxEntries bounds a directory, which a walk holds in memory.
 const maxEntries = 500_000
 
-// entries lists the directory anew.
+// entries lists the directory again, from the start.
 func (n *node) entries() ([]fs.DirEntry, error) {
 	f, err := n.root.Open(".")
 	if err != nil {
@@ -160,19 +160,19 @@ func (n *node) close() {
 	_ = n.root.Close()
 }
 
-// trust is how long an opened chain of directories is used without looking at its names again: within it, work that is
-// sorted by path pays one open per directory and not one per path.
+// trust is how long an open chain of directories is used without checking its names again. Work sorted by path then
+// opens each directory once, not once per path.
 const trust = 100 * time.Millisecond
 
-// cursor opens directories of the data directory and keeps the chain from the root to the last one.
+// cursor opens directories of the data directory and keeps the chain from the root to the last one open.
 type cursor struct {
 	top    *os.Root
 	chain  []*node
 	opened time.Time
 }
 
-// at returns the directory of that path. The node is good until the next call. A parent that is not there is
-// fs.ErrNotExist; one that is no directory is a *blockedError.
+// at returns the directory at a path. The node is valid until the next call. A missing parent is fs.ErrNotExist; one
+// that is not a directory is a *blockedError.
 func (c *cursor) at(dir string) (*node, error) {
 	if now := time.Now(); len(c.chain) == 0 || now.Sub(c.opened) > trust {
 		c.reset()
@@ -203,7 +203,7 @@ func (c *cursor) at(dir string) (*node, error) {
 	return n, nil
 }
 
-// up closes what is not on the way to dir.
+// up closes the directories that are not on the way to dir.
 func (c *cursor) up(dir string) {
 	for len(c.chain) > 1 {
 		last := c.chain[len(c.chain)-1]
@@ -215,7 +215,7 @@ func (c *cursor) up(dir string) {
 	}
 }
 
-// drop forgets the directory of that path and those below it: its name may now mean something else.
+// drop closes a directory and those below it, because its name may now be something else.
 func (c *cursor) drop(dir string) {
 	for len(c.chain) > 1 {
 		last := c.chain[len(c.chain)-1]
@@ -227,7 +227,7 @@ func (c *cursor) drop(dir string) {
 	}
 }
 
-// reset forgets all.
+// reset closes all.
 func (c *cursor) reset() {
 	for i, n := range c.chain {
 		if i > 0 { // the first is the Dir's own root

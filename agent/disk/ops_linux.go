@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoFlag says that the file system or kernel does not know a flag of renameat2.
+// errNoFlag means that the file system or kernel does not support a flag of renameat2.
 var errNoFlag = errors.New("rename flag not supported")
 
-// fds runs do with the descriptors of two directories.
+// fds calls do with the descriptors of two directories.
 func fds(from, to *node, do func(a, b int) error) error {
 	a, err := from.dirFile()
 	if err != nil {
@@ -33,7 +33,7 @@ func fds(from, to *node, do func(a, b int) error) error {
 	var inner, errb error
 	erra := ca.Control(func(fa uintptr) {
 		errb = cb.Control(func(fb uintptr) {
-			for range 1000 { // a signal may interrupt it on network file systems
+			for range 1000 { // signals can interrupt it on network file systems
 				if inner = do(int(fa), int(fb)); !errors.Is(inner, unix.EINTR) {
 					return
 				}
@@ -82,7 +82,7 @@ func rmdirat(n *node, name string) error {
 	return at2("rmdir", n, name, n, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 }
 
-// mayWrite reports, as an error, that names in a directory cannot be changed.
+// mayWrite returns an error if names in a directory cannot be changed.
 func mayWrite(n *node) error {
 	f, err := n.dirFile()
 	if err != nil {
@@ -97,7 +97,7 @@ func mayWrite(n *node) error {
 	return errors.Join(err, os.NewSyscallError("faccessat", inner))
 }
 
-// haveSyncfs says that one call can make a whole file system durable.
+// haveSyncfs reports whether one call can make a whole file system durable.
 const haveSyncfs = true
 
 func syncfs(f *os.File) error {
@@ -110,8 +110,8 @@ func syncfs(f *os.File) error {
 	return errors.Join(err, os.NewSyscallError("syncfs", inner))
 }
 
-// mount identifies what a rename cannot leave: a mount, which is finer than a device, for the parts of one volume may
-// be mounted several times.
+// mount identifies a mount, which a rename cannot cross. It is finer than a device, because parts of a volume may be
+// mounted several times.
 type mount struct{ dev, id uint64 }
 
 func mountOf(n *node) (mount, error) {
@@ -131,13 +131,13 @@ func mountOf(n *node) (mount, error) {
 	var st unix.Statx_t
 	var inner error
 	err = c.Control(func(fd uintptr) { inner = unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) })
-	if err == nil && inner == nil && st.Mask&unix.STATX_MNT_ID != 0 { // Linux 5.8
+	if err == nil && inner == nil && st.Mask&unix.STATX_MNT_ID != 0 { // since Linux 5.8
 		m.id = st.Mnt_id
 	}
 	return m, err
 }
 
-// attrs is what a FileInfo knows beyond the portable.
+// attrs are the non-portable attributes of a file.
 type attrs struct {
 	known    bool
 	uid, gid uint32

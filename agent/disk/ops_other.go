@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// Outside Linux the package keeps its promises against crashes, but a file that is replaced is not there for a moment,
-// as on a file system that cannot exchange; and a rename names its directories by path, through os.Root, which follows a
-// link that stays inside the data directory. Owners are not carried over. It is meant for development.
+// Outside Linux the package keeps its promises about crashes, but a replaced file is missing for a moment, as on a file
+// system that cannot exchange; and a rename names its directories by path through os.Root, which follows links inside
+// the data directory. Owners are not preserved. This is meant for development.
 
 var errNoFlag = errors.New("rename flag not supported")
 
@@ -49,7 +49,7 @@ type mount struct{}
 
 func mountOf(*node) (mount, error) { return mount{}, nil }
 
-// mountPoints knows of none.
+// mountPoints returns nil: mount points are not known here.
 func mountPoints() ([]string, error) { return nil, nil }
 
 type attrs struct {

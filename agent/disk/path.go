@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkPath refuses a path that could leave the data directory or that is our own. Plans have such paths checked long
-// before; here it is the last door.
+// checkPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
+// earlier; this is the last check.
 func checkPath(p string) error {
 	switch {
 	case p == "" || p == ".":

@@ -15,13 +15,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// place is what a file is to be like. Of owner only who it is counts.
+// place is the owner and mode that a file gets.
 type place struct {
 	owner attrs
 	perm  fs.FileMode
 }
 
-// places says it of each change. There are few kinds, and a first sync has a hundred thousand changes.
+// places has the place of each change. It stores each distinct place once, because there are few, and a first sync has
+// a hundred thousand changes.
 type places struct {
 	kinds []place
 	known map[place]uint32 // → index in kinds
@@ -40,21 +41,21 @@ func (p *places) put(i int, x place) {
 	p.of[i] = k
 }
 
-// placing finds out where the changes of a run go and in which order.
+// placing determines where the changes of a run go, and in which order.
 type placing struct {
 	r      *run
-	inWay  map[int]bool   // removes that have to come before the writes
-	byPath map[string]int // of r.dirs
-	// what is known of the last existing directory
+	inWay  map[int]bool   // removes that must come before the writes
+	byPath map[string]int // path → index in r.dirs
+	// about the last existing directory
 	dir   string
 	fi    fs.FileInfo
 	area  int
 	known bool
 }
 
-// place decides for each change where it is staged, which directories have to be made or may go, and the order of
-// steps: what is in the way goes first; then directories and files come, a resource.json and project.json after all
-// others, for a gateway reads a folder by them; then the other files go, those two first; then empty directories.
+// place determines for each change where it is staged, which directories to make or remove, and the order of the steps:
+// first remove what is in the way; then make directories and files, each resource.json and project.json last, because a
+// gateway reads a folder by them; then remove the other files, those two first; then empty directories.
 func (r *run) place() (*places, error) {
 	p := &placing{r: r, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
 	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.changes))}
@@ -81,13 +82,13 @@ func (r *run) place() (*places, error) {
 	return at, nil
 }
 
-// parents finds the area of a change and the directories that have to be made for it.
+// parents determines the area of a change and the directories to make for it.
 func (p *placing) parents(i int) error {
 	r, c := p.r, &p.r.changes[i]
 	dir, _ := split(c.Path)
 	n, err := r.cur.at(dir)
 	if notThere(err) {
-		n = r.cur.chain[len(r.cur.chain)-1] // as far as it goes
+		n = r.cur.chain[len(r.cur.chain)-1] // as far as the path exists
 	} else if err != nil {
 		return writing(err, "look at the parents of %s", c.Path)
 	}
@@ -101,14 +102,14 @@ func (p *placing) parents(i int) error {
 	if err := p.stand(n); err != nil {
 		return err
 	}
-	r.slots[i].area = uint16(p.area) // below maxAreas
+	r.slots[i].area = uint16(p.area) // less than maxAreas
 	if writes(c.Op) {
 		p.make(n.path, dir)
 	}
 	return nil
 }
 
-// blocked is the failure of a write whose parent is something else, and that something is none of the plan's.
+// blocked returns the error for a write below something that is not a directory and that the plan does not remove.
 func blocked(path string, b *blockedError) error {
 	if b.kind == plan.Link {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s cannot be written: %w; links in the data directory are never followed: replace it by a directory", path, b)
@@ -116,7 +117,7 @@ func blocked(path string, b *blockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "%s cannot be written: %w; move it away", path, b)
 }
 
-// stand notes what files below a directory get: its owner, and its mount's area.
+// stand records what new files below a directory get: its owner, and the area of its mount.
 func (p *placing) stand(n *node) error {
 	if p.known && p.dir == n.path {
 		return nil
@@ -135,7 +136,7 @@ func (p *placing) stand(n *node) error {
 	return nil
 }
 
-// areaOf returns the area for what lies in a directory: the data directory, or the top of the mount it is in.
+// areaOf returns the area of a directory: the top of the mount it is in.
 func (r *run) areaOf(n *node) (int, error) {
 	here, err := mountOf(n)
 	if err != nil {
@@ -165,7 +166,7 @@ func (r *run) areaOf(n *node) (int, error) {
 	return len(r.areas) - 1, nil
 }
 
-// make notes the directories between the one that exists and dir.
+// make records the directories between an existing one and dir.
 func (p *placing) make(exists, dir string) {
 	for len(dir) > len(exists) {
 		if _, ok := p.byPath[dir]; ok {
@@ -177,8 +178,8 @@ func (p *placing) make(exists, dir string) {
 	}
 }
 
-// readable refuses a file that has to go and that nobody may read: what it is cannot be told when it has moved, and a new
-// one would be as useless with its mode.
+// readable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
+// with its mode would be just as unreadable.
 func (p *placing) readable(path string) error {
 	dir, name := split(path)
 	if p.dir != dir {
@@ -202,7 +203,7 @@ func (p *placing) readable(path string) error {
 	return f.Close()
 }
 
-// target looks at what a write replaces.
+// target determines owner and mode of a write from what it replaces.
 func (p *placing) target(i int) (place, error) {
 	r, c := p.r, &p.r.changes[i]
 	at := place{owner: attrsOf(p.fi), perm: 0o644}
@@ -240,7 +241,7 @@ func (p *placing) below(dir string) {
 	}
 }
 
-// under returns where the changes below a directory begin and end.
+// under returns the range of the changes below a directory.
 func (p *placing) under(dir string) (from, to int) {
 	l := p.r.changes
 	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
@@ -248,13 +249,13 @@ func (p *placing) under(dir string) (from, to int) {
 	return from, to
 }
 
-// needed reports whether a file comes below a directory.
+// needed reports whether a file is written below a directory.
 func (p *placing) needed(dir string) bool {
 	from, to := p.under(dir)
 	return slices.ContainsFunc(p.r.changes[from:to], func(c plan.Change) bool { return writes(c.Op) })
 }
 
-// find returns where a path is among the changes, -1 where it is not.
+// find returns the index of the change of a path, or -1.
 func (r *run) find(path string) int {
 	l := r.changes
 	k := sort.Search(len(l), func(k int) bool { return l[k].Path >= path })
@@ -264,7 +265,7 @@ func (r *run) find(path string) int {
 	return k
 }
 
-// order lists the steps.
+// order creates the steps.
 func (p *placing) order() {
 	r := p.r
 	moving := 0
@@ -296,7 +297,7 @@ func (p *placing) order() {
 	p.rmdirs(false)
 }
 
-// leads reports whether a file decides how the gateway reads its folder.
+// leads reports whether the gateway reads the file's folder by it.
 func leads(p string) bool {
 	switch path.Base(p) {
 	case "resource.json", "project.json":
@@ -320,8 +321,8 @@ func (p *placing) mkdirs(path string) {
 	p.r.tasks = append(p.r.tasks, steps...)
 }
 
-// rmdirs adds the steps that remove directories of ours, innermost first, that may be empty after the removes. Before the
-// writes those stay below which a file comes: nobody would make them again.
+// rmdirs adds the steps that remove our directories that may be empty after the removes, innermost first. Before the
+// writes it keeps directories that a write needs, because nothing would make them again.
 func (p *placing) rmdirs(inWay bool) {
 	r := p.r
 	seen := map[string]bool{}
@@ -333,9 +334,9 @@ func (p *placing) rmdirs(inWay bool) {
 		for dir, _ := split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = split(dir) {
 			seen[dir] = true
 			if inWay && p.needed(dir) {
-				break // and so are all above it
+				break // also needed are all above it
 			}
-			// What cannot be read of the manifest fails when it is written; then nothing has moved for good.
+			// An unreadable manifest fails when it is rewritten; then the moves are rolled back.
 			if rec, ok, err := r.d.man.get(dir); err == nil && ok && rec.dir {
 				dirs = append(dirs, dir)
 			}
@@ -349,7 +350,7 @@ func (p *placing) rmdirs(inWay bool) {
 	}
 }
 
-// editedDirs returns the directories whose records change, as indices in r.dirs sorted by path.
+// editedDirs returns the indexes in r.dirs of the directories whose records change, sorted by path.
 func (r *run) editedDirs() []int32 {
 	list := make([]int32, 0, len(r.dirs))
 	for i := range r.dirs {

@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// record is one line of the manifest: a file that is ours, or a directory that we made.
+// record is one line of the manifest: an owned file, or a directory that we made.
 type record struct {
 	plan.Owned
 	dir bool
 }
 
-// maxPath bounds a path in our own files, in bytes; the plan's limit is lower.
+// maxPath bounds a path in our own files, in bytes. The plan's limit is lower.
 const maxPath = 64 << 10
 
 const (
@@ -25,8 +25,8 @@ const (
 	flagsKnown = flagDir | flagExec | flagHave
 )
 
-// appendRecord encodes r after a record of path prev: the length of what both paths share, the rest of the path, and
-// the fields.
+// appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the
+// fields.
 func appendRecord(b []byte, prev string, r *record) []byte {
 	shared := 0
 	for shared < len(prev) && shared < len(r.Path) && prev[shared] == r.Path[shared] {
@@ -53,7 +53,8 @@ func appendRecord(b []byte, prev string, r *record) []byte {
 	return binary.AppendUvarint(b, uint64(r.Origin))
 }
 
-// readRecord decodes what appendRecord wrote. The buffer path holds the path of the record before, and this one's after.
+// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call that of this
+// one.
 func readRecord(d *decoder, path *[]byte) record {
 	shared := d.length(len(*path))
 	*path = append((*path)[:shared], d.bytes(maxPath)...)
@@ -83,16 +84,16 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// decoder reads our own binary files, which may be damaged: it never reads past its bytes, and after the first error
+// decoder decodes our own binary files, which may be damaged. It never reads past their end, and after the first error
 // every value is zero.
 type decoder struct {
 	b    []byte
-	more io.Reader // of what follows b; nil if b is all
+	more io.Reader // what follows b; nil if nothing does
 	buf  []byte
 	err  error
 }
 
-// need makes b hold n bytes, or all that is left. It overwrites what slices of an earlier b show.
+// need makes b hold n bytes, or all that is left. It invalidates slices of the earlier b.
 func (d *decoder) need(n int) {
 	if len(d.b) >= n || d.more == nil {
 		return
@@ -112,7 +113,7 @@ func (d *decoder) need(n int) {
 	}
 }
 
-// end reports whether all was read.
+// end reports whether everything was read.
 func (d *decoder) end() bool {
 	d.need(1)
 	return len(d.b) == 0
@@ -169,7 +170,7 @@ func (d *decoder) raw(n int) []byte {
 	return v
 }
 
-// bytes reads a length and as many bytes; they are good until the next value is read.
+// bytes reads a length and that many bytes. They are valid until the next value is read.
 func (d *decoder) bytes(limit int) []byte { return d.raw(d.length(limit)) }
 
 func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }

@@ -11,8 +11,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// settle ends what a crash or an error left: a journal is followed forward, or back where it is marked so; what lies in
-// staging without one is dropped. It is called with nothing running, and does nothing where nothing is left.
+// settle recovers from a crash or an error: it finishes the run of a journal, or rolls it back if marked so, and clears
+// staging. It must not run beside a run.
 func (d *Dir) settle() error {
 	if !d.unsettled {
 		return nil
@@ -41,13 +41,13 @@ func (d *Dir) settle() error {
 
 // replay ends a run from its journal.
 func (d *Dir) replay(r *run, forward bool) error {
-	d.unsettled = false // the run's own end must not come here again
+	d.unsettled = false // the end of the run must not call settle again
 	defer func() { d.unsettled = true }()
 	r.d, r.redo = d, true
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
-	if notThere(err) { // removed, or in a volume that was mounted then and is not now: what lay there no start brings back
+	if notThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
 		name := undoFile
 		if forward {
 			name = journalFile
@@ -90,8 +90,8 @@ func (d *Dir) replay(r *run, forward bool) error {
 	return nil
 }
 
-// salvage deals with a journal that cannot be read, or followed. Bytes of the gateway may lie in staging, and nobody knows
-// any more which: all of it goes to lost+found.
+// salvage handles a journal that cannot be read or followed. Staging may have bytes of the gateway, and it is unknown
+// which: all of it goes to lost+found.
 func (d *Dir) salvage(cause error) error {
 	d.log.Error("an interrupted sync cannot be ended by its journal; what was staged goes to lost+found and the next sync compares every file", "error", cause)
 	areas, err := d.areas()
@@ -104,7 +104,7 @@ func (d *Dir) salvage(cause error) error {
 	return d.distrust()
 }
 
-// rescue brings all that lies in the staging folders of areas to lost+found.
+// rescue moves everything in the staging folders of areas to lost+found.
 func (d *Dir) rescue(areas []string, why string) error {
 	now := d.o.Now().UTC()
 	r := &run{d: d, redo: true, areas: areas, name: now.Format(runTime) + "-0000000"}
@@ -136,7 +136,7 @@ func (r *run) rescueArea(area string, staging *node, why string) error {
 			err = r.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
 		}
 	}
-	// What nobody may read, or without an end, is none of ours, and stays whole.
+	// Unreadable files, or trees beyond the bounds, are not ours: set the whole folder aside.
 	if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
 		own, oerr := r.cur.at(strings.TrimPrefix(area+"/"+ownDir, "/"))
 		if oerr != nil {
@@ -147,8 +147,8 @@ func (r *run) rescueArea(area string, staging *node, why string) error {
 	return err
 }
 
-// reclaim brings to lost+found what lies in the staging folders of areas before the first file is staged: an interrupted
-// sync was ended while a volume was away, and with the volume it comes back.
+// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged: an interrupted sync
+// may have been ended while their volume was away.
 func (d *Dir) reclaim(c *cursor, areas []string) error {
 	for _, a := range areas {
 		at, err := c.at(a + "/" + ownDir + "/" + stagingDir)
@@ -176,8 +176,7 @@ func (d *Dir) reclaim(c *cursor, areas []string) error {
 	return nil
 }
 
-// distrust marks the manifest as one that must not be trusted for a short plan: files may be of another commit than it
-// says.
+// distrust marks the manifest as incomplete, because files may be of another commit than it says.
 func (d *Dir) distrust() error {
 	m := d.manifest()
 	if m.f == nil || !m.header.Complete {
@@ -204,7 +203,7 @@ func (d *Dir) areas() ([]string, error) {
 	return areas, nil
 }
 
-// clean empties and removes the staging folders and what else a run leaves, and keeps lost+found within its bounds.
+// clean removes the staging folders and other leftovers of a run, and prunes lost+found.
 func (d *Dir) clean() error {
 	areas, err := d.areas()
 	if err != nil {
@@ -225,7 +224,7 @@ func (d *Dir) clean() error {
 		}
 	}
 	if now := d.o.Now(); d.pruned.IsZero() || now.Sub(d.pruned) > time.Hour {
-		if err := d.prune(); err != nil { // it only makes room
+		if err := d.prune(); err != nil { // pruning only frees space
 			d.log.Warn("lost+found cannot be looked through", "error", err)
 		}
 		d.pruned = now
@@ -265,7 +264,7 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 	return nil
 }
 
-// clearTree removes a folder of ours. One that somebody put something into that cannot be removed is set aside.
+// clearTree removes a folder of ours. If it has something that cannot be removed, it is set aside.
 func (d *Dir) clearTree(n *node, name string) error {
 	err := d.removeTree(n, name)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -274,7 +273,7 @@ func (d *Dir) clearTree(n *node, name string) error {
 	return d.setAside(n, name, err)
 }
 
-// runTime is the start of a run's name: UTC, so that names sort by time.
+// runTime is the time format of a run's name: UTC, so that names sort by time.
 const runTime = "20060102T150405.000Z"
 
 const undoSuffix = "-undo"

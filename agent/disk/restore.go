@@ -13,8 +13,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// OpenLost opens what lies at an entry of lost+found. Only files can be read: a symbolic link that was saved is shown by
-// its entry, and is not followed.
+// OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.
 func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
 	f, _, err := d.openLost(l)
 	if err != nil {
@@ -51,16 +50,16 @@ func (d *Dir) openLost(l Lost) (*os.File, fs.FileInfo, error) {
 	return f, fi, nil
 }
 
-// ErrUnsaved means that what lies at the place of a restore would be lost: git does not have it.
+// ErrUnsaved means that a restore would destroy a file that git does not have.
 var ErrUnsaved = errors.New("what lies there is not in git and would be lost")
 
 const restoreName = "restore.new"
 
-// Restore puts an entry of lost+found back to where it came from. It is what a person on the gateway does, and works
-// beside a running agent, also under ReadOnly: the next look finds a file that was changed on the gateway.
+// Restore puts an entry of lost+found back to its old path. It acts like a user on the gateway and works beside a
+// running agent, also under ReadOnly: the next comparison finds a file that was changed on the gateway.
 //
-// What lies there now goes only where the manifest says that it is what git wanted; else the error is ErrUnsaved and
-// nothing is changed. The entry stays in lost+found.
+// It replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
+// changes nothing. The entry stays in lost+found.
 func (d *Dir) Restore(l Lost) error {
 	if err := checkPath(l.Path); err != nil {
 		return fmt.Errorf("restore: %w", err)
@@ -89,7 +88,7 @@ func (d *Dir) Restore(l Lost) error {
 	if err := d.vacate(own, restoreName); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.remove(own, restoreName) }() // gone already where it went in place
+	defer func() { _ = d.remove(own, restoreName) }() // fails if it was moved into place
 	if err := d.fillRestore(own, n, from, saved.Mode()); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
@@ -99,8 +98,8 @@ func (d *Dir) Restore(l Lost) error {
 	return d.syncDir(n)
 }
 
-// onMount opens our own folder on the mount of the directory that r.cur stands at, for a rename does not leave its mount.
-// done lets go of it, and removes one that was made for this.
+// onMount opens our own folder on the mount of the directory n, at which r.cur stands, because a rename cannot cross
+// mounts. done closes it, and removes it if it was created for this.
 func (r *run) onMount(n *node) (own *node, done func(), err error) {
 	area, err := r.areaOf(n)
 	if err != nil {
@@ -115,11 +114,11 @@ func (r *run) onMount(n *node) (own *node, done func(), err error) {
 	}
 	return own, func() {
 		own.close()
-		_ = r.d.rmdir(top, ownDir) // one that is not empty is that of a sync
+		_ = r.d.rmdir(top, ownDir) // fails if a sync uses it
 	}, nil
 }
 
-// makeParents opens a directory and makes what is missing of it, with the owner of what is there.
+// makeParents opens a directory and makes its missing parts, with the owner of the existing ones.
 func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 	n, err := cur.at("")
 	if dir == "" || err != nil {
@@ -131,7 +130,7 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 		next, err := cur.at(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			above, _ := split(path)
-			if n = cur.chain[len(cur.chain)-1]; n.path != above { // it was there a moment ago
+			if n = cur.chain[len(cur.chain)-1]; n.path != above { // it was removed a moment ago
 				return nil, err
 			}
 			like, serr := n.stat()
@@ -155,8 +154,8 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 	return n, nil
 }
 
-// fillRestore writes the saved bytes to our own folder, with the owner of the directory that they go to and the mode that
-// they had: what was nobody else's to read stays so.
+// fillRestore writes the saved bytes to our own folder, with the owner of the target directory and the saved mode, so
+// that private files stay private.
 func (d *Dir) fillRestore(own, n *node, from io.Reader, mode fs.FileMode) error {
 	like, err := n.stat()
 	if err != nil {
@@ -180,7 +179,7 @@ func (d *Dir) fillRestore(own, n *node, from io.Reader, mode fs.FileMode) error 
 	return errors.Join(err, f.Close())
 }
 
-// putBack moves the restored file in place of nothing, or of what git has.
+// putBack moves the restored file to a free name, or replaces a file that git has.
 func (d *Dir) putBack(own, n *node, name, path string) error {
 	err := d.renameNew(own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
@@ -209,7 +208,7 @@ func (d *Dir) putBack(own, n *node, name, path string) error {
 		}
 		return err
 	}
-	if err := known(own, restoreName); err != nil { // the gateway wrote in this instant
+	if err := known(own, restoreName); err != nil { // the gateway wrote at this moment
 		return errors.Join(err, d.exchange(own, restoreName, n, name))
 	}
 	return nil

@@ -6,26 +6,26 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// run is one apply, from its staging to its end, which may come after a crash from its journal.
+// run is one apply, from staging to its end, which may come from its journal after a crash.
 type run struct {
 	d       *Dir
 	header  plan.Header
 	name    string             // of its folder in lost+found
-	areas   []string           // directories that hold .stoker/staging, "" first
+	areas   []string           // directories with .stoker/staging, "" first
 	changes []plan.Change      // sorted by path
 	signed  map[string]plan.ID // see plan.Changes.Signed
 	slots   []slot             // one per change
 	dirs    []directory        // that tasks make or remove
-	tasks   []task             // what moves, in order
+	tasks   []task             // in order
 	refuse  bool               // see RefuseForeign
-	base    base               // the manifest that the header and the edits are put on
+	base    base               // the manifest that the edits apply to
 
 	cur     cursor
 	staging map[string]*node    // by area
-	touched map[string]struct{} // directories whose names changed and are not durable yet; see touch
+	touched map[string]struct{} // directories with changed names that are not durable yet; see touch
 	redo    bool                // after a crash
-	back    bool                // it is taken back
-	// doubtful says that it is not known whether all files are what the manifest will say of them.
+	back    bool                // rolling back
+	// doubtful reports that some files may not be what the new manifest says.
 	doubtful bool
 	saved    []Lost
 	buf      []byte // for copying and hashing
@@ -37,16 +37,16 @@ type slot struct {
 	size  int64
 	mtime int64
 	area  uint16
-	// took says that this process moved something from its place to the slot, or began to; after a crash nobody knows.
+	// took reports that this process started to move something from its place to the slot; unknown after a crash.
 	took bool
 }
 
-// directory is one that the run makes, or one of ours that it removes when it is empty.
+// directory is one that the run makes, or one of ours that it removes if empty.
 type directory struct {
 	path string
-	made bool // true for one to be made; false for one to be removed
+	made bool // to be made; otherwise to be removed
 	perm uint32
-	// kept is what happened: a directory to be made that was there, or one to be removed that is not empty.
+	// kept reports that the directory to be made already existed, or that the one to be removed is not empty.
 	kept bool
 }
 
@@ -56,7 +56,7 @@ type task struct {
 	at   int // index in changes or dirs
 }
 
-// pathOf returns what a step is about.
+// pathOf returns the path of a step.
 func (r *run) pathOf(t task) string {
 	if t.kind == taskWrite || t.kind == taskRemove {
 		return r.changes[t.at].Path
@@ -73,7 +73,7 @@ const (
 	taskRmdir
 )
 
-// stagingDir is the folder below an area.
+// stagingDir is the folder in the ownDir of an area.
 const (
 	ownDir     = ".stoker"
 	stagingDir = "staging"
@@ -81,14 +81,14 @@ const (
 
 func slotName(at int) string { return strconv.Itoa(at) }
 
-// asideName is where an old file lies on a file system that cannot exchange two names.
+// asideName is the staging name of an old file on a file system that cannot exchange two names.
 func asideName(at int) string { return strconv.Itoa(at) + ".old" }
 
 func writes(op plan.Op) bool { return op == plan.Create || op == plan.Update }
 
 func moves(op plan.Op) bool { return writes(op) || op == plan.Delete }
 
-// edits yields what the run changes in the manifest.
+// edits yields the run's changes to the manifest.
 func (r *run) edits() edits {
 	dirs := r.editedDirs()
 	c, k := 0, 0
@@ -102,8 +102,8 @@ func (r *run) edits() edits {
 				k++
 				return r.dirs[dirs[k-1]].edit(), true
 			case k < len(dirs) && dir().path == r.changes[c].Path:
-				// The same path as file and as directory: what a write leaves there is a file, and where a file went
-				// away for a directory, the directory counts.
+				// A path may be both file and directory: a written file counts, and a directory counts in place of a
+				// removed file.
 				if !writes(r.changes[c].Op) && dir().made {
 					c++
 				} else {

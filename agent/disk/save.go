@@ -17,12 +17,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// runName makes a name that no folder in lost+found has.
+// runName returns a name that no folder in lost+found has.
 func (d *Dir) runName(commit plan.ID) string {
 	base := d.o.Now().UTC().Format(runTime) + "-" + commit.Short()
 	lost, err := d.own.open(lostDir)
 	if err != nil {
-		return base // none there, or a later step will say why not
+		return base // lost+found does not exist, or a later step reports why it cannot be opened
 	}
 	defer lost.close()
 	name := base
@@ -37,8 +37,7 @@ func (d *Dir) runName(commit plan.ID) string {
 	return name
 }
 
-// fits refuses a run whose conflicts alone are more than lost+found may hold: it would have to throw away what it just
-// saved.
+// fits refuses a run whose conflicts alone exceed lost+found, because pruning would remove what it just saved.
 func (r *run) fits() error {
 	var sum int64
 	for i := range r.changes {
@@ -63,8 +62,8 @@ func (r *run) fits() error {
 	return nil
 }
 
-// save brings what the run displaced, and git does not have, to lost+found. It still lies in staging then, so that the
-// run can be taken back.
+// save puts what the run displaced, and git does not have, into lost+found. It also stays in staging, so that the run can
+// be rolled back.
 func (r *run) save() error {
 	if r.redo {
 		if err := r.dropSaved(); err != nil {
@@ -89,8 +88,8 @@ func (r *run) save() error {
 	return r.syncSaved()
 }
 
-// why says for what reason something displaced has to be kept, "" where it has not: it is what the plan saw and knew to
-// be in git, or has no bytes.
+// why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be
+// in git.
 func (r *run) why(at int, name string) (string, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	fi, err := stg.root.Lstat(name)
@@ -139,13 +138,13 @@ func firstFile(n *node) (string, error) {
 	return first, failed
 }
 
-// occupied is the failure of a file that would take the place of a directory in use.
+// occupied returns the error for a file in place of a directory with files.
 func occupied(path, first string) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, where the gateway has a directory with files of its own (%s); move them away", path, first)
 }
 
-// saveTree gives a file, or all files below a directory, a second name in the run's folder; a copy where the file system
-// does not let us.
+// saveTree gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
+// link.
 func (r *run) saveTree(from *node, name, as, why string) error {
 	if strings.Count(as, "/") > maxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, maxDepth)
@@ -212,8 +211,8 @@ func (r *run) note(as, file, why string, size int64) {
 	r.d.log.Warn("saved to lost+found", "path", as, "reason", why, "bytes", size)
 }
 
-// copyFile copies what cannot be linked: to another mount, or on a file system without links. What is neither file nor
-// link has no bytes to keep.
+// copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
+// and symbolic links has no bytes to keep.
 func (r *run) copyFile(from *node, name string, to *node, as string, fi fs.FileInfo) error {
 	switch kindOf(fi) {
 	case plan.File:
@@ -240,7 +239,8 @@ func (r *run) copyFile(from *node, name string, to *node, as string, fi fs.FileI
 		return err
 	})
 	if err == nil {
-		// As a link has it, for a restore. There are file systems without modes: the bytes are what has to be saved.
+		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have
+		// no modes.
 		_, _ = r.d.give(out, to.join(as), attrs{}, fi.Mode())
 	}
 	if err == nil {
@@ -249,7 +249,7 @@ func (r *run) copyFile(from *node, name string, to *node, as string, fi fs.FileI
 	return errors.Join(err, out.Close())
 }
 
-// lostFolder opens a folder of the run in lost+found and makes what is missing of it.
+// lostFolder opens a folder of the run in lost+found, and makes missing ones.
 func (r *run) lostFolder(dir string) (*node, error) {
 	n := r.d.own
 	for name := range strings.SplitSeq(path.Join(lostDir, r.name, dir), "/") {
@@ -275,18 +275,18 @@ func (r *run) lostFolder(dir string) (*node, error) {
 	return n, nil
 }
 
-// dropSaved takes back what this run has saved so far.
+// dropSaved removes what this run has saved so far.
 func (r *run) dropSaved() error {
 	r.saved = nil
 	return writing(r.d.dropLost(r.name), "clear lost+found")
 }
 
-// writeIndex writes the index of what was saved; again where a crash came after it.
+// writeIndex writes the index of what was saved. It may be repeated after a crash.
 func (r *run) writeIndex() error {
 	if len(r.saved) == 0 {
 		return nil
 	}
-	r.d.pruned, r.d.saved = time.Time{}, r.name // it has grown
+	r.d.pruned, r.d.saved = time.Time{}, r.name // lost+found has grown: prune it again
 	n, err := r.lostFolder("")
 	if err != nil {
 		return writing(err, "open lost+found")

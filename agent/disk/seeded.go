@@ -7,7 +7,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkSeeded refuses a directory that is not Seeded, unless that was allowed.
+// checkSeeded returns the error of Seeded, unless unseeded directories are allowed.
 func (d *Dir) checkSeeded() error {
 	if d.o.AllowUnseeded {
 		return nil
@@ -15,14 +15,14 @@ func (d *Dir) checkSeeded() error {
 	return d.Seeded()
 }
 
-// Seeded is an error for a directory that Ignition has not filled yet: its image seeds only an empty one, so even a lock
-// file of ours would leave the gateway without its data. A directory counts as seeded when it has one of
+// Seeded returns an error for a directory that Ignition has not filled yet: its image seeds only an empty directory, so
+// even our lock file would leave the gateway without its data. A directory counts as seeded if it has one of
 //
-//   - .stoker/manifest: we were here before;
+//   - .stoker/manifest: an agent was here before;
 //   - .ignition-seed-complete: the mark of the Helm chart's init container;
-//   - ignition.conf, gateway.xml or gateway.xml_clean: what every installation keeps at the root;
+//   - ignition.conf, gateway.xml or gateway.xml_clean: files at the root of every installation;
 //   - config/resources/core: the resource collection of 8.3;
-//   - db and projects: 8.1, with its other root files kept elsewhere.
+//   - db and projects: 8.1 with its other root files elsewhere.
 func (d *Dir) Seeded() error {
 	n := &node{root: d.top}
 	if n.has(ownDir, "manifest") || n.has("config", "resources", "core") || n.has("db") && n.has("projects") {

@@ -15,10 +15,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Source writes the bytes that git wants at c.Path. An error of it ends the staging and is returned as it is.
+// Source writes the bytes that git wants at c.Path. Stage returns its error unchanged.
 type Source func(w io.Writer, c plan.Change) error
 
-// Staged is a plan whose bytes lie ready. It must be applied or discarded.
+// Staged is a plan with staged bytes. It must be applied or discarded.
 type Staged struct {
 	d    *Dir
 	run  *run
@@ -26,9 +26,8 @@ type Staged struct {
 }
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
-// durable; the gateway sees nothing of it. They are asked of src in the order of order(c.ID), nil for the order of
-// paths; what src wrote must have the blob id of the change. A context that ends, and any error, discards what was
-// written.
+// durable. The gateway does not see them. It calls src in the order of order(c.ID), or of the paths if order is nil;
+// src must write content with the change's blob id. If ctx ends, or on any error, Stage discards what was written.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -50,7 +49,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 		return s, nil
 	}
 	if d.staged != nil {
-		d.staged.done = true // its bytes were cleared above
+		d.staged.done = true // settle has cleared its bytes
 	}
 	d.unsettled, d.staged = true, s
 	if err := r.stage(ctx, order, src); err != nil {
@@ -60,7 +59,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	return s, nil
 }
 
-// Discard drops what was staged.
+// Discard drops the staged bytes.
 func (s *Staged) Discard() error {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
@@ -76,7 +75,7 @@ func (s *Staged) discard() error {
 	return s.d.settle()
 }
 
-// newRun checks what a run must be able to trust.
+// newRun checks the paths and the order of the changes.
 func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
 	r := &run{d: d, areas: []string{""}, changes: changes.List, signed: changes.Signed, slots: make([]slot, len(changes.List))}
 	r.init()
@@ -100,7 +99,7 @@ func (r *run) init() {
 	r.buf = make([]byte, 64<<10)
 }
 
-// close lets go of directories.
+// close closes the open directories.
 func (r *run) close() {
 	r.cur.reset()
 	for _, n := range r.staging {
@@ -202,8 +201,8 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	return nil
 }
 
-// openAreas opens the staging folder of each area, and makes it first where that is asked for. Areas beside the first
-// are noted before anything lies in them.
+// openAreas opens the staging folder of each area, and makes it if create is set. Areas other than the first are
+// recorded before anything is in them.
 func (r *run) openAreas(create bool) error {
 	if create && len(r.areas) > 1 {
 		_, err := r.d.write(areasFile, func(w io.Writer) error {
@@ -252,7 +251,7 @@ func (r *run) openArea(area string, create bool) (*node, error) {
 		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, writing(err, "make %s", own.join(stagingDir))
 		}
-		if area != "" { // in .stoker itself the journal's name makes this one durable, too
+		if area != "" { // in .stoker itself, syncing the journal's name covers this one
 			if err := r.d.syncDir(own); err != nil {
 				return nil, err
 			}

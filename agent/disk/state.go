@@ -19,7 +19,7 @@ import (
 
 var _ plan.State = (*Dir)(nil)
 
-// Stat describes a path without following a link, at its end or on the way; see plan.State.
+// Stat implements plan.State. It never follows a link.
 func (d *Dir) Stat(path string) (plan.Stat, error) {
 	if err := checkPath(path); err != nil {
 		return plan.Stat{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
@@ -45,13 +45,13 @@ func (c *cursor) lstat(path string) (fs.FileInfo, error) {
 	return n.root.Lstat(name)
 }
 
-// notThere reports that a path does not lead to anything, because a name is missing or a parent is no directory.
+// notThere reports whether a path does not exist: a name is missing, or a parent is not a directory.
 func notThere(err error) bool {
 	_, blocked := errors.AsType[*blockedError](err)
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// Blocked returns the first parent of path that is there and is no directory; see plan.State.
+// Blocked implements plan.State.
 func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
 	if err := checkPath(path); err != nil {
 		return "", plan.Missing, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
@@ -69,8 +69,7 @@ func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
 	return "", plan.Missing, nil
 }
 
-// Within returns d for a plan that ends with ctx: a walk has no end that is known before, and a file may take minutes to
-// be read.
+// Within returns d for a plan that must end with ctx: a walk may be long, and a file may take minutes to read.
 func (d *Dir) Within(ctx context.Context) plan.State { return within{d, ctx} }
 
 type within struct {
@@ -100,7 +99,7 @@ func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-// BlobID returns the git blob id of a file's content, the null id for one of more than Options.MaxBlob bytes.
+// BlobID returns the git blob id of a file's content, or the null id for more than Options.MaxBlob bytes.
 func (d *Dir) BlobID(path string) (plan.ID, error) { return d.blobID(context.Background(), path) }
 
 func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
@@ -117,7 +116,7 @@ func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
 	return n.id(ctx, name, d.buf, d.o.MaxBlob)
 }
 
-// Read returns a file's content; more than limit bytes is a failure LimitExceeded.
+// Read returns a file's content, or LimitExceeded for more than limit bytes.
 func (d *Dir) Read(path string, limit int64) ([]byte, error) {
 	if err := checkPath(path); err != nil {
 		return nil, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
@@ -169,8 +168,7 @@ func (n *node) readFile(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Walk yields the files, links and others below dir ("" for all), sorted bytewise by path; see plan.State. A directory
-// that is missing, or is none, has nothing below.
+// Walk implements plan.State. dir "" is the data directory. If dir is missing or not a directory, Walk yields nothing.
 func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		if dir == "." {
@@ -196,7 +194,7 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-// walk goes through a directory in the order of full paths; false where yield wanted no more.
+// walk walks a directory in the order of full paths. It returns false if yield did.
 func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > maxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.path, maxDepth))
@@ -215,7 +213,7 @@ func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.
 		}
 		fi, err := n.root.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went away meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.join(e.Name()), err))
@@ -242,7 +240,7 @@ func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.
 	return true
 }
 
-// byPath orders names as the paths below them are ordered: a directory as if its name ended in a slash.
+// byPath orders names like the paths below them: a directory sorts as if its name ended in a slash.
 func byPath(a, b fs.DirEntry) int {
 	x, y := a.Name(), b.Name()
 	if a.IsDir() {

@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// undo takes a run back. The journal is renamed first: from then on recovery goes back too, whatever happens here.
-// It may be repeated; a step that was taken back, or never done, is skipped.
+// undo rolls a run back. It first renames the journal, so that recovery goes back as well from then on. It may be
+// repeated: steps that were undone, or never done, are skipped.
 func (r *run) undo() error {
 	d := r.d
 	if _, err := d.own.root.Lstat(journalFile); err == nil {
@@ -21,7 +21,7 @@ func (r *run) undo() error {
 			return writing(err, "mark the sync as taken back")
 		}
 	}
-	// What went to lost+found lies in staging too, and goes back to its place now.
+	// What went to lost+found is also in staging, and now returns to its place.
 	if err := r.dropSaved(); err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (r *run) undo() error {
 	return d.drop(undoFile)
 }
 
-// moveBack returns what a write replaced to its place. Bytes that are not those of the change are the gateway's: they
-// stay, and what was replaced is saved unless git has it.
+// moveBack returns what a write replaced to its place. If the place no longer has the bytes of the change, they are the
+// gateway's and stay, and what was replaced is saved unless git has it.
 func (r *run) moveBack(at int) error {
 	in, err := r.staged(at)
 	if err == nil && in {
@@ -68,7 +68,7 @@ func (r *run) moveBack(at int) error {
 		return err
 	}
 	if in {
-		if r.redo { // perhaps moved back before the crash, and not looked at
+		if r.redo { // may have been moved back before the crash without this check
 			return r.saveForeign(at)
 		}
 		return nil
@@ -78,7 +78,7 @@ func (r *run) moveBack(at int) error {
 	if err != nil {
 		return err
 	}
-	if old == asideName(at) { // the slot is another's, and may have what a crash left of taking it back
+	if old == asideName(at) { // the slot may have what a crash left of a rollback
 		if err := r.saveForeign(at); err != nil {
 			return err
 		}
@@ -93,13 +93,13 @@ func (r *run) moveBack(at int) error {
 	}
 	r.touch(n)
 	id, err := r.id(n, name)
-	if err == nil && id.IsZero() { // it cannot be read any more: what else is known of it has to do
+	if err == nil && id.IsZero() { // now unreadable: identify it by its attributes
 		if fi, lerr := n.root.Lstat(name); lerr == nil && r.itself(at, fi) {
 			id = c.ID
 		}
 	}
 	switch _, irregular := errors.AsType[*irregularError](err); {
-	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted ours: the old one may come back
+	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted our file: the old one may return
 		return r.comeBack(at, old, n, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -111,20 +111,20 @@ func (r *run) moveBack(at int) error {
 		return r.swapBack(at, n, name)
 	case old == "":
 		fi, lerr := n.root.Lstat(name)
-		if lerr != nil || r.redo && !r.d.sameExec(fi, c.Exec) { // the old one with the same bytes, which came back before a crash
+		if lerr != nil || r.redo && !r.d.sameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
 		err = r.d.rename(n, name, stg, slotName(at))
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
-			// Two files with the wanted bytes, of a new one: copies of what had two names for a moment.
+			// Two copies of a new file, because the directory was copied while the file had two names.
 			if twin, err := r.id(stg, old); err == nil && twin == c.ID {
 				r.doubt(at)
 				return r.d.remove(n, name)
 			}
 		}
 		err = r.d.exchange(stg, old, n, name)
-		if errors.Is(err, errNoFlag) { // the directory was copied here from a file system that could
+		if errors.Is(err, errNoFlag) { // the directory was copied from a file system that could exchange
 			if err := r.d.rename(stg, old, stg, asideName(at)); err != nil {
 				return err
 			}
@@ -137,8 +137,9 @@ func (r *run) moveBack(at int) error {
 	return r.saveForeign(at)
 }
 
-// halfMoved takes back a write that stopped between its steps, on a file system that cannot exchange: what was there was
-// moved aside and nothing followed, or the wanted bytes have two names. It reports whether they are in staging alone.
+// halfMoved undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
+// aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are only in
+// staging.
 func (r *run) halfMoved(at int) (in bool, err error) {
 	if !r.redo && !r.d.plainRename.Load() {
 		return true, nil
@@ -165,7 +166,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 	switch fi, err := n.root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
 		return false, r.d.remove(stg, slotName(at))
-	case err == nil: // the gateway was quicker
+	case err == nil: // the gateway was faster
 		return true, r.saveIfLost(at, old)
 	case !errors.Is(err, fs.ErrNotExist):
 		return true, err
@@ -176,7 +177,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 	return true, r.comeBack(at, old, n, name)
 }
 
-// comeBack moves what was replaced to its place, where nothing is. Where something is by then, that stays.
+// comeBack moves what was replaced to its free place. If the place is taken by then, it saves it instead.
 func (r *run) comeBack(at int, old string, n *node, name string) error {
 	err := r.d.renameNew(r.stagingOf(at), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
@@ -185,7 +186,7 @@ func (r *run) comeBack(at int, old string, n *node, name string) error {
 	return err
 }
 
-// swapBack is exchange, backwards, on a file system that cannot: of what was moved aside, and what lies at its place.
+// swapBack reverses replaceInTwo.
 func (r *run) swapBack(at int, n *node, name string) error {
 	err := r.d.rename(n, name, r.stagingOf(at), slotName(at))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -197,7 +198,7 @@ func (r *run) swapBack(at int, n *node, name string) error {
 	return r.saveForeign(at)
 }
 
-// saveForeign saves what came back from the place of a write if the gateway wrote into it at the last moment.
+// saveForeign saves a file that came back from the place of a write, if the gateway wrote into it at the last moment.
 func (r *run) saveForeign(at int) error {
 	stg := r.stagingOf(at)
 	id, err := r.id(stg, slotName(at))
@@ -251,7 +252,7 @@ func (r *run) restoreDir(x *directory) error {
 	return nil
 }
 
-// saveIfLost saves what lies displaced in staging if git and the manifest do not have it.
+// saveIfLost saves a displaced file in staging if neither git nor the manifest has it.
 func (r *run) saveIfLost(at int, name string) error {
 	if name == "" {
 		return nil
@@ -263,7 +264,7 @@ func (r *run) saveIfLost(at int, name string) error {
 	return r.saveTree(r.stagingOf(at), name, r.changes[at].Path, why)
 }
 
-// displaced returns the name under which what a change replaced or removed lies in staging, "" where nothing does.
+// displaced returns the staging name of what a change replaced or removed, or "".
 func (r *run) displaced(at int) (string, error) {
 	if !r.redo && !r.slots[at].took {
 		return "", nil
