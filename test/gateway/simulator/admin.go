@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// adminRoutes is the simulator's own interface, which a real gateway does not have.
+// adminRoutes are the simulator's own interface, which a real gateway does not have.
 func (g *Gateway) adminRoutes() map[string]func(*http.Request) (any, error) {
 	return map[string]func(*http.Request) (any, error){
 		"GET /state":    g.adminState,
@@ -117,7 +117,7 @@ func adminAnswer(w http.ResponseWriter, status int, result any) {
 	_ = enc.Encode(result)
 }
 
-// adminBody reads a JSON body; a field that is not known is an error, so that a misspelt fault is noticed.
+// adminBody decodes a JSON body. An unknown field is an error, so that a misspelled fault is noticed.
 func adminBody[T any](handle func(*http.Request, T) (any, error)) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		var body T

@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// canaries keep the digest of every file that nobody but the gateway may touch, and are the only way in which the
-// simulator writes such files.
+// canaries have the digest of every file that only the gateway may touch. The simulator writes such files only through
+// it.
 type canaries struct {
 	root  *os.Root
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type canaries struct {
 	temps int
 }
 
-// record takes the never-touch files as they are now for right.
+// record accepts the current never-touch files as correct.
 func (c *canaries) record() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *canaries) record() error {
 	return err
 }
 
-// check compares the never-touch files with what was recorded: changed, deleted and new ones are errors.
+// check compares the never-touch files with the recorded ones. Changed, deleted and new files are errors.
 func (c *canaries) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,8 +75,8 @@ func (c *canaries) remove(name string) error {
 	return c.root.Remove(name)
 }
 
-// replace writes a file so that a reader sees the old or the new bytes. Its temporary file lies in projects/.resources,
-// where nobody but the gateway looks, and check never sees it.
+// replace writes a file atomically. Its temporary file is in projects/.resources, which only the gateway reads, and
+// check never sees it.
 func (c *canaries) replace(name string, raw []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,13 +100,13 @@ func (c *canaries) look() (map[string][sha256.Size]byte, error) {
 	err := fs.WalkDir(c.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // a file that others removed since its directory was read
+			return nil // removed since its directory was read
 		case err != nil:
 			return err
 		case d.IsDir() || !neverTouch(name):
 			return nil
 		case !d.Type().IsRegular():
-			found[name] = [sha256.Size]byte{} // a link instead of a file is a change
+			found[name] = [sha256.Size]byte{} // a link in place of a file is a change
 			return nil
 		}
 		raw, err := readFile(c.root, name)
@@ -119,7 +119,7 @@ func (c *canaries) look() (map[string][sha256.Size]byte, error) {
 	return found, err
 }
 
-// neverTouch reports whether a path is the gateway's own: neither written nor deleted by anybody else.
+// neverTouch reports whether only the gateway may write or delete a path.
 func neverTouch(name string) bool {
 	dirs := strings.Split(path.Dir(name), "/")
 	if slices.Contains(dirs, ".stoker") {

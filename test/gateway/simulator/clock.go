@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// now is the gateway's clock.
+// now returns the time of the gateway's clock.
 func (g *Gateway) now() time.Time {
 	return time.Now().Add(g.opts.ClockSkew + time.Duration(g.ahead.Load()))
 }
 
-// Advance lets d pass at once: the gateway's clock goes on, scan locks come nearer to their end, and each scan of the
-// projects that the timer would have begun meanwhile is done before it returns, as often as it was due.
+// Advance moves the gateway's clock forward by d: scan locks come closer to their end, and each scan of the projects
+// timer that becomes due is done before Advance returns.
 func (g *Gateway) Advance(d time.Duration) error {
 	if d < 0 {
 		d = 0
@@ -32,7 +32,7 @@ func (g *Gateway) Advance(d time.Duration) error {
 	}
 }
 
-// elapse moves the clock on.
+// elapse moves the clock forward.
 func (g *Gateway) elapse(d time.Duration) {
 	if d <= 0 {
 		return
@@ -46,7 +46,7 @@ func (g *Gateway) elapse(d time.Duration) {
 	}
 }
 
-// startTimer begins the timer that scans the projects by itself [3P: 300 s, -Dignition.projects.scanFrequency].
+// startTimer starts the periodic scan of the projects [3P: 300 s, -Dignition.projects.scanFrequency].
 func (g *Gateway) startTimer(up context.Context) {
 	if g.opts.ProjectsTimer < 0 {
 		return
@@ -70,7 +70,7 @@ func (g *Gateway) startTimer(up context.Context) {
 	})
 }
 
-// tick scans the projects if that is due.
+// tick scans the projects if due.
 func (g *Gateway) tick(up context.Context) error {
 	now := g.now()
 	g.mu.Lock()
@@ -90,7 +90,7 @@ func (g *Gateway) tick(up context.Context) error {
 	return g.pass(up, s)
 }
 
-// TimedScans counts the scans that the timer began.
+// TimedScans returns the number of scans that the timer started.
 func (g *Gateway) TimedScans() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

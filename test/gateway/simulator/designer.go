@@ -17,10 +17,10 @@ type session struct {
 	id, user, project string
 	since             time.Time
 	opened            map[string]string // resource → its signature when it was opened
-	told              int               // notifications of the project-scan module
+	told              int               // notifications from the project-scan module
 }
 
-// ErrConflict means that a resource was changed since the Designer opened it: a person would see a dialog now.
+// ErrConflict means that a resource was changed since the Designer opened it, for which a user would see a dialog.
 var ErrConflict = errors.New("the resource was changed since it was opened")
 
 const maxSessions = 1000
@@ -39,7 +39,7 @@ func (g *Gateway) OpenDesigner(user, project string) (string, error) {
 	return s.id, nil
 }
 
-// DesignersTold counts the notifications that open Designers got from the project-scan module.
+// DesignersTold returns how many notifications the project-scan module sent to open Designers.
 func (g *Gateway) DesignersTold() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,7 +50,7 @@ func (g *Gateway) DesignersTold() int {
 	return n
 }
 
-// CloseDesigner ends a session.
+// CloseDesigner closes a session.
 func (g *Gateway) CloseDesigner(id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,7 +61,7 @@ func (g *Gateway) CloseDesigner(id string) error {
 	return nil
 }
 
-// OpenResource opens a resource <module>/<type>/<name> of the session's project as the gateway has it loaded.
+// OpenResource opens a loaded resource <module>/<type>/<name> of the session's project.
 func (g *Gateway) OpenResource(id, resourcePath string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,8 +78,8 @@ func (g *Gateway) OpenResource(id, resourcePath string) error {
 }
 
 // SaveResource saves data files of a resource in a Designer: it writes them and resource.json, with the session's user
-// as actor, and the gateway has them loaded at once. It waits while a scan lock is held. A resource that the gateway
-// loaded anew since the session opened it is ErrConflict, unless force overwrites it.
+// as actor, and the gateway loads them at once. It waits while a scan lock is held. If the gateway has loaded another
+// version since the session opened the resource, it returns ErrConflict, unless force is set.
 func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
 	if err := g.saveInDesigner(ctx, id, resourcePath, files, force); err != nil {
 		return err
@@ -138,8 +138,8 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 	return nil
 }
 
-// SaveConfig saves a resource's config.json in a collection as the web interface does; it waits while a scan lock is
-// held, and the gateway has it loaded at once.
+// SaveConfig saves a resource's config.json in a collection like the web interface. It waits while a scan lock is held,
+// and the gateway loads the resource at once.
 func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, actor string, raw []byte) error {
 	files := map[string][]byte{"config.json": raw}
 	if err := checkSave(resourcePath, files); err != nil {
@@ -175,7 +175,7 @@ func checkSave(resourcePath string, files map[string][]byte) error {
 
 func errSession(id string) error { return fmt.Errorf("there is no Designer session %q", id) }
 
-// projectResource is called with mu held.
+// projectResource must be called with mu held.
 func (g *Gateway) projectResource(project, resourcePath string) *resource {
 	p := g.projects[project]
 	if p == nil {

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// door is a port that can be closed and opened again at the same address.
+// door is a port that can be closed and reopened at the same address.
 type door struct {
 	addr    string
 	handler http.Handler
@@ -28,7 +28,7 @@ type door struct {
 	mu     sync.Mutex
 	server *http.Server
 	served chan struct{}
-	walled bool // never to be opened again
+	walled bool // closed for good
 	port   holder
 }
 
@@ -38,7 +38,7 @@ func (d *door) address() string {
 	return d.addr
 }
 
-// open does nothing where the door is open.
+// open opens the door. It does nothing if the door is open.
 func (d *door) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,13 +72,13 @@ func (d *door) open() error {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // ends with close
+		_ = server.Serve(l) // returns after close
 	}()
 	d.server, d.served = server, served
 	return nil
 }
 
-// wall closes the door for ever.
+// wall closes the door for good.
 func (d *door) wall() {
 	d.mu.Lock()
 	d.walled = true
@@ -98,7 +98,7 @@ func (d *door) close() {
 	d.server = nil
 }
 
-// certificate is a self-signed one.
+// certificate is a self-signed certificate.
 type certificate struct {
 	pair tls.Certificate
 	pem  []byte
@@ -135,7 +135,7 @@ func newCertificate(names []string, notAfter time.Time) (*certificate, error) {
 	}, nil
 }
 
-// tlsConfig serves the certificate of the moment.
+// tlsConfig serves the current certificate.
 func (g *Gateway) tlsConfig() *tls.Config {
 	return &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &g.certificate().pair, nil },

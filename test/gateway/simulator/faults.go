@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Fault makes a route answer otherwise than it would.
+// Fault makes a route answer differently.
 type Fault struct {
-	// Route is "METHOD /path", for example "POST /data/api/v1/scan/projects". A method of * is every method; a path that
-	// ends in * is every path that begins so.
+	// Route is "METHOD /path", for example "POST /data/api/v1/scan/projects". The method * matches every method; a path
+	// ending in * matches every path with that prefix.
 	Route string `json:"route"`
-	// Times is how many requests it is for; 0 is all.
+	// Times is the number of requests that the fault applies to; 0 means all.
 	Times int `json:"times"`
-	// Delay comes before the answer.
+	// Delay delays the answer.
 	Delay Duration `json:"delay"`
 	// Status answers with the web server's error page, or with Body.
 	Status int    `json:"status"`
@@ -27,11 +27,11 @@ type Fault struct {
 	Location string `json:"location"`
 	// Reset sends half an answer and breaks the connection.
 	Reset bool `json:"reset"`
-	// After lets the route do its work, then answers as above: the client cannot know that it was done.
+	// After runs the route first and discards its answer, so that the client cannot know that the work was done.
 	After bool `json:"after"`
 }
 
-// Duration is a time.Duration that is written as text in JSON: "1.5s".
+// Duration is a time.Duration that is text in JSON: "1.5s".
 type Duration time.Duration
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -74,7 +74,7 @@ func (f Fault) matches(r *http.Request) bool {
 	return path == r.URL.Path
 }
 
-// faultBook holds the faults in force; the first that matches counts.
+// faultBook has the active faults. The first that matches applies.
 type faultBook struct {
 	mu   sync.Mutex
 	list []Fault
@@ -82,7 +82,7 @@ type faultBook struct {
 
 const maxFaults = 1000
 
-// Fault puts a fault in force, behind those that are.
+// Fault activates a fault, after the existing ones.
 func (g *Gateway) Fault(f Fault) error {
 	if err := f.validate(); err != nil {
 		return err
@@ -96,14 +96,14 @@ func (g *Gateway) Fault(f Fault) error {
 	return nil
 }
 
-// Faults lists the faults in force.
+// Faults lists the active faults.
 func (g *Gateway) Faults() []Fault {
 	g.faults.mu.Lock()
 	defer g.faults.mu.Unlock()
 	return append([]Fault{}, g.faults.list...)
 }
 
-// ClearFaults ends all faults of routes.
+// ClearFaults removes all faults of routes.
 func (g *Gateway) ClearFaults() {
 	g.faults.mu.Lock()
 	defer g.faults.mu.Unlock()
@@ -127,14 +127,14 @@ func (b *faultBook) take(r *http.Request) (Fault, bool) {
 	return Fault{}, false
 }
 
-// applyFault reports whether a fault has answered.
+// applyFault reports whether a fault has answered the request.
 func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
 	f, ok := g.faults.take(r)
 	if !ok {
 		return false
 	}
 	if f.After {
-		// The work is done, its answer goes nowhere.
+		// Do the work and discard the answer.
 		g.serve(discard{http.Header{}}, r, g.routes())
 	}
 	if f.Delay > 0 {
@@ -160,12 +160,12 @@ func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(f.Status)
 		_, _ = io.WriteString(w, f.Body)
 	default:
-		return f.After // a mere delay: the route answers
+		return f.After // only a delay: the route answers
 	}
 	return true
 }
 
-// discard is an answer that nobody gets.
+// discard discards an answer.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }

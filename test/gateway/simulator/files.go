@@ -25,7 +25,7 @@ func readFile(root *os.Root, name string) ([]byte, error) {
 	return raw, err
 }
 
-// writeFile writes below the data directory, with its parents.
+// writeFile writes a file below the data directory, and creates its parents.
 func writeFile(root *os.Root, name string, raw []byte) error {
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
@@ -33,7 +33,7 @@ func writeFile(root *os.Root, name string, raw []byte) error {
 	return root.WriteFile(name, raw, 0o644)
 }
 
-// entries lists a directory; one that is not there is empty.
+// entries lists a directory. A missing directory is empty.
 func entries(root *os.Root, dir string) ([]fs.DirEntry, error) {
 	list, err := fs.ReadDir(root.FS(), dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// frontHandler is the gateway's web server: it logs, applies faults and the state, then routes.
+// frontHandler is the gateway's web server: it logs, applies faults and the state, and routes.
 func (g *Gateway) frontHandler() http.Handler {
 	routes := g.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,7 +85,7 @@ func (g *Gateway) statusPing(s State) node {
 	return object{{"state", string(s)}}
 }
 
-// gwinfo is text that the vendor's health checks read.
+// gwinfo returns the text that the vendor's health checks read.
 func (g *Gateway) gwinfo(s State) string {
 	status := string(s)
 	if s == Commissioning {
@@ -101,7 +101,7 @@ func (g *Gateway) gwinfo(s State) string {
 	}, ";")
 }
 
-// older reports whether the gateway is of a version before 8.3.
+// older reports whether the gateway is older than 8.3.
 func (g *Gateway) older() bool {
 	parts := strings.SplitN(g.opts.Version, ".", 3)
 	if len(parts) < 2 {
@@ -114,13 +114,13 @@ func (g *Gateway) older() bool {
 
 type tokenKey struct{}
 
-// tokenOf is the token of an authorized request.
+// tokenOf returns the token of an authorized request.
 func tokenOf(r *http.Request) token {
 	t, _ := r.Context().Value(tokenKey{}).(token)
 	return t
 }
 
-// guarded lets a request through that has a token with the right permission.
+// guarded requires a token with the right permission.
 func (g *Gateway) guarded(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if g.older() {
@@ -139,7 +139,7 @@ func (g *Gateway) guarded(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// noRoute is the one error that the gateway gives in JSON.
+// noRoute answers with the only error that the gateway sends as JSON.
 func (g *Gateway) noRoute(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/data"), "/api")
 	writeJSON(w, http.StatusNotFound, object{
@@ -173,7 +173,7 @@ func writeJSON(w http.ResponseWriter, status int, doc node) {
 	_, _ = w.Write(compact(doc))
 }
 
-// recorder remembers the status of an answer.
+// recorder records the status of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -200,12 +200,12 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func reset(w http.ResponseWriter) {
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // breaks the connection too
+		panic(http.ErrAbortHandler) // also breaks the connection
 	}
 	defer conn.Close()
 	_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4096\r\n\r\n{\"items\":[")
 	_ = buf.Flush()
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // a reset, not an orderly end
+		_ = tcp.SetLinger(0) // a reset instead of an orderly close
 	}
 }

@@ -14,8 +14,8 @@ import (
 // State is a state of the gateway.
 type State string
 
-// The states. Down refuses connections; Starting and Faulted answer 503 to every route below /data; Commissioning
-// redirects them to /welcome.
+// Down refuses connections; Starting and Faulted answer 503 to every route below /data; Commissioning redirects them to
+// /welcome.
 const (
 	Down          State = "DOWN"
 	Starting      State = "STARTING"
@@ -24,7 +24,7 @@ const (
 	Faulted       State = "FAULTED"
 )
 
-// The two kinds of scans and scan locks.
+// The kinds of scans and scan locks.
 const (
 	kindProjects = "projects"
 	kindConfig   = "config"
@@ -43,14 +43,15 @@ type Gateway struct {
 
 	front, frontTLS, admin *door
 
-	ahead atomic.Int64 // nanoseconds that Advance let pass
+	ahead atomic.Int64 // nanoseconds skipped by Advance
 
-	// saving is held while the gateway itself writes or loads resources: it never meets its own half-written files.
+	// saving is held while the gateway itself writes or loads resources, so that it never reads its own half-written
+	// files.
 	saving sync.Mutex
 
 	mu         sync.Mutex
 	state      State
-	reason     string // why Faulted
+	reason     string // why it is Faulted
 	first      bool   // seeded, and not started since
 	token      string
 	projects   map[string]*project
@@ -63,8 +64,8 @@ type Gateway struct {
 	redundancy membership
 	pending    []string  // restart tasks
 	expired    bool      // the trial
-	due        time.Time // of the projects timer, in the gateway's clock; zero for none
-	timed      int       // scans that the timer began
+	due        time.Time // next run of the projects timer in the gateway's clock, or zero
+	timed      int       // scans started by the timer
 	noises     int
 
 	life   context.Context // ends with Close
@@ -74,8 +75,8 @@ type Gateway struct {
 	wg     sync.WaitGroup
 }
 
-// Start plays a gateway on a data directory. With no StartupDelay the start is over when it returns; whether the gateway
-// then runs, State says: a gateway that faults is no error of the simulator.
+// Start starts a gateway on a data directory. Without StartupDelay it returns when the startup is over; State tells
+// whether the gateway runs. A gateway that faults is not an error of Start.
 func Start(opts Options) (*Gateway, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -106,7 +107,7 @@ func (g *Gateway) open() error {
 		return err
 	}
 	if g.opts.Seeding == SeedChart {
-		// The chart seeds in an init container, before the gateway is there.
+		// The chart seeds in an init container, before the gateway runs.
 		if err := g.trySeed(); err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (g *Gateway) open() error {
 		return err
 	}
 	if g.opts.Down {
-		// The address is known from the beginning, so that a client can be made before the gateway is up.
+		// Determine the address now, so that clients can be made before the gateway is up.
 		err := g.openFront()
 		g.closeFront()
 		return err
@@ -140,7 +141,7 @@ func (g *Gateway) trySeed() error {
 	return err
 }
 
-// Close stops the gateway. The data directory stays.
+// Close stops the gateway. It keeps the data directory.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.end()
@@ -154,10 +155,10 @@ func (g *Gateway) Close() error {
 	return g.root.Close()
 }
 
-// URL is the http address of the gateway; it stays the same while the gateway is down.
+// URL returns the http address of the gateway, which stays the same while the gateway is down.
 func (g *Gateway) URL() string { return "http://" + g.front.address() }
 
-// TLSURL is the https address, "" without Options.TLS.
+// TLSURL returns the https address, or "" without Options.TLS.
 func (g *Gateway) TLSURL() string {
 	if g.frontTLS == nil {
 		return ""
@@ -165,10 +166,10 @@ func (g *Gateway) TLSURL() string {
 	return "https://" + g.frontTLS.address()
 }
 
-// AdminURL is the address of the simulator's own interface.
+// AdminURL returns the address of the simulator's own interface.
 func (g *Gateway) AdminURL() string { return "http://" + g.admin.address() }
 
-// CA is the gateway's self-signed certificate in PEM, nil without Options.TLS.
+// CA returns the gateway's self-signed certificate in PEM, or nil without Options.TLS.
 func (g *Gateway) CA() []byte {
 	if c := g.certificate(); c != nil {
 		return c.pem
@@ -182,8 +183,8 @@ func (g *Gateway) certificate() *certificate {
 	return g.cert
 }
 
-// RotateTLS gives the https port another self-signed certificate: new connections see it. Without names they are those
-// of before, and without notAfter it is valid for a day.
+// RotateTLS gives the https port another self-signed certificate, which new connections see. By default it keeps the
+// names and is valid for a day.
 func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
 	if g.frontTLS == nil {
 		return errors.New("the gateway has no https port")
@@ -201,39 +202,40 @@ func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
 	g.mu.Lock()
 	g.cert = fresh
 	g.mu.Unlock()
-	// A gateway's web server ends its connections when it takes another key store.
+	// A gateway's web server closes its connections when the key store changes.
 	g.frontTLS.close()
 	return g.frontTLS.open()
 }
 
-// Token is the API token that the gateway issued, <name>:<key>. It is "" until the first start has got that far.
+// Token returns the API token that the gateway issued, <name>:<key>, or "" until the first start has issued it.
 func (g *Gateway) Token() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.token
 }
 
-// State returns the state, and for Faulted why.
+// State returns the state and, for Faulted, the reason.
 func (g *Gateway) State() (State, string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.state, g.reason
 }
 
-// Canaries fails if anybody but the gateway changed, deleted or added a file where only the gateway writes.
+// Canaries returns an error if anything but the gateway changed, deleted or added a file that only the gateway may
+// write.
 func (g *Gateway) Canaries() error { return g.canaries.check() }
 
-// RecordCanaries takes the gateway's own files as they are now for right.
+// RecordCanaries accepts the gateway's current own files as correct.
 func (g *Gateway) RecordCanaries() error { return g.canaries.record() }
 
-// LoadErrors lists what scans could not load, since the beginning, the oldest first.
+// LoadErrors lists what scans could not load so far, oldest first.
 func (g *Gateway) LoadErrors() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string(nil), g.loadErrors...)
 }
 
-// sleep waits for d, or for ctx to end.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

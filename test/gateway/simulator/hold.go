@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holder keeps a port while nobody listens at it: a socket that is bound and never listens. Whoever connects is refused,
-// and no other process is given the port in the meantime; one that asks for this very port gets it.
+// holder reserves a port while nothing listens: it is a bound socket that never listens. Connections are refused, and the
+// kernel does not assign the port to a process that asks for any free port.
 type holder struct{ f *os.File }
 
-// hold keeps addr, which a listener that shares its port (see shared) has open. Only IPv4 addresses are kept; the
-// simulator plays on 127.0.0.1.
+// hold reserves addr, which a listener that shares its port (see shared) has open. It supports only IPv4 addresses; the
+// simulator uses 127.0.0.1.
 func hold(addr string) (holder, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || !at.Addr().Is4() {
@@ -41,14 +41,14 @@ func (h holder) release() {
 	}
 }
 
-// share lets several sockets of one user have one port.
+// share lets several sockets of one user share a port.
 func share(fd int) error {
 	return errors.Join(
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)),
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)))
 }
 
-// shared is the Control of a listener whose port is held.
+// shared is the Control function of a listener whose port is held.
 func shared(_, _ string, c syscall.RawConn) error {
 	var err error
 	return errors.Join(c.Control(func(fd uintptr) { err = share(int(fd)) }), err)

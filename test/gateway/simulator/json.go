@@ -31,7 +31,7 @@ func (o object) get(key string) (node, bool) {
 	return nil, false
 }
 
-// with returns a copy in which key has a value: in its place, or at the end.
+// with returns a copy with the value of key replaced, or added at the end.
 func (o object) with(key string, value node) object {
 	out := append(object(nil), o...)
 	for i := range out {
@@ -48,7 +48,7 @@ const maxDepth = 200
 func parseJSON(raw []byte) (node, error) {
 	if !json.Valid(raw) {
 		var v any
-		return nil, json.Unmarshal(raw, &v) // for its message
+		return nil, json.Unmarshal(raw, &v) // for the error message
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -101,14 +101,14 @@ func parseNode(dec *json.Decoder, depth int) (node, error) {
 	return tok, nil
 }
 
-// pretty writes JSON as a gateway writes it: two spaces of indent, HTML-safe strings, no newline at the end.
+// pretty writes JSON like a gateway: two spaces of indent, HTML-safe strings, no newline at the end.
 func pretty(v node) []byte {
 	var b strings.Builder
 	writeNode(&b, v, "\n", true)
 	return []byte(b.String())
 }
 
-// compact writes JSON on one line, strings as they are: what goes into a signature.
+// compact writes JSON on one line without HTML escapes, as it goes into a signature.
 func compact(v node) []byte {
 	var b strings.Builder
 	writeNode(&b, v, "", false)

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Restart stops the gateway and starts it again; it shows STARTING for d.
+// Restart stops the gateway and starts it again. It shows STARTING for d.
 func (g *Gateway) Restart(d time.Duration) error {
 	g.stop(Starting)
 	return g.power(d)
 }
 
-// SetState brings the gateway into a state. Running starts it if it is down, starting or faulted, and commissions it if
-// it waits for that. Starting and Faulted stay until the next call.
+// SetState changes the state. Running starts the gateway if it is down, starting or faulted, and commissions it if it
+// waits for that. Starting and Faulted last until the next call.
 func (g *Gateway) SetState(to State) error {
 	now, _ := g.State()
 	switch to {
@@ -46,17 +46,17 @@ func (g *Gateway) SetState(to State) error {
 	return fmt.Errorf("no state %q: want DOWN, STARTING, COMMISSIONING, RUNNING or FAULTED", to)
 }
 
-// stop ends all that is under way; the port stays as it is.
+// stop ends everything in progress. The port stays open or closed.
 func (g *Gateway) stop(next State) {
 	g.mu.Lock()
 	g.goDown()
 	g.up, g.goDown = context.WithCancel(g.life)
 	g.forget()
-	g.show(next, "") // with what it has forgotten: nobody sees a gateway that runs and knows nothing
+	g.show(next, "") // under the same lock as forget, so that a running gateway never appears without its state
 	g.mu.Unlock()
 }
 
-// forget drops what a gateway does not keep over a restart. Whoever calls it holds mu, or is alone.
+// forget drops what a gateway does not keep across a restart. The caller holds mu, or has the only reference.
 func (g *Gateway) forget() {
 	last := map[string]time.Time{}
 	for kind, s := range g.scans {
@@ -99,7 +99,7 @@ func (g *Gateway) power(delay time.Duration) error {
 	return nil
 }
 
-// spawn runs f, unless the gateway is closed.
+// spawn runs f in a goroutine, unless the gateway is closed.
 func (g *Gateway) spawn(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,7 +108,7 @@ func (g *Gateway) spawn(f func()) {
 	}
 }
 
-// boot is what a starting gateway does once its web server is up.
+// boot completes the start after the web server is up.
 func (g *Gateway) boot(up context.Context) error {
 	if err := g.issueOwn(); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (g *Gateway) boot(up context.Context) error {
 		}
 	}
 	if reset {
-		// The commissioning steps of a first start write the defaults over what is there.
+		// Commissioning at the first start overwrites the permissions with the defaults.
 		into := "core"
 		if g.opts.Unknowns.ResetInMode && g.opts.Mode != "" {
 			into = g.opts.Mode
@@ -148,7 +148,7 @@ func (g *Gateway) boot(up context.Context) error {
 	return nil
 }
 
-// issueOwn issues the gateway's own token once, where there is a collection to hold it.
+// issueOwn issues the gateway's own token once, as soon as a collection can store it.
 func (g *Gateway) issueOwn() error {
 	if g.older() || g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
 		return nil
@@ -164,13 +164,13 @@ func (g *Gateway) issueOwn() error {
 	return err
 }
 
-// startupFault returns what keeps a gateway from starting on this data directory.
+// startupFault returns what prevents a gateway from starting on this data directory.
 func (g *Gateway) startupFault() error {
 	if err := g.writable(); err != nil {
 		return fmt.Errorf("the data directory cannot be written to: %w", err)
 	}
 	if g.older() {
-		return nil // its configuration is a database
+		return nil // its configuration is in a database
 	}
 	if !exists(g.root, path.Join(resourcesDir, "core", "config-mode.json")) {
 		return errors.New("there is no resource collection core: the data directory was not empty, and so was never seeded")
@@ -203,7 +203,7 @@ func (g *Gateway) writable() error {
 	return g.root.Remove(probe)
 }
 
-// singletonOnlyInMode finds a resource without a name that neither core nor external defines.
+// singletonOnlyInMode returns a singleton resource that only the mode defines, or "".
 func singletonOnlyInMode(c config, mode string) string {
 	if mode == "" {
 		return ""
@@ -217,7 +217,7 @@ func singletonOnlyInMode(c config, mode string) string {
 	return ""
 }
 
-// enter changes the state, unless up has ended: then somebody else has the say.
+// enter changes the state, unless up has ended, because then another call controls the state.
 func (g *Gateway) enter(up context.Context, to State, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,7 +226,7 @@ func (g *Gateway) enter(up context.Context, to State, reason string) {
 	}
 }
 
-// show is enter for who holds mu.
+// show is enter for a caller that holds mu.
 func (g *Gateway) show(to State, reason string) {
 	if g.state != to {
 		g.log.Info("simulated gateway", "state", to, "reason", reason)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// scanLock keeps the gateway from writing to one of its trees, guarded by Gateway.mu.
+// scanLock keeps the gateway from writing to one of its trees. Gateway.mu guards it.
 type scanLock struct {
 	actor string
 	taken time.Time // the gateway's clock
-	until time.Time // ours
+	until time.Time // our clock
 	// changed is closed when the lock is taken or released.
 	changed chan struct{}
 }
@@ -24,7 +24,7 @@ func (l *scanLock) release() {
 	l.wake()
 }
 
-// wake lets those who wait look again.
+// wake makes waiters check the lock again.
 func (l *scanLock) wake() {
 	if l.changed != nil {
 		close(l.changed)
@@ -44,7 +44,7 @@ func (g *Gateway) lockDoc(l *scanLock) node {
 	}
 }
 
-// HoldLock takes a scan lock in the name of another actor, for at most d.
+// HoldLock takes a scan lock for another actor, for at most d.
 func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
 	now := g.now()
 	g.mu.Lock()
@@ -57,7 +57,7 @@ func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
 	return nil
 }
 
-// ReleaseLock releases a scan lock, whoever holds it.
+// ReleaseLock releases a scan lock of any actor.
 func (g *Gateway) ReleaseLock(kind string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
 	l.wake()
 }
 
-// awaitLock waits until a lock is free: released or lapsed.
+// awaitLock waits until a lock is released or expires.
 func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 	for {
 		g.mu.Lock()
@@ -101,7 +101,7 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 	}
 }
 
-// getLock answers 204 where nobody holds the lock.
+// getLock answers 204 if the lock is free.
 func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	l := g.locks[r.PathValue("kind")]
@@ -120,8 +120,8 @@ func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// postLock gives the lock: 200, 400 for a bad body, 409 where it is held. While the gateway itself is writing it waits,
-// and answers 408 after acquireTimeout.
+// postLock grants the lock: 200, 400 for an invalid body, 409 if it is held. While the gateway itself is writing it
+// waits, and answers 408 after acquireTimeout.
 func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	if kind != kindProjects && kind != kindConfig {
@@ -168,7 +168,7 @@ func (g *Gateway) lockHeld(kind string) bool {
 	return g.locks[kind].held()
 }
 
-// tryQuiet takes the mutex that the gateway's own writes hold, if it can before ctx ends.
+// tryQuiet acquires the mutex of the gateway's own writes, unless ctx ends first.
 func (g *Gateway) tryQuiet(ctx context.Context) bool {
 	for !g.saving.TryLock() {
 		if sleep(ctx, time.Millisecond) != nil {

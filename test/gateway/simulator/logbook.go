@@ -15,7 +15,7 @@ const (
 
 func (l logLevel) String() string { return []string{"INFO", "WARN", "ERROR"}[l] }
 
-// parseLevel reads a minimum level; the levels below INFO, which the simulator never logs, mean INFO.
+// parseLevel parses a minimum level. Levels below INFO, which the simulator never logs, mean INFO.
 func parseLevel(s string) logLevel {
 	for _, l := range []logLevel{levelWarn, levelError} {
 		if s == l.String() {
@@ -34,7 +34,7 @@ type logLine struct {
 
 const maxLogLines = 5000
 
-// logBook is the gateway's log; the oldest lines go first.
+// logBook is the gateway's log. It drops the oldest lines.
 type logBook struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -50,7 +50,7 @@ func (b *logBook) add(level logLevel, logger, message string) {
 	}
 }
 
-// since returns the lines from a time of the gateway's clock on, the oldest first, at most limit.
+// since returns at most limit lines from a time of the gateway's clock on, oldest first.
 func (b *logBook) since(at time.Time, least logLevel, logger string, limit int) []logLine {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,5 +63,5 @@ func (b *logBook) since(at time.Time, least logLevel, logger string, limit int) 
 	return found
 }
 
-// Log adds a line of level ERROR to the gateway's log, as a busy gateway does all the time.
+// Log adds a line of level ERROR to the gateway's log, as a busy gateway constantly does.
 func (g *Gateway) Log(logger, message string) { g.logs.add(levelError, logger, message) }

@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// Noise is something that a gateway at work does to its files by itself, without anybody having changed anything.
+// Noise is a change that a running gateway makes to its files without any user action.
 type Noise string
 
 // The kinds of noise.
 const (
-	// NoiseTimestamp writes a project's resource.json again with another time and a signature that fits, and nothing else.
+	// NoiseTimestamp rewrites a project's resource.json with only another time and a matching signature.
 	NoiseTimestamp Noise = "timestamp"
-	// NoiseKeyOrder writes a JSON data file of a resource again with its keys in another order, and signs it.
+	// NoiseKeyOrder rewrites a JSON data file of a resource with its keys in another order, and signs it.
 	NoiseKeyOrder Noise = "key-order"
-	// NoiseThumbnail draws a thumbnail.png again, and signs the resource.
+	// NoiseThumbnail redraws a thumbnail.png, and signs the resource.
 	NoiseThumbnail Noise = "thumbnail"
-	// NoiseValueStore makes the -wal file of the store of tag values, and deletes it.
+	// NoiseValueStore creates and deletes the -wal file of the tag value store.
 	NoiseValueStore Noise = "value-store"
-	// NoiseModuleTags rewrites the tag folders of a provider that a module makes at run time.
+	// NoiseModuleTags rewrites the tag folders of a provider that a module creates at run time.
 	NoiseModuleTags Noise = "module-tags"
 )
 
 // Noises are all kinds.
 var Noises = []Noise{NoiseTimestamp, NoiseKeyOrder, NoiseThumbnail, NoiseValueStore, NoiseModuleTags}
 
-// MakeNoise makes one noise. Which resource it is about goes round by the number of calls; a gateway that has none that
-// fits does nothing.
+// MakeNoise makes one noise. Successive calls affect different resources; without a suitable resource it does nothing.
 func (g *Gateway) MakeNoise(kind Noise) error {
 	g.saving.Lock()
 	defer g.saving.Unlock()
@@ -55,8 +54,8 @@ func (g *Gateway) MakeNoise(kind Noise) error {
 	return fmt.Errorf("no noise %q: want one of %v", kind, Noises)
 }
 
-// resign writes files of a project resource again, and its resource.json with the actor that it has. change returns nil
-// for a resource that does not fit.
+// resign rewrites files of a project resource, and its resource.json with the same actor. change returns nil for an
+// unsuitable resource.
 func (g *Gateway) resign(turn int, change func(dir string, r *resource) (map[string][]byte, error)) error {
 	projects := g.loadedProjects()
 	type at struct {
@@ -100,7 +99,7 @@ func (g *Gateway) resign(turn int, change func(dir string, r *resource) (map[str
 	return nil
 }
 
-// reordered turns the keys of a resource's first JSON object round.
+// reordered reverses the keys of a resource's first JSON object.
 func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) {
 	for _, f := range r.files {
 		if !strings.HasSuffix(f, ".json") {
@@ -122,7 +121,7 @@ func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) 
 	return nil, nil
 }
 
-// redrawn is another picture of the same view.
+// redrawn returns another picture of the same view.
 func (g *Gateway) redrawn(_ string, r *resource) (map[string][]byte, error) {
 	if !slices.Contains(r.files, "thumbnail.png") {
 		return nil, nil
@@ -139,7 +138,7 @@ func (g *Gateway) valueStore() error {
 	return g.canaries.remove(walFile)
 }
 
-// moduleTags is a provider whose tags a module makes.
+// moduleTags rewrites the tags of a provider that a module creates.
 func (g *Gateway) moduleTags(turn int) error {
 	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
 	dir := path.Join(resourcesDir, "core", name)
@@ -149,7 +148,7 @@ func (g *Gateway) moduleTags(turn int) error {
 		g.putFile(path.Join(dir, unaryFile), pretty(object{{"files", array{"tags.json"}}, {"attributes", object{}}})))
 }
 
-// noisy makes one noise after the other while the gateway runs.
+// noisy makes noise periodically while the gateway runs.
 func (g *Gateway) noisy() {
 	if g.opts.NoiseEvery <= 0 {
 		return

@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// membership is a gateway's part in a redundant pair, guarded by Gateway.mu.
+// membership is a gateway's place in a redundant pair, guarded by Gateway.mu.
 type membership struct {
 	access, active, peer bool
 	pair                 *Pair
 }
 
-// Pair is two redundant gateways. What the one with config access has loaded, it copies to the other: core, the deployment
-// modes and the projects; not external, and not local [IA].
+// Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
+// deployment modes and the projects, but neither external nor local [IA].
 type Pair struct {
 	mu     sync.Mutex
 	from   *Gateway // has config access
@@ -40,8 +40,8 @@ func NewPair(master, backup *Gateway) (*Pair, error) {
 	return p, p.Replicate()
 }
 
-// Failover gives config access and activity to the other node, as a person or a failure does. connected is whether the
-// two still see each other.
+// Failover gives config access and activity to the other node, like a user or a failure. connected reports whether the
+// nodes still see each other.
 func (p *Pair) Failover(connected bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *Pair) Failover(connected bool) {
 	p.to.SetConfigAccess(false, connected)
 }
 
-// Pause stops the copying, as a slow or broken connection does; the nodes still call each other connected, and say that it is
+// Pause stops copying, as over a broken connection. The nodes still report that they are connected, and that a sync is
 // pending.
 func (p *Pair) Pause(paused bool) {
 	p.mu.Lock()
@@ -58,21 +58,21 @@ func (p *Pair) Pause(paused bool) {
 	p.paused = paused
 }
 
-// pending reports whether there is something to copy that waits.
+// pending reports whether copying is paused.
 func (p *Pair) pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.paused
 }
 
-// leads reports whether a node is the one that is copied from.
+// leads reports whether g is the node that is copied from.
 func (p *Pair) leads(g *Gateway) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.from == g
 }
 
-// Replicate copies now, unless it is paused, and loads what came.
+// Replicate copies now, unless paused, and loads the copied files.
 func (p *Pair) Replicate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +144,7 @@ func (g *Gateway) replicated() (map[string][]byte, error) {
 	return files, err
 }
 
-// towards reports whether a directory is replicated, or leads to one that is.
+// towards reports whether a directory is replicated, or contains one that is.
 func towards(dir string) bool {
 	return dir == "config" || dir == resourcesDir || dir == projectsDir || inReplicated(dir+"/x")
 }
@@ -158,7 +158,7 @@ func inReplicated(name string) bool {
 	return ok && deep && collection != "external" && collection != "local"
 }
 
-// partOfResource reports whether the gateway knows a file: with Unknowns.ReplicateAllFiles every file is copied.
+// partOfResource reports whether a file belongs to a resource. With Unknowns.ReplicateAllFiles every file does.
 func (g *Gateway) partOfResource(name string) bool {
 	base := path.Base(name)
 	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, blobDir+"/") ||
@@ -178,7 +178,7 @@ func (g *Gateway) partOfResource(name string) bool {
 	return err == nil && slices.Contains(list, node(base))
 }
 
-// spread copies what changed to the peer, if there is one.
+// spread copies changes to the peer, if there is one.
 func (g *Gateway) spread() error {
 	at := g.place()
 	if at.pair == nil || !at.access || !at.peer || !at.pair.leads(g) {
@@ -187,21 +187,21 @@ func (g *Gateway) spread() error {
 	return at.pair.Replicate()
 }
 
-// SetConfigAccess says whether the node may change its configuration, and whether it sees its peer.
+// SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
 func (g *Gateway) SetConfigAccess(access, peer bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.redundancy.access, g.redundancy.active, g.redundancy.peer = access, access, peer
 }
 
-// place is the node's part.
+// place returns the node's membership.
 func (g *Gateway) place() membership {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.redundancy
 }
 
-// lifeOf is the context of the gateway's present run.
+// lifeOf returns the context of the gateway's current run.
 func (g *Gateway) lifeOf() context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,26 +7,25 @@ import (
 	"time"
 )
 
-// Request is a request that the gateway got. It is counted when it arrives, so that a client that has its answer finds
-// it counted.
+// Request is a request to the gateway. It is counted on arrival, so that a client that has its answer finds it counted.
 type Request struct {
 	At     time.Time `json:"at"`
 	Method string    `json:"method"`
 	Path   string    `json:"path"`
 	Query  string    `json:"query,omitempty"`
-	Status int       `json:"status"` // 0 while it is not answered, and where the connection was reset
-	// Token is the name of the token that came along, "" for none.
+	Status int       `json:"status"` // 0 until it is answered, and after a connection reset
+	// Token is the name of the request's token, or "".
 	Token string `json:"token,omitempty"`
 	TLS   bool   `json:"tls,omitempty"`
 }
 
 const maxRequests = 10_000
 
-// requestLog keeps the newest requests, and a count of all.
+// requestLog keeps the newest requests, and counts all.
 type requestLog struct {
 	mu         sync.Mutex
 	list       []*Request
-	counts     map[string]int // "METHOD /path"
+	counts     map[string]int // by "METHOD /path"
 	violations []string
 }
 
@@ -58,7 +57,7 @@ func (l *requestLog) violate(what string) {
 	}
 }
 
-// Requests lists what was asked, the oldest first: the newest 5,000 at least.
+// Requests lists the requests, oldest first; at least the newest 5,000.
 func (g *Gateway) Requests() []Request {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()
@@ -69,14 +68,15 @@ func (g *Gateway) Requests() []Request {
 	return list
 }
 
-// Count is how often a route was asked, for example "POST /data/api/v1/scan/projects", whatever was answered.
+// Count returns the number of requests to a route, for example "POST /data/api/v1/scan/projects", whatever was
+// answered.
 func (g *Gateway) Count(route string) int {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()
 	return g.requests.counts[route]
 }
 
-// Counts is how often each route was asked.
+// Counts returns the number of requests to each route.
 func (g *Gateway) Counts() map[string]int {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()
@@ -90,7 +90,7 @@ func (g *Gateway) Violations() []string {
 	return slices.Clone(g.requests.violations)
 }
 
-// ResetRequests forgets all requests and violations.
+// ResetRequests drops all requests and violations.
 func (g *Gateway) ResetRequests() {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()

@@ -19,28 +19,28 @@ import (
 const (
 	resourceFile = "resource.json"
 	unaryFile    = "unary-resource.json"
-	// maxFile bounds what the simulator reads of one file.
+	// maxFile bounds a file that the simulator reads.
 	maxFile = 256 << 20
 	// maxKept bounds a config.json that is kept in memory for the resource routes.
 	maxKept = 1 << 20
 )
 
-// resource is one resource as it was loaded from disk.
+// resource is a loaded resource.
 type resource struct {
 	path    string // <module>/<type>[/<name>…]
 	unary   bool
 	doc     object // resource.json
 	files   []string
 	digests map[string]string // file name → lower-case hex SHA-256
-	config  node              // config.json, nil where there is none
-	// raw holds the files' content for a gateway before 8.3, which signs that and not its digests; nil else.
+	config  node              // config.json, or nil
+	// raw has the files' content for a gateway before 8.3, which signs the content and not its digests; otherwise nil.
 	raw map[string][]byte
 }
 
-// errNoAttributes is what stops a whole gateway at a cold start.
+// errNoAttributes stops the whole gateway at a cold start.
 var errNoAttributes = errors.New("resource.json has no attributes object")
 
-// loadResource reads a resource of dir as it is at this moment.
+// loadResource reads the current state of a resource in dir.
 func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, error) {
 	raw, err := readFile(root, path.Join(dir, name))
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *resource) listedFiles() ([]string, error) {
 	return files, nil
 }
 
-// attributes is nil where there are none.
+// attributes returns nil if there are none.
 func (r *resource) attributes() object {
 	v, _ := r.doc.get("attributes")
 	o, _ := v.(object)
@@ -149,9 +149,8 @@ func (r *resource) flag(key string) byte {
 	return 0
 }
 
-// signature computes lastModificationSignature: SHA-256 over scope, description, version,
-// three flags, the sorted files with the hex digest of each (before 8.3, with its bytes), and the sorted attributes but
-// the signature itself.
+// signature computes lastModificationSignature: SHA-256 over scope, description, version, three flags, the sorted files
+// with the hex digest of each (before 8.3, with its bytes), and the sorted attributes except the signature itself.
 func (r *resource) signature() (string, error) {
 	scope, err := r.scope()
 	if err != nil {
@@ -190,7 +189,7 @@ func (r *resource) signature() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// scope is the sum of its letters: A stands for all.
+// scope returns the sum of its letters; A is all of them.
 func (r *resource) scope() (int32, error) {
 	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
 	v, _ := r.doc.get("scope")
@@ -235,7 +234,7 @@ func (r *resource) signed(actor string, at time.Time) (*resource, []byte, error)
 	return &next, pretty(next.ordered()), nil
 }
 
-// ordered brings the keys of resource.json into the gateway's order; keys that it does not know go last.
+// ordered returns resource.json with its keys in the gateway's order, unknown keys last.
 func (r *resource) ordered() object {
 	known := []string{"scope", "description", "documentation", "version", "restricted", "overridable", "files", "attributes"}
 	out := object{}
@@ -252,7 +251,7 @@ func (r *resource) ordered() object {
 	return out
 }
 
-// newResource is a resource that did not exist before.
+// newResource returns a new resource without files.
 func newResource(resourcePath, scope string) *resource {
 	return &resource{path: resourcePath, digests: map[string]string{}, doc: object{
 		{"scope", scope}, {"version", json.Number("1")}, {"restricted", false}, {"overridable", true},
@@ -260,7 +259,7 @@ func newResource(resourcePath, scope string) *resource {
 	}}
 }
 
-// withFiles returns the resource with other data files.
+// withFiles returns the resource with data files added or replaced.
 func (r *resource) withFiles(files map[string][]byte) *resource {
 	next := *r
 	next.digests = maps.Clone(r.digests)

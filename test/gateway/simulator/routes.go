@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// routes are the routes below /data that need a token.
+// routes returns the routes below /data, most of which need a token.
 func (g *Gateway) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, handle := range g.patterns() {
@@ -53,7 +53,7 @@ func (g *Gateway) patterns() map[string]http.HandlerFunc {
 	}
 }
 
-// native checks a request of a native scan route: no parameter, no body.
+// native checks that a request of a native scan route has no parameter and no body.
 func (g *Gateway) native(w http.ResponseWriter, r *http.Request) bool {
 	if !g.opts.Strict {
 		return true
@@ -94,7 +94,7 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scanAnswer answers for a gateway that may have stopped since it was found running.
+// scanAnswer answers a scan request. The gateway may have stopped since it was found running; then answer is nil.
 func scanAnswer(w http.ResponseWriter, answer node) {
 	if answer == nil {
 		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
@@ -112,8 +112,8 @@ func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// name is what the configuration calls the gateway, unless it was started with a name of its own [LIVE 8.3.8: systemName
-// counts after a scan].
+// name returns the systemName of the configuration, unless the gateway was started with a fixed name [LIVE 8.3.8:
+// systemName takes effect after a scan].
 func (g *Gateway) name() string {
 	if r, _, _ := g.loadedConfig().effective("ignition/system-properties"); r != nil && !g.opts.FixedName {
 		if name, ok := dig(r.config, "systemName").(string); ok && name != "" {
@@ -187,7 +187,7 @@ func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
 	writeList(w, r, items)
 }
 
-// moment is a time as the interface gives it.
+// moment returns a time as the interface reports it.
 func (g *Gateway) moment(t time.Time) node {
 	if g.opts.Unknowns.TimesAsText && !t.IsZero() {
 		return t.UTC().Format(time.RFC3339Nano)
@@ -198,7 +198,7 @@ func (g *Gateway) moment(t time.Time) node {
 	return t.UnixMilli()
 }
 
-// writeList answers a page of a list: limit (100 unless asked), offset, search by name.
+// writeList answers a page of a list: limit (default 100), offset, search by name.
 func writeList(w http.ResponseWriter, r *http.Request, all []node) {
 	q := r.URL.Query()
 	number := func(key string, def int) int {

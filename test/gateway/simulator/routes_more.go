@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// getOverview is what the start page shows.
+// getOverview answers with the data of the start page.
 func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
 	g.mu.Lock()
 	sessions := len(g.designers)
@@ -19,7 +19,7 @@ func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// getOpenAPI is the document of the interface, which needs a token as well.
+// getOpenAPI answers with the document of the interface, which also needs a token.
 func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	paths := object{}
 	for pattern := range g.patterns() {
@@ -34,7 +34,7 @@ func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// getTags exports the tags of a provider as its files have them.
+// getTags exports the tags of a provider from its files.
 func (g *Gateway) getTags(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	provider := q.Get("provider")
@@ -109,7 +109,7 @@ func (g *Gateway) postModuleScan(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", told}})
 }
 
-// SetPendingRestarts says what takes effect only with a restart. A restart empties the list.
+// SetPendingRestarts sets the changes that take effect only after a restart. A restart clears the list.
 func (g *Gateway) SetPendingRestarts(tasks ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,7 +126,7 @@ func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{{"pending", tasks}})
 }
 
-// SetTrialExpired ends the trial, or begins it anew.
+// SetTrialExpired ends or resets the trial.
 func (g *Gateway) SetTrialExpired(expired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -57,7 +57,7 @@ func (g *Gateway) getProject(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, projectDoc(all, p))
 }
 
-// getResources answers names and list of a type.
+// getResources answers the names and list routes of a type.
 func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 	cfg := g.loadedConfig()
 	prefix := r.PathValue("module") + "/" + r.PathValue("type")
@@ -82,7 +82,7 @@ func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 	writeList(w, r, items)
 }
 
-// getResource answers find and singleton.
+// getResource answers the find and singleton routes.
 func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
 	name := path.Join(r.PathValue("module"), r.PathValue("type"), r.PathValue("name"))
 	res, from, in := g.loadedConfig().effective(name)
@@ -107,9 +107,9 @@ func resourceDetails(r *resource, from string) object {
 	return object{{"collection", from}, {"description", text}, {"signature", r.storedSignature()}, {"config", r.config}}
 }
 
-// Loaded returns what the gateway has loaded of a resource, by its directory below the data directory (for example
-// projects/P/com.inductiveautomation.perspective/views/Main): the lower-case hex SHA-256 of each file. It is nil where
-// the gateway knows no such resource. A project itself is loaded where the result for projects/P is not nil.
+// Loaded returns the loaded files of a resource with the lower-case hex SHA-256 of each. dir is the resource's
+// directory below the data directory, for example projects/P/com.inductiveautomation.perspective/views/Main. It returns
+// nil if the gateway has no such resource. A project is loaded if the result for projects/P is not nil.
 func (g *Gateway) Loaded(dir string) map[string]string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 type scanner struct {
 	kind     string
 	active   bool
-	queued   bool // one more pass follows
+	queued   bool // another pass follows
 	last     time.Time
 	duration time.Duration
 	passes   int
@@ -24,13 +24,13 @@ type scanner struct {
 type ScanFault struct {
 	// NeverEnds keeps a scan active until the fault is replaced.
 	NeverEnds bool `json:"neverEnds"`
-	// Fails is how many scans end without a result: nothing is loaded, lastScanTimestamp stays.
+	// Fails is how many scans end without a result: nothing is loaded, and lastScanTimestamp does not change.
 	Fails int `json:"fails"`
 	// Delay replaces Options.ScanDelay.
 	Delay time.Duration `json:"-"`
 }
 
-// FaultScans replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault heals.
+// FaultScans replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault removes it.
 func (g *Gateway) FaultScans(kind string, f ScanFault) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,7 +46,7 @@ func (g *Gateway) FaultScans(kind string, f ScanFault) error {
 	return nil
 }
 
-// Scan reads a tree again as the web interface's "Scan File System" does, and returns when that is over. It needs no token.
+// Scan reads a tree again like "Scan File System" of the web interface, and returns when it is done. It needs no token.
 func (g *Gateway) Scan(kind string) error {
 	g.mu.Lock()
 	up, s := g.up, g.scans[kind]
@@ -57,7 +57,7 @@ func (g *Gateway) Scan(kind string) error {
 	return g.pass(up, s)
 }
 
-// Scans counts the passes over a tree since the last start that had a result, the start's own included.
+// Scans returns the number of successful passes over a tree since the last start, including the one of the start.
 func (g *Gateway) Scans(kind string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +75,7 @@ func (g *Gateway) scanner(kind string) *scanner {
 	return g.scans[kind]
 }
 
-// scanStatus is what the scan routes answer, nil where the gateway does not run any more.
+// scanStatus returns the answer of the scan routes, or nil if the gateway is not running any more.
 func (g *Gateway) scanStatus(kind string) node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +89,8 @@ func (g *Gateway) statusOf(s *scanner) node {
 	return object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
 }
 
-// postScan asks for a scan, which runs by itself, and releases the scan lock. It is nil where the gateway does not run any more.
+// postScan starts a scan in the background and releases the scan lock. It returns nil if the gateway is not running any
+// more.
 func (g *Gateway) postScan(kind string) node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,7 +134,7 @@ func (g *Gateway) runScans(up context.Context, s *scanner) {
 
 var errScanFault = errors.New("the scan failed")
 
-// waitScan is the time between the request and the reading of the tree.
+// waitScan waits between the request and the reading of the tree, and applies the fault.
 func (g *Gateway) waitScan(up context.Context, s *scanner) error {
 	g.mu.Lock()
 	f, delay := s.fault, g.opts.ScanDelay
@@ -166,7 +167,7 @@ func (g *Gateway) waitScan(up context.Context, s *scanner) error {
 	}
 }
 
-// pass reads the tree as it is now and takes the result for the snapshot. A node that has a peer then copies it there.
+// pass loads the current tree into the snapshot, and copies changes to a peer.
 func (g *Gateway) pass(up context.Context, s *scanner) error {
 	if err := g.passQuiet(up, s.kind); err != nil {
 		return err
@@ -174,7 +175,7 @@ func (g *Gateway) pass(up context.Context, s *scanner) error {
 	return g.spread()
 }
 
-// passQuiet is pass for a node alone.
+// passQuiet is pass without copying to a peer.
 func (g *Gateway) passQuiet(up context.Context, kind string) error {
 	s := g.scanner(kind)
 	g.saving.Lock()
@@ -201,7 +202,7 @@ func (g *Gateway) passQuiet(up context.Context, kind string) error {
 	}
 	s.passes++
 	s.duration = time.Since(began)
-	// Two scans never end in the same millisecond.
+	// No two scans end in the same millisecond.
 	s.last = later(now.Add(time.Since(began)), s.last.Add(time.Millisecond))
 	return nil
 }

@@ -9,7 +9,8 @@ import (
 	"path"
 )
 
-// seed fills the data directory as Options.Seeding says. It reports whether it did, which makes this the first start.
+// seed fills the data directory according to Options.Seeding. It reports whether it did, which makes this the first
+// start.
 func (g *Gateway) seed() (first bool, err error) {
 	switch g.opts.Seeding {
 	case SeedImage:
@@ -118,7 +119,7 @@ func (g *Gateway) seedResources() error {
 	return nil
 }
 
-// saveResource writes data files and a signed resource.json, and returns the resource as it is then.
+// saveResource writes data files and a signed resource.json, and returns the new resource.
 func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[string][]byte) (*resource, error) {
 	next, doc, err := r.withFiles(files).signed(actor, g.now())
 	if err != nil {
@@ -147,8 +148,8 @@ func (g *Gateway) putFile(name string, raw []byte) error {
 // ownLevel is the security level of the token that the simulator issues.
 var ownLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
 
-// securityProperties are a fresh gateway's: Read and Write need the role Administrator, which no API token can have.
-// Grants are levels that are admitted as well.
+// securityProperties returns a fresh gateway's permissions: Read and Write need the role Administrator, which no API
+// token can have, or one of the granted levels.
 func securityProperties(grants [][]string) node {
 	levels := append(make(array, 0, 1+len(grants)), level([]string{"Authenticated", "Roles", "Administrator"}))
 	for _, l := range grants {
@@ -165,7 +166,7 @@ func securityProperties(grants [][]string) node {
 	}
 }
 
-// level is a security level as a tree of names.
+// level returns a security level as a tree of names.
 func level(names []string) node {
 	if len(names) == 0 {
 		return nil

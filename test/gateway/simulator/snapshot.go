@@ -17,7 +17,7 @@ type tree struct {
 	resources map[string]*resource
 }
 
-// problem is something that a scan could not load. What was loaded of it before stays.
+// problem is something that a scan could not load. Its previously loaded version stays.
 type problem struct {
 	dir string
 	err error
@@ -25,7 +25,7 @@ type problem struct {
 
 func (p problem) String() string { return fmt.Sprintf("could not load %s: %v", p.dir, p.err) }
 
-// loadTree reads all resources below dir as they are now. Of a resource that cannot be read, old's stays.
+// loadTree reads all resources below dir. It keeps the old version of a resource that it cannot read.
 func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 	t := &tree{dir: dir, resources: map[string]*resource{}}
 	var problems []problem
@@ -46,7 +46,7 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 		parent := path.Dir(name)
 		rel := strings.TrimPrefix(strings.TrimPrefix(parent, dir), "/")
 		if strings.Count(rel, "/") < 1 {
-			return nil // above <module>/<type> nothing is a resource
+			return nil // nothing above <module>/<type> is a resource
 		}
 		r, err := loadResource(root, parent, d.Name(), rel)
 		if err != nil {
@@ -65,7 +65,7 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 	return t, problems
 }
 
-// keepUnchanged puts back what was loaded of resources whose signed resource.json is the same as it was.
+// keepUnchanged restores the loaded version of resources whose signed resource.json did not change.
 func (t *tree) keepUnchanged(old *tree) {
 	for name, r := range t.resources {
 		was := old.resources[name]
@@ -75,7 +75,7 @@ func (t *tree) keepUnchanged(old *tree) {
 	}
 }
 
-// names lists the resource paths at and below a prefix, sorted; all of them for "".
+// names lists the resource paths at and below a prefix, sorted; "" lists all.
 func (t *tree) names(prefix string) []string {
 	var names []string
 	for name := range t.resources {
@@ -94,8 +94,8 @@ type project struct {
 	tree                             *tree
 }
 
-// loadProjects reads data/projects. A directory without project.json is no project; with a broken one, the project stays
-// what it was.
+// loadProjects reads data/projects. A directory without project.json is not a project; if project.json is invalid, the
+// loaded project stays.
 func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, []problem) {
 	loaded := map[string]*project{}
 	list, err := entries(root, projectsDir)
@@ -157,7 +157,7 @@ func loadProject(root *os.Root, name string) (*project, error) {
 	return p, nil
 }
 
-// invalidParent reports whether the chain of parents is broken: one is missing, not inheritable, or met twice.
+// invalidParent reports whether the chain of parents is broken: a parent is missing, not inheritable, or repeated.
 func invalidParent(projects map[string]*project, p *project) bool {
 	met := map[string]bool{p.name: true}
 	for parent := p.parent; parent != ""; parent = projects[parent].parent {
@@ -178,10 +178,10 @@ type collection struct {
 	tree               *tree
 }
 
-// config is the loaded configuration, in the order in which later collections win.
+// config is the loaded configuration; later collections win.
 type config []*collection
 
-// loadConfig reads the collections that are in force: external, core, the active mode, local.
+// loadConfig reads the active collections: external, core, the active mode, local.
 func loadConfig(root *os.Root, mode string, old config) (config, []problem) {
 	var problems []problem
 	names := []string{"external", "core"}
@@ -239,7 +239,7 @@ func (c config) collection(name string) *collection {
 	return nil
 }
 
-// effective returns the resource that wins, the collection it is from, and all collections that define it.
+// effective returns the resource that wins, its collection, and all collections that define it.
 func (c config) effective(resourcePath string) (r *resource, from string, in []string) {
 	for _, col := range c {
 		if found := col.tree.resources[resourcePath]; found != nil {

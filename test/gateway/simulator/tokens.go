@@ -22,7 +22,7 @@ type token struct {
 
 const tokenType = "ignition/api-token"
 
-// tokens reads the API tokens of a configuration.
+// tokens returns the API tokens of a configuration.
 func (c config) tokens() map[string]token {
 	all := map[string]token{}
 	for _, name := range c.names(tokenType) {
@@ -46,7 +46,7 @@ func (c config) tokens() map[string]token {
 
 // permission is one of the gateway's permission lists.
 type permission struct {
-	all    bool // AllOf, else AnyOf
+	all    bool // AllOf, otherwise AnyOf
 	levels []string
 }
 
@@ -59,7 +59,7 @@ func (c config) permission(name string) permission {
 	return permission{all: kind == "AllOf", levels: levelPaths(dig(r.config, name, "securityLevels"))}
 }
 
-// admits reports whether a token has the levels that the list wants. An empty list admits everybody.
+// admits reports whether a token has the levels that the list requires. An empty list admits every token.
 func (p permission) admits(t token) bool {
 	has := func(want string) bool {
 		return slices.ContainsFunc(t.levels, func(l string) bool { return l == want || strings.HasPrefix(l, want+"/") })
@@ -101,13 +101,13 @@ func dig(v node, keys ...string) node {
 	return v
 }
 
-// refusal is what the gateway answers instead of a route's answer.
+// refusal is an error answer in place of a route's answer.
 type refusal struct {
 	status  int
 	message string
 }
 
-// authorize checks the token of a request. Write is needed for everything but GET and HEAD.
+// authorize checks the token of a request. Everything except GET and HEAD needs Write.
 func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
 	return g.authorizeFor(r, r.Method != http.MethodGet && r.Method != http.MethodHead)
 }
@@ -148,7 +148,7 @@ func tokenHash(raw []byte) string {
 // TokenSpec describes an API token.
 type TokenSpec struct {
 	Name string
-	// Key is the key's part of the token; "" makes one up.
+	// Key is the key part of the token; "" generates one.
 	Key string
 	// Levels are security levels such as Authenticated/ApiKeys/Deploy.
 	Levels []string
@@ -156,8 +156,8 @@ type TokenSpec struct {
 	Secure bool
 }
 
-// IssueToken makes an API token as an administrator does in the gateway's web interface: it is in force at once. One of
-// the same name is replaced. It returns <name>:<key>.
+// IssueToken creates an API token like an administrator in the gateway's web interface: it is valid at once, and
+// replaces one of the same name. It returns <name>:<key>.
 func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
 	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
 		return "", errors.New("the name of a token holds neither slash nor colon")
@@ -182,8 +182,8 @@ func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
 	return spec.Name + ":" + spec.Key, g.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
 }
 
-// Grant makes the gateway's Read and Write permissions admit these security levels, besides the role Administrator and
-// instead of what was granted before, as an administrator does in the web interface: in force at once.
+// Grant makes the gateway's Read and Write permissions admit these security levels, in addition to the role
+// Administrator and in place of earlier grants, like an administrator in the web interface. It takes effect at once.
 func (g *Gateway) Grant(names ...string) error {
 	grants := make([][]string, 0, len(names))
 	for _, l := range names {

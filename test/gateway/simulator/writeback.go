@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// signExternal is what a projects scan does to resources whose content is not what was signed: it writes resource.json
-// back with the actor "external", the time, and a signature that fits. It also keeps a copy of each file's content in
-// projects/.resources, named by its digest. The collection external is never written to.
+// signExternal does what a projects scan does to resources whose content differs from the signed one: it writes
+// resource.json back with the actor "external", the time, and a matching signature. It also keeps a copy of each file's
+// content in projects/.resources, named by its digest. The collection external is never written to.
 func (g *Gateway) signExternal(t *tree, blobs bool) {
 	for _, name := range slices.Sorted(maps.Keys(t.resources)) {
 		r := t.resources[name]
@@ -50,7 +50,7 @@ func (g *Gateway) keepBlobs(dir string, r *resource) error {
 			return err
 		}
 		if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != digest {
-			continue // the file has changed since it was loaded; the next scan sees it
+			continue // the file has changed since it was loaded; the next scan reads it
 		}
 		if err := g.canaries.write(blob, raw); err != nil {
 			return err
