@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Auth decides whether a request is let in. One that is not gets 401 and a Basic challenge.
+// Auth decides whether a request is authorized. An unauthorized request gets 401 and a Basic challenge.
 type Auth func(r *http.Request) bool
 
-// Basic lets in who shows this name and password.
+// Basic authorizes requests with this name and password.
 func Basic(user, password string) Auth {
 	return func(r *http.Request) bool {
 		u, p, ok := r.BasicAuth()
@@ -16,7 +16,8 @@ func Basic(user, password string) Auth {
 	}
 }
 
-// Token lets in who shows the token, as a bearer token or as the password of any name: the two ways that git hosts take.
+// Token authorizes requests with the token, either as a bearer token or as the password of any name: git hosts accept
+// both.
 func Token(token string) Auth {
 	return func(r *http.Request) bool {
 		if _, p, ok := r.BasicAuth(); ok {

@@ -31,10 +31,10 @@ func findBackend() (string, error) {
 	return path, nil
 }
 
-// silentLog drops what net/http says of connections that were cut on purpose.
+// silentLog drops net/http's messages about connections that were cut on purpose.
 func silentLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// answer lets git answer, bent by the faults and the refused features.
+// answer lets git answer a request, subject to faults and refused features.
 func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse Feature) {
 	body := io.Reader(r.Body)
 	if rec.Service == UploadPack && refuse != 0 {
@@ -58,8 +58,8 @@ func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse 
 	s.runBackend(rec, r, body, out, refuse, rewrites)
 }
 
-// runBackend runs git http-backend as a CGI program in a process group of its own. net/http/cgi would do the same but
-// keeps the process to itself, and a hung one could not be killed together with its children.
+// runBackend runs git http-backend as a CGI program in its own process group. net/http/cgi does the same but hides the
+// process, so that a hung process could not be killed together with its children.
 func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out io.Writer, refuse Feature, rewrites []func([]byte) []byte) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -81,10 +81,10 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 	}
 	defer func() {
 		cut := r.Context().Err() != nil
-		cancel() // where the client or a fault ended the answer early, git must end too
+		cancel() // if the client or a fault ended the answer early, git must end too
 		_ = cmd.Wait()
 		rec.Backend = strings.TrimSpace(stderr.String())
-		if cut { // what a killed git wrote must not look like a whole answer
+		if cut { // the output of a killed git must not look like a complete answer
 			panic(http.ErrAbortHandler)
 		}
 	}()
@@ -122,10 +122,11 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 	_, _ = out.Write(whole)
 }
 
-// maxRewrite bounds an answer that is held in memory to be rewritten.
+// maxRewrite bounds an answer that is held in memory for rewriting.
 const maxRewrite = 256 << 20
 
-// environment is all that git sees: nothing of the machine's configuration, and our settings over the repository's own.
+// environment returns git's whole environment: nothing of the machine's configuration, and our settings override those
+// of the repository.
 func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []string {
 	settings := [][2]string{
 		{"uploadpack.allowFilter", strconv.FormatBool(refuse&Filter == 0)},
@@ -154,14 +155,14 @@ func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []
 	} else if r.ContentLength >= 0 {
 		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(r.ContentLength, 10))
 	}
-	// Protocol v2 has no words for a server that lacks thin packs or shallow fetches, so such a server speaks v0.
+	// Protocol v2 cannot express that a server lacks thin packs or shallow fetches, so such a server speaks v0.
 	if protocol := r.Header.Get("Git-Protocol"); protocol != "" && refuse == 0 {
 		env = append(env, "HTTP_GIT_PROTOCOL="+protocol)
 	}
 	return env
 }
 
-// copyFlushed copies piece by piece, so that keep-alive packets reach the client while git is still counting.
+// copyFlushed flushes each piece, so that keep-alive packets reach the client while git is still counting.
 func copyFlushed(w io.Writer, r io.Reader, flusher http.Flusher) error {
 	buf := make([]byte, 64<<10)
 	for {

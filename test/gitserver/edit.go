@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Edit is one change of a commit. Edits are made in order.
+// Edit is one change of a commit. Edits are applied in order.
 type Edit func(c *change)
 
 // change collects the commands of one commit for git fast-import.
@@ -18,12 +18,12 @@ type change struct {
 	out  bytes.Buffer
 }
 
-// Write makes or replaces a file.
+// Write creates or replaces a file.
 func Write(path, content string) Edit {
 	return func(c *change) { c.inline("100644", path, content) }
 }
 
-// Files makes or replaces files; the keys are paths.
+// Files creates or replaces files; the keys are paths.
 func Files(files map[string]string) Edit {
 	return func(c *change) {
 		for _, path := range slices.Sorted(maps.Keys(files)) {
@@ -32,22 +32,22 @@ func Files(files map[string]string) Edit {
 	}
 }
 
-// Script makes or replaces a file with the executable bit.
+// Script creates or replaces a file with the executable bit.
 func Script(path, content string) Edit {
 	return func(c *change) { c.inline("100755", path, content) }
 }
 
-// Symlink makes a symbolic link; the target is taken as it is.
+// Symlink creates a symbolic link. The target is not checked.
 func Symlink(path, target string) Edit {
 	return func(c *change) { c.inline("120000", path, target) }
 }
 
-// Submodule makes an entry that names a commit of another repository.
+// Submodule adds an entry for a commit of another repository.
 func Submodule(path, commit string) Edit {
 	return func(c *change) { fmt.Fprintf(&c.out, "M 160000 %s %s\n", commit, quote(path)) }
 }
 
-// Delete removes a file or a whole directory.
+// Delete deletes a file or a whole directory.
 func Delete(path string) Edit {
 	return func(c *change) { fmt.Fprintf(&c.out, "D %s\n", quote(path)) }
 }
@@ -69,7 +69,7 @@ func Chmod(path string, exec bool) Edit {
 	}
 }
 
-// Graft puts a tree object (RawTree) at a path: the way to names that no git program would write.
+// Graft puts a tree object (see RawTree) at a path, for names that no git program would write.
 func Graft(path, tree string) Edit {
 	return func(c *change) { fmt.Fprintf(&c.out, "M 040000 %s %s\n", tree, quote(path)) }
 }
@@ -78,7 +78,7 @@ func (c *change) inline(mode, path, content string) {
 	fmt.Fprintf(&c.out, "M %s inline %s\ndata %d\n%s\n", mode, quote(path), len(content), content)
 }
 
-// quote writes a path as fast-import reads it: any byte can stand in it.
+// quote quotes a path for fast-import. It may contain any byte.
 func quote(path string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -99,8 +99,8 @@ func (r *Repo) Commit(message string, edits ...Edit) string {
 	return r.commit(message, nil, edits)
 }
 
-// Merge adds a merge of another branch to the current one and returns its id. What the other branch changed since the
-// two parted is taken as it is there; there are no conflicts.
+// Merge merges another branch into the current one and returns the commit's id. Files that the other branch changed
+// since the merge base win; there are no conflicts.
 func (r *Repo) Merge(message, branch string) string {
 	r.t.Helper()
 	head, other := r.Head(), r.Git("rev-parse", "refs/heads/"+branch)
@@ -118,8 +118,8 @@ func (r *Repo) Merge(message, branch string) string {
 	return r.commit(message, []string{other}, edits)
 }
 
-// Orphan makes a commit without a parent, points the current branch to it and returns its id: history that has nothing
-// to do with what was there.
+// Orphan makes a commit without a parent, moves the current branch to it and returns its id. Its history is unrelated
+// to the old one.
 func (r *Repo) Orphan(message string, edits ...Edit) string {
 	r.t.Helper()
 	if r.Head() != "" {
@@ -148,8 +148,8 @@ func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	return r.Head()
 }
 
-// RawEntry is one entry of a RawTree. Nothing about it is checked: the name may be "..", ".git", hold a newline or be no
-// UTF-8, and the mode may be one that git does not know.
+// RawEntry is one entry of a RawTree. It is not checked: the name may be "..", ".git", contain a newline or invalid
+// UTF-8, and the mode may be unknown to git.
 type RawEntry struct {
 	Mode string // "100644", "40000", "120000", "160000"
 	Name string

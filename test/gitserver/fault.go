@@ -10,47 +10,48 @@ import (
 	"time"
 )
 
-// Fault is a way to fail. It applies to every request until it is narrowed by For, On and Times:
+// Fault is a way to fail. It applies to every request unless narrowed by For, On and Times:
 //
 //	srv.Inject(gitserver.Status(503).For("site.git").On(gitserver.UploadPack).Times(2))
 type Fault struct {
 	repo    string
 	service Service
-	times   int // requests left; 0 means no end
+	times   int // remaining requests; 0 means no end
 
 	status     int
 	retryAfter time.Duration
 	redirect   string
 	truncate   int64 // bytes of the answer's body; -1 means all
-	stall      int64 // the same
-	rate       int64 // bytes a second; 0 means no limit
+	stall      int64 // as truncate
+	rate       int64 // bytes per second; 0 means no limit
 	rewrite    func([]byte) []byte
 }
 
 // Truncate cuts the connection after n bytes of the answer's body.
 func Truncate(n int64) Fault { return Fault{truncate: n, stall: -1} }
 
-// Stall stops after n bytes of the answer's body and keeps the connection open until the client or the server goes away.
+// Stall stops after n bytes of the answer's body and keeps the connection open until the client or the server closes
+// it.
 func Stall(n int64) Fault { return Fault{truncate: -1, stall: n} }
 
 // Slow limits the answer's body to bytesPerSecond.
 func Slow(bytesPerSecond int64) Fault { return Fault{truncate: -1, stall: -1, rate: bytesPerSecond} }
 
-// Status answers with an HTTP status and no git at all.
+// Status answers with an HTTP status without running git.
 func Status(code int) Fault { return Fault{truncate: -1, stall: -1, status: code} }
 
-// Throttle answers 429 and asks the client to come back later; the header has whole seconds.
+// Throttle answers 429 with a Retry-After header in whole seconds.
 func Throttle(retryAfter time.Duration) Fault {
 	return Fault{truncate: -1, stall: -1, status: http.StatusTooManyRequests, retryAfter: retryAfter}
 }
 
-// Redirect sends the client to the same path at another server, whose address base is ("http://127.0.0.1:4242", as
-// Server.URL("") gives it).
+// Redirect redirects to the same path on another server. base is its address, as returned by Server.URL(""), such as
+// "http://127.0.0.1:4242".
 func Redirect(base string) Fault {
 	return Fault{truncate: -1, stall: -1, status: http.StatusFound, redirect: base}
 }
 
-// Rewrite changes the body of an answer, which is held in memory for it: for what git would never say.
+// Rewrite changes the body of an answer, which is held in memory, to something that git would never send.
 func Rewrite(change func(body []byte) []byte) Fault {
 	return Fault{truncate: -1, stall: -1, rewrite: change}
 }
@@ -61,11 +62,10 @@ func (f Fault) For(repo string) Fault { f.repo = repo; return f }
 // On narrows the fault to one service.
 func (f Fault) On(service Service) Fault { f.service = service; return f }
 
-// Times ends the fault after n requests that it met.
+// Times ends the fault after n matching requests.
 func (f Fault) Times(n int) Fault { f.times = n; return f }
 
-// Inject makes the server fail in this way too, from the next request on. Faults add up. The returned function takes
-// this one back.
+// Inject adds a fault, from the next request on. Faults accumulate. The returned function removes this one.
 func (s *Server) Inject(fault Fault) (remove func()) {
 	f := &fault
 	s.mu.Lock()
@@ -78,14 +78,14 @@ func (s *Server) Inject(fault Fault) (remove func()) {
 	}
 }
 
-// Heal takes back all faults and refusals. Auth stays as it is.
+// Heal removes all faults and refusals. Auth stays.
 func (s *Server) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults, s.refuse = nil, 0
 }
 
-// takeFaults returns the faults that meet a request and counts them down. The caller holds s.mu.
+// takeFaults returns the faults that match a request and counts them down. The caller holds s.mu.
 func (s *Server) takeFaults(repo string, service Service) []*Fault {
 	var met []*Fault
 	s.faults = slices.DeleteFunc(s.faults, func(f *Fault) bool {
@@ -99,7 +99,7 @@ func (s *Server) takeFaults(repo string, service Service) []*Fault {
 	return met
 }
 
-// answerInstead answers where a fault leaves nothing to do for git.
+// answerInstead answers the request if a fault replaces git's answer.
 func answerInstead(w http.ResponseWriter, r *http.Request, faults []*Fault) bool {
 	for _, f := range faults {
 		switch {
@@ -131,7 +131,7 @@ func rewritesOf(faults []*Fault) []func([]byte) []byte {
 	return rewrites
 }
 
-// shape returns a writer that is as slow and as short as the faults want it.
+// shape returns a writer with the speed and length limits of the faults.
 func shape(ctx context.Context, w flushWriter, faults []*Fault) io.Writer {
 	shaped := &shapedWriter{ctx: ctx, w: w, truncate: -1, stall: -1}
 	for _, f := range faults {
@@ -162,8 +162,8 @@ type shapedWriter struct {
 	truncate, stall, rate, written int64
 }
 
-// Write passes p on in the shape of the faults. Where the answer has to end it panics with http.ErrAbortHandler, which
-// is how a handler cuts a connection.
+// Write writes p subject to the limits. If the answer must end, it panics with http.ErrAbortHandler, which cuts the
+// connection.
 func (s *shapedWriter) Write(p []byte) (int, error) {
 	total := len(p)
 	for {
@@ -184,7 +184,7 @@ func (s *shapedWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// next returns how many of the next n bytes go out in one piece.
+// next returns how many of the next n bytes to write in one piece.
 func (s *shapedWriter) next(n int64) int64 {
 	for _, end := range []int64{s.truncate, s.stall} {
 		if end >= 0 {
@@ -192,7 +192,7 @@ func (s *shapedWriter) next(n int64) int64 {
 		}
 	}
 	if s.rate > 0 {
-		n = min(n, max(1, s.rate/20)) // twenty pieces a second
+		n = min(n, max(1, s.rate/20)) // twenty pieces per second
 	}
 	return n
 }
@@ -208,7 +208,7 @@ func (s *shapedWriter) endHere() {
 	}
 }
 
-// wait returns when the timer fires, and aborts the answer when the client or the server goes away.
+// wait returns when the timer fires. It aborts the answer if the client or the server goes away.
 func (s *shapedWriter) wait(timer <-chan time.Time) {
 	select {
 	case <-timer:

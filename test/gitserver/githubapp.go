@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// App is the part of GitHub's API that a GitHub App needs: it checks the app's signed proof and hands out tokens of an
-// installation, which its Auth lets in. It is an http.Handler; the tests serve it where they like.
+// App is the part of GitHub's API that a GitHub App needs: it verifies the app's signed token and issues installation
+// tokens, which its Auth accepts. It is an http.Handler that tests serve themselves.
 type App struct {
 	ID           int64
 	Installation int64
@@ -36,7 +36,7 @@ type App struct {
 	asked  int
 }
 
-// NewApp makes an app with a new private key, and returns the key as PEM, as GitHub gives it.
+// NewApp returns an app with a new private key, and the key in PEM like GitHub provides it.
 func NewApp(id, installation int64, owner string, repositories ...string) (*App, string, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -46,7 +46,7 @@ func NewApp(id, installation int64, owner string, repositories ...string) (*App,
 	return &App{ID: id, Installation: installation, Owner: owner, Repositories: repositories, key: key, tokens: map[string]time.Time{}}, string(text), nil
 }
 
-// Auth lets in who shows a token that was handed out and has not ended.
+// Auth authorizes requests with an issued token that has not expired.
 func (a *App) Auth(r *http.Request) bool {
 	user, password, ok := r.BasicAuth()
 	a.mu.Lock()
@@ -54,14 +54,14 @@ func (a *App) Auth(r *http.Request) bool {
 	return ok && user == "x-access-token" && time.Now().Before(a.tokens[password])
 }
 
-// Issued returns how many tokens were handed out, and how many requests were made for one.
+// Issued returns how many tokens were issued, and how many requests for one were made.
 func (a *App) Issued() (issued, asked int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.issued, a.asked
 }
 
-// Revoke makes all tokens worthless.
+// Revoke invalidates all tokens.
 func (a *App) Revoke() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

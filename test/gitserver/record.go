@@ -10,51 +10,51 @@ import (
 	"time"
 )
 
-// Service is what a request asks a git host for.
+// Service is the git service of a request.
 type Service string
 
 // The services.
 const (
-	// Advertisement is the list of refs: what a poll costs. In protocol v2 that is two requests.
+	// Advertisement is the list of refs, which is the cost of a poll. In protocol v2 it takes two requests.
 	Advertisement Service = "advertisement"
 	// UploadPack is a fetch.
 	UploadPack Service = "upload-pack"
-	// Other is everything else; git answers it with an error.
+	// Other is anything else; git answers it with an error.
 	Other Service = "other"
 )
 
-// Request is one line of the server's log.
+// Request is one entry of the server's log.
 type Request struct {
 	Method, Path string
 	Repo         string // below the root
 	Service      Service
-	// Authorization says whether the request carried credentials, User under which name (basic auth).
+	// Authorization reports whether the request had credentials, and User is their name (basic auth).
 	Authorization bool
 	User          string
-	Status        int   // what was answered; 0 where the connection was cut before
+	Status        int   // 0 if the connection was cut before the answer
 	In, Out       int64 // bytes of the two bodies, as sent
 	Pack          int64 // bytes of pack data in Out, without the framing
 	Duration      time.Duration
-	Backend       string // what git said on its standard error
+	Backend       string // git's standard error
 }
 
-// Stats sums up the log.
+// Stats are the totals of the log.
 type Stats struct {
 	Requests, Advertisements, UploadPacks int
-	// PackBytes is the size of the packs that went out.
+	// PackBytes is the size of the packs sent.
 	PackBytes int64
 	// Out is the size of all answers.
 	Out int64
 }
 
-// Requests returns the log since the start or the last Forget, oldest first. A request is in it once it has ended.
+// Requests returns the log since the start or the last Forget, oldest first. A request is logged when it ends.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
 }
 
-// Stats sums up the requests since the start or the last Forget.
+// Stats returns the totals since the start or the last Forget.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Server) Stats() Stats {
 	return sum
 }
 
-// Forget empties the log. A client has its answer before the server has written the log: what is in flight now belongs to what
-// was before, and does not turn up later.
+// Forget clears the log. A client gets its answer before the server logs the request, so requests that are in flight
+// now will not be logged later.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,10 +82,10 @@ func (s *Server) Forget() {
 	s.forgot++
 }
 
-// maxLog bounds the log: an agent that runs wild must not eat the memory of its test.
+// maxLog bounds the log, so that an agent out of control does not use up the memory of its test.
 const maxLog = 100_000
 
-// record ends a request that began when the log had been emptied so often: it goes to the log and is no more in flight.
+// record ends a request and logs it, unless the log was cleared since it began. forgot is the count at its beginning.
 func (s *Server) record(forgot int, r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Server) record(forgot int, r Request) {
 	}
 }
 
-// classify tells repository and service of a request.
+// classify returns the repository and service of a request.
 func classify(r *http.Request) (repo string, service Service) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if repo, ok := strings.CutSuffix(path, "/info/refs"); ok && r.URL.Query().Get("service") == "git-upload-pack" {
@@ -111,22 +111,22 @@ func classify(r *http.Request) (repo string, service Service) {
 	return repo, Other
 }
 
-// asksForRefs tells the ls-refs command of protocol v2 from a fetch, without taking the body away.
+// asksForRefs distinguishes the ls-refs command of protocol v2 from a fetch, without consuming the body.
 func asksForRefs(r *http.Request) bool {
 	const command = "command=ls-refs"
 	body := bufio.NewReader(r.Body)
-	head, _ := body.Peek(len("0014") + len(command)) // a shorter body is no ls-refs
+	head, _ := body.Peek(len("0014") + len(command)) // a shorter body is not ls-refs
 	r.Body = &peekedBody{body, r.Body}
 	return strings.HasSuffix(string(head), command)
 }
 
-// peekedBody is a request body of which a part was read ahead.
+// peekedBody is a request body that was partly read ahead.
 type peekedBody struct {
 	io.Reader
 	io.Closer
 }
 
-// recorder notes what goes through a request and its answer.
+// recorder records a request and its answer.
 type recorder struct {
 	http.ResponseWriter
 	Request
@@ -182,15 +182,15 @@ func (c *countingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// packCounter adds up the pack data in the answer of an upload-pack: the payload of side band 1, or what follows the
-// first "PACK" where the client asked for no side band.
+// packCounter counts the pack data in the answer of an upload-pack: the payload of side band 1, or everything from the
+// first "PACK" if the client asked for no side band.
 type packCounter struct {
 	bytes  int64
 	size   []byte // of the next packet: up to four hex digits
-	left   int    // bytes to come of this packet
+	left   int    // remaining bytes of this packet
 	fresh  bool   // the next byte is the first one of its packet
-	isPack bool   // this packet is of band 1
-	raw    bool   // all that follows is pack
+	isPack bool   // this packet is on band 1
+	raw    bool   // everything that follows is pack data
 }
 
 func (c *packCounter) count(p []byte) {
@@ -230,7 +230,7 @@ func (c *packCounter) payload(p []byte) []byte {
 	if c.fresh {
 		c.fresh, c.isPack = false, p[0] == 1
 		if c.isPack {
-			c.bytes-- // the band itself
+			c.bytes-- // the band number
 		}
 	}
 	if c.isPack {

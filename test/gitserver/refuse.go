@@ -15,25 +15,25 @@ import (
 	"strings"
 )
 
-// Feature is an optional feature of a git host, one that clients have to live without here and there.
+// Feature is an optional feature that some git hosts lack.
 type Feature uint8
 
-// What Refuse takes.
+// The features.
 const (
-	// Thin packs hold deltas against objects that the client has.
+	// Thin is packs with deltas against objects that the client has.
 	Thin Feature = 1 << iota
 	// Shallow is depth and shallow boundaries.
 	Shallow
 	// Filter is a partial clone (filter=blob:none).
 	Filter
-	// SHAWants is asking for a commit that is no tip of a branch or tag.
+	// SHAWants is a fetch of a commit that is not the tip of a branch or tag.
 	SHAWants
-	// SingleAck is a fetch that does not ask for multi_ack_detailed, which Azure DevOps takes for an error.
+	// SingleAck is a fetch without multi_ack_detailed, which Azure DevOps treats as an error.
 	SingleAck
 )
 
-// Refuse makes the server one that lacks these features, from the next request on: it does not advertise them, speaks
-// protocol v0 only, and does not do them for a client that asks all the same. Without arguments it offers all again.
+// Refuse makes the server lack these features, from the next request on: it does not advertise them, speaks only
+// protocol v0, and rejects clients that use them anyway. Without arguments it supports all features again.
 func (s *Server) Refuse(features ...Feature) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *Server) Refuse(features ...Feature) {
 	}
 }
 
-// capabilities are the words by which protocol v0 advertises the refused features.
+// capabilities returns the names by which protocol v0 advertises the refused features.
 func (f Feature) capabilities() []string {
 	var words []string
 	for _, c := range []struct {
@@ -62,7 +62,7 @@ func (f Feature) capabilities() []string {
 	return words
 }
 
-// strip takes the refused capabilities out of a ref advertisement.
+// strip removes the refused capabilities from a ref advertisement.
 func (f Feature) strip(advertisement []byte) []byte {
 	var out bytes.Buffer
 	for line := range pktLines(advertisement) {
@@ -83,11 +83,11 @@ func (f Feature) strip(advertisement []byte) []byte {
 	return out.Bytes()
 }
 
-// maxRequest bounds the request of an upload-pack, which is wants and haves.
+// maxRequest bounds the request of an upload-pack, which consists of wants and haves.
 const maxRequest = 16 << 20
 
-// checkRequest reads an upload-pack request and returns it without thin-pack where that is refused (clients of git ask
-// for it without looking), or the complaint of a server that cannot do what is asked.
+// checkRequest returns the body of an upload-pack request, without thin-pack if that is refused (git clients request it
+// unconditionally), or the error message of a server that lacks a requested feature.
 func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (body *bytes.Reader, complaint string, err error) {
 	raw := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
@@ -138,7 +138,7 @@ func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (bod
 	return bytes.NewReader(out.Bytes()), "", nil
 }
 
-// tips returns the objects that the advertisement of a repository names.
+// tips returns the objects that a repository advertises.
 func (s *Server) tips(ctx context.Context, repo string) (map[string]bool, error) {
 	cmd := exec.CommandContext(ctx, "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
 	cmd.Env = append(Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
@@ -157,8 +157,8 @@ func (s *Server) tips(ctx context.Context, repo string) (map[string]bool, error)
 // pktLine frames a line of git's protocol.
 func pktLine(line string) []byte { return fmt.Appendf(nil, "%04x%s", len(line)+4, line) }
 
-// pktLines yields the lines of a protocol message; nil stands for a flush packet. It ends where the message does, or at
-// the first thing that is no packet.
+// pktLines yields the lines of a protocol message; nil is a flush packet. It ends with the message, or at the first
+// invalid packet.
 func pktLines(message []byte) func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for len(message) >= 4 {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// TB is the part of testing.TB that a Repo needs: a program that is no test brings its own.
+// TB is the part of testing.TB that a Repo needs, so that programs other than tests can implement it.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Repo is a bare repository to write to, without a work tree. Every commit has the same author, and dates that start at
-// 2025-01-01 and advance by a minute, so the same calls give the same ids on every machine. What fails ends the test.
+// Repo is a bare repository for writing, without a work tree. Every commit has the same author, and dates that start at
+// 2025-01-01 and advance by a minute, so that the same calls give the same ids on every machine. Errors end the test.
 type Repo struct {
 	// Dir is the repository's directory.
 	Dir string
@@ -28,7 +28,7 @@ type Repo struct {
 // firstStamp is 2025-01-01 00:00 UTC.
 const firstStamp = 1735689600
 
-// NewRepo makes an empty bare repository in dir; its branch is main. Further arguments go to git init
+// NewRepo creates an empty bare repository in dir with the branch main. Further arguments are passed to git init
 // ("--object-format=sha256").
 func NewRepo(t TB, dir string, initArgs ...string) *Repo {
 	t.Helper()
@@ -41,8 +41,8 @@ func NewRepo(t TB, dir string, initArgs ...string) *Repo {
 	return r
 }
 
-// Env is the environment in which git runs alone: no configuration of the machine or the user, no prompt, no language.
-// Tests that run git as a client use it too.
+// Env returns an environment that isolates git: no configuration of the machine or the user, no prompt, no locale.
+// Tests that run git as a client use it, too.
 func Env() []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -78,7 +78,7 @@ func (r *Repo) pipe(stdin []byte, args ...string) []byte {
 	return stdout.Bytes()
 }
 
-// Head returns the commit at the tip of the current branch; "" before the first one.
+// Head returns the commit at the tip of the current branch, or "" before the first one.
 func (r *Repo) Head() string {
 	r.t.Helper()
 	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+r.branch)
@@ -90,47 +90,47 @@ func (r *Repo) Content(commit, path string) string {
 	return string(r.pipe(nil, "cat-file", "blob", commit+":"+path))
 }
 
-// Checkout makes another branch the current one: commits go there. It need not exist yet.
+// Checkout makes another branch the current one, which receives commits. It need not exist yet.
 func (r *Repo) Checkout(branch string) { r.branch = branch }
 
-// Branch makes a branch at a commit, or moves it there, whatever it pointed to: a force push.
+// Branch creates a branch at a commit, or force-moves it there.
 func (r *Repo) Branch(name, commit string) {
 	r.t.Helper()
 	r.Git("update-ref", "refs/heads/"+name, commit)
 }
 
-// ForcePush moves the current branch to a commit, also to an older or an unrelated one.
+// ForcePush moves the current branch to any commit, including an older or an unrelated one.
 func (r *Repo) ForcePush(commit string) {
 	r.t.Helper()
 	r.Branch(r.branch, commit)
 }
 
-// DeleteBranch removes a branch.
+// DeleteBranch deletes a branch.
 func (r *Repo) DeleteBranch(name string) {
 	r.t.Helper()
 	r.Git("update-ref", "-d", "refs/heads/"+name)
 }
 
-// Tag makes or moves a lightweight tag.
+// Tag creates or moves a lightweight tag.
 func (r *Repo) Tag(name, commit string) {
 	r.t.Helper()
 	r.Git("update-ref", "refs/tags/"+name, commit)
 }
 
-// AnnotatedTag makes or moves a tag with an object of its own and returns that object's id.
+// AnnotatedTag creates or moves an annotated tag and returns the id of the tag object.
 func (r *Repo) AnnotatedTag(name, commit string) string {
 	r.t.Helper()
 	r.Git("tag", "-f", "-a", "-m", name, name, commit)
 	return r.Git("rev-parse", "refs/tags/"+name)
 }
 
-// DeleteTag removes a tag.
+// DeleteTag deletes a tag.
 func (r *Repo) DeleteTag(name string) {
 	r.t.Helper()
 	r.Git("update-ref", "-d", "refs/tags/"+name)
 }
 
-// Repack puts all objects into one pack, with deltas, as a host does at night.
+// Repack puts all objects into one pack with deltas, like the nightly maintenance of a host.
 func (r *Repo) Repack() {
 	r.t.Helper()
 	r.Git("repack", "-a", "-d", "-q")

@@ -1,7 +1,6 @@
-// Package gitserver serves real bare repositories over smart HTTP, on loopback or where it is asked to, for tests,
-// benchmarks and the demo. Git itself answers (git http-backend), so what a client meets is what it meets at a real host;
-// around it the server can be told, at run time, to fail in the ways in which hosts fail, and it keeps a log of what it was
-// asked.
+// Package gitserver serves real bare repositories over smart HTTP, by default on loopback, for tests, benchmarks and
+// the demo. Git itself answers (git http-backend), so clients see what they would see at a real host. The server can be
+// made to fail at run time in the ways in which hosts fail, and logs its requests.
 //
 //	root := t.TempDir()
 //	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
@@ -25,15 +24,16 @@ import (
 	"time"
 )
 
-// Options say how a Server starts. The zero value is plain HTTP that lets everybody read.
+// Options configure a Server. The zero value is plain HTTP without authorization.
 type Options struct {
-	// Host is the address to listen on; "" is 127.0.0.1. The certificate is for it, too.
+	// Host is the address to listen on and in the certificate; "" means 127.0.0.1.
 	Host string
-	// TLS makes the server speak HTTPS with a certificate of its own authority (Server.CA).
+	// TLS makes the server use HTTPS with a certificate of its own authority (Server.CA).
 	TLS bool
-	// NotAfter is when the certificate ends; zero means a day from now. A time in the past gives an expired one.
+	// NotAfter is when the certificate expires; zero means a day from now. A time in the past makes an expired
+	// certificate.
 	NotAfter time.Time
-	// Auth lets requests in; nil admits all. Server.SetAuth changes it later.
+	// Auth authorizes requests; nil allows all. Server.SetAuth changes it later.
 	Auth Auth
 }
 
@@ -53,7 +53,7 @@ type Server struct {
 	refuse Feature
 	log    []Request
 	open   int // requests in flight
-	forgot int // how often the log was emptied
+	forgot int // how often the log was cleared
 	closed bool
 }
 
@@ -96,8 +96,8 @@ func Start(root string, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the address of a repository, named by its path below the root ("site.git"). An empty name gives the
-// address of the server itself, as Redirect takes it.
+// URL returns the address of a repository, named by its path below the root ("site.git"). An empty name returns the
+// address of the server itself, for Redirect.
 func (s *Server) URL(repo string) string {
 	if repo == "" {
 		return s.base
@@ -105,18 +105,18 @@ func (s *Server) URL(repo string) string {
 	return s.base + "/" + repo
 }
 
-// CA returns the authority that signed the server's certificate, in PEM; nil without TLS.
+// CA returns the authority of the server's certificate in PEM, or nil without TLS.
 func (s *Server) CA() []byte { return s.ca }
 
-// SetAuth changes who is let in, from the next request on. Nil admits all.
+// SetAuth replaces the authorization, from the next request on. Nil allows all.
 func (s *Server) SetAuth(auth Auth) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.auth = auth
 }
 
-// Close ends the server: open connections are cut, stalled answers end, git processes are killed. It returns when
-// nothing of the server runs any more, and may be called twice.
+// Close stops the server: it cuts open connections, ends stalled answers and kills git processes. It waits for all of
+// them, and may be called twice.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -127,7 +127,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// enter counts a request in, unless the server is closing: then nothing new may start. It says how often the log had been emptied.
+// enter registers a request, unless the server is closing. It returns how often the log has been cleared.
 func (s *Server) enter() (forgot int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Server) enter() (forgot int, ok bool) {
 	return s.forgot, !s.closed
 }
 
-// InFlight returns the number of requests that are being answered now, stalled ones among them.
+// InFlight returns the number of unanswered requests, including stalled ones.
 func (s *Server) InFlight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,25 +15,25 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// SSHOptions say how an SSHServer starts.
+// SSHOptions configure an SSHServer.
 type SSHOptions struct {
-	// HostKeys are what the server shows; none makes it have a new Ed25519 key.
+	// HostKeys are the server's keys; by default it has a new Ed25519 key.
 	HostKeys []ssh.Signer
-	// Users are the public keys that are let in, by user name; nil lets in every key of every user.
+	// Users are the accepted public keys by user name; nil accepts every key of every user.
 	Users map[string]ssh.PublicKey
-	// Config are further settings of git at the server: {"uploadpack.allowFilter", "true"}.
+	// Config are additional git settings of the server: {"uploadpack.allowFilter", "true"}.
 	Config [][2]string
-	// StallHello makes the server say nothing at all; the connection stays open.
+	// StallHello makes the server send nothing; the connection stays open.
 	StallHello bool
-	// StallAfter makes it go silent after so many bytes of what git says; 0 for never.
+	// StallAfter stops sending after so many bytes of git's output; 0 means never.
 	StallAfter int64
-	// Refuse makes it show its refs and then refuse in these words, hanging up at once: it reads nothing of the request.
+	// Refuse makes the server advertise its refs, refuse with this message and hang up, without reading the request.
 	Refuse string
-	// RefuseAside says the words on the program's standard error, as older versions of git do, and not in an ERR line.
+	// RefuseAside sends the message on standard error, like older versions of git, instead of in an ERR line.
 	RefuseAside bool
 }
 
-// SSHServer serves bare repositories over ssh on loopback: what runs is git upload-pack, for the path in the command.
+// SSHServer serves bare repositories over ssh on loopback. It runs git upload-pack for the path in the command.
 type SSHServer struct {
 	root     string
 	listener net.Listener
@@ -66,7 +66,7 @@ func StartSSH(root string, opts SSHOptions) (*SSHServer, error) {
 	return s, nil
 }
 
-// NewSSHKey makes an Ed25519 key, and returns it also as the PEM text that a user has.
+// NewSSHKey returns a new Ed25519 key, also as PEM text.
 func NewSSHKey() (ssh.Signer, string, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -88,10 +88,10 @@ func (s *SSHServer) URL(user, repo string) string {
 	return "ssh://" + user + "@" + s.Addr() + "/" + repo
 }
 
-// Addr is host and port.
+// Addr returns host and port.
 func (s *SSHServer) Addr() string { return s.listener.Addr().String() }
 
-// KnownHosts returns the lines by which a client knows the server.
+// KnownHosts returns the server's known_hosts lines.
 func (s *SSHServer) KnownHosts() string {
 	var b strings.Builder
 	for _, k := range s.keys {
@@ -101,28 +101,28 @@ func (s *SSHServer) KnownHosts() string {
 	return b.String()
 }
 
-// Set changes the options, but for the host keys, from the next connection on.
+// Set replaces the options except for the host keys, from the next connection on.
 func (s *SSHServer) Set(opts SSHOptions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opts = opts
 }
 
-// Commands returns what clients asked to be run, oldest first.
+// Commands returns the requested commands, oldest first.
 func (s *SSHServer) Commands() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.commands...)
 }
 
-// Users returns the names under which clients tried to log in, oldest first.
+// Users returns the user names of login attempts, oldest first.
 func (s *SSHServer) Users() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.tried...)
 }
 
-// Close cuts all connections and returns when nothing runs any more. It may be called twice.
+// Close cuts all connections and waits for all goroutines. It may be called twice.
 func (s *SSHServer) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -205,7 +205,7 @@ func (s *SSHServer) serve(c net.Conn, opts SSHOptions) {
 	}
 }
 
-// session serves the one command of a session.
+// session serves the only command of a session.
 func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts SSHOptions, gone <-chan struct{}) {
 	defer func() { _ = channel.Close() }()
 	for r := range asked {
@@ -229,7 +229,7 @@ func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts
 	}
 }
 
-// unquote undoes the quoting of a shell, as far as git uses it.
+// unquote reverses shell quoting, as far as git uses it.
 func unquote(s string) string {
 	return strings.NewReplacer(`'\''`, "'", `'\!'`, "!").Replace(strings.TrimSuffix(strings.TrimPrefix(s, "'"), "'"))
 }
@@ -269,7 +269,7 @@ func (s *SSHServer) run(channel ssh.Channel, path string, opts SSHOptions, gone 
 	return 0
 }
 
-// refuseAtOnce lets git show its refs and says no to whatever comes.
+// refuseAtOnce lets git advertise its refs and refuses the request.
 func refuseAtOnce(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
 	if err := refs.Run(); err != nil {
 		return 1
@@ -286,7 +286,7 @@ func refuseAtOnce(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
 	return 128
 }
 
-// stallingWriter takes nothing any more after some bytes, until the connection goes.
+// stallingWriter blocks after left bytes until the connection closes.
 type stallingWriter struct {
 	w    io.Writer
 	left int64

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// newCertificate makes an authority and a certificate of it for the loopback addresses and another one, and returns the certificate and
-// the authority in PEM.
+// newCertificate creates an authority and a certificate for the loopback addresses and host. It returns the
+// certificate, and the authority in PEM.
 func newCertificate(host string, notAfter time.Time) (tls.Certificate, []byte, error) {
 	now := time.Now()
 	if notAfter.IsZero() {
