@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// running returns the run directory of the cluster that runs.
+// running returns the run directory of the running cluster.
 func running() (string, error) {
 	all, err := runs()
 	if err != nil {

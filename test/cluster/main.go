@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command cluster runs a real Kubernetes for tests on this machine, without a container engine or a registry: everything is
-// built from Go modules, once, and nodes take containerd from Debian.
+// Command cluster runs a real Kubernetes for tests on this machine, without a container engine or a registry:
+// everything is built from Go modules, once, and nodes use containerd from Debian.
 //
-//	go run ./test/cluster up            a control plane, a node and names; needs root
+//	go run ./test/cluster up            a control plane, a node and DNS; needs root
 //	go run ./test/cluster up -nodes 2
 //	go run ./test/cluster up -control   etcd, API server, controllers and scheduler; needs no root
 //	go run ./test/cluster kubectl get nodes
@@ -11,9 +11,9 @@
 //	go run ./test/cluster ctl status | stop, kill, pause, resume, start, restart or log <program>
 //	go run ./test/cluster down
 //	go run ./test/cluster run [flags of up] -- command …   a cluster for as long as a command runs
-//	go run ./test/cluster build [-nodes 1]                 build now what the others would build
+//	go run ./test/cluster build [-nodes 1]                 build in advance what the others need
 //
-// What up started runs until down. When the process that keeps it ends, in whatever way, everything ends.
+// A cluster started by up runs until down. When the process that keeps it ends for any reason, everything ends.
 package main
 
 import (
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// app is what the verbs work with.
+// app is the environment of the verbs.
 type app struct {
 	stdout, stderr io.Writer
 }
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return verbs[i].do(app{stdout, stderr}, ctx, args[1:])
 }
 
-// flags returns a set of flags that prints to stderr.
+// flags returns a flag set that prints to stderr.
 func (a app) flags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet("cluster "+name, flag.ContinueOnError)
 	f.SetOutput(a.stderr)

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/cluster/local"
 )
 
-// size is what kind of cluster is wanted.
+// size is the requested kind of cluster.
 type size struct {
 	nodes      int
 	control    bool
@@ -68,7 +68,7 @@ func (a app) start(ctx context.Context, s size) (*keeper.Keeper, error) {
 	return keeper.Start(ctx, "/proc/self/exe", config, a.stderr)
 }
 
-// run keeps a cluster for as long as a command runs. The end of this process in whatever way is the end of the cluster.
+// run runs a cluster for as long as a command. The cluster also ends if this process ends for any reason.
 func (a app) run(ctx context.Context, args []string) (err error) {
 	var s size
 	f := a.flags("run")
@@ -111,13 +111,14 @@ func (a app) down(ctx context.Context, args []string) error {
 	return errors.Join(errs...)
 }
 
-// controlRun is the place of the control plane among the runs.
+// controlRun is the index of the control plane in runs.
 const controlRun = 1
 
-// nodesRun is where a cluster with nodes runs, of which a machine has one. It is a variable for tests, which leave that alone.
+// nodesRun is the run directory of a cluster with nodes, of which a machine has one. It is a variable so that tests do
+// not interfere with it.
 var nodesRun = keeper.Nodes
 
-// runs lists where clusters may run, the one with nodes first.
+// runs lists the run directories of clusters, the one with nodes first.
 func runs() ([]string, error) {
 	cache, err := build.Open(build.Cache{})
 	if err != nil {

@@ -15,16 +15,17 @@ import (
 // argoCD is a release of Argo CD, and the nested module below test that requires it.
 type argoCD struct{ nested, module, version string }
 
-// argoCDs are the releases that tests run, by major version: the oldest that docs/argocd.md promises, and the newest that builds.
+// argoCDs are the tested releases by major version: the oldest that docs/argocd.md supports, and the newest that
+// builds.
 var argoCDs = map[string]argoCD{
 	"2": {nested: "argocd", module: "github.com/argoproj/argo-cd/v2", version: "2.14.21"},
 	"3": {nested: "argocd/v3", module: "github.com/argoproj/argo-cd/v3", version: "3.5.7"},
 }
 
-// argoCDCommands are the names by which the one binary is called.
+// argoCDCommands are the names under which the single binary is called.
 var argoCDCommands = []string{"argocd-application-controller", "argocd-notifications", "argocd-repo-server", "argocd-server"}
 
-// ArgoCD returns a directory that holds the commands of Argo CD 2 or 3, and its kinds in crds.
+// ArgoCD returns a directory with the commands of Argo CD 2 or 3, and its CRDs in crds.
 func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	release, known := argoCDs[major]
 	if !known {
@@ -52,12 +53,12 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	})
 }
 
-// Kustomize returns the path of kustomize, which Argo CD calls for folders with a kustomization.
+// Kustomize returns the path of kustomize, which Argo CD calls for directories with a kustomization.
 func (c *Cache) Kustomize(ctx context.Context) (string, error) {
 	return c.nested(ctx, "argocd/kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "-s -w")
 }
 
-// moduleDir is where Go keeps a module that a nested module requires.
+// moduleDir returns the directory of a module that a nested module requires.
 func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Dir, cmd.Env = filepath.Join(c.Module, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
@@ -68,7 +69,7 @@ func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, e
 	return strings.TrimSpace(string(out)), nil
 }
 
-// copyFiles copies the files of a directory, and none of the directories in it.
+// copyFiles copies the files of a directory, without subdirectories.
 func copyFiles(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

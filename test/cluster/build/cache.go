@@ -1,5 +1,5 @@
-// Package build makes the programs of a test cluster from Go modules, once, and keeps them in the user's cache directory:
-// etcd, Kubernetes and kubectl, cluster DNS, simulated nodes. Nothing is downloaded but modules.
+// Package build builds the programs of a test cluster from Go modules, once, and keeps them in the user's cache
+// directory: etcd, Kubernetes and kubectl, cluster DNS, simulated nodes. It downloads nothing but modules.
 package build
 
 import (
@@ -19,18 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unusedFor is how long a build is kept that nobody used.
+// unusedFor is how long an unused build is kept.
 const unusedFor = 14 * 24 * time.Hour
 
-// Cache is a directory of builds. Several processes may use it at the same time: each build is made once, and the others
-// wait for it.
+// Cache is a directory of builds. Several processes may share it: one builds, and the others wait.
 type Cache struct {
 	Dir    string    // "" is stoker-cluster in the user's cache directory
-	Module string    // directory of this module; "" looks for it from the working directory upwards
-	Say    io.Writer // told what is waited for
+	Module string    // directory of this module; "" searches from the working directory upwards
+	Say    io.Writer // receives progress messages
 }
 
-// Open fills in what is empty.
+// Open fills in defaults.
 func Open(c Cache) (*Cache, error) {
 	if c.Say == nil {
 		c.Say = io.Discard
@@ -75,7 +74,7 @@ func findModule() (string, error) {
 	}
 }
 
-// key is made of everything that decides what a build is.
+// key hashes everything that determines a build.
 func (c *Cache) key(parts []string, files ...string) (string, error) {
 	h := sha256.New()
 	for _, p := range append([]string{runtime.Version(), runtime.GOOS, runtime.GOARCH}, parts...) {
@@ -92,8 +91,8 @@ func (c *Cache) key(parts []string, files ...string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// once returns the directory <name>-<key> of the cache and fills it by make if it is not there. A directory is there only
-// when all of it is.
+// once returns the directory <name>-<key> of the cache, and calls fill if it does not exist. The directory appears only
+// when it is complete.
 func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string) error) (string, error) {
 	final := filepath.Join(c.Dir, "bin", name+"-"+key)
 	if used(final) {
@@ -105,7 +104,7 @@ func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string
 	}
 	defer unlock()
 	if used(final) {
-		return final, nil // by another process, while this one waited
+		return final, nil // built by another process meanwhile
 	}
 	if err := c.dropUnused(name, time.Now()); err != nil {
 		return "", err
@@ -120,13 +119,13 @@ func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string
 	return final, os.Rename(making, final)
 }
 
-// used tells whether a build is there, and notes that it is wanted.
+// used reports whether a build exists, and marks it as used.
 func used(dir string) bool {
 	now := time.Now()
 	return os.Chtimes(dir, now, now) == nil
 }
 
-// dropUnused removes other builds of the same thing that nobody used for long.
+// dropUnused removes other builds of the same thing that have not been used for long.
 func (c *Cache) dropUnused(name string, now time.Time) error {
 	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", name+"-*"))
 	if err != nil {
@@ -141,7 +140,7 @@ func (c *Cache) dropUnused(name string, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// lock takes the lock of a build, across processes; the kernel gives it back when a process ends in whatever way.
+// lock takes the lock of a build across processes. The kernel releases it when a process ends.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.Dir, "bin", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

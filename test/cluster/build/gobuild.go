@@ -13,10 +13,10 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// atMost bounds one go build. A cold one of Kubernetes takes minutes on two idle cores, and many on busy ones.
+// atMost bounds one go build. An uncached build of Kubernetes takes minutes on two idle cores, and many on busy ones.
 const atMost = time.Hour
 
-// goBuild builds a static program. It says every now and then that it is still at it.
+// goBuild builds a static program, with progress messages.
 func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -25,8 +25,8 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// The compilers it starts are of its group: all of them end with it. It ends with this process, as far as the kernel's
-	// promise goes, which is to this thread.
+	// The compilers are in its process group and end with it. The build itself ends with this process, because the
+	// kernel ties it to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = process.Bound()
@@ -57,7 +57,7 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 	}
 }
 
-// end returns the last lines of what a build said.
+// end returns the end of a build's output.
 func end(said string) string {
 	const most = 4000
 	return strings.TrimSpace(said[max(0, len(said)-most):])

@@ -12,14 +12,14 @@ import (
 	"stoker.io/stoker/test/cluster/image"
 )
 
-// Images that every node has.
+// Images on every node.
 const (
 	PauseImage   = "registry.local/pause:dev"
 	CoreDNSImage = "registry.local/coredns:dev"
 	BusyboxImage = "registry.local/busybox:dev"
 )
 
-// Images builds what every node needs to run pods at all, and a busybox for what pods prepare, and returns the archives.
+// Images returns the archives of the images that every node needs for running pods, and a busybox for init containers.
 func (c *Cache) Images(ctx context.Context) ([]string, error) {
 	pause, err := c.pauseImage(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ var applets = []string{
 	"stat", "sync", "tail", "tar", "test", "timeout", "touch", "tr", "true", "wc", "wget", "xargs",
 }
 
-// busyboxImage wraps the static busybox of the machine.
+// busyboxImage wraps the machine's static busybox.
 func (c *Cache) busyboxImage(ctx context.Context) (string, error) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Cache) busyboxImage(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "image.tar"), err
 }
 
-// dynamic tells whether a program asks for a loader of libraries: then it does not start in an empty root.
+// dynamic reports whether a program needs a dynamic loader, so that it does not start in an empty root.
 func dynamic(path string) (bool, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -113,7 +113,7 @@ func dynamic(path string) (bool, error) {
 	return needs, f.Close()
 }
 
-// ProgramImage wraps a static program as an image, with the program as its entrypoint where the image names none.
+// ProgramImage wraps a static program as an image. The program is the entrypoint, unless the image names one.
 func ProgramImage(program, to string, i image.Image) error {
 	name := "/" + filepath.Base(program)
 	i.Files = append([]image.File{{Path: name, From: program}}, i.Files...)

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// DefaultKubernetes is the version that is built when none is asked for. It is the one of kubernetes/go.mod.
+// DefaultKubernetes is the default version, which is that of kubernetes/go.mod.
 const DefaultKubernetes = "v1.34.4"
 
-// VersionVariable names the environment variable by which tests are run on another version.
+// VersionVariable is the environment variable that selects another version for tests.
 const VersionVariable = "STOKER_KUBERNETES"
 
-// kubernetesMods maps the versions that can be built to their module files.
+// kubernetesMods maps the available versions to their module files.
 var kubernetesMods = map[string]string{
 	DefaultKubernetes: "go.mod",
 	"v1.37.1":         "v1.37.1.mod",
 }
 
-// KubernetesVersions lists the versions that can be built.
+// KubernetesVersions lists the available versions.
 func KubernetesVersions() []string {
 	var versions []string
 	for v := range kubernetesMods {
@@ -31,12 +31,12 @@ func KubernetesVersions() []string {
 	return versions
 }
 
-// kubernetesCommands are the names by which the one binary is called.
+// kubernetesCommands are the names under which the single binary is called.
 var kubernetesCommands = []string{
 	"etcd", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy",
 }
 
-// Kubernetes returns a directory that holds etcd and the commands of Kubernetes; "" is the default version.
+// Kubernetes returns a directory with etcd and the commands of Kubernetes; "" is the default version.
 func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) {
 	if version == "" {
 		version = DefaultKubernetes
@@ -66,7 +66,8 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	})
 }
 
-// kubernetesLinking stamps the version: without it the servers say v0.0.0, and clients and feature gates go by it.
+// kubernetesLinking sets the version. Without it the servers report v0.0.0, which clients and feature gates would rely
+// on.
 func kubernetesLinking(version string) string {
 	flags := []string{"-s", "-w"}
 	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
@@ -91,7 +92,7 @@ func (c *Cache) Kwok(ctx context.Context) (string, error) {
 	return c.nested(ctx, "cluster/kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
 }
 
-// Kind returns the path of kind, with which clusters are made of containers.
+// Kind returns the path of kind, which makes clusters of containers.
 func (c *Cache) Kind(ctx context.Context) (string, error) {
 	return c.nested(ctx, "cluster/kind", ".", "-s -w")
 }
@@ -113,8 +114,8 @@ func (c *Cache) nested(ctx context.Context, module, pkg, linking string) (string
 	return filepath.Join(dir, name), err
 }
 
-// Main builds a main package of this module, such as "./agent", statically to a path. Go's own cache makes a second build
-// of the same source short.
+// Main builds a main package of this module, such as "./agent", statically to a path. Go's own cache makes repeated
+// builds fast.
 func (c *Cache) Main(ctx context.Context, pkg, to string) error {
 	return c.goBuild(ctx, pkg, c.Module, "-ldflags=-s -w", "-o", to, pkg)
 }

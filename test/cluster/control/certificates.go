@@ -6,7 +6,7 @@ import (
 	"stoker.io/stoker/test/cluster/pki"
 )
 
-// certify writes what the servers show and what their clients log in with.
+// certify writes the certificates of the servers and their clients.
 func (p *Plane) certify() (err error) {
 	if p.ca, err = pki.NewAuthority("kubernetes-ca"); err != nil {
 		return err
@@ -57,7 +57,8 @@ func (p *Plane) certify() (err error) {
 	return pki.WriteKubeconfig(p.kubeconfig, p.server, caPair.Cert, admin)
 }
 
-// Login writes a kubeconfig for a user of the API server, <name>.kubeconfig among the certificates, and returns its path.
+// Login writes a kubeconfig for a user of the API server, <name>.kubeconfig beside the certificates, and returns its
+// path.
 func (p *Plane) Login(name string, user pki.Subject) (string, error) {
 	made, err := p.ca.Client(user)
 	if err != nil {
@@ -71,7 +72,7 @@ func (p *Plane) Login(name string, user pki.Subject) (string, error) {
 	return path, pki.WriteKubeconfig(path, p.server, authority.Cert, made)
 }
 
-// Serving writes a certificate and key for a server, <name>.crt and <name>.key among the certificates.
+// Serving writes a certificate and key for a server, <name>.crt and <name>.key beside the other certificates.
 func (p *Plane) Serving(name string, subject pki.Subject, names ...string) error {
 	made, err := p.ca.Server(subject, names...)
 	if err != nil {

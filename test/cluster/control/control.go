@@ -1,5 +1,6 @@
-// Package control runs the control plane of a test cluster: etcd and the Kubernetes API server, and, when they are asked
-// for, the controllers and the scheduler. It needs no root and no network but 127.0.0.1, and any number run side by side.
+// Package control runs the control plane of a test cluster: etcd, the Kubernetes API server, and optionally the
+// controllers and the scheduler. It needs no root and only the network 127.0.0.1. Any number of control planes can run
+// side by side.
 package control
 
 import (
@@ -20,7 +21,7 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// The programs of a control plane, by the names that Programs knows them by.
+// The names of a control plane's programs.
 const (
 	Etcd        = "etcd"
 	APIServer   = "kube-apiserver"
@@ -28,24 +29,24 @@ const (
 	Scheduler   = "kube-scheduler"
 )
 
-// The addresses of every cluster's services. They mean something inside the cluster only.
+// Service addresses of every cluster. They are valid only inside the cluster.
 const (
 	ServiceCIDR = "10.96.0.0/16"
 	ServiceAPI  = "10.96.0.1"
 	ServiceDNS  = "10.96.0.10"
 )
 
-// Options say what control plane to start.
+// Options configure a control plane.
 type Options struct {
 	Bin string // directory of the commands
-	Dir string // state, certificates and logs; made if it is not there, and not removed by Close
-	// Address is where the API server listens; "" is 127.0.0.1. With another one the cluster has nodes, which find the API
-	// server by the Service "kubernetes".
+	Dir string // state, certificates and logs; created if missing, and not removed by Close
+	// Address is the API server's address; "" means 127.0.0.1. With another address the cluster has nodes, which find
+	// the API server through the Service "kubernetes".
 	Address string
-	// Programs is the group that the programs become members of; nil is a new one. Close ends all its members; a failed Start
-	// leaves those of a given group to its owner.
+	// Programs is the group of the programs; nil means a new one. Close ends all its members. A failed Start leaves
+	// those of a given group to its owner.
 	Programs *process.Group
-	// APIServer are further flags of the API server.
+	// APIServer are additional flags of the API server.
 	APIServer []string
 }
 
@@ -63,10 +64,10 @@ type Plane struct {
 	port                     struct{ api, etcd, peer, controllers, scheduler int }
 }
 
-// startWithin bounds the start of one program on a busy machine; on an idle one it takes seconds.
+// startWithin bounds the start of one program on a busy machine. On an idle one it takes seconds.
 const startWithin = 2 * time.Minute
 
-// Start starts etcd and the API server, and returns when the API server is ready.
+// Start starts etcd and the API server, and waits until the API server is ready.
 func Start(ctx context.Context, o Options) (_ *Plane, err error) {
 	if o.Address == "" {
 		o.Address = "127.0.0.1"
@@ -109,7 +110,7 @@ func (p *Plane) logs() string            { return filepath.Join(p.opts.Dir, "log
 func (p *Plane) file(name string) string { return filepath.Join(p.pki(), name) }
 func (p *Plane) nodes() bool             { return p.opts.Address != "127.0.0.1" }
 
-// Kubeconfig returns the path of a kubeconfig with all rights.
+// Kubeconfig returns the path of a kubeconfig with all permissions.
 func (p *Plane) Kubeconfig() string { return p.kubeconfig }
 
 // Server returns the URL of the API server.
@@ -127,7 +128,7 @@ func (p *Plane) startEtcd(ctx context.Context) error {
 			"--listen-client-urls=" + p.etcd, "--advertise-client-urls=" + p.etcd,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
 			"--socket-reuse-port",
-			"--unsafe-no-fsync", // the state outlives etcd, and is not meant to outlive the machine
+			"--unsafe-no-fsync", // the state need not survive a crash of the machine
 		},
 	})
 	if err != nil {
@@ -143,7 +144,7 @@ func (p *Plane) etcdReady(ctx context.Context) error {
 }
 
 func (p *Plane) startAPIServer(ctx context.Context) error {
-	reconciler := "none" // nobody reaches the Service "kubernetes" where there is no node, and 127.0.0.1 is no endpoint
+	reconciler := "none" // without nodes nothing uses the Service "kubernetes", and 127.0.0.1 is not a valid endpoint
 	if p.nodes() {
 		reconciler = "lease"
 	}
@@ -165,7 +166,7 @@ func (p *Plane) startAPIServer(ctx context.Context) error {
 		"--event-ttl=1h", "--profiling=false", "--v=1", "--shutdown-watch-termination-grace-period=1s",
 	}
 	if !p.nodes() {
-		args = append(args, "--advertise-address=192.0.2.1") // it must not be a loopback address; nobody uses it
+		args = append(args, "--advertise-address=192.0.2.1") // must not be a loopback address; nothing uses it
 	}
 	err := p.Programs.Start(process.Program{
 		Name: APIServer, Path: filepath.Join(p.opts.Bin, APIServer), Args: append(args, p.opts.APIServer...),
@@ -177,15 +178,15 @@ func (p *Plane) startAPIServer(ctx context.Context) error {
 	return p.APIReady(ctx)
 }
 
-// APIReady returns when the API server answers that it is ready.
+// APIReady waits until the API server is ready.
 func (p *Plane) APIReady(ctx context.Context) error {
 	return p.wait(ctx, APIServer, func(ctx context.Context) error {
 		return get(ctx, p.client, p.server+"/readyz", "ok")
 	}, APIServer, Etcd)
 }
 
-// StartControllers starts the controllers and waits for their first deed, the default service account. The kinds of
-// custom resources should be there before: the collector of orphans hears of a later one only after up to 40 seconds.
+// StartControllers starts the controllers and waits for the default service account as a sign of life. Install CRDs
+// before: the garbage collector notices later ones only after up to 40 seconds.
 func (p *Plane) StartControllers(ctx context.Context) error {
 	err := p.Programs.Start(process.Program{
 		Name: Controllers, Path: filepath.Join(p.opts.Bin, Controllers),
@@ -201,7 +202,7 @@ func (p *Plane) StartControllers(ctx context.Context) error {
 	return p.ControllersReady(ctx)
 }
 
-// ControllersReady returns when the default service account is there.
+// ControllersReady waits until the default service account exists.
 func (p *Plane) ControllersReady(ctx context.Context) error {
 	return p.wait(ctx, Controllers, func(ctx context.Context) error {
 		return get(ctx, p.client, p.server+"/api/v1/namespaces/default/serviceaccounts/default", "")
@@ -224,7 +225,7 @@ func (p *Plane) clientFlags(user string, port int) []string {
 	}
 }
 
-// Again starts a program that has ended and returns when it serves again.
+// Again restarts a program that has ended, and waits until it is ready.
 func (p *Plane) Again(ctx context.Context, name string) error {
 	if err := p.Programs.Again(name); err != nil {
 		return err
@@ -240,7 +241,7 @@ func (p *Plane) Again(ctx context.Context, name string) error {
 	return nil
 }
 
-// Close ends all programs at once: nobody wants the state any more.
+// Close kills all programs, because the state is no longer needed.
 func (p *Plane) Close() error {
 	if p.client != nil {
 		p.client.CloseIdleConnections()
@@ -254,7 +255,7 @@ func (p *Plane) wait(ctx context.Context, what string, ready func(context.Contex
 	return p.Programs.Wait(ctx, what, ready, names...)
 }
 
-// newClient returns a client of the API server with all rights.
+// newClient returns a client of the API server with all permissions.
 func newClient(roots *pki.Authority, user pki.Pair) (*http.Client, error) {
 	cert, err := tls.X509KeyPair(user.Cert, user.Key)
 	if err != nil {
@@ -266,7 +267,7 @@ func newClient(roots *pki.Authority, user pki.Pair) (*http.Client, error) {
 	}, nil
 }
 
-// get asks for a page that must be there, and, where want is given, must be that.
+// get requests a page, which must exist and, if want is set, must equal it.
 func get(ctx context.Context, client *http.Client, url, want string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

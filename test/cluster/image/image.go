@@ -1,5 +1,5 @@
 // Package image writes container images without a container engine: one layer of given files, in an archive that
-// containerd, docker and kind read. The same files give the same bytes.
+// containerd, docker and kind can read. The same files give the same bytes.
 package image
 
 import (
@@ -19,24 +19,24 @@ import (
 	"strings"
 )
 
-// Image is what to write.
+// Image is an image to write.
 type Image struct {
 	Ref        string // name and tag, such as registry.local/stoker-agent:dev
 	Entrypoint []string
 	Cmd        []string
-	Env        []string // NAME=value, beside a PATH
+	Env        []string // NAME=value, in addition to PATH
 	User       string   // uid, or uid:gid; "" is root
 	Dir        string   // working directory
 	Files      []File
 }
 
-// File is a file, a symbolic link or a directory of an image. Directories above it are made.
+// File is a file, a symbolic link or a directory of an image. Its parent directories are created.
 type File struct {
 	Path    string
 	From    string      // a file of this machine
-	Content []byte      // what is in it, where From is ""
-	Link    string      // what a symbolic link points to
-	Mode    fs.FileMode // 0 is 0755; with fs.ModeDir it is a directory
+	Content []byte      // the content if From is ""
+	Link    string      // the target of a symbolic link
+	Mode    fs.FileMode // 0 means 0755; with fs.ModeDir it is a directory
 	UID     int
 	GID     int
 }
@@ -46,7 +46,7 @@ const (
 	epoch = "1970-01-01T00:00:00Z"
 )
 
-// blob is a part of the image by its digest.
+// blob is a part of the image, named by its digest.
 type blob struct {
 	digest string
 	size   int64
@@ -108,7 +108,7 @@ func Write(to string, i Image) (err error) {
 	if err != nil {
 		return err
 	}
-	// What docker load read before it read the layout above.
+	// The format that docker load used before the OCI layout.
 	docker, err := memory([]any{map[string]any{"Config": config.path(), "RepoTags": []string{i.Ref}, "Layers": []string{layer.path()}}})
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func writeArchive(to string, parts []part) (err error) {
 	return w.Close()
 }
 
-// writeLayer writes the files, sorted by their paths, as the one layer of an image.
+// writeLayer writes the files, sorted by path, as the only layer of an image.
 func writeLayer(to string, files []File) (_ blob, err error) {
 	f, err := os.Create(to)
 	if err != nil {
@@ -173,7 +173,7 @@ func writeLayer(to string, files []File) (_ blob, err error) {
 	return blob{hex.EncodeToString(sum.Sum(nil)), info.Size(), func() (io.ReadCloser, error) { return os.Open(to) }}, nil
 }
 
-// name is the file's path as an archive has it.
+// name returns the file's path in the archive.
 func (f File) name() string { return strings.TrimPrefix(path.Clean("/"+f.Path), "/") }
 
 type layer struct {

@@ -23,7 +23,7 @@ func socket(run string) string { return filepath.Join(run, "ctl.sock") }
 
 func listen(run string) (net.Listener, error) { return net.Listen("unix", socket(run)) }
 
-// serve answers what Client asks until ctx ends.
+// serve answers the requests of a Client until ctx ends.
 func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	does := func(verb string, do func(context.Context, string) (any, error)) {
@@ -33,7 +33,7 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 				http.Error(w, err.Error(), http.StatusConflict)
 				return
 			}
-			_ = json.NewEncoder(w).Encode(answer) // the client sees half an answer as an error
+			_ = json.NewEncoder(w).Encode(answer) // the client treats a truncated answer as an error
 		})
 	}
 	plain := func(do func(string) error) func(context.Context, string) (any, error) {
@@ -68,7 +68,7 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// again starts a program that has ended and returns when it serves again.
+// again restarts a program that has ended, and waits until it is ready.
 func (k *cluster) again(ctx context.Context, name string) error {
 	for _, n := range k.nodes {
 		if mine, err := n.Again(ctx, name); mine || err != nil {
@@ -78,13 +78,13 @@ func (k *cluster) again(ctx context.Context, name string) error {
 	return k.plane.Again(ctx, name)
 }
 
-// Running says how a running cluster is reached.
+// Running has the kubeconfig and the commands of a running cluster.
 type Running struct{ Kubeconfig, Bin string }
 
 // Volume is a directory on a node.
 type Volume struct{ Node, Path string }
 
-// volume makes a directory for a volume on every node.
+// volume creates a directory for a volume on every node.
 func (k *cluster) volume(name string) ([]Volume, error) {
 	var made []Volume
 	for i, n := range k.nodes {
@@ -97,7 +97,7 @@ func (k *cluster) volume(name string) ([]Volume, error) {
 	return made, nil
 }
 
-// Client asks a running cluster for something.
+// Client controls a running cluster.
 type Client struct{ http *http.Client }
 
 // NewClient returns a client for the cluster of a run directory.
@@ -134,25 +134,25 @@ func (c *Client) ask(ctx context.Context, verb, of string, answer any) error {
 	return json.Unmarshal(body, answer)
 }
 
-// Config returns how the cluster is reached.
+// Config returns the kubeconfig and the commands of the cluster.
 func (c *Client) Config(ctx context.Context) (r Running, err error) {
 	err = c.ask(ctx, "config", "", &r)
 	return r, err
 }
 
-// Stop asks a program to end, and kills it when it does not.
+// Stop terminates a program, and kills it if it does not end.
 func (c *Client) Stop(name string) error { return c.ask(context.Background(), "stop", name, nil) }
 
-// Kill ends a program by SIGKILL.
+// Kill kills a program with SIGKILL.
 func (c *Client) Kill(name string) error { return c.ask(context.Background(), "kill", name, nil) }
 
 // Pause freezes a program.
 func (c *Client) Pause(name string) error { return c.ask(context.Background(), "pause", name, nil) }
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (c *Client) Resume(name string) error { return c.ask(context.Background(), "resume", name, nil) }
 
-// Again starts a program that has ended, and returns when it serves.
+// Again restarts a program that has ended, and waits until it is ready.
 func (c *Client) Again(ctx context.Context, name string) error { return c.ask(ctx, "start", name, nil) }
 
 // States lists the programs.
@@ -172,7 +172,7 @@ func (c *Client) Import(ctx context.Context, archive string) error {
 	return c.ask(ctx, "import", archive, nil)
 }
 
-// Volumes makes a directory for a volume on every node.
+// Volumes creates a directory for a volume on every node.
 func (c *Client) Volumes(ctx context.Context, name string) (made []Volume, err error) {
 	err = c.ask(ctx, "volumes", name, &made)
 	return made, err

@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/test/cluster/node"
 )
 
-// first is the first process of the namespaces of a cluster: it arranges the mounts, starts the cluster and reaps whatever is
-// left to it. Its end is the end of all.
+// first is the first process of the cluster's namespaces. It sets up the mounts, starts the cluster and reaps orphans.
+// When it ends, the kernel ends the cluster.
 func first() error {
 	if os.Getpid() != 1 {
 		return errors.New("it is the first process of a namespace, and nothing else")
@@ -49,8 +49,8 @@ func describe(s syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", s.ExitStatus())
 }
 
-// mounts lets mounts of the machine be seen here and none of here there, gives this namespace its own table of processes, and
-// lays empty directories over those of the machine that programs of a node write to.
+// mounts makes the machine's mounts visible here but not the reverse, mounts a /proc for this namespace, and covers the
+// machine's directories that node programs write to with empty ones.
 func mounts() error {
 	for _, how := range []uintptr{unix.MS_SLAVE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", how|unix.MS_REC, ""); err != nil {

@@ -36,7 +36,7 @@ func inside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	k, err := start(ctx, c, func(format string, args ...any) {
-		_ = tell(stdout, message{Say: fmt.Sprintf(format, args...)}) // who does not listen does not want to know
+		_ = tell(stdout, message{Say: fmt.Sprintf(format, args...)}) // progress is optional for the reader
 	})
 	if err != nil {
 		return errors.Join(err, tell(stdout, message{Error: err.Error()}))
@@ -136,7 +136,7 @@ func (k *cluster) startNodes(ctx context.Context, lap func(string)) error {
 
 func (k *cluster) kubectl(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(k.Bin, "kubectl"), append([]string{"--kubeconfig=" + k.plane.Kubeconfig()}, args...)...)
-	cmd.Env = []string{"HOME=" + k.Dir} // for what kubectl keeps of discovery
+	cmd.Env = []string{"HOME=" + k.Dir} // for kubectl's discovery cache
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}

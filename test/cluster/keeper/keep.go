@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// Run is what the program of test/cluster does when it is called by one of the keeper's verbs; others are not for it.
+// Run runs test/cluster's program as one of the keeper's verbs. It returns false for other verbs.
 func Run(ctx context.Context, verb string, stdin io.Reader, stdout io.Writer) (mine bool, err error) {
 	switch verb {
 	case VerbKeep:
@@ -39,9 +39,9 @@ func Run(ctx context.Context, verb string, stdin io.Reader, stdout io.Writer) (m
 
 func tell(stdout io.Writer, m message) error { return json.NewEncoder(stdout).Encode(m) }
 
-// keep owns a cluster from its start to its end.
+// keep owns a cluster from start to end.
 func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
-	// The child's life hangs on this thread.
+	// The kernel ties the child's life to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	owner := bufio.NewReader(stdin)
@@ -62,7 +62,7 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 	}
 	defer func() {
 		if err = errors.Join(err, clean(context.Background(), c)); err != nil {
-			err = errors.Join(err, own.Release()) // the log stays, for whoever wants to know
+			err = errors.Join(err, own.Release()) // keep the log for diagnosis
 		} else {
 			err = own.Remove()
 		}
@@ -101,8 +101,8 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 	return end(child, ended, c.Nodes == 0)
 }
 
-// end ends the keeper's child, and with it the cluster. The first process of a namespace takes all others with it, and its end
-// is theirs; without a namespace the cluster is asked to end its programs itself.
+// end ends the keeper's child, and with it the cluster. If the child is the first process of a namespace, killing it
+// kills all others. Otherwise (ask) the cluster gets a chance to end its programs itself.
 func end(child *exec.Cmd, ended <-chan error, ask bool) error {
 	if ask {
 		if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -126,7 +126,7 @@ func end(child *exec.Cmd, ended <-chan error, ask bool) error {
 	return nil
 }
 
-// command is the child of the keeper: the first process of a namespace for nodes, else the cluster itself.
+// command returns the keeper's child: the first process of a namespace for nodes, otherwise the cluster itself.
 func command(c Config) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", verbInside)
 	cmd.Stderr = os.Stderr
@@ -138,7 +138,7 @@ func command(c Config) *exec.Cmd {
 	return cmd
 }
 
-// prepare removes what an earlier cluster left, and makes place for a new one.
+// prepare removes what an earlier cluster left, and prepares for a new one.
 func prepare(ctx context.Context, c Config) error {
 	before, err := readRecord(c.Run)
 	if err != nil {
@@ -167,7 +167,7 @@ func prepare(ctx context.Context, c Config) error {
 	return machine(c.Run).Prepare(ctx, c.Nodes)
 }
 
-// record tells others who keeps which cluster.
+// record identifies the keeper of a cluster for other processes.
 type record struct {
 	PID     int
 	Started string
@@ -176,7 +176,8 @@ type record struct {
 
 func recordFile(run string) string { return filepath.Join(run, "keeper.json") }
 
-// readRecord reads the record of a run directory; where there is none it returns one of a cluster that was never made.
+// readRecord reads the record of a run directory. Without one, it returns the record of a cluster that was never
+// created.
 func readRecord(run string) (record, error) {
 	r := record{Config: Config{Run: run}}
 	raw, err := os.ReadFile(recordFile(run))
@@ -194,7 +195,7 @@ func readRecord(run string) (record, error) {
 
 func machine(run string) node.Machine { return node.Machine{File: filepath.Join(run, "machine.json")} }
 
-// clean puts the machine right and removes what there is of a cluster whose processes have ended.
+// clean restores the machine and removes the rest of a cluster whose processes have ended.
 func clean(ctx context.Context, c Config) error {
 	var errs []error
 	if c.Run == Nodes {
@@ -209,7 +210,7 @@ func clean(ctx context.Context, c Config) error {
 	entries, err := os.ReadDir(c.Run)
 	errs = append(errs, err)
 	for _, e := range entries {
-		// The lock is held; the log says why something went wrong; and what could not be put right is tried again.
+		// Keep the held lock, the log for diagnosis, and the record of changes that could not be undone yet.
 		if name := e.Name(); name != "lock" && name != "keeper.log" && name != "machine.json" {
 			errs = append(errs, os.RemoveAll(filepath.Join(c.Run, name)))
 		}
@@ -217,7 +218,7 @@ func clean(ctx context.Context, c Config) error {
 	return errors.Join(errs...)
 }
 
-// Down ends the cluster of a run directory, whoever started it, and removes what is left of one that has ended.
+// Down ends the cluster of a run directory, whichever process started it, and removes the rest of one that has ended.
 func Down(ctx context.Context, run string) error {
 	if _, err := os.Stat(run); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -238,7 +239,7 @@ func Down(ctx context.Context, run string) error {
 	return own.Remove()
 }
 
-// endKeeper asks a living keeper to end, waits until it has, and returns what it kept.
+// endKeeper asks a running keeper to end, waits for that, and returns its configuration.
 func endKeeper(ctx context.Context, run string) (Config, error) {
 	for asked := false; ; {
 		r, err := readRecord(run)
@@ -261,7 +262,7 @@ func endKeeper(ctx context.Context, run string) (Config, error) {
 	}
 }
 
-// terminate signals a process, if it is the one that was started then.
+// terminate signals a process, if it is still the one that started at the given time.
 func terminate(pid int, started string) (err error) {
 	handle, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -271,9 +272,9 @@ func terminate(pid int, started string) (err error) {
 		return fmt.Errorf("process %d: %w", pid, err)
 	}
 	defer func() { err = errors.Join(err, unix.Close(handle)) }()
-	// The handle is taken before the look: it stays with the process that was looked at.
+	// The handle is opened before the check, so that both refer to the same process.
 	if now, err := startTime(pid); err != nil || now != started {
-		return nil // it has ended, and another one may have its number
+		return nil // it has ended; its PID may have been reused
 	}
 	if err := unix.PidfdSendSignal(handle, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("process %d: %w", pid, err)
@@ -281,7 +282,7 @@ func terminate(pid int, started string) (err error) {
 	return nil
 }
 
-// startTime tells one process from another that had the same number. Its unit does not matter.
+// startTime distinguishes processes with the same PID. The unit does not matter.
 func startTime(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

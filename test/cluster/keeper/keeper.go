@@ -1,15 +1,16 @@
 //go:build linux
 
-// Package keeper keeps a cluster that lives longer than one function call, and sees to it that nothing of it stays behind.
+// Package keeper runs a cluster that outlives a function call, and makes sure that nothing of it is left behind.
 //
-// A cluster with nodes is three processes deep. The keeper holds the lock, changes the machine's network and cgroups and puts
-// them right at the end. Its child, the first process of a PID and mount namespace of its own, reaps. The child of that runs
-// the cluster. The end of the cluster is the end of the first process: the kernel then kills every process in the namespace,
-// also the containers and what containerd left to itself, and drops every mount. That happens, too, when the keeper is killed
-// by SIGKILL; what is then left, links, a table and empty cgroups, the next start or stop removes.
+// A cluster with nodes has three levels of processes. The keeper holds the lock, and changes the machine's network and
+// cgroups and restores them at the end. Its child, the first process of its own PID and mount namespace, reaps orphans.
+// The grandchild runs the cluster. When the grandchild ends, so does the first process, and the kernel kills every
+// process in the namespace, including containers and processes orphaned by containerd, and drops every mount. The same
+// happens if the keeper is killed by SIGKILL. The next start or stop then removes what is left: links, a table and
+// empty cgroups.
 //
-// Whoever starts a keeper holds a pipe to it. When the pipe ends, because its holder ended in whatever way, the keeper ends the
-// cluster, unless it was told before that the cluster stays.
+// The starter of a keeper holds a pipe to it. When the pipe closes, because the starter ended for any reason, the
+// keeper ends the cluster, unless the starter has called Stay.
 package keeper
 
 import (
@@ -26,38 +27,38 @@ import (
 	"time"
 )
 
-// Nodes is where the one cluster of a machine that has nodes keeps its lock, its sockets and what it changed. It is gone after
-// a restart of the machine, as all of that is.
+// Nodes is the run directory of a cluster with nodes, of which a machine has one: its lock, its sockets and its changes
+// to the machine. Like these, it does not survive a reboot.
 const Nodes = "/run/stoker-cluster"
 
-// Config is what to run.
+// Config configures a cluster.
 type Config struct {
-	Run       string   // lock, sockets and the log of the keeper; a short path
+	Run       string   // lock, sockets and log of the keeper; a short path
 	Dir       string   // state and logs of the cluster; removed at its end
-	Bin       string   // the commands of Kubernetes
+	Bin       string   // directory of the Kubernetes commands
 	Images    []string // archives to import into every node
-	Nodes     int      // 0: the control plane alone, which needs no root
-	APIServer []string // further flags
-	Kind      *Kind    // a cluster of kind in place of all this but Run and Dir
+	Nodes     int      // 0 means only a control plane, which needs no root
+	APIServer []string // additional flags
+	Kind      *Kind    // a kind cluster; only Run and Dir apply to it
 }
 
-// Verbs are the arguments by which the program of test/cluster becomes a keeper, or one of its two descendants.
+// Arguments that run test/cluster's program as a keeper, or as one of its two descendants.
 const (
 	VerbKeep   = "keep"
 	verbFirst  = "first"
 	verbInside = "inside"
 )
 
-// message is what the cluster tells its starter, one JSON object a line, until it is ready.
+// message is a message of the cluster to its starter, one JSON object per line, until it is ready.
 type message struct {
 	Say        string `json:",omitempty"`
 	Error      string `json:",omitempty"`
-	Kubeconfig string `json:",omitempty"` // it is ready
+	Kubeconfig string `json:",omitempty"` // set when the cluster is ready
 }
 
 const stays = "stays\n"
 
-// Keeper is a running keeper, seen from its starter.
+// Keeper is a running keeper, as its starter sees it.
 type Keeper struct {
 	Kubeconfig string
 	*Client
@@ -67,7 +68,7 @@ type Keeper struct {
 	log   string
 }
 
-// Start starts a keeper, which is the program of test/cluster, and returns when its cluster is ready.
+// Start starts a keeper, using test/cluster's program, and waits until its cluster is ready.
 func Start(ctx context.Context, program string, c Config, say io.Writer) (*Keeper, error) {
 	if err := os.MkdirAll(c.Run, 0o700); err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func Start(ctx context.Context, program string, c Config, say io.Writer) (*Keepe
 	return k, nil
 }
 
-// hear passes on what the cluster says, until it is ready or has failed.
+// hear relays the cluster's messages until it is ready or has failed.
 func (k *Keeper) hear(stdout io.Reader, say io.Writer) error {
 	for decoder := json.NewDecoder(stdout); ; {
 		var m message
@@ -126,7 +127,7 @@ func (k *Keeper) hear(stdout io.Reader, say io.Writer) error {
 	}
 }
 
-// Stay lets the cluster live on without its starter.
+// Stay lets the cluster outlive its starter.
 func (k *Keeper) Stay() error {
 	_, err := io.WriteString(k.stdin, stays)
 	return errors.Join(err, k.stdin.Close(), k.cmd.Process.Release())
@@ -135,7 +136,7 @@ func (k *Keeper) Stay() error {
 // endWithin bounds the end of a cluster.
 const endWithin = time.Minute
 
-// Stop ends the cluster and returns when nothing of it is left.
+// Stop ends the cluster and waits until nothing of it is left.
 func (k *Keeper) Stop() error {
 	_ = k.stdin.Close()
 	ended := make(chan error, 1)
@@ -150,7 +151,7 @@ func (k *Keeper) Stop() error {
 	}
 }
 
-// waitForOwner returns when the starter's end of the pipe is closed and the cluster was not told to stay.
+// waitForOwner returns when the starter's end of the pipe is closed, unless the cluster was asked to stay.
 func waitForOwner(from *bufio.Reader) {
 	if line, err := from.ReadString('\n'); err == nil && line == stays {
 		select {}

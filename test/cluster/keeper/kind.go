@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// Kind says how a cluster of kind is made.
+// Kind configures a kind cluster.
 type Kind struct {
 	Program string
-	Image   string // of the node; it is there
+	Image   string // node image, which must be available locally
 }
 
-// KindName is the name of the one cluster of kind that a keeper keeps.
+// KindName is the name of the only kind cluster that a keeper runs.
 const KindName = "stoker-test"
 
 const kindWithin = 5 * time.Minute
 
-// keepKind makes a cluster of kind and returns when gone is closed or ctx ends. The cluster is deleted with all else: by clean.
+// keepKind creates a kind cluster and returns when gone is closed or ctx ends. clean deletes the cluster.
 func keepKind(ctx context.Context, c Config, gone <-chan struct{}, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,7 +45,7 @@ func keepKind(ctx context.Context, c Config, gone <-chan struct{}, stdout io.Wri
 	return nil
 }
 
-// deleteKind deletes the cluster; that there is none is no error of kind's.
+// deleteKind deletes the cluster. For kind, a missing cluster is not an error.
 func (c Config) deleteKind(ctx context.Context) error {
 	return c.kind(ctx, "delete", "cluster", "--name", KindName)
 }
@@ -54,7 +54,7 @@ func (c Config) kind(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, kindWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Kind.Program, args...)
-	// Without this it would write into the user's own kubeconfig.
+	// Without this, kind would write to the user's own kubeconfig.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(c.Dir, "kubeconfig"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kind %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))

@@ -19,19 +19,19 @@ import (
 	"stoker.io/stoker/test/cluster/local"
 )
 
-// Environment variables that name a cluster which is there already. Nothing of it is started or stopped.
+// Environment variables for an existing cluster, which is neither started nor stopped.
 const (
 	KubeconfigVariable = "STOKER_TEST_KUBECONFIG"
-	// ImagesVariable, when it is not empty, says that the given cluster has the images of the tests already.
+	// ImagesVariable, if not empty, means that the existing cluster already has the images of the tests.
 	ImagesVariable = "STOKER_TEST_IMAGES_LOADED"
-	// HostVariable is the address at which the pods of the given cluster reach the machine of the tests.
+	// HostVariable is the address at which pods of the existing cluster reach the machine of the tests.
 	HostVariable = "STOKER_TEST_HOST_ADDRESS"
 )
 
-// choice is the cluster that tests with pods run on.
+// choice is the cluster for tests with pods.
 type choice struct {
-	given  string        // kubeconfig of one that is there already
-	config keeper.Config // else
+	given  string        // kubeconfig of an existing cluster
+	config keeper.Config // otherwise the cluster to start
 	why    string
 }
 
@@ -45,8 +45,8 @@ func (c choice) String() string {
 	return "built from modules, on this machine (" + c.why + ")"
 }
 
-// choose takes the cluster that was asked for, else kind, where it really works, else one of this machine. Kind's own check is
-// not asked: it takes a docker client for a docker. Whatever stops kind from being used is told.
+// choose returns the requested cluster, otherwise kind if it works, otherwise a cluster on this machine, and the reason
+// why not kind. It does not rely on kind's own check, which mistakes a docker client for a docker daemon.
 func choose(ctx context.Context, cache *build.Cache, nodes int) (choice, error) {
 	if path := os.Getenv(KubeconfigVariable); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -66,7 +66,7 @@ func choose(ctx context.Context, cache *build.Cache, nodes int) (choice, error) 
 	return choice{config: config, why: why}, err
 }
 
-// usableKind says how kind is run, or why it cannot be. Kind is built only where there is a daemon to use it with.
+// usableKind returns how to run kind, or why that is not possible. It builds kind only if a daemon is available.
 func usableKind(ctx context.Context, build func(context.Context) (string, error)) (keeper.Kind, error) {
 	if _, err := ask(ctx, "docker", "info", "--format", "{{.ServerVersion}}"); err != nil {
 		return keeper.Kind{}, err
@@ -85,7 +85,7 @@ func usableKind(ctx context.Context, build func(context.Context) (string, error)
 	return keeper.Kind{Program: program, Image: image}, nil
 }
 
-// ask runs a program that answers with one line, soon.
+// ask runs a program that answers quickly with one line.
 func ask(ctx context.Context, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -99,7 +99,7 @@ func ask(ctx context.Context, program string, args ...string) (string, error) {
 	case err != nil:
 		first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
 		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, first)
-	case answer == "": // a client without a daemon may say nothing and call that a success
+	case answer == "": // a client without a daemon may print nothing and exit with 0
 		return "", fmt.Errorf("%s %s: no answer", program, strings.Join(args, " "))
 	}
 	return answer, nil
@@ -129,10 +129,10 @@ func (k kindNodes) host(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("docker's network kind has no gateway with an IPv4 address: %q", said)
 }
 
-// volumes are made by the provisioner that kind brings.
+// volumes returns kind's class, which has a provisioner.
 func (k kindNodes) volumes(context.Context, *Cluster, int) (string, error) { return "standard", nil }
 
-// givenNodes are of a cluster that was there before.
+// givenNodes are the nodes of an existing cluster.
 type givenNodes struct{}
 
 func (givenNodes) load(context.Context, string) error {
@@ -149,7 +149,7 @@ func (givenNodes) host(context.Context) (string, error) {
 	return "", fmt.Errorf("how pods of a given cluster reach this machine is not known here: set %s", HostVariable)
 }
 
-// volumes are made by the given cluster's default class.
+// volumes returns the existing cluster's default class.
 func (givenNodes) volumes(ctx context.Context, c *Cluster, _ int) (string, error) {
 	client, err := c.clientset()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The programs that a control plane consists of.
+// The programs of a control plane.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -14,34 +14,35 @@ const (
 	KubeScheduler     = "kube-scheduler"
 )
 
-// HasPrograms tells whether the programs of the cluster can be stopped and started: not in one that was given, and not in kind.
+// HasPrograms reports whether the programs of the cluster can be stopped and started, which is not possible for an
+// existing cluster or kind.
 func (c *Cluster) HasPrograms() bool { return c.programs != nil }
 
-// Stop asks a program to end and returns when it has ended.
+// Stop terminates a program and waits until it has ended.
 func (c *Cluster) Stop(t testing.TB, name string) {
 	t.Helper()
 	c.tell(t, "stop", programs.Stop, name)
 }
 
-// Kill ends a program by SIGKILL and returns when it has ended.
+// Kill kills a program with SIGKILL and waits until it has ended.
 func (c *Cluster) Kill(t testing.TB, name string) {
 	t.Helper()
 	c.tell(t, "kill", programs.Kill, name)
 }
 
-// Pause freezes a program: connections to it stay open, and nobody answers.
+// Pause freezes a program: connections to it stay open without answers.
 func (c *Cluster) Pause(t testing.TB, name string) {
 	t.Helper()
 	c.tell(t, "pause", programs.Pause, name)
 }
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (c *Cluster) Resume(t testing.TB, name string) {
 	t.Helper()
 	c.tell(t, "resume", programs.Resume, name)
 }
 
-// Start starts a program that has ended, as it ran before, and returns when it serves.
+// Start restarts a program that has ended, as it ran before, and waits until it is ready.
 func (c *Cluster) Start(t testing.TB, name string) {
 	t.Helper()
 	c.alone(t)
@@ -50,7 +51,7 @@ func (c *Cluster) Start(t testing.TB, name string) {
 	c.must(t, "start", name, c.programs.Again(ctx, name))
 }
 
-// Log returns the end of what a program wrote.
+// Log returns the end of a program's output.
 func (c *Cluster) Log(t testing.TB, name string) string {
 	t.Helper()
 	if c.programs == nil {
@@ -61,8 +62,8 @@ func (c *Cluster) Log(t testing.TB, name string) string {
 	return tail
 }
 
-// PID returns the process of a program; 0 when it does not run. In a cluster with nodes it is the number inside the cluster's own
-// namespace.
+// PID returns the process id of a program, or 0 if it does not run. In a cluster with nodes it is the id inside the
+// cluster's namespace.
 func (c *Cluster) PID(t testing.TB, name string) int {
 	t.Helper()
 	if c.programs == nil {
@@ -79,8 +80,7 @@ func (c *Cluster) PID(t testing.TB, name string) int {
 	return 0
 }
 
-// alone ends the test when others use the cluster, too.
-// tell does to a program of a cluster that is this test's alone.
+// tell calls do for a program of a cluster that only this test uses.
 func (c *Cluster) tell(t testing.TB, verb string, do func(programs, string) error, name string) {
 	t.Helper()
 	c.alone(t)

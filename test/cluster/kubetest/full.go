@@ -23,14 +23,14 @@ import (
 	"stoker.io/stoker/test/cluster/node"
 )
 
-// Full returns the cluster of the test process that runs pods, and makes it when it is first asked for:
+// Full returns the cluster of the test process that runs pods. The first call creates it:
 //
-//  1. the one of STOKER_TEST_KUBECONFIG, where that is set;
-//  2. with nodes == 1, one of kind, where the daemon answers and the node image is there already;
-//  3. one of this machine, built from modules; it needs root.
+//  1. the cluster of STOKER_TEST_KUBECONFIG, if set;
+//  2. with nodes == 1, a kind cluster, if the daemon answers and the node image is available locally;
+//  3. a cluster on this machine, built from modules; it needs root.
 //
-// Tests that stop and start its programs must not run in parallel to others. The cluster ends with kubetest.Main. A machine has
-// room for one: packages whose tests ask for it run one after the other, by go test -p 1.
+// Tests that stop and start its programs must not run in parallel with others. The cluster ends with kubetest.Main. A
+// machine can run only one: packages that use it must run one after the other, by go test -p 1.
 func Full(t testing.TB, nodes int) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
@@ -76,7 +76,7 @@ func full(ctx context.Context, nodes int) (*Cluster, error) {
 	return startKept(ctx, cache, made)
 }
 
-// startKept starts a cluster by a keeper, which ends it when this process ends in whatever way.
+// startKept starts a cluster with a keeper, which ends it when this process ends for any reason.
 func startKept(ctx context.Context, cache *build.Cache, made choice) (_ *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "kubetest-")
 	if err != nil {
@@ -104,7 +104,7 @@ func startKept(ctx context.Context, cache *build.Cache, made choice) (_ *Cluster
 	return c, nil
 }
 
-// localNodes are those of this machine.
+// localNodes are nodes on this machine.
 type localNodes struct{ client *keeper.Client }
 
 func (n localNodes) load(ctx context.Context, archive string) error {
@@ -140,7 +140,7 @@ func (n localNodes) volumes(ctx context.Context, c *Cluster, number int) (string
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")},
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				// Nobody can empty it: no second claim gets it, and it goes with the cluster.
+				// The volume is used once, and removed with the cluster.
 				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 				StorageClassName:              localClass,
 				NodeAffinity:                  on(place.Node),
@@ -160,7 +160,7 @@ func on(name string) *corev1.VolumeNodeAffinity {
 	}}}}
 }
 
-// Image makes an image and gives it to every node. Pods name it with imagePullPolicy Never or IfNotPresent.
+// Image creates an image and loads it into every node. Pods use it with imagePullPolicy Never or IfNotPresent.
 func (c *Cluster) Image(t testing.TB, i image.Image) {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "image.tar")
@@ -170,8 +170,8 @@ func (c *Cluster) Image(t testing.TB, i image.Image) {
 	c.loadArchive(t, archive)
 }
 
-// ProgramImage builds a main package of this module, such as "./agent", statically, makes an image of it and gives that to
-// every node. The program is the entrypoint where the image names none.
+// ProgramImage builds a main package of this module, such as "./agent", statically, makes an image of it and loads that
+// into every node. The program is the entrypoint, unless the image names one.
 func (c *Cluster) ProgramImage(t testing.TB, pkg string, i image.Image) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
@@ -198,7 +198,7 @@ func (c *Cluster) loadArchive(t testing.TB, archive string) {
 	}
 }
 
-// HostAddress returns the address at which pods reach servers of the test; those have to listen on it, or on all.
+// HostAddress returns the address at which pods reach servers of the test, which must listen on it or on all addresses.
 func (c *Cluster) HostAddress(t testing.TB) string {
 	t.Helper()
 	c.needNodes(t)
@@ -209,8 +209,8 @@ func (c *Cluster) HostAddress(t testing.TB) string {
 	return address
 }
 
-// Volumes sees to it that claims of a storage class, which it returns, get volumes: that many where no controller makes them.
-// Each holds 10Gi at most by its own word, any user may write to it, and fsGroup works.
+// Volumes returns a storage class whose claims get volumes. If no provisioner creates them, it creates as many as
+// given. Each has a nominal 10Gi, any user may write to it, and fsGroup works.
 func (c *Cluster) Volumes(t testing.TB, number int) string {
 	t.Helper()
 	c.needNodes(t)

@@ -1,4 +1,4 @@
-// Package kubetest gives tests a real Kubernetes. What is missing is built; nothing is skipped.
+// Package kubetest provides tests with a real Kubernetes. It builds what is missing and never skips a test.
 //
 //	func TestMain(m *testing.M) { kubetest.Main(m) }
 //
@@ -9,8 +9,8 @@
 //		…
 //	}
 //
-// All tests of a process share one control plane, with the project's own kinds installed; each works in a namespace of its
-// own. A test that stops or starts programs asks for a private one. Nothing outlives the test process, however it ends.
+// All tests of a process share one control plane with the project's CRDs installed; each uses its own namespace. A test
+// that stops or starts programs needs a private one. Nothing outlives the test process, however it ends.
 package kubetest
 
 import (
@@ -38,17 +38,17 @@ type Cluster struct {
 	rest       *rest.Config
 	programs   programs
 	shared     bool
-	nodes      nodes // nil: there is none
+	nodes      nodes // nil if there are none
 
 	mu          sync.Mutex
-	plane       *control.Plane // of a control plane in this process; else nil
+	plane       *control.Plane // of a control plane in this process, otherwise nil
 	controllers bool
 	scheduler   bool
-	simulated   int // nodes
+	simulated   int // number of nodes
 	close       func() error
 }
 
-// programs is what can be done to the programs of a cluster.
+// programs controls the programs of a cluster.
 type programs interface {
 	Stop(name string) error
 	Kill(name string) error
@@ -59,43 +59,43 @@ type programs interface {
 	Tail(name string) (string, error)
 }
 
-// nodes is what can be done with the nodes of a cluster.
+// nodes gives access to the nodes of a cluster.
 type nodes interface {
-	// load makes an image's archive known to every node.
+	// load imports an image's archive into every node.
 	load(ctx context.Context, archive string) error
-	// host is the address at which pods reach the test.
+	// host returns the address at which pods reach the test.
 	host(ctx context.Context) (string, error)
-	// volumes makes that many volumes of a class and returns the class.
+	// volumes creates a number of volumes of a class and returns the class.
 	volumes(ctx context.Context, c *Cluster, number int) (class string, err error)
 }
 
-// Option changes what Control returns.
+// Option configures the result of Control.
 type Option func(*options)
 
 type options struct {
 	controllers, scheduler, private, bare bool
-	simulated                             int // nodes
+	simulated                             int // number of nodes
 	version                               string
 	apiServer                             []string
 }
 
-// Controllers asks for the controllers: owners collect what they own, deployments and stateful sets make pods, namespaces
-// get their service account.
+// Controllers requests the controllers: garbage collection by owners works, deployments and stateful sets create pods,
+// and namespaces get their service account.
 func Controllers() Option { return func(o *options) { o.controllers = true } }
 
-// Scheduler asks for the scheduler.
+// Scheduler requests the scheduler.
 func Scheduler() Option { return func(o *options) { o.scheduler = true } }
 
-// Private asks for a control plane that no other test shares, and that ends with the test.
+// Private requests a control plane that no other test shares, and that ends with the test.
 func Private() Option { return func(o *options) { o.private = true } }
 
-// Version asks for a private control plane of a version of Kubernetes.
+// Version requests a private control plane of a version of Kubernetes.
 func Version(v string) Option { return func(o *options) { o.version, o.private = v, true } }
 
-// WithoutKinds asks for a private control plane that has not got the project's kinds installed.
+// WithoutKinds requests a private control plane without the project's CRDs.
 func WithoutKinds() Option { return func(o *options) { o.bare, o.private = true, true } }
 
-// APIServerFlags asks for a private control plane with further flags of the API server.
+// APIServerFlags requests a private control plane with additional flags of the API server.
 func APIServerFlags(flags ...string) Option {
 	return func(o *options) { o.apiServer, o.private = append(o.apiServer, flags...), true }
 }
@@ -110,7 +110,7 @@ var shared struct {
 	fullErr error
 }
 
-// M runs the tests of a package and then ends the control plane they shared. It is what goleak.VerifyTestMain takes.
+// M runs the tests of a package and then ends their shared control plane. goleak.VerifyTestMain accepts it.
 type M struct{ *testing.M }
 
 // Run runs the tests.
@@ -133,14 +133,14 @@ func (m M) Run() int {
 	return code
 }
 
-// Main is the TestMain of a package that calls Control.
+// Main is the TestMain of a package that uses Control.
 func Main(m *testing.M) { os.Exit(M{m}.Run()) }
 
-// buildWithin bounds the building and the start together.
+// buildWithin bounds building and starting together.
 const buildWithin = 20 * time.Minute
 
-// Control returns a control plane: etcd and the API server, and what else was asked for, without a node. Pods can be made
-// and are never run.
+// Control returns a control plane without nodes: etcd, the API server and the requested options. Pods can be created
+// but do not run.
 func Control(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
 	o := options{version: os.Getenv(build.VersionVariable)}
@@ -188,7 +188,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 
 var errNobodyEnds = errors.New("nobody would end the shared one: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
 
-// start starts etcd and the API server and installs the project's kinds.
+// start starts etcd and the API server and installs the project's CRDs.
 func start(ctx context.Context, o options) (_ *Cluster, err error) {
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	if err != nil {
@@ -226,12 +226,12 @@ func open(kubeconfig string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // no limit of the client's own: tests measure what the server does
+	config.QPS = -1 // no client-side limit: tests measure the server
 	return &Cluster{kubeconfig: kubeconfig, rest: config, close: func() error { return nil }}, nil
 }
 
-// grow starts what a test asks for and no test before it did. The kinds are there already: controllers that see a new kind
-// later need up to 40 seconds to notice.
+// grow starts what a test requests and no earlier test did. The CRDs are already installed, because running controllers
+// need up to 40 seconds to notice a new one.
 func (c *Cluster) grow(ctx context.Context, o options) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +253,7 @@ func (c *Cluster) grow(ctx context.Context, o options) error {
 	return nil
 }
 
-// own is a control plane of this process.
+// own controls the programs of a control plane in this process.
 type own struct{ plane *control.Plane }
 
 func (o own) Stop(name string) error                       { return o.plane.Programs.Stop(name) }

@@ -30,16 +30,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// within bounds one step of preparation.
+// within bounds one preparatory step.
 const within = time.Minute
 
-// RESTConfig returns a configuration with all rights and no client-side limit. It is the caller's own copy.
+// RESTConfig returns a copy of a configuration with all permissions and without client-side limit.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.rest) }
 
-// Kubeconfig returns the path of a kubeconfig with all rights.
+// Kubeconfig returns the path of a kubeconfig with all permissions.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
 
-// Client returns a client with all rights.
+// Client returns a client with all permissions.
 func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	t.Helper()
 	client, err := c.clientset()
@@ -53,14 +53,14 @@ func (c *Cluster) clientset() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(c.RESTConfig())
 }
 
-// Namespace makes a namespace for the test, in which pods can be made at once, and returns its name. At the end of the test
-// it is deleted; nobody waits for that.
+// Namespace creates a namespace for the test in which pods can be created at once, and returns its name. It is deleted
+// at the end of the test, without waiting.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	return c.namespace(t, metav1.ObjectMeta{GenerateName: namespaceName(t.Name()) + "-"})
 }
 
-// NamespaceOf is a Namespace of a name that matters. On a cluster that tests share only one may want it.
+// NamespaceOf is Namespace with a fixed name. On a shared cluster only one test may use a name.
 func (c *Cluster) NamespaceOf(t testing.TB, name string) string {
 	t.Helper()
 	return c.namespace(t, metav1.ObjectMeta{Name: name})
@@ -78,7 +78,7 @@ func (c *Cluster) namespace(t testing.TB, meta metav1.ObjectMeta) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		// The test may have left the API server stopped; the namespace goes with the cluster then.
+		// If the test left the API server stopped, the namespace goes away with the cluster.
 		_ = client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{})
 	})
 	if err := c.defaultAccount(ctx, client, made.Name); err != nil {
@@ -87,7 +87,7 @@ func (c *Cluster) namespace(t testing.TB, meta metav1.ObjectMeta) string {
 	return made.Name
 }
 
-// defaultAccount waits for the service account that every pod needs, or makes it where no controller does.
+// defaultAccount waits for the service account that every pod needs, or creates it if no controller does.
 func (c *Cluster) defaultAccount(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	accounts := client.CoreV1().ServiceAccounts(namespace)
 	c.mu.Lock()
@@ -109,7 +109,7 @@ func (c *Cluster) defaultAccount(ctx context.Context, client kubernetes.Interfac
 	})
 }
 
-// namespaceName makes a name of at most 40 characters that says which test it was.
+// namespaceName returns a name of at most 40 characters derived from the test's name.
 func namespaceName(test string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(strings.TrimPrefix(test, "Test")) {
@@ -129,8 +129,8 @@ func namespaceName(test string) string {
 	return "test"
 }
 
-// As returns the configuration of a service account. With a pod its token is bound to that pod, as the one that a kubelet
-// mounts: admission sees the pod's name.
+// As returns the configuration of a service account. If pod is set, its token is bound to that pod like a token mounted
+// by a kubelet, so that admission sees the pod's name.
 func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -154,8 +154,8 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 	return config
 }
 
-// May waits until the API server has heard of a right of a service account: its authorizer learns of a binding a moment after
-// it was made.
+// May waits until the API server knows a permission of a service account: its authorizer sees a new binding with a
+// short delay.
 func (c *Cluster) May(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -172,7 +172,7 @@ func (c *Cluster) May(t testing.TB, namespace, account string, what authorizatio
 	}
 }
 
-// Apply applies the YAML files at the paths, each a file or a directory, and waits until the kinds among them are served.
+// Apply applies the YAML files at the paths, each a file or a directory, and waits until CRDs among them are served.
 func (c *Cluster) Apply(t testing.TB, paths ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -184,7 +184,7 @@ func (c *Cluster) Apply(t testing.TB, paths ...string) {
 	}
 }
 
-// ApplyYAML applies the documents of a text; those without a namespace go to the given one.
+// ApplyYAML applies the documents of a text. namespace is the default namespace.
 func (c *Cluster) ApplyYAML(t testing.TB, namespace, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -259,7 +259,7 @@ func (c *Cluster) applyObject(ctx context.Context, client dynamic.Interface, nam
 	return c.served(ctx, interest, object.GetName())
 }
 
-// resource finds the resource of a kind.
+// resource returns the resource of a kind.
 func (c *Cluster) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(c.RESTConfig())
 	if err != nil {
@@ -277,7 +277,7 @@ func (c *Cluster) resource(kind schema.GroupVersionKind) (schema.GroupVersionRes
 	return schema.GroupVersionResource{}, false, fmt.Errorf("%s has no kind %s", kind.GroupVersion(), kind.Kind)
 }
 
-// served waits until a new kind is established and can be found.
+// served waits until a CRD is established and discoverable.
 func (c *Cluster) served(ctx context.Context, definitions dynamic.ResourceInterface, name string) error {
 	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		got, err := definitions.Get(ctx, name, metav1.GetOptions{})

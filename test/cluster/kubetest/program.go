@@ -8,8 +8,8 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 )
 
-// Start returns a control plane of its own for a program that is no test. Close ends it; nothing outlives the program,
-// however it ends.
+// Start returns a private control plane for a program that is not a test. Close ends it. It does not outlive the
+// program, however that ends.
 func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 	o := options{version: os.Getenv(build.VersionVariable)}
 	for _, set := range opts {

@@ -2,7 +2,7 @@ package kubetest
 
 import (
 	"context"
-	_ "embed" // the stages
+	_ "embed" // for stages
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,21 +16,21 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// stages are the configuration of the simulator.
+// stages configures the simulator.
 //
 //go:embed stages.yaml
 var stages []byte
 
-// simulator is the name of the program that plays nodes.
+// simulator is the name of the program that simulates nodes.
 const simulator = "kwok"
 
-// SimulatedNodes asks for a number of nodes on which pods become ready and run nothing, with the controllers and the scheduler
-// that bring pods there: for tests of many pods.
+// SimulatedNodes requests a number of nodes on which pods become ready but do not run, together with the controllers
+// and the scheduler, for tests with many pods.
 func SimulatedNodes(number int) Option {
 	return func(o *options) { o.simulated, o.controllers, o.scheduler = number, true, true }
 }
 
-// simulate starts the simulator, if it does not run yet, and adds the nodes that are missing.
+// simulate starts the simulator if needed, and adds missing nodes.
 func (c *Cluster) simulate(ctx context.Context, number int) error {
 	if c.simulated == 0 {
 		cache, err := build.Open(build.Cache{Say: os.Stderr})
@@ -52,7 +52,7 @@ func (c *Cluster) simulate(ctx context.Context, number int) error {
 				"--kubeconfig=" + c.kubeconfig, "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
 				"--cidr=10.128.0.0/9", "--node-ip=10.250.1.1", "--node-lease-duration-seconds=40", "--config=" + config,
 			},
-			Env: []string{"HOME=" + dir}, // no configuration of whoever runs the tests
+			Env: []string{"HOME=" + dir}, // ignore the user's own configuration
 		})
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package local says how a cluster is made on this machine: what is built and installed for it, and where it runs.
+// Package local prepares clusters on this machine: what to build and install, and where they run.
 package local
 
 import (
@@ -12,11 +12,11 @@ import (
 	"stoker.io/stoker/test/cluster/node"
 )
 
-// ControlRun is the run directory of a control plane that somebody started by hand.
+// ControlRun returns the run directory of a control plane that a user started.
 func ControlRun(c *build.Cache) string { return filepath.Join(c.Dir, "run", "up") }
 
-// Prepare installs and builds what a cluster with a number of nodes needs, and returns how to run it. Without nodes it is a
-// control plane alone.
+// Prepare builds and installs what a cluster with a number of nodes needs, and returns its configuration. With 0 nodes
+// it is only a control plane.
 func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (keeper.Config, error) {
 	config := keeper.Config{Run: ControlRun(c), Dir: filepath.Join(c.Dir, "run", "up-state"), Nodes: nodes}
 	var err error
@@ -36,10 +36,10 @@ func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (ke
 	return config, err
 }
 
-// KindRun is the run directory of a cluster of kind.
+// KindRun returns the run directory of a kind cluster.
 func KindRun(c *build.Cache) string { return filepath.Join(c.Dir, "run", "kind") }
 
-// Kind returns how a cluster of kind is kept.
+// Kind returns the configuration of a kind cluster.
 func Kind(c *build.Cache, kind keeper.Kind) keeper.Config {
 	return keeper.Config{Run: KindRun(c), Dir: filepath.Join(c.Dir, "run", "kind-state"), Kind: &kind}
 }

@@ -18,8 +18,8 @@ import (
 
 const cgroups = "/sys/fs/cgroup"
 
-// hierarchies lists the directories in which a cgroup has to be made: one for every controller of version 1, or the one of
-// version 2.
+// hierarchies returns the directories in which a cgroup must be created: one per controller in version 1, or the single
+// one of version 2.
 func hierarchies() (dirs []string, v2 bool, err error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(cgroups, &stat); err != nil {
@@ -33,7 +33,7 @@ func hierarchies() (dirs []string, v2 bool, err error) {
 		return nil, false, err
 	}
 	for _, e := range entries {
-		if e.IsDir() { // a link is another name of one of them
+		if e.IsDir() { // a symbolic link is another name of one of them
 			dirs = append(dirs, filepath.Join(cgroups, e.Name()))
 		}
 	}
@@ -43,7 +43,7 @@ func hierarchies() (dirs []string, v2 bool, err error) {
 	return dirs, false, nil
 }
 
-// makeCgroup makes the cgroup below which a kubelet keeps its pods.
+// makeCgroup creates the cgroup below which a kubelet keeps its pods.
 func makeCgroup(name string) error {
 	dirs, v2, err := hierarchies()
 	if err != nil {
@@ -59,7 +59,7 @@ func makeCgroup(name string) error {
 		if err := os.MkdirAll(own, 0o755); err != nil {
 			return err
 		}
-		// In version 1 nothing can run in a cgroup whose processors and memory were not named.
+		// In version 1, a cgroup without processors and memory nodes cannot run anything.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			value, err := os.ReadFile(filepath.Join(dir, file))
 			if v2 || errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func makeCgroup(name string) error {
 	return nil
 }
 
-// delegate lets the cgroups below the root have the controllers that a kubelet needs (version 2).
+// delegate enables the controllers that a kubelet needs for the cgroups below the root (version 2).
 func delegate() error {
 	for _, controller := range []string{"cpuset", "cpu", "io", "memory", "pids", "hugetlb"} {
 		known, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
@@ -97,8 +97,8 @@ func delegate() error {
 	return nil
 }
 
-// removeCgroups removes what kubelets and containerd made, leaves first. A cgroup is busy until the kernel has done with the
-// processes that were in it.
+// removeCgroups removes the cgroups of kubelets and containerd, leaves first. A cgroup stays busy until the kernel has
+// released its processes.
 func removeCgroups(ctx context.Context) error {
 	dirs, _, err := hierarchies()
 	if err != nil {

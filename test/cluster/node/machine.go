@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Addresses of the cluster. They mean something on this machine only: no link leads out of it.
+// Addresses of the cluster. They are valid only on this machine.
 const (
-	Address = "10.250.0.1" // of node 1 and of the API server; the machine itself, for a pod
+	Address = "10.250.0.1" // of node 1 and of the API server; for a pod, the machine itself
 	bridge  = "stoker0"
 	table   = "stoker_local"
 )
@@ -27,13 +27,13 @@ func podCIDR(node int) string    { return fmt.Sprintf("10.244.%d.0/24", node-1) 
 func podBridge(node int) string  { return fmt.Sprintf("stokercni%d", node-1) }
 func cgroupRoot(node int) string { return fmt.Sprintf("stoker-n%d", node) }
 
-// Name is the name of a node, counted from 1.
+// Name returns the name of a node, counted from 1.
 func Name(node int) string { return fmt.Sprintf("node%d", node) }
 
-// Most is how many nodes a cluster can have.
+// Most is the maximum number of nodes of a cluster.
 const Most = 3
 
-// Check says whether a cluster can have that many nodes.
+// Check returns an error if a cluster cannot have that many nodes.
 func Check(nodes int) error {
 	if nodes < 1 || nodes > Most {
 		return fmt.Errorf("%d nodes: want 1 to %d", nodes, Most)
@@ -41,17 +41,17 @@ func Check(nodes int) error {
 	return nil
 }
 
-// Machine is what a cluster changes on this machine outside its own processes and mounts. What was there before is kept in
-// the file, so that Restore can be called by another process, too.
+// Machine is the state that a cluster changes on this machine outside its own processes and mounts. File has the
+// original state, so that another process can call Restore.
 type Machine struct{ File string }
 
-// saved is what Restore puts back.
+// saved is the original state.
 type saved struct {
 	Settings map[string]string // files below /proc/sys
-	Made     []string          // directories to remove, if they are empty by then
+	Made     []string          // directories to remove if empty
 }
 
-// settings are what kubelet, kube-proxy and the network plugins change.
+// settings are changed by kubelet, kube-proxy and the network plugins.
 var settings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
 	"kernel/keys/root_maxbytes", "fs/inotify/max_user_instances", "net/ipv4/conf/all/route_localnet",
@@ -59,13 +59,13 @@ var settings = []string{
 	"net/ipv4/ip_forward", "net/ipv4/conf/default/forwarding", "net/ipv4/conf/all/forwarding",
 }
 
-// Covered are directories of the machine that programs of a node insist on. What they write there is not to stay: the cluster
-// lays empty ones over them.
+// Covered returns the machine's directories that node programs require. The cluster covers them with empty ones,
+// because their content must not persist.
 func Covered() []string { return slices.Clone(mounted) }
 
 var mounted = []string{"/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
 
-// Prepare makes the network and the cgroups for a number of nodes.
+// Prepare sets up the network and the cgroups for a number of nodes.
 func (m Machine) Prepare(ctx context.Context, nodes int) error {
 	if err := m.save(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (m Machine) Prepare(ctx context.Context, nodes int) error {
 			return err
 		}
 	}
-	// Traffic between pods and to this machine passes; nothing is forwarded to or from elsewhere.
+	// Allow traffic between pods and to this machine; forward nothing to or from elsewhere.
 	return feed(ctx, fmt.Sprintf(`
 table inet %[1]s { }
 delete table inet %[1]s
@@ -117,7 +117,7 @@ table inet %[1]s {
 
 func ip(ctx context.Context, args ...string) error { return quiet(ctx, "ip", args...) }
 
-// save notes what is there before anything is changed.
+// save records the original state before anything is changed.
 func (m Machine) save() error {
 	s := saved{Settings: map[string]string{}}
 	for _, name := range settings {
@@ -145,8 +145,8 @@ func (m Machine) save() error {
 	return nil
 }
 
-// Restore undoes Prepare, and what the nodes did to the machine, when all their processes have ended. Nothing to undo is no
-// error; where something is left, it says so.
+// Restore undoes Prepare, and the changes that the nodes made, after all their processes have ended. It does nothing if
+// there is nothing to undo, and returns an error if something remains.
 func (m Machine) Restore(ctx context.Context) error {
 	var errs []error
 	links, err := ownLinks()
@@ -155,7 +155,7 @@ func (m Machine) Restore(ctx context.Context) error {
 		errs = append(errs, ip(ctx, "link", "del", link))
 	}
 	for _, family := range []string{"ip kube-proxy", "ip6 kube-proxy", "inet " + table} {
-		// The first line makes the table, if it is not there to delete.
+		// The first line creates the table in case it does not exist.
 		errs = append(errs, feed(ctx, fmt.Sprintf("table %[1]s { }\ndelete table %[1]s\n", family), "nft", "-f", "-"))
 	}
 	errs = append(errs, removeCgroups(ctx))
@@ -185,7 +185,7 @@ func (m Machine) Restore(ctx context.Context) error {
 	return os.Remove(m.File)
 }
 
-// ownLinks lists the bridges of the cluster that are there.
+// ownLinks lists the existing bridges of the cluster.
 func ownLinks() ([]string, error) {
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil {
@@ -200,7 +200,7 @@ func ownLinks() ([]string, error) {
 	return own, nil
 }
 
-// pause waits a moment for what the kernel does by and by.
+// pause waits a moment for the kernel.
 func pause(ctx context.Context) error {
 	timer := time.NewTimer(50 * time.Millisecond)
 	defer timer.Stop()

@@ -23,27 +23,27 @@ import (
 //go:embed files
 var files embed.FS
 
-// Node is one node: a containerd and a kubelet. All nodes share the machine's network; each has its own address of it.
+// Node is a node: a containerd and a kubelet. All nodes share the machine's network; each has its own address on it.
 type Node struct {
 	number   int
 	run, dir string
 	programs *process.Group
 }
 
-// New returns a node, counted from 1. What it keeps goes to dir, its sockets to run, which has to be short.
+// New returns a node, counted from 1. Its state is in dir, its sockets in run, which must be a short path.
 func New(number int, run, dir string, programs *process.Group) *Node {
 	return &Node{number, filepath.Join(run, cgroupRoot(number)), filepath.Join(dir, Name(number)), programs}
 }
 
-// Containerd is the name of the node's containerd among the programs.
+// Containerd returns the program name of the node's containerd.
 func (n *Node) Containerd() string { return fmt.Sprintf("containerd-n%d", n.number) }
 
-// Kubelet is the name of the node's kubelet among the programs.
+// Kubelet returns the program name of the node's kubelet.
 func (n *Node) Kubelet() string { return fmt.Sprintf("kubelet-n%d", n.number) }
 
 func (n *Node) socket() string { return filepath.Join(n.run, "containerd.sock") }
 
-// Volume makes the directory of a volume that any user may write to, and returns its path.
+// Volume creates the directory of a volume that any user may write to, and returns its path.
 func (n *Node) Volume(name string) (string, error) {
 	if !filepath.IsLocal(name) {
 		return "", fmt.Errorf("volume %q: want a name", name)
@@ -52,7 +52,7 @@ func (n *Node) Volume(name string) (string, error) {
 	if err := os.MkdirAll(path, 0o777); err != nil {
 		return "", err
 	}
-	return path, os.Chmod(path, 0o777) // whatever the umask says
+	return path, os.Chmod(path, 0o777) // independent of the umask
 }
 
 // StartContainerd starts the node's containerd and imports images.
@@ -90,7 +90,7 @@ func (n *Node) StartContainerd(ctx context.Context, images []string) error {
 	return nil
 }
 
-// servesWithin bounds the time from the start of a program of the node until it serves.
+// servesWithin bounds the start of a program of the node until it is ready.
 const servesWithin = time.Minute
 
 func (n *Node) containerdReady(ctx context.Context) error {
@@ -110,18 +110,18 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 	return quiet(ctx, "ctr", append([]string{"-a", n.socket()}, args...)...)
 }
 
-// devicePlugins is a socket that each kubelet makes, at a path that none can be told to change.
+// devicePlugins is a socket that each kubelet creates; its path cannot be configured.
 const devicePlugins = "/var/lib/kubelet/device-plugins/kubelet.sock"
 
-// StartKubelet starts the node's kubelet, which makes the node known to the API server, and waits until it no longer minds what
-// happens to others.
+// StartKubelet starts the node's kubelet, which registers the node with the API server, and waits until other kubelets
+// can start.
 func (n *Node) StartKubelet(ctx context.Context, plane *control.Plane, bin string) error {
 	return n.kubeletReady(ctx, func() error { return n.startKubelet(plane, bin) })
 }
 
-// kubeletReady returns when the kubelet that start starts has made its socket. Until then it ends where its containerd does
-// not answer, or where another kubelet of the machine starts: each removes the socket of the one before and makes its own, and
-// ends where another one has done so in between.
+// kubeletReady starts a kubelet by start and waits until it has created its socket. Until then it exits if its
+// containerd does not answer or another kubelet of the machine starts: each replaces the socket of the one before, and
+// exits if another one has replaced its own meanwhile.
 func (n *Node) kubeletReady(ctx context.Context, start func() error) error {
 	if err := os.Remove(devicePlugins); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -137,8 +137,8 @@ func (n *Node) kubeletReady(ctx context.Context, start func() error) error {
 	}, n.Kubelet())
 }
 
-// Again starts a program of the node that has ended and returns when it serves again. It says false where the name is none of
-// the node's programs.
+// Again restarts a program of the node that has ended, and waits until it is ready. It returns false if the program is
+// not the node's.
 func (n *Node) Again(ctx context.Context, name string) (mine bool, err error) {
 	start := func() error { return n.programs.Again(name) }
 	switch name {
@@ -163,7 +163,7 @@ func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 	config := filepath.Join(n.dir, "kubelet.yaml")
 	if err := errors.Join(
 		plane.Serving("kubelet-server-"+name, subject, name, address(n.number)),
-		// No name leads out of the cluster.
+		// No DNS server outside the cluster.
 		os.WriteFile(filepath.Join(n.dir, "resolv.conf"), nil, 0o644),
 		render("kubelet.yaml", config, map[string]string{
 			"Dir": n.dir, "Socket": n.socket(), "Address": address(n.number), "PKI": plane.PKI(), "Name": name,
@@ -181,7 +181,7 @@ func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 	})
 }
 
-// StartProxy starts the kube-proxy of the machine, which serves all nodes.
+// StartProxy starts the machine's kube-proxy, which serves all nodes.
 func StartProxy(plane *control.Plane, programs *process.Group, bin, dir string) error {
 	if _, err := plane.Login("kube-proxy", pki.Subject{Name: "system:kube-proxy"}); err != nil {
 		return err

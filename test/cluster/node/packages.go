@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package node runs the nodes of a test cluster on this machine: containerd and kubelet of each, the network between the
-// pods, and what has to be put right on the machine when they have ended. It needs root, and Debian or what is like it.
+// Package node runs the nodes of a test cluster on this machine: a containerd and a kubelet each, and the pod network.
+// It also restores the machine afterwards. It needs root, and Debian or a derivative.
 package node
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Need is a program of the machine, and the Debian package that brings it.
+// Need is a program, and the Debian package that contains it.
 type Need struct{ Program, Package string }
 
 // needed is what nodes need.
@@ -34,13 +34,13 @@ var needed = []Need{
 	{"busybox", "busybox-static"},
 }
 
-// cniPlugins is where Debian has the network plugins.
+// cniPlugins is Debian's directory of the network plugins.
 const cniPlugins = "/usr/lib/cni"
 
 // atMost bounds the installation of packages.
 const atMost = 10 * time.Minute
 
-// Install brings what nodes need and is missing on this machine, if it can, and else says what that is.
+// Install installs what nodes need and this machine lacks, or returns an error that names it.
 func Install(ctx context.Context, say io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster with nodes needs root: it makes network links, cgroups and mounts")
@@ -48,7 +48,7 @@ func Install(ctx context.Context, say io.Writer) error {
 	return Bring(ctx, say, needed...)
 }
 
-// Bring installs the packages of what is missing on this machine, if it can, and else says what that is.
+// Bring installs the packages of missing programs, or returns an error that names them.
 func Bring(ctx context.Context, say io.Writer, needs ...Need) error {
 	missing := missing(needs)
 	if len(missing) == 0 {
@@ -62,7 +62,7 @@ func Bring(ctx context.Context, say io.Writer, needs ...Need) error {
 	defer cancel()
 	fmt.Fprintf(say, "installing %s …\n", strings.Join(missing, " "))
 	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
-	if quiet(ctx, apt, install...) != nil { // where the lists of packages are old or missing, they are fetched once
+	if quiet(ctx, apt, install...) != nil { // package lists may be outdated or missing: fetch them once
 		if err := quiet(ctx, apt, "update", "-qq"); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func missingPrograms(needs []Need) []string {
 	return programs
 }
 
-// quiet runs a program of the machine and returns what it said only when it fails.
+// quiet runs a program, and returns its output only if it fails.
 func quiet(ctx context.Context, program string, args ...string) error {
 	return feed(ctx, "", program, args...)
 }

@@ -1,5 +1,5 @@
-// Command pause is the first process of every pod: it holds the pod's namespaces, reaps what nobody else does, and ends when
-// it is asked to.
+// Command pause is the first process of every pod: it holds the pod's namespaces, reaps orphans, and exits on SIGTERM
+// or SIGINT.
 package main
 
 import (

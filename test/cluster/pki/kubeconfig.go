@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// WriteKubeconfig writes a kubeconfig for one cluster and one user. It is JSON, which YAML readers read.
+// WriteKubeconfig writes a kubeconfig for one cluster and one user. It is JSON, which is valid YAML.
 func WriteKubeconfig(path, server string, ca []byte, user Pair) error {
 	type named map[string]any
 	raw, err := json.MarshalIndent(named{

@@ -1,5 +1,5 @@
-// Package pki makes the keys and certificates of a test cluster: two authorities, what the servers show, what the
-// clients log in with, and kubeconfigs. All of it lives as long as the cluster does.
+// Package pki creates the keys and certificates of a test cluster: two authorities, the certificates of servers and
+// clients, and kubeconfigs. They live as long as the cluster.
 package pki
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	lifetime = 30 * 24 * time.Hour
-	// backdate allows for clocks that differ a little between the machine and what runs in its containers.
+	// backdate tolerates small clock differences between the machine and its containers.
 	backdate = time.Hour
 )
 
@@ -31,7 +31,7 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// Subject is whom a certificate names: a user with groups, as Kubernetes reads it.
+// Subject is the subject of a certificate: a user with groups, as Kubernetes reads it.
 type Subject struct {
 	Name   string
 	Groups []string
@@ -40,7 +40,7 @@ type Subject struct {
 // Pair is a certificate and its key, in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -63,19 +63,19 @@ func NewAuthority(name string) (*Authority, error) {
 // Pair returns the authority's own certificate and key.
 func (a *Authority) Pair() (Pair, error) { return encode(a.cert.Raw, a.key) }
 
-// Pool returns a pool that trusts the authority alone.
+// Pool returns a pool that trusts only the authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Client signs a certificate to log in with.
+// Client signs a client certificate.
 func (a *Authority) Client(s Subject) (Pair, error) {
 	return a.sign(s, x509.ExtKeyUsageClientAuth, nil)
 }
 
-// Server signs a certificate for names, of which some may be IP addresses.
+// Server signs a server certificate for names, some of which may be IP addresses.
 func (a *Authority) Server(s Subject, names ...string) (Pair, error) {
 	return a.sign(s, x509.ExtKeyUsageServerAuth, names)
 }
@@ -131,7 +131,7 @@ func encode(der []byte, key crypto.Signer) (Pair, error) {
 	}, nil
 }
 
-// ServiceAccountKeys makes the pair that signs and checks the tokens of service accounts: Cert holds the public key.
+// ServiceAccountKeys creates the key pair that signs and verifies service account tokens; Cert is the public key.
 func ServiceAccountKeys() (Pair, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -147,7 +147,7 @@ func ServiceAccountKeys() (Pair, error) {
 	}, nil
 }
 
-// Write puts name.crt and name.key into dir.
+// Write writes name.crt and name.key in dir.
 func (p Pair) Write(dir, name string) error {
 	if err := os.WriteFile(filepath.Join(dir, name+".crt"), p.Cert, 0o644); err != nil {
 		return err

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bound ties a child to the thread that starts it, which has to be locked for as long as the child is to live. The group is its
-// own: an interrupt at the terminal is for the starter, which then ends its programs in order.
+// Bound ties a child to the thread that starts it, which must stay locked for the child's life. The child has its own
+// process group, so that an interrupt at the terminal goes only to the starter, which then ends its programs in order.
 func Bound() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// stopped reports whether a child has stopped with all its threads. It leaves the child to be waited for.
+// stopped reports whether all threads of a child have stopped. It leaves the child waitable.
 func stopped(pid int) (bool, error) {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WNOWAIT|unix.WNOHANG, nil)

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are TCP ports of 127.0.0.1 that are kept for programs, also while the program does not run. A kept port is bound
-// and not listened on, with SO_REUSEPORT: only a program that asks for the same, as etcd and the Kubernetes servers can,
-// gets it, and no outgoing connection picks it.
+// Ports reserves TCP ports of 127.0.0.1 for programs, even while they do not run. A reserved port is bound with
+// SO_REUSEPORT and not listened on: only programs that also use SO_REUSEPORT, as etcd and the Kubernetes servers can,
+// get it, and no outgoing connection picks it.
 type Ports struct{ held []int }
 
-// Keep returns a free port and keeps it.
+// Keep reserves and returns a free port.
 func (p *Ports) Keep() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *Ports) Keep() (int, error) {
 	return bound.Port, nil
 }
 
-// Close gives the ports back.
+// Close releases the ports.
 func (p *Ports) Close() error {
 	var errs []error
 	for _, fd := range p.held {

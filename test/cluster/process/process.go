@@ -1,8 +1,8 @@
-// Package process starts programs that cannot outlive whoever started them, and ends, stops and continues them by name.
+// Package process starts programs that cannot outlive their starter, and ends, stops and continues them by name.
 //
-// Every program is a child whose death the kernel ties to the thread that started it (Linux: PR_SET_PDEATHSIG), so that
-// nothing is left behind by a panic, a timeout of go test or a SIGKILL. A child is not reaped before its end is noted here,
-// and signals go to it through its process handle: a number that was given to another process meanwhile is never signalled.
+// The kernel ties the life of every program to the thread that started it (Linux: PR_SET_PDEATHSIG), so that a panic, a
+// timeout of go test or a SIGKILL leaves nothing behind. A child is not reaped before its end is recorded here, and
+// signals use its process handle, so that a reused PID is never signaled.
 package process
 
 import (
@@ -21,23 +21,23 @@ import (
 	"time"
 )
 
-// Program is what to start.
+// Program is a program to start.
 type Program struct {
 	Name string
 	Path string
 	Args []string
 	Env  []string // nil: the starter's own
-	// StopIn is how long the program has after SIGTERM before it is killed; 0 is ten seconds.
+	// StopIn is the time between SIGTERM and SIGKILL; 0 means ten seconds.
 	StopIn time.Duration
 }
 
-// Group is a set of programs that end together. Their output goes to files of one directory.
+// Group is a set of programs that end together. Their output goes to files in one directory.
 type Group struct {
 	logs string
 
 	mu      sync.Mutex
 	known   map[string]*running
-	order   []string // of the first start
+	order   []string // in order of the first start
 	closed  bool
 	starter chan func()
 }
@@ -53,7 +53,7 @@ type running struct {
 func NewGroup(dir string) *Group {
 	g := &Group{logs: dir, known: map[string]*running{}, starter: make(chan func())}
 	go func() {
-		// The kernel's promise is to this thread and not to the process: it has to last as long as the group.
+		// The kernel ties children to this thread and not to the process, so it must last as long as the group.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for start := range g.starter {
@@ -63,14 +63,14 @@ func NewGroup(dir string) *Group {
 	return g
 }
 
-// Start starts a program. A name that is known must have ended.
+// Start starts a program. A known program must have ended.
 func (g *Group) Start(p Program) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.start(p)
 }
 
-// Again starts a program that has ended once more, as it was started before.
+// Again restarts a program that has ended with the same settings.
 func (g *Group) Again(name string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +137,8 @@ func (g *Group) find(name string) (*running, error) {
 	return g.lookup(name)
 }
 
-// Stop asks a program to end, kills it when it does not, and returns when it has ended. One that has ended is no error.
+// Stop terminates a program, kills it if it does not end, and waits for its end. A program that has already ended is
+// not an error.
 func (g *Group) Stop(name string) error {
 	r, err := g.find(name)
 	if err != nil {
@@ -150,7 +151,7 @@ func (r *running) stop() error {
 	if err := r.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	_ = r.signal(syscall.SIGCONT) // one that is paused would not hear of it
+	_ = r.signal(syscall.SIGCONT) // a paused program would not receive SIGTERM
 	within := r.StopIn
 	if within == 0 {
 		within = 10 * time.Second
@@ -165,7 +166,7 @@ func (r *running) stop() error {
 	return r.kill()
 }
 
-// Kill ends a program by SIGKILL and returns when it has ended.
+// Kill kills a program with SIGKILL and waits for its end.
 func (g *Group) Kill(name string) error {
 	r, err := g.find(name)
 	if err != nil {
@@ -195,8 +196,8 @@ func (r *running) signal(s syscall.Signal) error {
 	return nil
 }
 
-// Pause freezes a program and returns when it has stopped: its connections stay open and nobody answers. The signal is taken by
-// one of its threads, and until that has a processor the others go on.
+// Pause freezes a program and waits until it has stopped: its connections stay open without answers. One of its threads
+// takes the signal, and until it gets a processor, the others go on.
 func (g *Group) Pause(name string) error {
 	if err := g.send(name, syscall.SIGSTOP); err != nil {
 		return err
@@ -221,10 +222,10 @@ func (g *Group) Pause(name string) error {
 	}
 }
 
-// pausesWithin bounds the time from the signal until all threads of a program have stopped.
+// pausesWithin bounds the time until all threads of a program have stopped.
 const pausesWithin = 30 * time.Second
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (g *Group) Resume(name string) error { return g.send(name, syscall.SIGCONT) }
 
 func (g *Group) send(name string, s syscall.Signal) error {
@@ -238,7 +239,7 @@ func (g *Group) send(name string, s syscall.Signal) error {
 	return r.signal(s)
 }
 
-// Ended returns a channel that is closed when the program, as it runs now, has ended.
+// Ended returns a channel that is closed when the current run of the program ends.
 func (g *Group) Ended(name string) (<-chan struct{}, error) {
 	r, err := g.find(name)
 	if err != nil {
@@ -247,10 +248,10 @@ func (g *Group) Ended(name string) (<-chan struct{}, error) {
 	return r.done, nil
 }
 
-// State is one program of a group.
+// State is the state of one program of a group.
 type State struct {
 	Name string
-	PID  int // 0: it does not run
+	PID  int // 0 if it does not run
 }
 
 // States lists the programs in the order of their first start.
@@ -268,8 +269,8 @@ func (g *Group) States() []State {
 	return states
 }
 
-// Wait calls ready every 50 milliseconds until it returns nil. It gives up when ctx ends or one of the named programs does,
-// and then says what was wrong last and what the program wrote.
+// Wait calls ready every 50 milliseconds until it returns nil. If ctx or one of the named programs ends first, it
+// returns the last error and the programs' output.
 func (g *Group) Wait(ctx context.Context, what string, ready func(context.Context) error, names ...string) error {
 	ended := make(chan string, len(names))
 	watch, cancel := context.WithCancel(ctx)
@@ -308,7 +309,7 @@ func (g *Group) Wait(ctx context.Context, what string, ready func(context.Contex
 	}
 }
 
-// EndedError says that a program ended that should run.
+// EndedError means that a program ended unexpectedly.
 type EndedError struct{ Name string }
 
 func (e *EndedError) Error() string { return e.Name + " has ended by itself" }
@@ -334,7 +335,7 @@ func (g *Group) Tail(name string) string {
 	return string(bytes.TrimSpace(said))
 }
 
-// Close stops all programs, the last one first, and returns when all have ended. With hard they get no time to say goodbye.
+// Close ends all programs, the last one first, and waits for them. If hard is set, it kills them.
 func (g *Group) Close(hard bool) error {
 	g.mu.Lock()
 	closed := g.closed

@@ -1,5 +1,6 @@
-// Package rundir keeps the directories of running clusters. A directory is locked by the process that owns the cluster; one
-// whose owner died in whatever way is told by its lock, which the kernel has released, and is removed by the next who comes.
+// Package rundir manages the directories of running clusters. The process that owns a cluster locks its directory. If
+// the owner dies, the kernel releases the lock, and the next process that creates a directory removes the abandoned
+// one.
 package rundir
 
 import (
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOwned says that a directory has a living owner.
+// ErrOwned means that a running process owns the directory.
 var ErrOwned = errors.New("another process owns it")
 
 // Dir is a directory that this process owns.
@@ -22,7 +23,7 @@ type Dir struct {
 	lock *os.File
 }
 
-// New makes a directory with a name of its own below parent, and removes those that nobody owns any more.
+// New creates a directory with a unique name below parent, and removes abandoned ones.
 func New(parent, pattern string) (*Dir, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, err
@@ -30,7 +31,7 @@ func New(parent, pattern string) (*Dir, error) {
 	if err := sweep(parent, pattern); err != nil {
 		return nil, err
 	}
-	// The lock of the parent keeps a sweeper off between the making and the locking.
+	// The lock of the parent prevents a concurrent sweep between creation and locking.
 	making, err := lock(filepath.Join(parent, ".lock"), 0)
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func New(parent, pattern string) (*Dir, error) {
 	return own(path)
 }
 
-// Own takes a directory with a given name, and makes it if it is not there. ErrOwned: another process has it.
+// Own locks a directory with a given name, and creates it if missing. It returns ErrOwned if another process owns it.
 func Own(path string) (*Dir, error) {
 	for range 10 {
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -57,7 +58,7 @@ func Own(path string) (*Dir, error) {
 	return nil, fmt.Errorf("%s: others keep removing it", path)
 }
 
-// errRemoved says that the directory was removed by its last owner while this process waited to be the next.
+// errRemoved means that the last owner removed the directory while this process waited for it.
 var errRemoved = errors.New("it was removed")
 
 func own(path string) (*Dir, error) {
@@ -76,7 +77,7 @@ func own(path string) (*Dir, error) {
 	return nil, errors.Join(fmt.Errorf("%s: %w", path, errRemoved), err, f.Close())
 }
 
-// Owned tells whether a directory has a living owner.
+// Owned reports whether a running process owns a directory.
 func Owned(path string) bool {
 	f, err := os.Open(filepath.Join(path, "lock"))
 	if err != nil {
@@ -86,15 +87,15 @@ func Owned(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Remove removes the directory with all that is in it, and gives it up. It goes by another name first, so that the next owner
-// can make one of the old name at any moment.
+// Remove removes the directory with its content, and releases it. It renames the directory first, so that another
+// process can create a new one of the same name at any time.
 func (d *Dir) Remove() error {
 	gone := fmt.Sprintf("%s.gone-%d-%d", d.Path, os.Getpid(), time.Now().UnixNano())
 	if err := os.Rename(d.Path, gone); err != nil {
 		return errors.Join(err, d.lock.Close())
 	}
 	var err error
-	for range 10 { // whoever found it by its old name may just have put a lock of their own into it
+	for range 10 { // another process may just have created its lock in it
 		if err = os.RemoveAll(gone); !errors.Is(err, unix.ENOTEMPTY) {
 			break
 		}
@@ -102,7 +103,7 @@ func (d *Dir) Remove() error {
 	return errors.Join(err, d.lock.Close())
 }
 
-// Release gives the directory up and leaves it as it is.
+// Release releases the directory without removing it.
 func (d *Dir) Release() error { return d.lock.Close() }
 
 func lock(path string, how int) (*os.File, error) {
