@@ -1,4 +1,4 @@
-// Package door puts the real receiver in front of a plant, with the rights that the chart gives it.
+// Package door runs the real receiver in front of a plant, with the permissions that the chart gives it.
 package door
 
 import (
@@ -32,22 +32,23 @@ const (
 	secret  = "stoker-webhook"
 	key     = "token"
 	account = "stoker-receiver"
-	// Token is what a sender shows.
+	// Token is the credential of a sender.
 	Token = "S3CR3T-0123456789abcdef0123456789abcdef"
 )
 
-// Locked gives a GatewaySync the secret of its own that senders have to know.
+// Locked gives a GatewaySync its own webhook secret.
 func Locked(gs *v1alpha1.GatewaySync) {
 	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: secret, Key: key}
 }
 
-// Door is a receiver that runs.
+// Door is a running receiver.
 type Door struct {
 	URL string
 	p   *plant.Plant
 }
 
-// Open starts the receiver of a plant whose GatewaySyncs are Locked, and returns when it has seen them. It ends with the test.
+// Open starts the receiver of a plant whose GatewaySyncs are Locked, and waits until it has seen them. It ends with the
+// test.
 func Open(t testing.TB, p *plant.Plant) *Door {
 	t.Helper()
 	core, in := p.Kube.Core, p.Namespace
@@ -66,8 +67,8 @@ func Open(t testing.TB, p *plant.Plant) *Door {
 	return Serve(t, p, p.Cluster.As(t, in, account, ""))
 }
 
-// Serve starts the receiver of a plant with the rights of somebody, and returns when it has seen the GatewaySyncs. It ends with
-// the test.
+// Serve starts the receiver of a plant with the permissions of as, and waits until it has seen the GatewaySyncs. It
+// ends with the test.
 func Serve(t testing.TB, p *plant.Plant, as *rest.Config) *Door {
 	t.Helper()
 	clients, err := kube.ConnectTo(as, "stoker-receiver/test")
@@ -89,13 +90,13 @@ func Serve(t testing.TB, p *plant.Plant, as *rest.Config) *Door {
 	return &Door{URL: front.URL, p: p}
 }
 
-// Answer is what the receiver says.
+// Answer is an answer of the receiver.
 type Answer struct {
 	Code                        int
 	Result, Phase, Ref, Message string
 }
 
-// Ask asks for a ref, as a sender that knows the secret.
+// Ask requests a ref, as a sender that knows the secret.
 func (d *Door) Ask(ctx context.Context, source, id, ref string) (Answer, error) {
 	body, err := json.Marshal(map[string]string{"source": source, "id": id, "ref": ref})
 	if err != nil {
@@ -127,6 +128,6 @@ func (d *Door) send(ctx context.Context, method, path, body string) (Answer, err
 		case a.Code != http.StatusServiceUnavailable && a.Code != http.StatusTooManyRequests:
 			return a, json.Unmarshal(raw, &a)
 		}
-		time.Sleep(100 * time.Millisecond) // it asks to come again
+		time.Sleep(100 * time.Millisecond) // the receiver asks for a retry
 	}
 }

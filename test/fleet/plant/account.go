@@ -13,11 +13,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// account is that of the gateways' pods.
+// account is the service account of the gateways' pods.
 const account = "default"
 
-// Allow makes a service account, where it is not there, and gives it one of the roles that are made for users
-// (stoker-setter, stoker-view) in the plant's namespace.
+// Allow creates a service account if needed, and binds it to one of the roles for users (stoker-setter, stoker-view) in
+// the plant's namespace.
 func (p *Plant) Allow(account, role string) {
 	p.t.Helper()
 	p.apply("user-roles.yaml")
@@ -28,7 +28,7 @@ func (p *Plant) Allow(account, role string) {
 	p.bind(role, account)
 }
 
-// bind gives an account a ClusterRole in the plant's namespace.
+// bind binds an account to a ClusterRole in the plant's namespace.
 func (p *Plant) bind(role, account string) {
 	p.t.Helper()
 	_, err := p.Kube.Core.RbacV1().RoleBindings(p.Namespace).Create(p.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role + "." + account},
@@ -40,14 +40,14 @@ func (p *Plant) bind(role, account string) {
 	p.May(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"})
 }
 
-// May waits until the API server has heard of a right of an account of the plant's namespace.
+// May waits until the API server knows a permission of an account of the plant's namespace.
 func (p *Plant) May(account string, what authorizationv1.ResourceAttributes) {
 	p.t.Helper()
 	p.Cluster.May(p.t, p.Namespace, account, what)
 }
 
-// Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. With a pod its token is
-// bound to that pod.
+// Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. If pod is set, the token
+// is bound to that pod.
 func (p *Plant) Kubeconfig(account, pod string) string {
 	p.t.Helper()
 	config := p.Cluster.As(p.t, p.Namespace, account, pod)

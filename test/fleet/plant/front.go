@@ -15,13 +15,13 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// front stands for the address 127.0.0.1 of every pod: what comes with a gateway's token goes to that gateway, and what
-// comes without one to the first.
+// front stands in for 127.0.0.1 of every pod: it forwards requests to the gateway of their token, and those without a
+// token to the first gateway.
 type front struct {
 	port int32
 
 	mu sync.Mutex
-	to map[string]*simulator.Gateway // by token, and the first by ""
+	to map[string]*simulator.Gateway // by token; the first also by ""
 }
 
 func newFront(t testing.TB) *front {

@@ -23,19 +23,19 @@ import (
 
 // Gateway is a pod: a simulated gateway, and the process of its agent.
 type Gateway struct {
-	// Name is that of the pod, Identity that of the gateway.
+	// Name is the pod's name, Identity the gateway's.
 	Name, Identity string
 	Simulator      *simulator.Gateway
-	// Agent is the process that was started last; nil before the first.
+	// Agent is the last started process, or nil before the first Start.
 	Agent *program.Process
 
 	p    *Plant
 	dir  string
 	pod  *corev1.Pod
-	side corev1.Container // the agent's, as it was injected
+	side corev1.Container // the injected agent container
 }
 
-// Add injects the agent into a pod, creates the pod, and starts its gateway. Nobody else runs it.
+// Add injects the agent into a pod, creates the pod, and starts its simulated gateway. No kubelet runs the pod.
 func (p *Plant) Add(pod *corev1.Pod) *Gateway {
 	p.t.Helper()
 	gs, err := p.syncs().Get(p.t.Context(), p.Name)
@@ -63,7 +63,7 @@ func (p *Plant) Add(pod *corev1.Pod) *Gateway {
 	return g
 }
 
-// injected is the pod with its agent, as the injector's webhook would answer.
+// injected returns the pod with its agent, like the injector's webhook.
 func (p *Plant) injected(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod {
 	p.t.Helper()
 	pod = pod.DeepCopy()
@@ -83,10 +83,10 @@ func (p *Plant) injected(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod 
 	return out
 }
 
-// inside is where a path of the agent's container lies.
+// inside returns the location of a path in the agent's container.
 func (g *Gateway) inside(path string) string { return filepath.Join(g.dir, "root", path) }
 
-// Path is where a file of the gateway's data directory lies.
+// Path returns the location of a file of the gateway's data directory.
 func (g *Gateway) Path(file string) string {
 	return filepath.Join(g.inside(g.env("DATA_PATH")), filepath.FromSlash(file))
 }
@@ -124,7 +124,7 @@ func (g *Gateway) write(path, content string) {
 	require.NoError(g.p.t, os.WriteFile(file, []byte(content), 0o600))
 }
 
-// env is a variable of the agent's container, as the kubelet would set it.
+// env returns a variable of the agent's container, as the kubelet would set it.
 func (g *Gateway) env(name string) string {
 	for _, v := range g.side.Env {
 		switch {
@@ -138,7 +138,7 @@ func (g *Gateway) env(name string) string {
 	return ""
 }
 
-// Start starts the gateway's agent, with the environment of its container.
+// Start starts the gateway's agent with the environment of its container.
 func (g *Gateway) Start() {
 	t := g.p.t
 	t.Helper()
@@ -154,7 +154,7 @@ func (g *Gateway) Start() {
 	g.Agent = program.Start(t, g.Name, cmd)
 }
 
-// Title is what the project line on the gateway says.
+// Title returns the title of the project "line" on the gateway.
 func (g *Gateway) Title() string {
 	b, err := os.ReadFile(g.Path("projects/line/project.json"))
 	var project struct{ Title string }

@@ -20,7 +20,7 @@ func (p *Plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
 	return kube.GatewaySyncs(p.Kube.Dynamic, p.Namespace)
 }
 
-// GatewaySync is the object as it is now; empty where it cannot be read.
+// GatewaySync returns the current object, or an empty one if it cannot be read.
 func (p *Plant) GatewaySync() *v1alpha1.GatewaySync {
 	gs, err := p.syncs().Get(p.t.Context(), p.Name)
 	if err != nil {
@@ -29,10 +29,10 @@ func (p *Plant) GatewaySync() *v1alpha1.GatewaySync {
 	return gs
 }
 
-// Status is that of the object; empty where it cannot be read.
+// Status returns the current status, or an empty one if it cannot be read.
 func (p *Plant) Status() *v1alpha1.GatewaySyncStatus { return &p.GatewaySync().Status }
 
-// Target is what the agents are told; empty where it cannot be read.
+// Target returns the current SyncTarget spec, or an empty one if it cannot be read.
 func (p *Plant) Target() v1alpha1.SyncTargetSpec {
 	t, err := kube.SyncTargets(p.Kube.Dynamic, p.Namespace).Get(p.t.Context(), p.Name)
 	if err != nil {
@@ -41,7 +41,7 @@ func (p *Plant) Target() v1alpha1.SyncTargetSpec {
 	return t.Spec
 }
 
-// Lead is the gateway whose agent leads, nil for none.
+// Lead returns the gateway whose agent leads, or nil.
 func (p *Plant) Lead() *Gateway {
 	name, _, _ := strings.Cut(p.Target().Lead.Holder, "_")
 	for _, g := range p.Gateways() {
@@ -52,15 +52,15 @@ func (p *Plant) Lead() *Gateway {
 	return nil
 }
 
-// Watch records every state of the object from now on, what it is now among them; what it returns lists them. Each is shown to
-// the functions first, one after the other.
+// Watch records every state of the object from now on, including the current one; seen returns them. It first passes
+// each state to the functions, one after the other.
 func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alpha1.GatewaySync) {
 	p.t.Helper()
 	resource, one := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace), fields.OneTermEqualSelector("metadata.name", p.Name).String()
 	now, err := resource.List(p.t.Context(), metav1.ListOptions{FieldSelector: one})
 	require.NoError(p.t, err)
 	require.Len(p.t, now.Items, 1)
-	// Without a version it might begin with a state that is older than what was read before it.
+	// Without a version the watch might begin with an older state than the one just read.
 	w, err := resource.Watch(p.t.Context(), metav1.ListOptions{FieldSelector: one, ResourceVersion: now.GetResourceVersion()})
 	require.NoError(p.t, err)
 	var mu sync.Mutex
@@ -93,7 +93,7 @@ func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alph
 	}
 }
 
-// Converges waits until all gateways run a commit, by the title that its project has, and the status says so.
+// Converges waits until all gateways run a commit, identified by its project's title, and the status reports that.
 func (p *Plant) Converges(title, commit string) {
 	p.t.Helper()
 	p.Eventually(title+" everywhere", func() bool {
@@ -106,13 +106,13 @@ func (p *Plant) Converges(title, commit string) {
 	})
 }
 
-// Ready reports whether the status says that all gateways run a commit.
+// Ready reports whether the status reports that all gateways run a commit.
 func (p *Plant) Ready(commit string) bool {
 	st := p.Status()
 	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.LastGood != nil && st.LastGood.Commit == commit
 }
 
-// Eventually waits until something is so.
+// Eventually waits until ok returns true.
 func (p *Plant) Eventually(what string, ok func() bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(Liveness)

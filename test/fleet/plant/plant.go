@@ -1,6 +1,6 @@
-// Package plant gives tests a whole fleet: a GatewaySync on a real API server, a real git server, and gateways that are
-// simulated, each with the real agent as a process beside it. Pods are put together by the code of the injector, as they
-// would be in a cluster, and agents have the rights that the chart gives them.
+// Package plant provides tests with a whole fleet: a GatewaySync on a real API server, a real git server, and simulated
+// gateways, each with the real agent as a process beside it. The injector's code assembles the pods as in a cluster,
+// and agents have the permissions that the chart gives them.
 //
 //	func TestMain(m *testing.M) { plant.Main(m) }
 //
@@ -12,7 +12,7 @@
 //		p.Converges("second", second)
 //	}
 //
-// Plants of one test process share a control plane, and each has a namespace and a git server of its own.
+// Plants of one test process share a control plane; each has its own namespace and git server.
 package plant
 
 import (
@@ -45,7 +45,7 @@ type M struct{ *testing.M }
 // Run runs the tests.
 func (m M) Run() int { return program.M{Tests: kubetest.M{M: m.M}}.Run() }
 
-// Main is the TestMain of a package that makes plants.
+// Main is the TestMain of a package that uses plants.
 func Main(m *testing.M) { os.Exit(M{m}.Run()) }
 
 // Plant is a GatewaySync with its repository and its gateways.
@@ -53,10 +53,10 @@ type Plant struct {
 	*gitserver.Repo
 	Git     *gitserver.Server
 	Cluster *kubetest.Cluster
-	Kube    kube.Clients // with all rights
-	// Namespace holds everything, Name is that of the GatewaySync.
+	Kube    kube.Clients // with all permissions
+	// Namespace is the namespace of all objects, Name the name of the GatewaySync.
 	Namespace, Name string
-	// First is the commit that the repository began with.
+	// First is the first commit of the repository.
 	First string
 
 	t        testing.TB
@@ -66,14 +66,14 @@ type Plant struct {
 	gateways []*Gateway
 }
 
-// New makes a plant with gateways gw-0, gw-1, … that run; their agents are started by Start. A change is made to the
+// New returns a plant with running gateways gw-0, gw-1, …; Start starts their agents. change is applied to the
 // GatewaySync before it is created.
 func New(t testing.TB, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
 	return NewIn(t, kubetest.Control(t), gateways, change...)
 }
 
-// NewIn makes a plant on a control plane of the test's own.
+// NewIn is New on a control plane of the test's own.
 func NewIn(t testing.TB, cluster *kubetest.Cluster, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
 	p := open(t, cluster, cluster.Namespace(t))
@@ -81,8 +81,7 @@ func NewIn(t testing.TB, cluster *kubetest.Cluster, gateways int, change ...func
 	return p.named("site", gateways, change)
 }
 
-// NewAt makes a plant whose namespace and GatewaySync have the names that a document gives them, on a control plane of the
-// test's own. Pods are called after the GatewaySync.
+// NewAt is NewIn with the namespace and GatewaySync names of a document. Pods are named after the GatewaySync.
 func NewAt(t testing.TB, cluster *kubetest.Cluster, namespace, name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
 	p := open(t, cluster, cluster.NamespaceOf(t, namespace))
@@ -90,7 +89,7 @@ func NewAt(t testing.TB, cluster *kubetest.Cluster, namespace, name string, gate
 	return p.named(name, gateways, change)
 }
 
-// Another makes a second GatewaySync with gateways of its own in the same namespace, over the same repository: the next
+// Another creates a second GatewaySync with its own gateways in the same namespace, for the same repository: the next
 // stage of a pipeline.
 func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	p.t.Helper()
@@ -98,8 +97,8 @@ func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.Gate
 	return other.named(name, gateways, change)
 }
 
-// Of makes a plant of a GatewaySync as a user has written it, and of the folder that its repository holds, without a
-// gateway. Only the addresses of the repository and of the gateways are put in.
+// Of returns a plant with a user's GatewaySync, and a repository with the content of a folder, without gateways. It
+// sets only the addresses of the repository and of the gateways.
 func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	t.Helper()
 	cluster := kubetest.Control(t)
@@ -122,7 +121,7 @@ func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	return p
 }
 
-// open gives a namespace the rights of its agents, and makes a repository.
+// open sets up the agents' permissions in a namespace, and creates a repository.
 func open(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
 	t.Helper()
 	p := &Plant{t: t, Cluster: cluster, Namespace: namespace, front: newFront(t)}
@@ -142,7 +141,7 @@ func open(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
 	return p
 }
 
-// named makes the GatewaySync that most tests have, and its gateways.
+// named creates the GatewaySync that most tests use, and its gateways.
 func (p *Plant) named(name string, gateways int, change []func(*v1alpha1.GatewaySync)) *Plant {
 	p.t.Helper()
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -165,7 +164,7 @@ func (p *Plant) named(name string, gateways int, change []func(*v1alpha1.Gateway
 	return p
 }
 
-// create puts the addresses into a GatewaySync and creates it.
+// create sets the addresses in a GatewaySync and creates it.
 func (p *Plant) create(gs *v1alpha1.GatewaySync) {
 	p.t.Helper()
 	p.Name, gs.Namespace = gs.Name, p.Namespace
@@ -174,7 +173,7 @@ func (p *Plant) create(gs *v1alpha1.GatewaySync) {
 	require.NoError(p.t, err)
 }
 
-// pod is a small pod that asks for an agent.
+// pod returns a small pod that requests an agent.
 func (p *Plant) pod(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
@@ -186,7 +185,7 @@ func (p *Plant) pod(name string) *corev1.Pod {
 	}
 }
 
-// Push commits a project that says which commit it is, and returns the commit.
+// Push commits a project with this title, and returns the commit.
 func (p *Plant) Push(title string) string {
 	p.t.Helper()
 	return p.Commit(title, gitserver.Files(map[string]string{
@@ -194,14 +193,14 @@ func (p *Plant) Push(title string) string {
 	}))
 }
 
-// Gateways are all of them.
+// Gateways returns all gateways.
 func (p *Plant) Gateways() []*Gateway {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.gateways)
 }
 
-// Start starts the agents of all gateways that have none running.
+// Start starts the agents of all gateways without a running one.
 func (p *Plant) Start() {
 	p.t.Helper()
 	for _, g := range p.Gateways() {
@@ -211,7 +210,7 @@ func (p *Plant) Start() {
 	}
 }
 
-// apply applies files of what kustomize installs.
+// apply applies files of the kustomize base.
 func (p *Plant) apply(files ...string) {
 	p.t.Helper()
 	for _, file := range files {
