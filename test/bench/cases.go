@@ -13,17 +13,17 @@ import (
 // benchCase is one kind of work.
 type benchCase struct {
 	name, title string
-	// line is the line of commits that the rounds walk; "" stays at the commit that is there.
+	// line is the line of commits that the rounds follow; "" stays at the current commit.
 	line  string
-	fresh bool // from an empty workspace
+	fresh bool // starts with an empty workspace
 	lost  loss
-	only  string // the one contestant that takes part; "" for all that can
-	// do measures something else than a sync to the remote's main; nil for that.
+	only  string // the only contestant that takes part; "" for all
+	// do measures something other than a sync to the remote's main, if set.
 	do     func(ctx context.Context, b *bench, who contestant) (sample, error)
 	single bool // one round is enough
 }
 
-// cases, in the order in which the rounds walk the history.
+// cases are in the order in which the rounds follow the history.
 var cases = []benchCase{
 	{name: "first", title: "first sync", fresh: true},
 	{name: "nothing", title: "nothing to do"},
@@ -53,9 +53,9 @@ type bench struct {
 	work        string
 	remote      *remote
 	contestants []contestant
-	at          map[string]string // home → commit there
-	walked      map[string]int    // home and line → commits of the line that were synced there
-	crowds      int               // that were gathered
+	at          map[string]string // home → its current commit
+	walked      map[string]int    // home and line → number of synced commits of the line
+	crowds      int               // number of crowds so far
 	talk        *log.Logger
 }
 
@@ -89,7 +89,7 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 	return s, err
 }
 
-// prepare brings a workspace to where the work starts, and returns the commit that it is to come to.
+// prepare brings a workspace to the start of the work, and returns the target commit.
 func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (target string, err error) {
 	target = b.remote.refs[baseRef]
 	if at := b.at[who.home()]; at != "" {
@@ -116,7 +116,7 @@ func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (targe
 	return target, nil
 }
 
-// bring puts a workspace at a commit, untimed.
+// bring syncs a workspace to a commit, untimed.
 func (b *bench) bring(ctx context.Context, who contestant, commit string) error {
 	at := b.at[who.home()]
 	if at != commit {
@@ -137,7 +137,7 @@ func (b *bench) bring(ctx context.Context, who contestant, commit string) error 
 	return errors.Join(err, who.ready(ctx))
 }
 
-// settle writes out what earlier runs left to the kernel, so that nobody waits for somebody else's disk.
+// settle flushes the writes of earlier runs, so that they do not slow down the next one.
 func settle(ctx context.Context) {
 	cmd := exec.CommandContext(ctx, "sync")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}

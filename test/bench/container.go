@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// container is a control group with a limit on memory or CPU: what a container's limit is to Kubernetes. If memory runs
-// out, page cache is reclaimed, and a process whose own memory does not fit is killed. If the CPU time of a period is used up,
-// processes stop until the next one.
+// container is a control group with a limit on memory or CPU, like the limit of a Kubernetes container. If memory runs
+// out, the kernel reclaims page cache and kills a process whose own memory does not fit. If the CPU time of a period is
+// used up, processes stop until the next one.
 type container struct {
 	dir string
 	v1  bool
 }
 
-// groups is where control groups are made: one tree for each controller in version 1, the one tree in version 2.
+// groups is the directory of control groups: one tree per controller in version 1, a single tree in version 2.
 const groups = "/sys/fs/cgroup"
 
-// period is the one in which a kubelet has CPU time counted.
+// period is the CPU accounting period of a kubelet.
 const period = 100 * time.Millisecond
 
-// newContainer makes a control group with a limit on memory, in bytes.
+// newContainer creates a control group with a limit on memory, in bytes.
 func newContainer(limit int64) (*container, error) {
 	bytes := strconv.FormatInt(limit, 10)
 	return newGroup("memory",
@@ -34,7 +34,7 @@ func newContainer(limit int64) (*container, error) {
 		[][2]string{{"memory.max", bytes}, {"memory.swap.max", "0"}})
 }
 
-// newQuota makes a control group with a limit on CPU, in thousandths of a processor.
+// newQuota creates a control group with a limit on CPU, in thousandths of a processor.
 func newQuota(milli int64) (*container, error) {
 	quota := strconv.FormatInt(milli*period.Microseconds()/1000, 10)
 	length := strconv.FormatInt(period.Microseconds(), 10)
@@ -43,8 +43,8 @@ func newQuota(milli int64) (*container, error) {
 		[][2]string{{"cpu.max", quota + " " + length}})
 }
 
-// newGroup makes a control group with the settings of either version. It needs root and a control group tree that may be
-// written.
+// newGroup creates a control group with the settings of either version. It needs root and a writable control group
+// tree.
 func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
 	c, settings := &container{dir: filepath.Join(groups, controller), v1: true}, v1
 	if _, err := os.Stat(filepath.Join(c.dir, v1[0][0])); err != nil {
@@ -66,12 +66,12 @@ func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
 	return c, nil
 }
 
-// wrap is put before a command, so that it runs in the container.
+// wrap returns a command prefix that runs a command in the container.
 func (c *container) wrap() []string {
 	return []string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(c.dir, "cgroup.procs")}
 }
 
-// killed is how many processes were killed here for want of memory.
+// killed returns the number of processes killed for lack of memory.
 func (c *container) killed() (int, error) {
 	name := "memory.events"
 	if c.v1 {
@@ -81,7 +81,7 @@ func (c *container) killed() (int, error) {
 	return int(n), err
 }
 
-// throttled is how long processes here had to stop because their CPU time was used up.
+// throttled returns how long processes were stopped because their CPU time was used up.
 func (c *container) throttled() (time.Duration, error) {
 	if c.v1 {
 		n, err := c.count("cpu.stat", "throttled_time")
@@ -91,7 +91,7 @@ func (c *container) throttled() (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, err
 }
 
-// count reads a line of a file of the group: a key and a number.
+// count reads the number of a key from a file of the group.
 func (c *container) count(file, key string) (int64, error) {
 	content, err := os.ReadFile(filepath.Join(c.dir, file))
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *container) count(file, key string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", file, key)
 }
 
-// close removes the group. The kernel takes a moment to let go of processes that have ended.
+// close removes the group. The kernel takes a moment to release processes that have ended.
 func (c *container) close() error {
 	deadline := time.Now().Add(5 * time.Second)
 	for {
@@ -117,7 +117,7 @@ func (c *container) close() error {
 	}
 }
 
-// confined is a contestant that works in a container. Being killed there is a result.
+// confined is a contestant in a container. Being killed there is a result.
 type confined struct {
 	contestant
 	container *container
@@ -143,7 +143,7 @@ func (c *confined) close() error {
 	return errors.Join(c.contestant.close(), c.container.close())
 }
 
-// agentGuaranteed is the agent with the limit on CPU that it has in a Guaranteed pod.
+// agentGuaranteed is the agent with the CPU limit that it has in a Guaranteed pod.
 type agentGuaranteed struct {
 	*agentOnce
 	container *container

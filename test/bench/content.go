@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// kind is what a generated file holds.
+// kind is the kind of content of a generated file.
 type kind uint8
 
 const (
@@ -31,12 +31,12 @@ const (
 type path struct {
 	name string
 	kind kind
-	data string // the file that a resource.json names
+	data string // the file that a resource.json lists
 }
 
 const mapped = "services/ignition/"
 
-// binaries lists large files that a project carries along: manuals, films.
+// binaries lists n large files of a project, such as manuals and films.
 func binaries(n int) []path {
 	var all []path
 	for i := range n {
@@ -45,11 +45,11 @@ func binaries(n int) []path {
 	return all
 }
 
-// binaryBytes is the size of such a file.
+// binaryBytes is the size of each of them.
 const binaryBytes = 40 << 20
 
 // layout lists n files in the shape of real repositories: resources are directories of two or three small files, a
-// sixth of all files are thumbnails, paths are up to ten levels deep.
+// sixth of all files are thumbnails, and paths are up to ten levels deep.
 func layout(n int) []path {
 	projects := min(1+n/4000, 40)
 	var all []path
@@ -87,19 +87,20 @@ func layout(n int) []path {
 	return all[:n]
 }
 
-// writer makes file contents. The same seed gives the same bytes on every machine and with every version of Go: PCG is
-// specified.
+// writer generates file contents. The same seed gives the same bytes on every machine and with every version of Go,
+// because PCG is specified.
 type writer struct {
 	rand *rand.Rand
-	mean float64 // bytes of a file that holds data
-	last string  // what the last file has: a resource.json is signed for it
+	mean float64 // mean size in bytes of a data file
+	last string  // content of the last file, for which a resource.json is signed
 }
 
 func newWriter(seed uint64, mean int) *writer {
 	return &writer{rand: rand.New(rand.NewPCG(seed, 0x53746f6b6572)), mean: float64(mean)}
 }
 
-// content makes a file. A resource.json is signed for the file that was made before it, as a gateway or a Designer leaves it.
+// content generates a file. A resource.json is signed for the file generated before it, like a gateway or a Designer
+// does.
 func (w *writer) content(p path) string {
 	w.last = w.made(p)
 	return w.last
@@ -132,7 +133,7 @@ func (w *writer) made(p path) string {
 	}
 }
 
-// size draws from a distribution with a long tail, as real files have it, around the mean.
+// size returns a random size around the mean, with a long tail as in real repositories.
 func (w *writer) size() int {
 	return int(min(max(w.mean*math.Exp(w.rand.NormFloat64()-0.5), 100), 2<<20))
 }
@@ -154,7 +155,7 @@ func (w *writer) lines(pattern string) string {
 	return b.String()
 }
 
-// list makes JSON that is as long as a drawn size.
+// list generates JSON of a random size.
 func (w *writer) list(open, pattern, end string) string {
 	var b strings.Builder
 	b.WriteString(open)
@@ -184,14 +185,14 @@ func (w *writer) resource(data string) string {
 		data, w.rand.IntN(9), 1+w.rand.IntN(8), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), w.rand.IntN(9), strings.Repeat("0", 64))
 	r, err := resource.ParseSigned([]byte(unsigned))
 	if err != nil {
-		panic(err) // it stands above
+		panic(err) // the text is the constant above
 	}
 	sum, err := r.Signature(resource.Form83, func(to io.Writer, _ string) error {
 		_, err := io.WriteString(to, w.last)
 		return err
 	})
 	if err != nil {
-		panic(err) // a hash takes everything
+		panic(err) // a hash never fails
 	}
 	return string(r.WithSignature(sum))
 }

@@ -16,24 +16,24 @@ import (
 // contestant is a way to bring a branch to a directory.
 type contestant interface {
 	name() string
-	// home is the workspace; contestants with the same one share it.
+	// home is the workspace, which contestants may share.
 	home() string
-	// can says whether a case means anything for this contestant.
+	// can reports whether a case applies to this contestant.
 	can(c benchCase) bool
 	// reset makes the workspace empty; untimed.
 	reset(ctx context.Context) error
-	// lose destroys what a case wants lost, of a workspace that is in sync; untimed.
+	// lose destroys a part of a workspace that is in sync; untimed.
 	lose(ctx context.Context, what loss) error
-	// ready starts what runs before the commit arrives; untimed.
+	// ready starts what must run before the commit arrives; untimed.
 	ready(ctx context.Context) error
 	// sync brings the workspace to the remote's main.
 	sync(ctx context.Context) (sample, error)
-	// kept are the directories beside the live data.
+	// kept returns the directories beside the live data.
 	kept() []string
 	close() error
 }
 
-// loss is what is gone before a case.
+// loss is what is lost before a case.
 type loss uint8
 
 const (
@@ -42,10 +42,10 @@ const (
 	store
 )
 
-// fetchOnly is the floor: git fetch --depth 1 into a bare repository, and no file written.
+// fetchOnly is the lower bound: git fetch --depth 1 into a bare repository, without writing files.
 type fetchOnly struct {
 	dir, url string
-	wrap     []string // put before the command
+	wrap     []string // prefix of the command
 }
 
 func (f *fetchOnly) name() string                { return fetch }
@@ -70,8 +70,8 @@ func (f *fetchOnly) sync(ctx context.Context) (sample, error) {
 	return measure(ctx, command{f.dir, gitserver.Env(), append(slices.Clone(f.wrap), "git", "fetch", "-q", "--depth=1", f.url, "+refs/heads/main:refs/heads/main")})
 }
 
-// setAside moves a directory out of the way, to be deleted when all is measured. Deleting it now would slow down whoever
-// creates files next: some file systems (ext4) pass over inodes that were freed in the last minutes, one by one.
+// setAside renames a directory that is deleted after all measurements. Deleting it now would slow down later file
+// creation: some file systems (ext4) skip inodes freed in the last minutes one by one.
 func setAside(dir string) error {
 	for n := 1; ; n++ {
 		old := fmt.Sprintf("%s.old-%d", dir, n)
@@ -86,7 +86,7 @@ func setAside(dir string) error {
 	}
 }
 
-// initFetcher makes an empty repository in which git does no housekeeping while it is measured.
+// initFetcher creates an empty repository in which git does no housekeeping during measurements.
 func initFetcher(ctx context.Context, dir string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -97,10 +97,10 @@ func initFetcher(ctx context.Context, dir string, args ...string) error {
 	return git(ctx, dir, nil, "config", "gc.auto", "0")
 }
 
-// checkout is what people script: git fetch --depth 1, git checkout, rsync -c.
+// checkout is what users commonly script: git fetch --depth 1, git checkout, rsync -c.
 type checkout struct {
 	dir, live, url string
-	wrap           []string // put before the command
+	wrap           []string // prefix of the command
 }
 
 func (c *checkout) name() string                { return rsync }
@@ -134,9 +134,9 @@ exec rsync -rlpc --delete services/ignition/projects services/ignition/config "$
 	return measure(ctx, command{c.dir, gitserver.Env(), append(slices.Clone(c.wrap), "sh", "-c", script, "sh", c.url, c.live+"/")})
 }
 
-// agentOnce is the agent as a command: one process for one sync.
+// agentOnce is the agent as a command: one process per sync.
 type agentOnce struct {
-	binary, dir string // dir holds gs.yaml, data/, repo/
+	binary, dir string // dir has gs.yaml, data/, repo/
 	wrap        []string
 }
 
@@ -185,7 +185,7 @@ func (a *agentOnce) reset(context.Context) error {
 	if err := os.MkdirAll(a.data(), 0o755); err != nil {
 		return err
 	}
-	// The agent leaves a directory alone that no gateway has seeded.
+	// The agent does not touch a directory that no gateway has seeded.
 	return os.WriteFile(filepath.Join(a.data(), ".ignition-seed-complete"), nil, 0o644)
 }
 
@@ -205,14 +205,13 @@ func (a *agentOnce) args() []string {
 		"--gateway-name", "plant-1", "--max-files", "2000000")
 }
 
-// agentUnsynced is the agent to which the system tells that all is on the disk when nothing is. It shows what durability
-// costs a first sync.
+// agentUnsynced is the agent with fsync disabled. It shows the cost of durability in a first sync.
 type agentUnsynced struct{ *agentOnce }
 
 func (a *agentUnsynced) name() string         { return unsynced }
 func (a *agentUnsynced) can(c benchCase) bool { return c.fresh }
 
-// build makes a program of this module as it ships.
+// build builds a program of this module as it ships.
 func build(ctx context.Context, binary, pkg string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

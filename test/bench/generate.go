@@ -15,16 +15,17 @@ import (
 )
 
 const (
-	// generation names the content: another one ends the use of what lies in the cache.
+	// generation names the version of the content. A new one invalidates the cache.
 	generation = "v4"
-	// maxRounds is how many fresh commits there are of each kind, so that no round meets objects of the round before.
+	// maxRounds is the number of commits of each kind, so that no round has objects of an earlier one.
 	maxRounds = 9
 )
 
-// Refs of a generated repository. Each round has a commit of its own, and all lie on one line: base, one/1 … one/9,
-// merge/1 … merge/9 and so on. So nothing ever goes back, and each fetch brings what no contestant has.
+// baseRef is the first of the refs of a generated repository. Each round has its own commit, and all are on one line:
+// base, one/1 … one/9, merge/1 … merge/9 and so on. So nothing ever goes back, and each fetch brings objects that no
+// contestant has.
 //
-//	refs/bench/base     the tip of the past commits; each of those rewrites a few files
+//	refs/bench/base     the tip of the past commits, each of which rewrites a few files
 //	refs/bench/one/N    one file changed
 //	refs/bench/merge/N  the merge of a branch that left the line before all past commits, and changed one file
 //	refs/bench/hundred/N  fifty resources saved, which are about a hundred files
@@ -32,7 +33,7 @@ const (
 //	refs/bench/aged/N   one file changed; as many as the size says
 const baseRef = "refs/bench/base"
 
-// generate returns the repository of a size, from the cache or made now.
+// generate returns the repository of a size, from the cache or newly generated.
 func generate(ctx context.Context, cache string, s size) (dir string, err error) {
 	dir = filepath.Join(cache, generation+"-"+s.name+".git")
 	if _, err := os.Stat(dir); err == nil {
@@ -53,7 +54,7 @@ func generate(ctx context.Context, cache string, s size) (dir string, err error)
 	if err := fastImport(ctx, making, line.writeBase); err != nil {
 		return "", err
 	}
-	// A host packs at night; what was pushed since lies beside that pack.
+	// A host packs at night; later pushes are beside that pack.
 	if err := git(ctx, making, nil, "-c", "core.bigFileThreshold=8m", "repack", "-a", "-d", "-q", "-b"); err != nil {
 		return "", err
 	}
@@ -63,7 +64,7 @@ func generate(ctx context.Context, cache string, s size) (dir string, err error)
 	return dir, os.Rename(making, dir)
 }
 
-// fastImport runs write with the input of git fast-import.
+// fastImport runs git fast-import with the output of write.
 func fastImport(ctx context.Context, dir string, write func(w *bufio.Writer)) error {
 	reader, pipe := io.Pipe()
 	go func() {
@@ -72,7 +73,7 @@ func fastImport(ctx context.Context, dir string, write func(w *bufio.Writer)) er
 		pipe.CloseWithError(w.Flush()) // a nil error is the end of the input
 	}()
 	err := git(ctx, dir, reader, "fast-import", "--quiet", "--max-pack-size=4g")
-	return errors.Join(err, reader.Close()) // which ends the writer where git stopped reading
+	return errors.Join(err, reader.Close()) // ends the writer if git stopped reading
 }
 
 // history writes commits for fast-import.
@@ -81,13 +82,13 @@ type history struct {
 	size   size
 	paths  []path
 	commit int // commits so far
-	next   int // file of the next change
+	next   int // index of the next changed file
 	tip    string
 }
 
 const firstStamp = 1735689600 // 2025-01-01
 
-// add writes a commit, whose files follow, and returns its mark.
+// add writes the header of a commit, whose files must follow, and returns its mark.
 func (h *history) add(w *bufio.Writer, ref, from, merged string) string {
 	h.commit++
 	mark := fmt.Sprintf(":%d", h.commit)
@@ -105,17 +106,17 @@ func writeFile(w *bufio.Writer, name, content string) {
 	fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", name, len(content), content)
 }
 
-// pick returns the data file whose turn it is to change; turns are spread over the whole tree.
+// pick returns the next data file to change; successive ones are spread over the whole tree.
 func (h *history) pick() path {
 	for {
-		h.next = (h.next + 7919) % len(h.paths) // a prime: every file's turn comes
+		h.next = (h.next + 7919) % len(h.paths) // a prime, so that every file gets its turn
 		if p := h.paths[h.next]; p.kind <= pictureFile {
 			return p
 		}
 	}
 }
 
-// change writes a new version of n files, as somebody who edits them by hand.
+// change writes a new version of n files, like a user editing by hand.
 func (h *history) change(w *bufio.Writer, n int) {
 	for range n {
 		p := h.pick()
@@ -123,7 +124,7 @@ func (h *history) change(w *bufio.Writer, n int) {
 	}
 }
 
-// save writes a new version of n files, as a Designer: with their resource.json.
+// save writes a new version of n files with their resource.json, like a Designer.
 func (h *history) save(w *bufio.Writer, n int) {
 	for range n {
 		h.change(w, 1)
@@ -133,7 +134,7 @@ func (h *history) save(w *bufio.Writer, n int) {
 	}
 }
 
-// writeBase writes the first commit with all files, and the past.
+// writeBase writes the first commit with all files, and the past commits.
 func (h *history) writeBase(w *bufio.Writer) {
 	h.tip = h.add(w, baseRef, "", "")
 	for _, p := range h.paths {
@@ -149,7 +150,7 @@ func (h *history) writeBase(w *bufio.Writer) {
 	}
 }
 
-// writeRounds writes the commits that are measured.
+// writeRounds writes the measured commits.
 func (h *history) writeRounds(w *bufio.Writer) {
 	from := baseRef + "^0"
 	line := func(name string, commits, files int, write func(*bufio.Writer, int)) {
@@ -172,7 +173,7 @@ func (h *history) writeRounds(w *bufio.Writer) {
 	line("aged", h.size.commits, 1, h.change)
 }
 
-// git runs git alone, as gitserver does, and makes what it says part of the error.
+// git runs git in an isolated environment like gitserver, with its output in the error.
 func git(ctx context.Context, dir string, stdin io.Reader, args ...string) error {
 	_, err := gitOutput(ctx, dir, stdin, args...)
 	return err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// goal is a line of the report's end.
+// goal is a line of the report's last table.
 type goal struct {
 	what, measured string
 	verdict        string // met, missed
@@ -18,7 +18,7 @@ func verdict(met bool) string {
 	return "**missed**"
 }
 
-// goals holds the figures against what the project wants of itself. What was not measured is left out.
+// goals compares the figures with the project's goals. It omits what was not measured.
 func (r results) goals(s settings) []goal {
 	var all []goal
 	for _, size := range s.sizes {
@@ -77,7 +77,7 @@ func (g *judge) walls(c, who, peer string) (mine, theirs time.Duration, ok bool)
 	return mine, theirs, found && foundToo && theirs > 0
 }
 
-// atMost wants a wall time of at most factor times that of a peer.
+// atMost requires a wall time of at most factor times that of a peer.
 func (g *judge) atMost(factor float64, c, who, peer string) {
 	if mine, theirs, ok := g.walls(c, who, peer); ok {
 		ratio := float64(mine) / float64(theirs)
@@ -85,7 +85,7 @@ func (g *judge) atMost(factor float64, c, who, peer string) {
 	}
 }
 
-// faster wants a wall time that is factor times shorter than that of a peer.
+// faster requires a wall time factor times shorter than that of a peer.
 func (g *judge) faster(factor float64, c, who, peer string) {
 	if mine, theirs, ok := g.walls(c, who, peer); ok {
 		ratio := float64(theirs) / float64(mine)
@@ -93,7 +93,8 @@ func (g *judge) faster(factor float64, c, who, peer string) {
 	}
 }
 
-// soonAfterGit wants a one-file commit to be near the floor (0 for no such goal), and far from a work tree.
+// soonAfterGit requires a one-file commit to be close to the lower bound (0 for no such goal), and much faster than a
+// work tree.
 func (g *judge) soonAfterGit(floor, factor float64) {
 	for _, c := range []string{"one", "merge"} {
 		for _, agent := range []string{once, resident} {
@@ -105,7 +106,7 @@ func (g *judge) soonAfterGit(floor, factor float64) {
 	}
 }
 
-// firstSync has durability in it: as shipped.
+// firstSync includes durability, as shipped.
 func (g *judge) firstSync() {
 	g.atMost(0.75, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
@@ -122,7 +123,7 @@ func (g *judge) memory(c, who string, limit int64) {
 	}
 }
 
-// container wants a first sync with large binaries to live where memory is short, whatever git itself needs.
+// container requires a first sync with large binaries to survive when memory is short, whatever git itself needs.
 func (g *judge) container() {
 	k := g.key("first", once)
 	n, ok := median(g.r, k, anon)
@@ -134,7 +135,7 @@ func (g *judge) container() {
 	g.add(killed == 0 && n < binaryBytes, "memory does not follow the largest file: less anonymous memory than it has bytes", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), binaryBytes>>20))
 }
 
-// million is what is hoped for.
+// million has the goals for a million files.
 func (g *judge) million() {
 	for _, who := range []string{once, resident} {
 		if w, ok := median(g.r, g.key("one", who), wall); ok {
@@ -145,7 +146,7 @@ func (g *judge) million() {
 	}
 }
 
-// drift wants the look at all files to be cheap.
+// drift requires a comparison of all files to be cheap.
 func (g *judge) drift() {
 	w, ok := median(g.r, g.key("drift", once), wall)
 	if !ok {
@@ -155,7 +156,7 @@ func (g *judge) drift() {
 	g.add(each <= 15, title("drift")+": at most 15 µs a file", fmt.Sprintf("%.1f µs", each))
 }
 
-// aged wants what is kept to stay bounded, whenever one looks: the tip, and again as much until it is packed anew.
+// aged requires that at any time the kept data is bounded: the tip, and as much again until it is repacked.
 func (g *judge) aged() {
 	most, ok := median(g.r, g.key("aged", resident), kept)
 	tip, okToo := median(g.r, g.key("first", fetch), pack)
@@ -165,8 +166,8 @@ func (g *judge) aged() {
 	}
 }
 
-// crowd wants no agent to ask the server twice. A thousand agents are not started: what each took of this machine, the
-// server's part and its own, says how long they would take.
+// crowd requires that no agent makes a request twice. It extrapolates to a thousand agents from the machine time that
+// each took, including the server's.
 func (g *judge) crowd() {
 	k := g.key("crowd", resident)
 	w, ok := median(g.r, k, wall)
@@ -185,11 +186,11 @@ func (g *judge) crowd() {
 	g.add(1000*each <= 30*time.Second, "1,000 agents at once within 30 s: at most 30 ms for each", fmt.Sprintf("%.1f ms for each of %d, %.2f s in all", float64(each.Microseconds())/1000, n, w.Seconds()))
 }
 
-// idle wants a sync that has nothing to do to cost the resident agent almost nothing.
+// idle requires that a sync without changes costs the resident agent almost nothing.
 func (g *judge) idle() {
 	k := g.key("nothing", resident)
 	used, ok := median(g.r, k, cpu)
-	if !ok || used == 0 { // a system that does not tell
+	if !ok || used == 0 { // the system does not report it
 		return
 	}
 	asked, _ := median(g.r, k, fetches)
@@ -197,7 +198,7 @@ func (g *judge) idle() {
 		fmt.Sprintf("%d fetches, %.1f ms", asked, float64(used)/float64(time.Millisecond)))
 }
 
-// small wants a one-file commit to download not much more than that file.
+// small requires a one-file commit to download little more than that file.
 func (g *judge) small(c string) {
 	k := g.key(c, once)
 	bytes, ok := median(g.r, k, pack)
@@ -224,7 +225,7 @@ func (g *judge) lostStore() {
 	}
 }
 
-// disk compares with what a bare shallow clone of git takes, which is the packed tip.
+// disk compares with git's bare shallow clone, which is the packed tip.
 func (g *judge) disk() {
 	mine, ok := median(g.r, g.key("first", once), kept)
 	tip, okToo := median(g.r, g.key("first", fetch), pack)

@@ -51,7 +51,7 @@ func newBench(size size, remote *remote, work string, talk *log.Logger) *bench {
 	return &bench{size: size, work: work, remote: remote, at: map[string]string{}, walked: map[string]int{}, talk: talk}
 }
 
-// invite makes the contestants.
+// invite creates the contestants.
 func (b *bench) invite(ctx context.Context, programs programs) error {
 	url := b.remote.url()
 	once, err := newAgent(b.agent, filepath.Join(b.work, "once"), url)
@@ -80,10 +80,10 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 	return nil
 }
 
-// idle is what an agent asks for by default: the chart's agentResources.
+// idle is the agent's default resource request: the chart's agentResources.
 var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
 
-// inviteGuaranteed lets the agent take part with the CPU that the injector gives it in a Guaranteed pod, if that can be limited
+// inviteGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
 // here.
 func (b *bench) inviteGuaranteed() error {
 	limits := inject.Guaranteed(idle).Limits
@@ -97,7 +97,7 @@ func (b *bench) inviteGuaranteed() error {
 	return err
 }
 
-// inviteUnsynced lets the agent take part without durability, where the system can be told to pretend it.
+// inviteUnsynced adds the agent without durability, if the system supports it.
 func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
 	if out, err := exec.CommandContext(ctx, nosync, "true").CombinedOutput(); err != nil {
 		b.talk.Printf("what durability costs is not measured: %s", out)
@@ -108,7 +108,7 @@ func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
 	return err
 }
 
-// confine makes contestants that live in a container each. Where there is none to be had, nobody takes part.
+// confine creates contestants in a container each, or none if containers are not available.
 func (b *bench) confine(context.Context, programs) error {
 	for _, who := range []string{once, rsync, fetch} {
 		if who == rsync && !b.hasRsync() {

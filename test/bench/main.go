@@ -1,5 +1,5 @@
-// Command bench measures the agent against the ways in which people bring git to a disk today, and prints the results
-// as Markdown together with the project's goals, each met or missed:
+// Command bench compares the agent with common ways to bring git to a disk, and prints the results as Markdown together
+// with the project's goals, each met or missed:
 //
 //	go run ./test/bench                          # 1,000, 10,000 and 100,000 files and large binaries, three rounds
 //	go run ./test/bench -sizes S,M -n 1 -cases first,one
@@ -8,7 +8,7 @@
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
 // http-backend over loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
-// shipped. It runs without a gateway: files only. The exit code is 0 where a goal is missed: this is a report.
+// shipped. It runs without a gateway: files only. The exit code is 0 even if a goal is missed: this is a report.
 package main
 
 import (
@@ -114,7 +114,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 			return s, fmt.Errorf("-cases: there is no %q; want some of %s", name, strings.Join(caseNames(), ","))
 		}
 	}
-	for _, c := range cases { // in the order in which they build on each other
+	for _, c := range cases { // each case builds on the earlier ones
 		if slices.Contains(wanted, c.name) {
 			s.cases = append(s.cases, c)
 		}

@@ -18,16 +18,16 @@ import (
 // sample is one measured run.
 type sample struct {
 	wall, cpu time.Duration
-	anon      int64         // peak anonymous memory of the process tree, bytes; 0 where it cannot be told
+	anon      int64         // peak anonymous memory of the process tree, bytes; 0 if unknown
 	pack      int64         // bytes of packs that the server sent
-	server    time.Duration // in which the server answered requests for a pack
-	asked     int           // requests for the list of refs, where they are counted
+	server    time.Duration // time in which the server answered requests for a pack
+	asked     int           // requests for the list of refs, if counted
 	fetches   int           // requests for a pack
-	disk      int64         // bytes that are kept beside the live data, afterwards
-	changed   int64         // bytes of the files that the commit changed; 0 where the case has no such commit
-	killed    bool          // for want of memory, in a container
-	throttled time.Duration // stopped by a limit on CPU, in a container
-	load      float64       // load average of the machine in the last minute before, where it tells
+	disk      int64         // bytes kept beside the live data, afterwards
+	changed   int64         // bytes of the files that the commit changed; 0 if the case has no such commit
+	killed    bool          // for lack of memory, in a container
+	throttled time.Duration // stopped by a CPU limit, in a container
+	load      float64       // load average of the machine in the last minute before, if known
 }
 
 // command is a process to measure.
@@ -37,8 +37,8 @@ type command struct {
 	args []string
 }
 
-// measure runs a command to its end. Wall and CPU time are those of the whole tree; memory is looked at every
-// millisecond, so a spike between two looks is missed.
+// measure runs a command to its end. Wall and CPU time are those of the whole process tree. Memory is sampled every
+// millisecond, which may miss a spike.
 func measure(ctx context.Context, c command) (sample, error) {
 	said := &output.Log{Most: outputBytes}
 	cmd := c.prepare(ctx, said)
@@ -57,7 +57,7 @@ func measure(ctx context.Context, c command) (sample, error) {
 	return s, nil
 }
 
-// prepare makes the process one with a group of its own, so that an interrupted bench leaves nothing behind.
+// prepare returns the process with its own process group, so that an interrupted bench leaves nothing behind.
 func (c command) prepare(ctx context.Context, said *output.Log) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env = c.dir, c.env
@@ -68,10 +68,10 @@ func (c command) prepare(ctx context.Context, said *output.Log) *exec.Cmd {
 	return cmd
 }
 
-// outputBytes is how much of the end of what a process says is kept, for the message when it fails.
+// outputBytes is how much of the end of a process's output is kept for error messages.
 const outputBytes = 4000
 
-// memoryWatch keeps the peak of the anonymous memory of a process and its descendants.
+// memoryWatch records the peak of the anonymous memory of a process and its descendants.
 type memoryWatch struct {
 	quit chan struct{}
 	peak chan int64
@@ -102,7 +102,7 @@ func (w memoryWatch) stop() int64 {
 }
 
 // anonymous adds up RssAnon of a process and its descendants, in bytes: what a container's memory limit counts and
-// cannot reclaim. It is 0 where there is no /proc.
+// cannot reclaim. It returns 0 without /proc.
 func anonymous(pid, depth int) int64 {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	status, err := os.ReadFile(filepath.Join(proc, "status"))
@@ -127,7 +127,7 @@ func anonymous(pid, depth int) int64 {
 	return sum
 }
 
-// loadAverage is how many threads wanted to run in the last minute, on the whole machine; 0 where it does not tell.
+// loadAverage returns the machine's load average of the last minute, or 0 if unknown.
 func loadAverage() float64 {
 	content, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(content), " ")
@@ -135,7 +135,7 @@ func loadAverage() float64 {
 	return load
 }
 
-// cpuTime is the CPU time that a running process has used, to the nanosecond where the kernel tells.
+// cpuTime returns the CPU time that a running process has used, in nanoseconds if the kernel reports it.
 func cpuTime(pid int) time.Duration {
 	var sum time.Duration
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// remote is the git host: a repository of its own whose branch main moves, on the objects of the generated one.
+// remote is the git host: a repository whose branch main moves, sharing the objects of the generated one.
 type remote struct {
 	dir    string
 	server *gitserver.Server
@@ -52,13 +52,13 @@ func (r *remote) commit(line string, round int) string {
 	return r.refs[fmt.Sprintf("refs/bench/%s/%d", line, round)]
 }
 
-// push moves main, and empties the server's log.
+// push moves main, and clears the server's log.
 func (r *remote) push(ctx context.Context, commit string) error {
 	defer r.server.Forget()
 	return git(ctx, r.dir, nil, "update-ref", "refs/heads/main", commit)
 }
 
-// packing is the time in which the server answered requests for a pack, since the last push.
+// packing returns how long the server has answered requests for a pack since the last push.
 func (r *remote) packing() (sum time.Duration) {
 	for _, q := range r.server.Requests() {
 		if q.Service == gitserver.UploadPack {
@@ -68,17 +68,17 @@ func (r *remote) packing() (sum time.Duration) {
 	return sum
 }
 
-// head returns the commit that main points to.
+// head returns the commit of main.
 func (r *remote) head(ctx context.Context) (string, error) {
 	return gitOutput(ctx, r.dir, nil, "rev-parse", "refs/heads/main")
 }
 
-// parent returns the commit that lies before on the line.
+// parent returns the previous commit on the line.
 func (r *remote) parent(ctx context.Context, commit string) (string, error) {
 	return gitOutput(ctx, r.dir, nil, "rev-parse", commit+"^")
 }
 
-// changedBytes is the size of the files that a commit of the line changed.
+// changedBytes returns the size of the files that a commit of the line changed.
 func (r *remote) changedBytes(ctx context.Context, commit string) (int64, error) {
 	list, err := gitOutput(ctx, r.dir, nil, "diff-tree", "-r", "--no-renames", commit+"^", commit)
 	if err != nil {
@@ -99,8 +99,8 @@ func (r *remote) changedBytes(ctx context.Context, commit string) (int64, error)
 	return sum, nil
 }
 
-// dirSize adds up what the files below some directories take, in bytes. What is not there takes nothing: a running agent
-// may remove a file meanwhile.
+// dirSize returns the size of the files below some directories, in bytes. It ignores missing files, because a running
+// agent may remove a file meanwhile.
 func dirSize(dirs ...string) (sum int64, err error) {
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

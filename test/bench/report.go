@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// results holds the samples by size, case and contestant.
+// results has the samples by size, case and contestant.
 type results map[key][]sample
 
 type key struct{ size, benchCase, contestant string }
@@ -31,7 +31,7 @@ func (r results) add(size, benchCase, contestant string, s sample) {
 	r[k] = append(r[k], s)
 }
 
-// median returns the median of a figure; ok is false where nothing was measured.
+// median returns the median of a figure; ok is false if nothing was measured.
 func median[T cmp.Ordered](r results, k key, figure func(sample) T) (m T, ok bool) {
 	samples := r[k]
 	if len(samples) == 0 {
@@ -56,7 +56,7 @@ func server(s sample) time.Duration  { return s.server }
 func kept(s sample) int64            { return s.disk }
 func changed(s sample) int64         { return s.changed }
 
-// write prints one table a size, and the goals.
+// write prints one table per size, and the goals.
 func (r results) write(out io.Writer, s settings) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Bench\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds. Anonymous memory is the peak of the process tree; "+
@@ -88,7 +88,7 @@ func (r results) write(out io.Writer, s settings) error {
 	return err
 }
 
-// loads says how busy the machine was, with the bench's own work and with others': where others' was much, walls mean
+// loads describes how busy the machine was, with the bench and other processes. If others were busy, wall times mean
 // little.
 func (r results) loads() string {
 	var all []float64
@@ -104,7 +104,7 @@ func (r results) loads() string {
 	return fmt.Sprintf(" Load average of the machine meanwhile: %.1f, from %.1f to %.1f; the bench alone makes about 1.", all[len(all)/2], all[0], all[len(all)-1])
 }
 
-// table starts a Markdown table whose columns line up in a terminal too.
+// table starts a Markdown table whose columns are also aligned in a terminal.
 func table(out io.Writer, columns ...string) *tabwriter.Writer {
 	t := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	for _, c := range columns {
@@ -137,7 +137,7 @@ func (r results) row(out io.Writer, c benchCase, k key) {
 		c.title, k.contestant, w.Seconds(), low.Seconds(), high.Seconds(), figure(used.Seconds(), 3), figure(float64(memory)/(1<<20), 1), bytes, figure(float64(disk)/1e6, 1))
 }
 
-// figure prints a number; one that was not measured is no zero.
+// figure formats a number; 0 means not measured.
 func figure(n float64, digits int) string {
 	if n == 0 {
 		return ""
@@ -145,7 +145,7 @@ func figure(n float64, digits int) string {
 	return strconv.FormatFloat(n, 'f', digits, 64)
 }
 
-// killed is how many of the rounds ended for want of memory.
+// killed returns how many rounds ended for lack of memory.
 func (r results) killed(k key) (n int) {
 	for _, s := range r[k] {
 		if s.killed {
@@ -155,7 +155,7 @@ func (r results) killed(k key) (n int) {
 	return n
 }
 
-// growth puts the one-file commits of all sizes side by side.
+// growth compares the one-file commits of all sizes.
 func (r results) growth(out io.Writer, s settings) error {
 	var rows [][]any
 	for _, size := range s.sizes {
@@ -183,7 +183,7 @@ func (r results) growth(out io.Writer, s settings) error {
 	return t.Flush()
 }
 
-// mebibytes prints memory; where the system does not tell it there is none.
+// mebibytes formats memory, or "?" if it is unknown.
 func mebibytes(n int64) string {
 	if n == 0 {
 		return "?"

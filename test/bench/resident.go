@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// agentResident is the agent as it runs beside a gateway: one process for all syncs. It is told of a commit by its file,
-// which is replaced by the same content: the moment from which its answer is timed.
+// agentResident is the agent as it runs beside a gateway: one process for all syncs. Replacing its file by the same
+// content makes it notice a commit, and starts the measurement.
 type agentResident struct {
 	*agentOnce
 	remote *remote
@@ -27,7 +27,7 @@ type agentResident struct {
 	client http.Client
 	// brief ends the process after each sync, so that others can use the workspace.
 	brief bool
-	tick  time.Duration // how often it is asked whether it is done; 5 ms where it is zero
+	tick  time.Duration // polling interval; 0 means 5 ms
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	errNoAddress = errors.New("the agent does not listen yet")
 )
 
-// state is what the bench reads of the agent's /state.
+// state is the part of the agent's /state that the bench reads.
 type state struct {
 	Phase, Reason, Message string
 	Commit, Target         string
@@ -62,7 +62,7 @@ func (a *agentResident) reset(ctx context.Context) error {
 	return errors.Join(a.close(), a.agentOnce.reset(ctx))
 }
 
-// ready starts the agent where it does not run, and waits until it is in sync.
+// ready starts the agent if it does not run, and waits until it is in sync.
 func (a *agentResident) ready(ctx context.Context) error {
 	if a.cmd != nil {
 		return nil
@@ -107,7 +107,7 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 	return s, err
 }
 
-// tell makes the agent look at git: its file is replaced by the same content.
+// tell makes the agent poll git by replacing its file with the same content.
 func (a *agentResident) tell() error {
 	content, err := os.ReadFile(a.file())
 	if err != nil {
@@ -120,15 +120,15 @@ func (a *agentResident) tell() error {
 	return os.Rename(fresh, a.file())
 }
 
-// wait returns when the agent has synced the commit, in a sync that began after since. Asking costs the agent some CPU
-// time, which counts as its own.
+// wait waits until the agent has synced the commit, in a sync that began after since. The polling takes some of the
+// agent's CPU time, which counts as its own.
 func (a *agentResident) wait(ctx context.Context, want string, since time.Time) (state, error) {
 	tick := time.NewTicker(cmp.Or(a.tick, 5*time.Millisecond))
 	defer tick.Stop()
 	for {
 		s, err := a.state(ctx)
 		switch {
-		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // of one look
+		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // timeouts are of one poll
 			return s, err
 		case err == nil && s.Phase == "Error" && s.Target == want:
 			return s, fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
@@ -164,14 +164,14 @@ func (a *agentResident) state(ctx context.Context) (state, error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-// close asks the agent to end, as a kubelet would.
+// close terminates the agent, like a kubelet.
 func (a *agentResident) close() error {
 	if a.cmd == nil {
 		return nil
 	}
 	cmd := a.cmd
 	a.cmd = nil
-	_ = cmd.Process.Signal(syscall.SIGTERM) // where it has ended already, Wait has the reason
+	_ = cmd.Process.Signal(syscall.SIGTERM) // if it has already ended, Wait has the reason
 	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := <-a.ended; err != nil {

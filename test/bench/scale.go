@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/agent/disk"
 )
 
-// checkDrift looks at every file of the agent's data directory, as the resident agent does every half minute. It runs in
-// the bench itself, so that nothing else is in the figure.
+// checkDrift compares all files of the agent's data directory, as the resident agent does every half minute. It runs in
+// the bench itself, so that nothing else is measured.
 func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	agent, ok := who.(*agentOnce)
 	if !ok {
@@ -44,15 +44,15 @@ func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err er
 	return s, nil
 }
 
-// age walks the resident agent through many commits, and looks at what it keeps on the way. The sample has the time of
-// one commit, and the most that was kept.
+// age walks the resident agent through many commits, and samples what it keeps. The result has the time per commit, and
+// the maximum that was kept.
 func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	n := b.size.commits
 	start, err := b.remote.parent(ctx, b.remote.commit("aged", 1))
 	if err != nil {
 		return s, err
 	}
-	b.at[who.home()] = "" // so that the store begins with one commit
+	b.at[who.home()] = "" // start with a store of one commit
 	if err := b.bring(ctx, who, start); err != nil {
 		return s, err
 	}
@@ -83,8 +83,8 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	return s, nil
 }
 
-// crowd lets many resident agents, each with a data directory of its own, take the same commit from the server at the
-// same time. Their work and the server's share this machine. The time is that of the last one.
+// crowd lets many resident agents with their own data directories fetch the same commit at the same time. They and the
+// server share this machine. The time is that of the last one.
 func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	agents, err := b.gather(ctx)
 	defer func() {
@@ -126,7 +126,7 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	return s, err
 }
 
-// gather starts the crowd at the commit before. A few at a time: what is measured comes later.
+// gather starts the crowd at the previous commit, a few agents at a time, because this is not measured.
 func (b *bench) gather(ctx context.Context) ([]*agentResident, error) {
 	before := b.remote.refs[baseRef]
 	if n := b.walked["crowd"]; n > 0 {
@@ -157,7 +157,7 @@ func (b *bench) gather(ctx context.Context) ([]*agentResident, error) {
 	return agents, nil
 }
 
-// together does something with all agents at the same time.
+// together calls do for all agents concurrently.
 func together(agents []*agentResident, do func(i int, a *agentResident) error) error {
 	errs := make([]error, len(agents))
 	var all sync.WaitGroup

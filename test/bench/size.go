@@ -9,15 +9,15 @@ import (
 type size struct {
 	name     string
 	files    int
-	mean     int // bytes of a file that holds data; about half of the files are short metadata
-	binaries int // how many of the files are large ones (binaryBytes)
-	past     int // commits before those that are measured
+	mean     int // mean size in bytes of a data file; about half of the files are short metadata
+	binaries int // how many of the files are large (binaryBytes)
+	past     int // commits before the measured ones
 	commits  int // commits of the case "aged"
 	agents   int // agents of the case "crowd"
 	cases    []string
-	// memory confines the contestants to a container with a limit of so many bytes; 0 for no limit.
+	// memory is the memory limit in bytes of each contestant's container; 0 means no limit.
 	memory int64
-	// alone leaves out what takes too long: the peer that copies a work tree. The agents share one data directory.
+	// alone omits the peer that copies a work tree, because it takes too long. The agents share one data directory.
 	alone bool
 }
 
@@ -32,7 +32,7 @@ var sizes = []size{
 	{name: "G", files: 1_000_000, mean: 1_000, past: 200, cases: []string{"one", "drift"}, alone: true},
 }
 
-// String is for people.
+// String describes the size for the report.
 func (s size) String() string {
 	text := fmt.Sprintf("%d files, %d commits", s.files, s.past)
 	if s.binaries > 0 {
@@ -46,10 +46,10 @@ func (s size) String() string {
 
 func (s size) has(c benchCase) bool { return slices.Contains(s.cases, c.name) }
 
-// rounds is how many rounds there are commits for.
+// rounds returns for how many rounds there are commits.
 func (s size) rounds() int {
 	if s.alone {
-		return maxRounds / 2 // two agents walk the same line
+		return maxRounds / 2 // two agents follow the same line
 	}
 	return maxRounds
 }

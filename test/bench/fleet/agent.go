@@ -27,8 +27,8 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// agent is a gateway's pod: an object that nobody runs, a simulated gateway, and the loops of an agent in this process,
-// put together as the binary does.
+// agent is a gateway's pod: an object that does not run, a simulated gateway, and the loops of an agent in this
+// process, assembled like in the binary.
 type agent struct {
 	of   *site
 	name string
@@ -42,7 +42,7 @@ type agent struct {
 	engine   *sync.Engine
 	follower *follow.Follower
 	leading  *lead.Lead
-	resign   context.CancelFunc // ends its lead for good, in good order; its follower goes on
+	resign   context.CancelFunc // ends its lead for good and in good order; its follower continues
 }
 
 // Names that are the same in every namespace.
@@ -51,7 +51,7 @@ const (
 	account = "default"
 )
 
-// prepare makes the pod and its gateway.
+// prepare creates the pod and its gateway.
 func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{v1alpha1.LabelCRName: crName},
@@ -73,7 +73,7 @@ func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(a.of.yard.front.add(a.gw.Token(), a.gw.URL()), os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(a.gw.Token()), 0o600))
 }
 
-// token asks for what the kubelet mounts into the pod.
+// token requests the token that a kubelet would mount into the pod.
 func (a *agent) token(ctx context.Context) (string, error) {
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: a.name, UID: a.pod.UID}}}
@@ -84,7 +84,7 @@ func (a *agent) token(ctx context.Context) (string, error) {
 	return made.Status.Token, nil
 }
 
-// fleetMetrics is what a lead measures.
+// fleetMetrics are the metrics of a lead.
 type fleetMetrics struct {
 	*metrics.Agent
 	*metrics.Fleet
@@ -92,7 +92,7 @@ type fleetMetrics struct {
 
 const version = "bench"
 
-// wire puts the agent together. Nothing runs yet.
+// wire assembles the agent without running it.
 func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 	y, ns := a.of.yard, a.of.namespace
 	token, err := a.token(ctx)
@@ -132,7 +132,7 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// close lets go of everything. The loops have ended.
+// close releases everything after the loops have ended.
 func (a *agent) close() error {
 	var errs []error
 	if a.resign != nil {

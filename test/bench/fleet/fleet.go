@@ -1,14 +1,14 @@
-// Package fleet measures many agents at once, against a real API server and a real git server: what they ask of the API
-// server for a sync and while nothing happens, how that grows with their number, and how long a commit takes until all of
-// them run it, verified.
+// Package fleet measures many agents at once, against a real API server and a real git server: their API requests for a
+// sync and while idle, how these grow with the number of agents, and how long a commit takes until all of them run it,
+// verified.
 //
 //	go run ./test/bench fleet                    # 1, 10, 50 and 200 agents, and 50 GatewaySyncs with 20 each
 //	go run ./test/bench fleet -sizes 1,10 -n 1 -idle 15s
 //
-// The agents are the real loops, follower and lead, in this one process, with the rights and the admission policies that
-// the chart gives them, each with a token, a connection, a data directory and a simulated gateway of its own. Their pods
-// are objects that no node runs. What they save by sharing a process is the memory of its code; what they lose is that all
-// of them, the API server, etcd and git have the cores of one machine.
+// The agents are the real loops, follower and lead, in this one process, with the permissions and the admission
+// policies of the chart. Each has its own token, connection, data directory and simulated gateway. Their pods are
+// objects that no node runs. Sharing a process saves the memory of the code, but all agents, the API server, etcd and
+// git share the cores of one machine.
 package fleet
 
 import (
@@ -43,7 +43,7 @@ type settings struct {
 	verbose      bool
 }
 
-// Bounds of what can be asked for.
+// Bounds of the settings.
 const (
 	maxAgents = 2000
 	maxRounds = 20
@@ -116,9 +116,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if s.verbose {
 		logger = slog.New(slog.NewTextHandler(stderr, nil))
 	}
-	klog.SetSlogLogger(logger) // client-go knows no other way
+	klog.SetSlogLogger(logger) // client-go has no other way to set a logger
 	defer klog.ClearLogger()
-	defer debug.SetGCPercent(debug.SetGCPercent(20)) // as the agent sets it
+	defer debug.SetGCPercent(debug.SetGCPercent(20)) // as in the agent
 	talk := log.New(stderr, "", log.Ltime)
 	talk.Print("starting a control plane")
 	cluster, err := kubetest.Start(ctx)
@@ -146,7 +146,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	return write(stdout, all)
 }
 
-// install gives agents their rights and binds them to the policies, as the chart does.
+// install installs the agents' role and the policies, like the chart.
 func install(ctx context.Context, cluster *kubetest.Cluster) error {
 	cache, err := build.Open(build.Cache{})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// front stands for the address 127.0.0.1 of every pod: what comes with a gateway's token goes to that gateway.
+// front stands in for 127.0.0.1 of every pod: it forwards requests to the gateway of their token.
 type front struct {
 	port   int32
 	server *http.Server
@@ -22,10 +22,10 @@ type front struct {
 
 	mu      gosync.RWMutex
 	gateway map[string]*url.URL // by token
-	any     *url.URL            // answers what asks without one
+	any     *url.URL            // for requests without a token
 }
 
-// tokenHeader carries a gateway's API token.
+// tokenHeader has a gateway's API token.
 const tokenHeader = "X-Ignition-API-Token"
 
 func newFront(ctx context.Context) (*front, error) {

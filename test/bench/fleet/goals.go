@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// What the project wants of a fleet.
+// The project's goals for a fleet.
 const (
-	// perSync is what a follower may ask for one sync, in a fleet of any size: its report, and before that, where the sync
-	// takes more than a second, that it is under way.
+	// perSync is the number of requests that a follower may make per sync, in a fleet of any size: its report and, if
+	// the sync takes more than a second, a report before it that the sync is running.
 	perSync = 2
-	// flat is how many times the bytes of the smallest fleet a follower may need in the largest: those of two reports.
+	// flat is the factor by which the bytes of a follower may grow from the smallest to the largest fleet: those of two
+	// reports.
 	flat = 2
 	// thousand is how long 1,000 agents may take for a commit of one file.
 	thousand = 30 * time.Second
-	// handedOver is how long a fleet may be without a lead when the one it has ends in good order.
+	// handedOver is how long a fleet may be without a lead after its lead ends in good order.
 	handedOver = 2 * time.Second
 )
 
@@ -24,7 +25,7 @@ type goal struct {
 	met            bool
 }
 
-// goals holds the figures against what the project wants of itself. What was not measured is left out.
+// goals compares the figures with the project's goals. It omits what was not measured.
 func goals(out io.Writer, all []result) error {
 	fmt.Fprint(out, "\n## Goals\n\n")
 	t := table(out, "goal", "measured", "")
@@ -43,7 +44,7 @@ func judge(all []result) []goal {
 	add := func(met bool, what, measured string, a ...any) {
 		found = append(found, goal{what, fmt.Sprintf(measured, a...), met})
 	}
-	var fleets []result // of one GatewaySync, with followers, from small to large
+	var fleets []result // with one GatewaySync and followers, from small to large
 	for _, r := range all {
 		if r.size.sites == 1 && r.size.agents > 1 {
 			fleets = append(fleets, r)

@@ -20,10 +20,10 @@ import (
 // window is what happened between two moments.
 type window struct {
 	took     time.Duration // the whole window
-	verified time.Duration // of a sync: until the last status said so
+	verified time.Duration // of a sync: until the last status reported it
 	each     map[*agent]counts
-	leads    map[*agent]bool // who led at its beginning
-	handed   bool            // somebody else led at its end
+	leads    map[*agent]bool // the leads at its beginning
+	handed   bool            // the leads changed
 	git      gitserver.Stats
 	cpu      time.Duration // of this process
 }
@@ -56,7 +56,7 @@ func (y *yard) since(was mark) window {
 	return w
 }
 
-// used is the CPU time of this process.
+// used returns the CPU time of this process.
 func used() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -65,7 +65,7 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// resident is the memory of this process, after it gave back what it can; 0 where the system does not tell.
+// resident returns the memory of this process after it returned what it can; 0 if the system does not report it.
 func resident() int64 {
 	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/statm")
@@ -80,27 +80,27 @@ func resident() int64 {
 	return 0
 }
 
-// result is all that was measured of a size.
+// result has all measurements of a size.
 type result struct {
 	size       size
 	first      window // from the start of all agents
 	syncs      []window
 	idle       window
 	handover   window // from the end of all leads; verified: until others lead
-	memory     int64  // bytes, for each agent
-	goroutines int    // for each agent
+	memory     int64  // bytes per agent
+	goroutines int    // per agent
 }
 
-// The lock of a lead: it reads and writes the SyncTarget as long as it leads.
+// locking has the requests of a lead's lock: it reads and writes the SyncTarget as long as it leads.
 var locking = map[string]bool{"get synctargets": true, "update synctargets": true}
 
-// confirming is the write by which a lead says that a status still holds.
+// confirming is the write by which a lead confirms a status.
 const confirming = "patch gatewaysyncs/status"
 
-// confirmed is how often that may be of a GatewaySync.
+// confirmed returns how many confirmations a GatewaySync may have in the window.
 func (w window) confirmed() int { return int(w.took/v1alpha1.ConfirmEvery) + 1 }
 
-// busy counts the requests that are neither a watch nor a lock's nor a confirmation.
+// busy counts the requests other than watches, locks and confirmations.
 func (w window) busy() (n int) {
 	for _, c := range w.each {
 		for what, times := range c.requests {
@@ -113,13 +113,13 @@ func (w window) busy() (n int) {
 }
 
 const (
-	// calm is how long nothing happens before and after a sync.
+	// calm is how long nothing must happen before and after a sync.
 	calm = 3 * time.Second
-	// calmWithin bounds the waiting for that.
+	// calmWithin bounds the wait for that.
 	calmWithin = 2 * time.Minute
 )
 
-// settle waits until only locks are renewed, for as long as calm.
+// settle waits until only locks are renewed for as long as calm.
 func (y *yard) settle(ctx context.Context, calm time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, calmWithin)
 	defer cancel()
@@ -145,7 +145,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// measure brings a fleet up and measures it: the first sync, an idle time, and as many syncs of one changed file.
+// measure starts a fleet and measures the first sync, an idle time, and a number of syncs of one changed file.
 func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within time.Duration) (r result, err error) {
 	r.size = of
 	memory, goroutines, began := resident(), runtime.NumGoroutine(), y.empty()
@@ -180,7 +180,7 @@ func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within ti
 	return r, err
 }
 
-// handover ends all leads in good order, as pods do that are deleted, and waits until others lead.
+// handover ends all leads in good order, like deleted pods, and waits until others lead.
 func (y *yard) handover(ctx context.Context, within time.Duration) (window, error) {
 	began := y.mark()
 	for a := range began.leads {
@@ -207,12 +207,12 @@ func (y *yard) handover(ctx context.Context, within time.Duration) (window, erro
 	return w, nil
 }
 
-// empty is the moment before any agent runs.
+// empty returns the mark before any agent runs.
 func (y *yard) empty() mark {
 	return mark{at: time.Now(), each: map[*agent]counts{}, leads: map[*agent]bool{}, git: y.git.Stats(), cpu: used()}
 }
 
-// round is one sync: a commit, and the annotation that asks for it.
+// round measures one sync: a commit, and the annotation that requests it.
 func (y *yard) round(ctx context.Context, n int, within time.Duration) (window, error) {
 	commit, err := y.commit(n)
 	if err != nil {
@@ -241,7 +241,7 @@ func (y *yard) bounded(ctx context.Context, within time.Duration, commit, reques
 	return y.verified(ctx, commit, request)
 }
 
-// who chooses agents.
+// who selects agents.
 type who func(w window, a *agent) bool
 
 func everybody(window, *agent) bool     { return true }
@@ -256,7 +256,7 @@ func (w window) number(of who) (n int) {
 	return n
 }
 
-// sum adds up what agents did.
+// sum adds up the counts of the selected agents.
 func (w window) sum(of who) counts {
 	s := counts{requests: map[string]int{}, refused: map[string]int{}, events: map[string]int{}}
 	for a, c := range w.each {

@@ -22,7 +22,7 @@ func median[T cmp.Ordered](r result, figure func(window) T) T {
 	return all[len(all)/2]
 }
 
-// per is a number for each agent of a group, 0 where it is empty.
+// per returns n per agent of a group, or 0 for an empty group.
 func per(n int64, of int) float64 {
 	if of == 0 {
 		return 0
@@ -30,7 +30,7 @@ func per(n int64, of int) float64 {
 	return float64(n) / float64(of)
 }
 
-// asked counts requests, those about the lock set apart, and those that open a watch left out.
+// asked counts requests, those of the lock separately, without the requests that open a watch.
 func asked(c counts) (requests, lock int) {
 	for what, n := range c.requests {
 		switch {
@@ -44,7 +44,7 @@ func asked(c counts) (requests, lock int) {
 	return requests, lock
 }
 
-// requests is what an agent of a group asks in a window, beside watches and the lock.
+// requests returns the requests per agent of a group in a window, without watches and the lock.
 func requests(of who) func(window) float64 {
 	return func(w window) float64 {
 		n, _ := asked(w.sum(of))
@@ -52,12 +52,12 @@ func requests(of who) func(window) float64 {
 	}
 }
 
-// writes is how often the status of a GatewaySync is written.
+// writes returns the status writes per GatewaySync.
 func writes(w window) float64 {
 	return per(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), len(w.leads))
 }
 
-// kilobytes is what goes over the connection of an agent in a window, but for what goes over it while nothing happens.
+// kilobytes returns the traffic per agent in a window, minus the idle traffic.
 func (r result) kilobytes(of who) func(window) float64 {
 	return func(w window) float64 {
 		rate := r.idle.kilobytes(of) / r.idle.took.Seconds()
@@ -70,7 +70,7 @@ func (w window) kilobytes(of who) float64 {
 	return per(s.in+s.out, w.number(of)) / 1000
 }
 
-// looks is how often git is asked for its refs beside the fetches, each of which asks once, for each GatewaySync.
+// looks returns the ref advertisements per GatewaySync, without those of fetches, each of which has one.
 func (r result) looks(w window) float64 {
 	return per(int64(w.git.Advertisements-w.git.UploadPacks), r.size.sites)
 }
@@ -111,7 +111,7 @@ func syncs(out io.Writer, all []result) error {
 	return t.Flush()
 }
 
-// detail says what the requests are.
+// detail breaks down the requests.
 func detail(out io.Writer, all []result) error {
 	fmt.Fprint(out, "\n## Requests and watch events of an agent, by what they are about\n\nThe last sync, and its lock; first sync: all that an agent asks from its start on.\n\n")
 	columns := []string{"what"}
@@ -162,7 +162,7 @@ func figure(n float64) string {
 	return fmt.Sprintf("%.2f", n)
 }
 
-// perMinute is a number of an idle time, for a minute and each of a group.
+// perMinute returns an idle count per minute and agent of a group.
 func (r result) perMinute(n int64, of int) float64 {
 	return per(n, of) * float64(time.Minute) / float64(r.idle.took)
 }
@@ -185,7 +185,7 @@ func idle(out io.Writer, all []result) error {
 	return t.Flush()
 }
 
-// handovers tells what it costs that a lead ends: how many others come for the lock, and what they read for that.
+// handovers reports the cost of the end of a lead: how many others try to get the lock, and what they read for that.
 func handovers(out io.Writer, all []result) error {
 	fmt.Fprint(out, "\n## A lead ends, and another one leads\n\n")
 	t := table(out, "agents", "until others lead, s", "requests per agent", "watches opened per GatewaySync", "lists of reports per GatewaySync", "tries for the lock refused", "kB per agent")

@@ -21,15 +21,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// counts is what one agent and the API server have said to each other.
+// counts is the traffic between one agent and the API server.
 type counts struct {
-	requests map[string]int // "update syncreports"; those that the API server refused too
+	requests map[string]int // "update syncreports", including refused ones
 	refused  map[string]int // by status: "409 update synctargets"
-	events   map[string]int // that watches brought, by resource
+	events   map[string]int // from watches, by resource
 	in, out  int64          // bytes on the wire, with TLS and compression
 }
 
-// since returns what was added since an earlier look.
+// since returns the difference to an earlier count.
 func (c counts) since(was counts) counts {
 	minus := func(a, b map[string]int) map[string]int {
 		d := map[string]int{}
@@ -43,7 +43,7 @@ func (c counts) since(was counts) counts {
 	return counts{minus(c.requests, was.requests), minus(c.refused, was.refused), minus(c.events, was.events), c.in - was.in, c.out - was.out}
 }
 
-// traffic is the way of one agent to the API server, a connection of its own as in a pod, and counts what goes over it.
+// traffic is an agent's own connection to the API server, as in a pod. It counts the traffic.
 type traffic struct {
 	pool *http.Transport
 	next http.RoundTripper
@@ -53,7 +53,7 @@ type traffic struct {
 	total   counts
 }
 
-// newTraffic returns the way to the server of config, which names its authority.
+// newTraffic returns a connection to the server of config, which has its authority.
 func newTraffic(config *rest.Config) (*traffic, error) {
 	authority := config.CAData
 	if len(authority) == 0 {
@@ -68,7 +68,7 @@ func newTraffic(config *rest.Config) (*traffic, error) {
 	}
 	t := &traffic{total: counts{requests: map[string]int{}, refused: map[string]int{}, events: map[string]int{}}}
 	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
-	t.pool = utilnet.SetTransportDefaults(&http.Transport{ // as client-go makes it
+	t.pool = utilnet.SetTransportDefaults(&http.Transport{ // as in client-go
 		TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 25,
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -127,7 +127,7 @@ func (t *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// eventCounter counts what a watch brings: in JSON every event is a line.
+// eventCounter counts the events of a watch: in JSON every event is a line.
 type eventCounter struct {
 	io.ReadCloser
 	of       *traffic
@@ -154,7 +154,7 @@ func (t *traffic) close() { t.pool.CloseIdleConnections() }
 
 const watching = "watch"
 
-// classify names a request as a role would: verb, and resource with sub-resource.
+// classify names a request like a role: verb, and resource with subresource.
 func classify(method string, u *url.URL) (verb, resource string) {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	skip := 3 // apis, group, version

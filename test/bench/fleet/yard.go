@@ -25,7 +25,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// size is a number of GatewaySyncs, each in a namespace of its own, and of agents for each.
+// size is a number of GatewaySyncs, each in its own namespace, and of agents for each.
 type size struct{ sites, agents int }
 
 func (s size) total() int { return s.sites * s.agents }
@@ -44,7 +44,7 @@ type site struct {
 	agents    []*agent
 }
 
-// yard is everything that a measurement needs: namespaces on an API server, a git server, gateways and agents.
+// yard has everything for a measurement: namespaces on an API server, a git server, gateways and agents.
 type yard struct {
 	dir    string
 	admin  kube.Clients
@@ -66,14 +66,14 @@ const (
 	// stopWithin bounds the end of all agents.
 	stopWithin = time.Minute
 	repository = "site.git"
-	// files is how many a gateway gets from git.
+	// files is the number of files that a gateway gets from git.
 	files = 11
 )
 
-// atOnce is how many pods are made at the same time.
+// atOnce is how many pods are created at the same time.
 const atOnce = 8
 
-// newYard makes namespaces, pods and gateways. Agents do not run yet. change is made to every GatewaySync.
+// newYard creates namespaces, pods and gateways, without running agents. change is applied to every GatewaySync.
 func newYard(ctx context.Context, admin kube.Clients, dir string, of size, log *slog.Logger, change ...func(*v1alpha1.GatewaySync)) (_ *yard, err error) {
 	y := &yard{dir: dir, admin: admin, log: log, changed: make(chan struct{}, 1)}
 	defer func() {
@@ -109,7 +109,7 @@ func newYard(ctx context.Context, admin kube.Clients, dir string, of size, log *
 	return y, nil
 }
 
-// site makes a namespace with a GatewaySync and its pods.
+// site creates a namespace with a GatewaySync and its pods.
 func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.GatewaySync)) error {
 	core := y.admin.Core
 	ns, err := core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprintf("fleet-%d-", i)}}, metav1.CreateOptions{})
@@ -129,7 +129,7 @@ func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.
 	}
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: ns.Name}}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = y.git.URL(repository), "main"
-	gs.Spec.Polling.Interval = "30m" // what is measured is asked for
+	gs.Spec.Polling.Interval = "30m" // the measurement requests its syncs
 	gs.Spec.Gateway.Port = &y.front.port
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
@@ -169,7 +169,7 @@ func (y *yard) start(ctx context.Context) error {
 	return nil
 }
 
-// end asks all agents to end and waits for them.
+// end stops all agents and waits for them.
 func (y *yard) end() error {
 	if y.stop == nil {
 		return nil
@@ -186,7 +186,7 @@ func (y *yard) end() error {
 	}
 }
 
-// close ends everything; the namespaces stay on the API server.
+// close ends everything. The namespaces stay on the API server.
 func (y *yard) close() error {
 	errs := []error{y.end()}
 	for _, a := range y.agents {
@@ -204,7 +204,7 @@ func (y *yard) close() error {
 	return errors.Join(errs...)
 }
 
-// failed ends a call of a gitserver.Repo.
+// failed is the panic value of a failed call of a gitserver.Repo.
 type failed struct{ error }
 
 type thrower struct{}
@@ -212,7 +212,7 @@ type thrower struct{}
 func (thrower) Helper()                           {}
 func (thrower) Fatalf(format string, args ...any) { panic(failed{fmt.Errorf(format, args...)}) }
 
-// write does something to the repository.
+// write calls do, which writes to the repository, and returns its failure as an error.
 func (y *yard) write(do func(gitserver.TB)) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -227,7 +227,7 @@ func (y *yard) write(do func(gitserver.TB)) (err error) {
 	return nil
 }
 
-// commit pushes a commit that changes one file, the first one all of them, and returns its id.
+// commit commits a change of one file (the first commit adds all files), and returns its id.
 func (y *yard) commit(n int) (id string, err error) {
 	edits := map[string]string{"projects/line/project.json": fmt.Sprintf(`{"title": "commit %d", "description": "", "parent": "", "enabled": true, "inheritable": false}`, n)}
 	if n == 0 {
@@ -241,7 +241,7 @@ func (y *yard) commit(n int) (id string, err error) {
 	return id, err
 }
 
-// watch keeps an eye on all GatewaySyncs, over a connection that is not counted.
+// watch watches all GatewaySyncs over a connection that is not counted.
 func (y *yard) watch(ctx context.Context) error {
 	var err error
 	y.syncs, err = kube.GatewaySyncs(y.admin.Dynamic, "").Informer(nil, func(string, string) {
@@ -258,7 +258,7 @@ func (y *yard) watch(ctx context.Context) error {
 	return nil
 }
 
-// ask annotates all GatewaySyncs with a new request for a look at git, all at once.
+// ask annotates all GatewaySyncs at once with a new request to poll git.
 func (y *yard) ask(ctx context.Context, at string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		v1alpha1.AnnotationRequestedAt: at, v1alpha1.AnnotationRequestedBy: "cli"}}})
@@ -275,7 +275,8 @@ func (y *yard) ask(ctx context.Context, at string) error {
 	return group.Wait()
 }
 
-// verified waits until every status says that all gateways run the commit, verified, and have dealt with the request.
+// verified waits until every status reports that all gateways run the commit, verified, and that the request is
+// handled.
 func (y *yard) verified(ctx context.Context, commit, request string) error {
 	waiting := slices.Clone(y.sites)
 	for {
@@ -301,7 +302,7 @@ func (s *site) verified(commit, request string) bool {
 		st.GatewaysReady == fmt.Sprintf("%d/%d", len(s.agents), len(s.agents)) && (request == "" || st.LastHandledRequest == request)
 }
 
-// story says where a GatewaySync stands.
+// story describes the state of a GatewaySync.
 func (s *site) story() string {
 	gs, err := s.yard.syncs.Get(s.namespace, crName)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command nosync runs a program for which nothing is ever made durable: fsync, fdatasync, sync and syncfs return at once
-// and do nothing. The bench measures with it what durability costs the agent, which has no switch for it.
+// Command nosync runs a program without durability: fsync, fdatasync, sync and syncfs return at once and do nothing.
+// The bench uses it to measure the cost of durability, because the agent has no switch for it.
 //
 //	nosync PROGRAM ARGUMENT…
 //
-// A seccomp filter answers these calls; the program and all that it starts run with it. Everything else is as ever.
+// A seccomp filter answers these calls of the program and its children. All other calls are unaffected.
 package main
 
 import (

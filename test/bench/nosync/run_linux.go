@@ -18,7 +18,7 @@ const (
 	archOffset   = 4
 )
 
-// run replaces this process by a program; it returns only where that fails.
+// run replaces this process by a program. It returns only if that fails.
 func run(args []string) error {
 	if len(args) == 0 {
 		return errors.New("which program?")
@@ -27,14 +27,14 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the filter is the thread's, and goes with it into the program
+	runtime.LockOSThread() // the filter belongs to the thread, and exec keeps it
 	if err := ignoreSyncs(); err != nil {
 		return err
 	}
 	return syscall.Exec(program, args, os.Environ())
 }
 
-// ignoreSyncs puts the filter on this thread.
+// ignoreSyncs installs the filter on this thread.
 func ignoreSyncs() error {
 	arch, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !known {
@@ -52,7 +52,7 @@ func ignoreSyncs() error {
 	return nil
 }
 
-// program is the filter: the named calls of this architecture return 0 and are not made, all others are.
+// program returns the filter: the given calls of this architecture return 0 without being made, all others are made.
 func program(arch uint32, calls []uint32) []unix.SockFilter {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -61,7 +61,7 @@ func program(arch uint32, calls []uint32) []unix.SockFilter {
 	)
 	all := []unix.SockFilter{
 		{Code: load, K: archOffset},
-		{Code: equal, K: arch, Jf: uint8(len(calls) + 1)}, // another one's numbers mean something else
+		{Code: equal, K: arch, Jf: uint8(len(calls) + 1)}, // other architectures have other numbers
 		{Code: load, K: numberOffset},
 	}
 	for i, call := range calls {
