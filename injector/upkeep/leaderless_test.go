@@ -176,9 +176,13 @@ func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := podNamed("gw-0", true)
+			pod.Spec.Containers = []corev1.Container{{Name: "gateway"}}
 			pod.Status = c.status
 			kept, err := slim(pod)
 			require.NoError(t, err)
+			again, err := slim(kept)
+			require.NoError(t, err)
+			assert.Equal(t, kept, again)
 			s := leaderless(syncOf(gateways("gw")), podsThere{live: []*corev1.Pod{kept.(*corev1.Pod)}}, noon)
 			assert.Contains(t, meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady).Message, c.want)
 		})

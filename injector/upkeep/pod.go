@@ -16,9 +16,10 @@ import (
 const labelInjection = "stoker.io/injection"
 
 // slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept, and that they end.
+// client-go calls it again with its own results: for every pod of the first list, and of any list after a lost watch.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
-	if !ok {
+	if !ok || len(p.Spec.Containers) == 0 { // every pod of an API server has containers: this one is slim already
 		return obj, nil
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
