@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -219,6 +220,12 @@ func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWeb
 func (w *world) eventually(what string, ok func() bool) {
 	w.Helper()
 	require.Eventually(w, ok, patience, 50*time.Millisecond, what)
+}
+
+// updates reads and updates an object, again if its controller or an injector wrote it in between.
+func (w *world) updates(update func() error) {
+	w.Helper()
+	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, update))
 }
 
 func gatewayPod(name string) *corev1.Pod {

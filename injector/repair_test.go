@@ -120,11 +120,13 @@ func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
 	w.stateful(plant, set)
 	foreign, _ := w.pods(plant)
 	sets := w.client.AppsV1().StatefulSets(plant)
-	there, err := sets.Get(t.Context(), set.Name, metav1.GetOptions{})
-	require.NoError(t, err)
-	there.Spec.Template.Spec = *clean
-	_, err = sets.Update(t.Context(), there, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	w.updates(func() error {
+		there, err := sets.Get(t.Context(), set.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		there.Spec.Template.Spec = *clean
+		_, err = sets.Update(t.Context(), there, metav1.UpdateOptions{})
+		return err
+	})
 
 	w.install(w.start())
 	w.eventually("all have this agent", func() bool {
@@ -314,13 +316,15 @@ func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *test
 func (w *world) redirect(url string) {
 	w.Helper()
 	configurations := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	c, err := configurations.Get(w.Context(), "stoker-injector", metav1.GetOptions{})
-	require.NoError(w, err)
-	for i := range c.Webhooks {
-		c.Webhooks[i].ClientConfig.URL = &url
-	}
-	_, err = configurations.Update(w.Context(), c, metav1.UpdateOptions{})
-	require.NoError(w, err)
+	w.updates(func() error {
+		c, err := configurations.Get(w.Context(), "stoker-injector", metav1.GetOptions{})
+		require.NoError(w, err)
+		for i := range c.Webhooks {
+			c.Webhooks[i].ClientConfig.URL = &url
+		}
+		_, err = configurations.Update(w.Context(), c, metav1.UpdateOptions{})
+		return err
+	})
 	probe := w.cluster.Namespace(w)
 	w.eventually("the API server asks elsewhere", func() bool {
 		p := gatewayPod("probe")

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -139,25 +141,37 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 // Quiet: what has been said is not said again.
 func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
 	w := newWorld(t)
-	w.start()
+	in := w.start()
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
+	// The status is what a look writes last.
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	versions := func() string {
 		gs, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
 		require.NoError(t, err)
 		return gs.ResourceVersion + w.client.CoreV1().RESTClient().APIVersion().Version + fmt.Sprint(w.events(plant), w.subjects(plant))
 	}
-	time.Sleep(time.Second)
-	before := versions()
-	// Somebody touches the pod again and again.
-	for n := range 20 {
+	before, looks, n := versions(), w.looks(in), 0
+	w.eventually("upkeep looks again and again at a pod that is touched", func() bool {
+		n++
 		_, err := w.client.CoreV1().Pods(plant).Patch(t.Context(), "gw", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"x":"%d"}}}`, n), metav1.PatchOptions{})
 		require.NoError(t, err)
-		time.Sleep(100 * time.Millisecond)
-	}
+		return w.looks(in) >= looks+10
+	})
 	assert.Equal(t, before, versions())
+}
+
+// looks is how often upkeep has looked at a namespace.
+func (w *world) looks(in *injector) int {
+	w.Helper()
+	found := regexp.MustCompile(`stoker_reconcile_total\{loop="upkeep",result="done"\} (\d+)`).FindStringSubmatch(w.metrics(in))
+	if found == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(found[1])
+	require.NoError(w, err)
+	return n
 }
 
 // C6: in namespaces that are not watched nothing is read, written or injected, by rights as by will. One that is watched, and
