@@ -3,6 +3,7 @@ package lead
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,11 +40,8 @@ func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
 
 	s.untilEvents(map[string]int{"g:site:LeadElected": 1, "g:site:RefResolved": 1, "g:site:SyncCompleted": 1, "p:gw-0:SyncCompleted": 1, "p:gw-1:SyncCompleted": 1, "p:gw-2:SyncCompleted": 1})
 
-	before := map[string]int{}
-	for id, c := range agents {
-		before[id] = c.wire.total()
-	}
-	statuses := agents[lead].wire.count("PATCH status")
+	before := s.calm(agents, lead)
+	statuses, began := agents[lead].wire.count("PATCH status"), time.Now()
 	time.Sleep(12 * time.Second)
 	for id, c := range agents {
 		if id != lead {
@@ -51,7 +49,7 @@ func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
 		}
 	}
 	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "a fleet in which nothing happens has no new status")
-	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 4, "the lead renews its lock every 5 s")
+	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 2+int(time.Since(began)/renewEvery), "the lead renews its lock every 5 s")
 	assert.Equal(t, lead, s.leads())
 	assert.Equal(t, 1, s.events()["g:site:LeadElected"])
 }
@@ -74,7 +72,6 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, tenfold, 5*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("released in %s, handed over in %s", stopped, took)
-	assert.Less(t, took, 20*time.Second, "ten times what it may take")
 	assert.Equal(t, []string{one.Identity(), "", two.Identity()}, holders(), "it is let go of, and did not run out")
 	assert.Equal(t, s.target().Lead.Transitions, int32(1))
 
@@ -127,7 +124,7 @@ func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
 	gs := s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == fresh
 	})
-	require.NoError(t, err(s.syncsStatus("example.com/Approved")))
+	s.approve("example.com/Approved")
 	before := s.target()
 
 	thaw()
@@ -185,10 +182,20 @@ func TestALeadThatLacksACredentialSaysSoAndGivesWay(t *testing.T) {
 	assert.Equal(t, with.Identity(), s.leads())
 }
 
+// reportsNewer reports as an agent of a newer version does, and waits until the API server serves that from its memory, too.
+func (s *site) reportsNewer(name string) {
+	s.t.Helper()
+	s.report(name, func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	require.Eventually(s.t, func() bool {
+		list, _, err := s.reports().List(s.t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+		return err == nil && slices.ContainsFunc(list, func(r *v1alpha1.SyncReport) bool { return r.Name == name && r.Status.Format > v1alpha1.ReportFormat })
+	}, tenfold, 10*time.Millisecond)
+}
+
 func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
-	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	s.reportsNewer("gw-0")
 	var said program.Log
 	older := s.candidate("gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
 	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent does not campaign") }, tenfold, 10*time.Millisecond)
@@ -229,10 +236,10 @@ func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
 func TestNewerReportDelaysOlderAgentsForAWhileOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
-	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	s.reportsNewer("gw-0")
 	var said program.Log
 	older := s.candidate("gw-0", func(c *Config) {
-		c.patience = 200 * time.Millisecond
+		c.patience = time.Nanosecond // also an agent that was slow to start stands aside once
 		c.Log = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	assert.Equal(t, older.Identity(), s.leads())
@@ -243,7 +250,7 @@ func TestNewerReportDelaysOlderAgentsForAWhileOnly(t *testing.T) {
 func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
-	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
+	s.reportsNewer("gw-0")
 	pods := s.admin.Core.CoreV1().Pods(s.ns)
 	evicted, err := pods.Get(t.Context(), "gw-0", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -311,7 +318,23 @@ func TestATargetThatSomebodyRemovesComesBack(t *testing.T) {
 	assert.NotEmpty(t, back.Lead.Holder)
 }
 
-func err(_ any, e error) error { return e }
+// calm waits until all have begun to watch and campaigned in vain, and the lead has written what there is to say. It returns how
+// many requests each had made by then.
+func (s *site) calm(agents map[string]*candidate, lead string) map[string]int {
+	s.t.Helper()
+	before, statuses := map[string]int{}, -1
+	require.Eventually(s.t, func() bool {
+		calm := true
+		for id, c := range agents {
+			waits := id == lead || c.sight.state().taken && c.wire.count("WATCH synctargets") > 0 && c.wire.total() == before[id]
+			calm, before[id] = calm && waits, c.wire.total()
+		}
+		last := statuses
+		statuses = agents[lead].wire.count("PATCH status")
+		return calm && statuses == last
+	}, 2*tenfold, 2*minStatus)
+	return before
+}
 
 func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 	t.Parallel()
@@ -324,15 +347,7 @@ func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 	}
 	lead := s.leads()
 	s.untilTarget(s.first)
-	before := map[string]int{}
-	require.Eventually(t, func() bool {
-		calm := true
-		for id, c := range agents {
-			waits := id == lead || c.sight.state().taken && c.wire.count("WATCH synctargets") > 0 && c.wire.total() == before[id]
-			calm, before[id] = calm && waits, c.wire.total()
-		}
-		return calm
-	}, tenfold, time.Second, "all have begun to watch, and campaigned in vain")
+	before := s.calm(agents, lead)
 	time.Sleep(20 * time.Second)
 	for id, c := range agents {
 		if id != lead {
@@ -352,7 +367,6 @@ func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
 		}
 	}
 	t.Logf("handed over in %s, with %d requests of %d candidates", took, requests, n-1)
-	assert.Less(t, took, 20*time.Second, "ten times what it may take")
 	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "it is let go of, and did not run out")
 	assert.Less(t, requests, 3*n, "most see that it is taken before they ask")
 	assert.EqualValues(t, 1, s.target().Lead.Transitions)

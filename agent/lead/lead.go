@@ -69,6 +69,8 @@ type Lead struct {
 	lock     *lock
 	events   *events
 	reported string // why this agent does not campaign, as it was logged
+	// reluctant is since when this agent finds in its campaign that another one should lead; zero if it does not.
+	reluctant time.Time
 
 	rotated    atomic.Int64 // changes of SecretFiles that were seen while campaigning or leading
 	unreadable atomic.Bool  // it was logged that the SyncTarget is
@@ -223,9 +225,10 @@ func (l *Lead) campaign(ctx context.Context) {
 	secrets := file.Watch(l.Log, l.SecretFiles...)
 	defer secrets.Close()
 	go l.rotate(ctx, secrets, changed)
-	began, failed := l.Now(), 0
+	failed := 0
+	l.reluctant = time.Time{}
 	for ctx.Err() == nil && l.sight.state().free {
-		gs, err := l.candidate(ctx, syncs, l.Now().Sub(began) >= l.patience)
+		gs, err := l.candidate(ctx, syncs)
 		if gs != nil {
 			l.elect(ctx, gs, syncs, changed)
 			pace.Wait(ctx, mathrand.N(settling))
@@ -267,9 +270,10 @@ func poke(c chan struct{}) {
 	}
 }
 
-// candidate returns the GatewaySync where this agent can lead it now; as a last resort also where it lacks a credential, or a
-// newer agent has led that may be gone. An error means that the API server did not say whether it can.
-func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], resort bool) (*v1alpha1.GatewaySync, error) {
+// candidate returns the GatewaySync if this agent can lead it now. An agent that lacks a credential, or knows of a newer agent,
+// leads as a last resort: when it has stood aside for its patience. An error means that the API server did not say whether this
+// agent can lead.
+func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) (*v1alpha1.GatewaySync, error) {
 	if !syncs.HasSynced() {
 		return nil, nil
 	}
@@ -280,13 +284,14 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	if gs == nil || gs.DeletionTimestamp != nil {
 		return nil, nil
 	}
+	resort := !l.reluctant.IsZero() && l.Now().Sub(l.reluctant) >= l.patience
 	if err := l.Eligible(gs); err != nil && !resort {
-		l.refuse("this agent cannot lead", err)
+		l.standAside("this agent cannot lead", err)
 		return nil, nil
 	}
 	switch err := l.newer(ctx); {
 	case errors.Is(err, errNewer) && !resort:
-		l.refuse("this agent does not campaign", err)
+		l.standAside("this agent does not campaign", err)
 		return nil, nil
 	case err != nil && !errors.Is(err, errNewer):
 		l.refuse("it cannot be told yet whether this agent may lead; it is asked again", err)
@@ -294,6 +299,15 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	}
 	l.reported = ""
 	return gs, nil
+}
+
+// standAside lets another agent lead. The patience is counted from the first time, which is always logged: how long the
+// GatewaySync took to be seen says nothing about other agents.
+func (l *Lead) standAside(what string, err error) {
+	if l.reluctant.IsZero() {
+		l.reluctant = l.Now()
+	}
+	l.refuse(what, err)
 }
 
 func (l *Lead) refuse(what string, err error) {
