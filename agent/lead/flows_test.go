@@ -31,7 +31,9 @@ func TestABranchThatMovesIsFollowedAndOneThatGoesIsToldOf(t *testing.T) {
 	second := s.Commit("second")
 	s.untilTarget(second)
 	s.takes("gw-0")
-	s.untilReady("True/Synced")
+	s.until("the second one runs", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == second
+	})
 
 	s.Branch("spare", second)
 	s.DeleteBranch("main")
@@ -424,7 +426,7 @@ func TestANewSpecReachesTheAgentsWhileGitIsAway(t *testing.T) {
 
 func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "2s" })
+	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "8s" })
 	s.candidate("gw-0")
 	target := s.untilTarget(s.first)
 	s.takes("gw-0")
@@ -438,7 +440,7 @@ func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
 	})
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionReconciling))
-	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 2s, work goes on: GatewayUnreachable: 1 of 2 gateways run main")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 8s, work goes on: GatewayUnreachable: 1 of 2 gateways run main")
 	s.takes("gw-1")
 	gs = s.untilReady("True/Synced")
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionStalled))

@@ -34,6 +34,14 @@ func (s *site) answered(at string) *v1alpha1.GatewaySync {
 	})
 }
 
+// aside commits to a branch that no GatewaySync names: a lead that polls main sees nothing of it.
+func (s *site) aside(message string, edits ...gitserver.Edit) string {
+	s.t.Helper()
+	s.Checkout("aside")
+	defer s.Checkout("main")
+	return s.Commit(message, edits...)
+}
+
 // F16: what was chosen is what runs. A tag that was moved since is refused, and nothing but another request changes that.
 func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 	t.Parallel()
@@ -51,9 +59,8 @@ func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 			s.untilTarget(s.first)
 			s.takes("gw-0")
 			s.untilReady("True/Synced")
-			chosen := s.Commit("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
-			moved := s.Commit("moved", gitserver.Write("projects/a/project.json", `{"title": "moved"}`))
-			s.Branch("main", s.first)
+			chosen := s.aside("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
+			moved := s.aside("moved", gitserver.Write("projects/a/project.json", `{"title": "moved"}`))
 			s.Tag("v2", moved)
 
 			s.requests("v2", chosen)
@@ -87,7 +94,7 @@ func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
 	s := newSite(t, 1)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
-	chosen := s.Commit("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
+	chosen := s.aside("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
 	s.Tag("v2", chosen)
 	s.requests("v2", chosen)
 	s.untilTarget(chosen)
@@ -111,8 +118,7 @@ func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
 func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
-	s.Tag("v2", s.Commit("second"))
-	s.Branch("main", s.first)
+	s.Tag("v2", s.aside("second"))
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
 	s.requests("v2", "8a9ef4f")
