@@ -27,10 +27,10 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 		o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
 	}
 	told := func(err error) {
+		failed(err)
 		if apierrors.IsForbidden(err) {
 			w.refused.Store(true)
 		}
-		failed(err)
 	}
 	w.informer = cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), living, told), &corev1.Pod{}, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

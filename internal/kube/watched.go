@@ -44,11 +44,11 @@ func Watch(client dynamic.Interface, namespaces []string, selector labels.Select
 		}
 		refused := &atomic.Bool{}
 		if err := in.OnWatchError(func(err error) {
+			if failed != nil {
+				failed(err) // before Served counts it: what is not served is in the log by then
+			}
 			if apierrors.IsForbidden(err) {
 				refused.Store(true)
-			}
-			if failed != nil {
-				failed(err)
 			}
 		}); err != nil {
 			return nil, err
