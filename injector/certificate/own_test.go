@@ -157,7 +157,7 @@ func TestReplicasThatRaceForTheFirstCertificateAgree(t *testing.T) {
 		}
 		serials := map[string]bool{}
 		for _, o := range replicas {
-			require.Eventually(t, o.Ready, 20*time.Second, time.Millisecond)
+			require.Eventually(t, o.Ready, time.Minute, time.Millisecond)
 			c, err := o.GetCertificate(nil)
 			require.NoError(t, err)
 			serials[c.Leaf.SerialNumber.String()] = true
@@ -191,7 +191,7 @@ func start(t *testing.T, o *certificate.Own) {
 		cancel()
 		assert.NoError(t, <-done)
 	})
-	require.Eventually(t, o.Ready, 20*time.Second, time.Millisecond)
+	require.Eventually(t, o.Ready, time.Minute, time.Millisecond)
 }
 
 func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {

@@ -146,7 +146,7 @@ func TestConnectionsAreBoundedInAllAndForEachAddress(t *testing.T) {
 	dial("127.0.0.2")
 	<-accepted
 	isClosed(dial("127.0.0.2"))
-	require.Eventually(t, func() bool { return closed.Load() == 1 }, 10*time.Second, time.Millisecond, "it is counted after it was closed")
+	require.Eventually(t, func() bool { return closed.Load() == 1 }, time.Minute, time.Millisecond, "it is counted after it was closed")
 	dial("127.0.0.3")
 	<-accepted
 	assert.EqualValues(t, 3, open.Load())
