@@ -11,20 +11,41 @@ import (
 
 // Any gateway's token of the namespace can write the SyncTarget, and git hosts give the commits of forks and of pull requests
 // by their id. So a follower believes a target only as far as the GatewaySync and git bear it out:
-//   - its ref is spec.git.ref, or the one that stoker.io/requested-ref asks for (vouched);
+//   - its ref is spec.git.ref, or the one that stoker.io/requested-ref asks for, at the commit that is asked for with it (vouched);
 //   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
 //
-// What lies on the disk already was admitted before.
+// What lies on the disk already was admitted before. It stays the target while another request is refused.
 
 // vouched returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
-func vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
-	if in.ref != "" && in.ref != gs.Spec.Git.Ref && in.ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] {
-		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.ref)
+func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
+	var err error
+	switch commit := gs.RequestedCommit(); {
+	case in.ref == "" || in.ref == gs.Spec.Git.Ref || f.holds(in.commit):
+	case in.ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.ref)
+	case commit != "" && !in.commit.IsZero() && commit != in.commit.String():
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says commit %s for %q, which is requested at %s: waiting for its lead", in.commit, in.ref, commit)
+	}
+	if p, ok := in.unresolved(gs.Generation); ok && err != nil { // what is requested now is refused: only a person can help
+		err = failure.New(p.Reason, "%s", p.Message)
+	}
+	if err != nil {
+		return err
 	}
 	if in.force != "" && in.force != clip(gs.ForceSync(), maxForce) {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says forceSync %q, and the GatewaySync does not: waiting for its lead", in.force)
 	}
 	return nil
+}
+
+// holds reports whether the whole commit lies on the disk.
+func (f *Follower) holds(commit plan.ID) bool {
+	d, err := f.Engine.Open()
+	if err != nil {
+		return false
+	}
+	h := d.Manifest().Header()
+	return h.Complete && !commit.IsZero() && h.Commit == commit
 }
 
 // admission holds one commit of a target against git, at most once.

@@ -106,3 +106,58 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 	assert.Equal(t, read, p.agent.traffic.count("GET gatewaysyncs"), "what is known is not asked for again")
 	assert.Equal(t, asked, w.git.Stats().Requests)
 }
+
+// C14, F16: a tag that was moved since it was chosen is not run either because another than the lead says so.
+func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	chosen := w.commit("chosen")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	moved := w.commit("moved")
+	w.repo.Git("tag", "v2", moved)
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
+	w.annotate(v1alpha1.AnnotationRequestedCommit, chosen)
+	w.lead(at(moved), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	eventually(t, "it is said", func() bool { return strings.Contains(p.agent.log.String(), "which is requested at "+chosen) })
+	assert.Equal(t, "one", p.title())
+
+	w.repo.Git("tag", "--force", "v2", chosen)
+	w.lead(at(chosen))
+	p.synced(chosen, "chosen")
+	w.lead(at(moved))
+	eventually(t, "it is said again", func() bool { return strings.Count(p.agent.log.String(), "SyncTarget not followed") == 2 })
+	assert.Equal(t, "chosen", p.title())
+}
+
+// A request that is refused leaves the gateways where they are, also those whose agents start again.
+func TestFollowerStaysAtEarlierRequestWhileAnotherIsRefused(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	w.commit("one")
+	second := w.commit("two")
+	w.repo.Git("tag", "v2", second)
+	w.commit("three")
+	gs := w.gatewaySync(p)
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	a := p.start()
+	p.synced(second, "two")
+
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v3")
+	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefMoved, "v3 has moved"))
+	a.end()
+	p.start()
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "again" })
+	s := p.await("the echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "again" })
+	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase, s.Message)
+
+	// A pod that never ran it is not let run it, and says what is to be done.
+	fresh := w.pod("line-1")
+	fresh.start()
+	s = fresh.await("it waits for a person", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
+	assert.Equal(t, "v3 has moved", s.Message)
+}

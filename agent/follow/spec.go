@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -25,8 +26,9 @@ type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
 	epoch int       // as suspect was then
-	// ref and force are what it was found to ask for: another word of the target has it read again.
+	// ref, commit and force are what it was found to ask for: another word of the target has it read again.
 	ref, force string
+	commit     plan.ID
 
 	of       *v1alpha1.GatewaySync // that peers were made for
 	peers    sync.Peers
@@ -42,6 +44,7 @@ type spec struct {
 type asked struct {
 	generation int64
 	ref, force string
+	commit     plan.ID
 	owner      types.UID
 	problem    problem
 }
@@ -61,13 +64,13 @@ const (
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
 	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
-		s.unread, s.ref, s.force = time.Time{}, in.ref, in.force
+		s.unread, s.ref, s.commit, s.force = time.Time{}, in.ref, in.commit, in.force
 		return s.gs, nil
 	}
 	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.generation, in.ref, in.force, in.owner, in.problem}
+	this := asked{in.generation, in.ref, in.force, in.commit, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -97,7 +100,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 			f.startup.policy(eff.Startup, gs)
 		}
 	default:
-		err = vouched(gs, &in)
+		err = f.vouched(gs, &in)
 		unread = err != nil
 	}
 	s.asked, s.err, s.retry = this, err, time.Time{}
@@ -122,13 +125,14 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // it is the same one, with its connections
 	}
-	s.gs, s.owner, s.epoch, s.ref, s.force = gs, in.owner, epoch, in.ref, in.force
+	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force = gs, in.owner, epoch, in.ref, in.commit, in.force
 	return gs, nil
 }
 
-// vouches reports whether the GatewaySync is known to ask for what a target says.
+// vouches reports whether the GatewaySync is known to ask for what a target says. Commits of spec.git.ref are many, and git
+// tells which are its own.
 func (s *spec) vouches(in *instruction) bool {
-	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref) && (in.force == "" || in.force == s.force)
+	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref && in.commit == s.commit) && (in.force == "" || in.force == s.force)
 }
 
 // lasts reports whether the GatewaySync could not be read for so long that it is no moment any more.
