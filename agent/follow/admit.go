@@ -58,7 +58,12 @@ type admission struct {
 
 	found bool
 	name  string // of the ref that the commit was found by
+	lacks int    // how often git did not bear out the commit
 }
+
+// lags is how often git is asked again soon for a commit that it does not bear out: a mirror, or another server of the host, may
+// lag behind the one that the lead asked. A refusal ends promotions.
+const lags = 2
 
 // admit returns the full name of the ref that the commit is the tip of, or in the history of; "" for a commit that was asked for
 // by its id.
@@ -68,6 +73,11 @@ func (a *admission) admit(ctx context.Context) (string, error) {
 	}
 	name, err := a.find(ctx)
 	a.found, a.name = err == nil, name
+	if failure.Is(err, v1alpha1.ReasonRefNotFound) || failure.Is(err, v1alpha1.ReasonRefNotAllowed) {
+		if a.lacks++; a.lacks <= lags {
+			return "", failure.New(v1alpha1.ReasonWaitingForLead, "git does not bear out the SyncTarget yet, and is asked again: %w", err)
+		}
+	}
 	return name, err
 }
 

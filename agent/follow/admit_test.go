@@ -161,3 +161,23 @@ func TestFollowerStaysAtEarlierRequestWhileAnotherIsRefused(t *testing.T) {
 	s = fresh.await("it waits for a person", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
 	assert.Equal(t, "v3 has moved", s.Message)
 }
+
+// The server of a git host that a follower asks may lag behind the one that the lead asked. That is no failure.
+func TestFollowerWaitsForGitThatLags(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	second := w.commit("two")
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
+	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
+	assert.Contains(t, s.Message, "is asked again")
+	w.repo.Git("tag", "v2", second)
+	p.synced(second, "two")
+	assert.NotContains(t, p.agent.log.String(), "reason=RefNotFound")
+}

@@ -266,7 +266,8 @@ func (s *startup) after(state drive.State, order *drive.Order) {
 		return
 	}
 	switch r.Reason {
-	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonNoSpace, v1alpha1.ReasonWriteFailed:
+	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonNoSpace, v1alpha1.ReasonWriteFailed,
+		v1alpha1.ReasonWaitingForLead:
 		s.because("%s: %s", r.Reason, r.Message)
 	default:
 		s.pass(fmt.Sprintf("%s: %s", r.Phase, r.Message))
