@@ -126,3 +126,25 @@ func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
 	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), v1alpha1.AnnotationRequestedCommit)
 	assert.Equal(t, s.first, s.target().Commit)
 }
+
+// What runs under the same name is not what is requested, and agents that start are told so.
+func TestACommitThatIsRequestedForTheRefThatRuns(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1, slow)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	chosen := s.Commit("chosen")
+	s.Tag("v2", chosen)
+	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedAt, now())
+	s.untilTarget(chosen)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
+
+	s.requests("v2", s.first)
+	gs := s.untilReady("False/RefMoved")
+	assert.Equal(t, "0/1", gs.Status.GatewaysReady)
+	target := s.target()
+	assert.Equal(t, chosen, target.Commit)
+	require.NotNil(t, target.Problem)
+	assert.Equal(t, v1alpha1.ReasonRefMoved, target.Problem.Reason)
+}

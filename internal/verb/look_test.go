@@ -49,20 +49,23 @@ func TestLook(t *testing.T) {
 		gs.Namespace, gs.Status.ConfirmedAt = "line", &metav1.Time{Time: time.Now()}
 		return gs
 	}
+	open := done()
+	open.Status.LastHandledRequest = "t0"
 	for name, c := range map[string]struct {
 		gs    *v1alpha1.GatewaySync
 		there []runtime.Object
 		want  Phase
 		asked int
 	}{
-		"all is done, and an agent leads":    {done(), []runtime.Object{lock("line-0_1")}, Succeeded, 1},
-		"all is done, and no agent leads":    {done(), []runtime.Object{lock("")}, Progressing, 1},
-		"all is done, and no agent ever led": {done(), nil, Progressing, 1},
-		"it has dealt with it":               {broken(), []runtime.Object{report("pod-1", "plant", "t1")}, Failed, 1},
-		"it was before":                      {broken(), []runtime.Object{report("pod-1", "plant", "t0")}, Progressing, 1},
-		"another one has":                    {broken(), []runtime.Object{report("pod-0", "plant", "t1")}, Progressing, 1},
-		"one of another GatewaySync has":     {broken(), []runtime.Object{report("pod-1", "other", "t1")}, Progressing, 1},
-		"no agent has said anything":         {broken(), nil, Progressing, 1},
+		"all is done, and an agent leads":           {done(), []runtime.Object{lock("line-0_1")}, Succeeded, 1},
+		"all is done, and no agent leads":           {done(), []runtime.Object{lock("")}, Progressing, 1},
+		"all is done, and no agent ever led":        {done(), nil, Progressing, 1},
+		"it has dealt with it":                      {broken(), []runtime.Object{report("pod-1", "plant", "t1")}, Failed, 1},
+		"it was before":                             {broken(), []runtime.Object{report("pod-1", "plant", "t0")}, Progressing, 1},
+		"another one has":                           {broken(), []runtime.Object{report("pod-0", "plant", "t1")}, Progressing, 1},
+		"one of another GatewaySync has":            {broken(), []runtime.Object{report("pod-1", "other", "t1")}, Progressing, 1},
+		"no agent has said anything":                {broken(), nil, Progressing, 1},
+		"all run it, and one has not dealt with it": {open, []runtime.Object{report("pod-0", "plant", "t1"), report("pod-1", "plant", "t1")}, Progressing, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := client(c.there...)
@@ -70,6 +73,9 @@ func TestLook(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, c.want, v.Phase, v.Message)
 			assert.Len(t, client.Actions(), c.asked)
+			if c.gs == open {
+				assert.Contains(t, v.Message, "line-2 Pending/Progressing: has not dealt with the request yet")
+			}
 		})
 	}
 	refuse := func(verb string) kube.Clients {
