@@ -21,14 +21,16 @@ const (
 const (
 	// ConfirmEvery is how often the lead writes that a status still holds, although nothing else of it changed.
 	ConfirmEvery = 2 * time.Minute
-	// ConfirmedFor is how long a status holds without that: one confirmation may be late or lost.
+	// ConfirmedFor is how long a status holds without that: one confirmation may be late or lost. It is also how far the clocks
+	// of a writer and a reader may be apart.
 	ConfirmedFor = 5 * time.Minute
 )
 
 // Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
-// says, so that a reader must not take it for the present.
+// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
+// could otherwise declare a fleet done for good.
 func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
-	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time) <= ConfirmedFor
+	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
 }
 
 // GatewaySyncStatus is what Stoker last saw. It is written when it changes, and every two minutes to confirm that it holds.
@@ -36,8 +38,8 @@ type GatewaySyncStatus struct {
 	// Generation of the spec that this status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// When the lead last confirmed that this status holds. If that is more than five minutes ago, no agent leads, and what the
-	// status says of gateways is the past.
+	// When the lead last confirmed that this status holds. If that is more than five minutes ago, or ahead, no agent leads, and
+	// what the status says of gateways is the past.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`

@@ -109,6 +109,9 @@ var statuses = []struct {
 	{"no_agent_confirms", "Progressing", "AgentsAway: no agent leads since 2026-01-02T11:54:59Z, so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-v1alpha1.ConfirmedFor - time.Second)}
 	}},
+	{"confirmed_in_the_future", "Progressing", "AgentsAway: no agent leads, so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
+		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
+	}},
 	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) {
 		s.end()
 		s.write()

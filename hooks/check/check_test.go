@@ -221,6 +221,8 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	assert.Contains(t, found[lead], "ok: plant: good-abc leads")
 	l.Now = func() time.Time { return time.Now().Add(time.Hour) }
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc was the lead and has been silent")
+	l.Now = func() time.Time { return time.Now().Add(-time.Hour) }
+	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
 }
 
 // The kubelet's words: the pod has its agent, and nothing of it runs, the gateway neither.

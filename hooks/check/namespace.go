@@ -206,6 +206,8 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	switch {
 	case r.Holder == "" || r.Renewed == nil:
 		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
+	case r.Renewed.After(l.Now().Add(grace)):
+		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is yet to come: compare the clock of its node", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	case l.Now().After(r.Renewed.Add(r.Lasts() + grace)):
 		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	}

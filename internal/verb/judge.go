@@ -252,33 +252,35 @@ const lockFor = 15 * time.Second
 // Left reports whether no agent leads, so that no one would take back what the status of gs says, and since when, as far as
 // that is known. The lock tells it within seconds; a target that is nil was not read, and then the age of the status tells.
 func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, left bool) {
-	if at := gs.Status.ConfirmedAt; at != nil {
+	confirmed := gs.Status.Confirmed(now)
+	if at := gs.Status.ConfirmedAt; at != nil && !at.After(now) {
 		since = at.Time
 	}
-	if target == nil || !gs.Status.Confirmed(now) {
-		return since, !gs.Status.Confirmed(now)
+	if target == nil || !confirmed {
+		return since, !confirmed
 	}
-	lead := target.Spec.Lead
-	if at := renewed(target); at.After(since) {
+	lead, at := target.Spec.Lead, renewed(target, now)
+	if at.After(since) && !at.After(now) {
 		since = at
 	}
 	holds := lead.Lasts()
 	if holds == 0 {
 		holds = lockFor
 	}
-	return since, lead.Holder == "" || now.Sub(renewed(target)) > holds
+	return since, lead.Holder == "" || now.Sub(at) > holds
 }
 
 // renewed is when a lock was renewed last: by the API server's own record of the write, because the clock of the lead's node may
-// be wrong, else by that.
-func renewed(t *v1alpha1.SyncTarget) (at time.Time) {
+// be wrong, else by that. A time that is far ahead is neither: a writer may patch metadata.managedFields.
+func renewed(t *v1alpha1.SyncTarget, now time.Time) (at time.Time) {
+	latest := now.Add(v1alpha1.ConfirmedFor)
 	for _, m := range t.ManagedFields {
-		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewed"`) && m.Time.After(at) {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewed"`) && m.Time.After(at) && !m.Time.After(latest) {
 			at = m.Time.Time
 		}
 	}
-	if at.IsZero() && t.Spec.Lead.Renewed != nil {
-		at = t.Spec.Lead.Renewed.Time
+	if r := t.Spec.Lead.Renewed; at.IsZero() && r != nil && !r.After(latest) {
+		at = r.Time
 	}
 	return at
 }

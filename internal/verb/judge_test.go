@@ -96,6 +96,10 @@ func TestAFleetThatNoAgentLeadsIsNotDone(t *testing.T) {
 		"the lock is not renewed":                        {time.Minute, led(16 * time.Second), false},
 		"the lock was released":                          {time.Second, released, false},
 		"there is no SyncTarget":                         {time.Second, &v1alpha1.SyncTarget{}, false},
+		"the lead's clock is ahead":                      {-v1alpha1.ConfirmedFor, nil, true},
+		"the status is of the future":                    {-v1alpha1.ConfirmedFor - time.Second, nil, false},
+		"the status is of the far future":                {-70000 * time.Hour, led(0), false},
+		"the lock is of the future":                      {time.Minute, led(-time.Hour), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := done()
@@ -108,7 +112,13 @@ func TestAFleetThatNoAgentLeadsIsNotDone(t *testing.T) {
 			assert.Equal(t, Progressing, v.Phase)
 			assert.Equal(t, v1alpha1.ReasonAgentsAway, v.Reason)
 			assert.Equal(t, Count{Total: 3}, v.Gateways)
-			assert.Contains(t, v.Message, "no agent leads since 20")
+			if c.confirmed < 0 {
+				assert.Contains(t, v.Message, "no agent leads, so", "since when is not known")
+				assert.Zero(t, v.Since)
+			} else {
+				assert.Contains(t, v.Message, "no agent leads since 20")
+				assert.False(t, v.Since.After(noon))
+			}
 			gs.Spec.Paused = true
 			assert.Equal(t, Progressing, Judge(gs, "main", Evidence{Now: noon, Target: c.target}).Phase, "nor does it wait for a person")
 		})

@@ -268,9 +268,14 @@ local function seconds(s)
   return ((days * 24 + part(12, 13)) * 60 + part(15, 16)) * 60 + part(18, 19)
 end
 
--- The lead confirms every two minutes that the status holds. If it has not for five, no agent runs that would take it back.
-local confirmed = text(status.confirmedAt)
-local left = #confirmed < 19 or seconds(require("os").date("!%Y-%m-%dT%H:%M:%S")) - seconds(confirmed) > 300
+-- The lead confirms every two minutes that the status holds. If it has not for five, no agent runs that would take it back. A
+-- time of the future confirms nothing, unless clocks that differ explain it.
+local confirmed, left = text(status.confirmedAt), true
+if #confirmed >= 19 then
+  local old = seconds(require("os").date("!%Y-%m-%dT%H:%M:%S")) - seconds(confirmed)
+  left = old > 300 or old < -300
+  if old < 0 then confirmed = "" end
+end
 
 -- progress is the fleet in a line.
 local function progress()
