@@ -29,6 +29,22 @@ boolean without a default is false. Secrets are in the GatewaySync's own namespa
 
 `
 
+const unknown = `## Unknown fields
+
+Spell fields exactly as here. The API server drops a field that it does not know, such as ` + "`conflictpolicy: hold`" + `, unless the client
+asks for strict validation. Then the default counts, here ` + "`gitWins`" + `, and neither an agent nor the status can tell you.
+
+| tool | an unknown field is |
+|---|---|
+| ` + "`kubectl create` and `kubectl apply`" + `, and Argo CD, unless you turn validation off | refused, and named in the error |
+| server-side apply: Flux, Argo CD with ` + "`ServerSideApply=true`" + ` | refused, and named in the error |
+| Helm 3, and other clients that do not send ` + "`fieldValidation=Strict`" + ` | dropped, with a warning at most |
+| ` + "`agent --file`, `stoker render`, `stoker preflight`" + ` | refused, and named in the error; an agent that runs keeps the last good file |
+
+` + "`kubectl get gs plant -o yaml`" + ` shows the fields that the API server has kept.
+
+`
+
 // page collects the reference.
 type page struct {
 	bytes.Buffer
@@ -43,6 +59,7 @@ func render(api *source) ([]byte, error) {
 	p := &page{api: api, uses: map[string][]string{}}
 	p.WriteString(intro)
 	fmt.Fprintf(p, "## The smallest useful one\n\n```yaml\n%s```\n\n## One with nearly everything\n\n```yaml\n%s```\n\n", minimal, full)
+	p.WriteString(unknown)
 	root, ok := api.structs["GatewaySync"]
 	if !ok {
 		return nil, fmt.Errorf("no type GatewaySync")
