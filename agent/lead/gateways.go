@@ -83,6 +83,9 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 	case r == nil:
 		g.keep(known[g.Name])
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its agent has not reported yet"
+		if p.Stuck != "" {
+			g.Message += ": " + p.Stuck
+		}
 		if err := s.Unreadable[p.Name]; err != nil {
 			g.Message = cut(err.Error(), maxMessage)
 		}

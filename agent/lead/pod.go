@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 )
 
 // Pod is what the lead knows of a pod.
@@ -20,6 +21,8 @@ type Pod struct {
 	Ended, Ending bool
 	// Agent: it has an agent's container.
 	Agent bool
+	// Stuck is why it does not run, "" if it does or just starts.
+	Stuck string
 }
 
 // labelInjection on a pod may rule its injection out.
@@ -66,6 +69,9 @@ func stripped(obj any) (any, error) {
 		return s, nil // a pod of somebody else
 	}
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
+	if why := kube.Stuck(p); why != kube.Pending { // the time between a pod and its first report needs no word of its own
+		s.Status.Message = why
+	}
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
 			if containers[i].Name == v1alpha1.AgentContainer && !v1alpha1.IsForeignAgent(&containers[i]) {
@@ -97,6 +103,6 @@ func podOf(p *corev1.Pod) Pod {
 	return Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Annotations: p.Annotations,
 		ServiceAccount: p.Spec.ServiceAccountName, Agent: len(p.Spec.Containers) > 0,
-		Ended: p.DeletionTimestamp != nil || over, Ending: p.DeletionTimestamp != nil && !over,
+		Ended: p.DeletionTimestamp != nil || over, Ending: p.DeletionTimestamp != nil && !over, Stuck: p.Status.Message,
 	}
 }

@@ -162,6 +162,7 @@ func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "secret plant-db not found"}}}}}
 	}
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+	long := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, StartedAt: metav1.NewTime(noon.Add(-time.Hour)), FinishedAt: metav1.NewTime(noon)}}
 	for name, c := range map[string]struct {
 		status corev1.PodStatus
 		want   string
@@ -173,6 +174,10 @@ func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
 		"no image, and a pause": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
 		"no Secret":             {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
 		"it crashes":            {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+		"it crashes, and runs": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+		"it crashed once": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: long}}}, "pods: gw-0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := podNamed("gw-0", true)

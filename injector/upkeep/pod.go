@@ -1,7 +1,6 @@
 package upkeep
 
 import (
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
 )
 
 // labelInjection on a pod or a namespace rules injection out, or admits it.
@@ -49,43 +49,8 @@ func slim(obj any) (any, error) {
 		}
 		s.Status.InitContainerStatuses = []corev1.ContainerStatus{kept}
 	}
-	s.Status.Message = stuck(p)
+	s.Status.Message = kube.Stuck(p)
 	return s, nil
-}
-
-// maxStuck bounds what is said of one pod.
-const maxStuck = 160
-
-// stuck says why a pod does not run, "" if it does. A container that is started again and again, or an image that is pulled again
-// and again, is told of in the same words throughout: each change of them is a write of the status.
-func stuck(p *corev1.Pod) string {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return bounded("no node takes it: " + c.Message)
-		}
-	}
-	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		switch w := c.State.Waiting; {
-		case w != nil && (strings.Contains(w.Reason, "ImagePull") || w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull"):
-			return bounded("the image of container " + c.Name + " cannot be pulled")
-		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
-			return bounded("container " + c.Name + " cannot be created: " + w.Message)
-		case c.LastTerminationState.Terminated != nil && !c.Ready && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return bounded("container " + c.Name + " ends again and again")
-		}
-	}
-	if p.Status.Phase == corev1.PodPending {
-		return "Pending"
-	}
-	return ""
-}
-
-// bounded cuts a text that others wrote.
-func bounded(s string) string {
-	if r := []rune(strings.ToValidUTF8(s, "\uFFFD")); len(r) > maxStuck {
-		return string(r[:maxStuck-1]) + "…"
-	}
-	return s
 }
 
 func own(from map[string]string) map[string]string {
