@@ -233,7 +233,7 @@ func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 }
 
 func (w *watcher) none(after time.Duration) error {
-	return outcome(exitFailed, "no gateway after %s: no pod asks for GatewaySync %s in namespace %s%s", after, w.name, w.namespace, help(v1alpha1.ReasonNoGateways))
+	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, v1alpha1.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
 }
 
 // late is the end of a wait that took too long.

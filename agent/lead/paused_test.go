@@ -70,7 +70,7 @@ func TestAPausedGatewayThatCannotBeAskedIsPausedWithoutADeadlineUntilItIsResumed
 				st := s.write()
 				assert.Empty(t, s.told(), "a person did that")
 				assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
-				assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "1 of 2 gateways run main at aaaaaaa; gw-1: paused; "+string(c.reason)+": port 8088 is closed")
+				assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): paused; "+string(c.reason)+": port 8088 is closed")
 				assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
 				assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 				assert.Equal(t, v1alpha1.GatewayHeld, st.DiscoveredGateways[1].SyncStatus)

@@ -28,7 +28,7 @@ func (w *writer) verdict() verdict {
 	case w.away != nil:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone()}
 	case n == 0:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, gs.NoGateways()}
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name)}
 	case !w.resolved:
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "git is asked for " + w.Ref.Desired.Ref}
 	case w.synced == n && gs.Paused():
@@ -69,7 +69,7 @@ func (w *writer) heldOff() string {
 
 func (w *writer) allRun() string {
 	if len(w.rows) == 1 {
-		return w.rows[0].Name + " runs " + w.wanted()
+		return v1alpha1.GatewayLabel(w.rows[0].Name, w.rows[0].PodName) + " runs " + w.wanted()
 	}
 	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.wanted())
 }
@@ -114,7 +114,7 @@ func (w *writer) behind() verdict {
 			others++
 		}
 	}
-	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), worst.Name)
+	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), v1alpha1.GatewayLabel(worst.Name, worst.PodName))
 	if worst.Message != "" {
 		message += ": " + cut(worst.Message, maxMessage/2)
 	}

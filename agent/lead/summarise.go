@@ -225,7 +225,7 @@ func (w *writer) hostKey() {
 	}
 	for _, g := range w.rows {
 		if bad(g.Reason) {
-			w.set(condition, metav1.ConditionFalse, g.Reason, g.Name+": "+g.Message)
+			w.set(condition, metav1.ConditionFalse, g.Reason, v1alpha1.GatewayLabel(g.Name, g.PodName)+": "+g.Message)
 			return
 		}
 	}

@@ -50,7 +50,7 @@ func TestACommitThatIsAskedForIsNotSaidTwice(t *testing.T) {
 	s.Ref.Desired.Ref, s.Target.Ref, s.report(0).Ref = commitA, commitA, commitA
 	st := s.write()
 	assert.Equal(t, "the repository has commit aaaaaaa", messageOf(st, v1alpha1.ConditionRefResolved))
-	assert.Equal(t, "gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 }
 
 // How fast git answers decides whether a status is written in between.
@@ -115,7 +115,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
 		{name: "all pods terminate", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
 			ready: "Unknown/AgentsAway", says: "their pods end: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
-		{name: "of several pods one terminates", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 runs"},
+		{name: "of several pods one terminates", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 (pod gw-1-0) runs"},
 		{name: "all pods have ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
 			ready: "Unknown/NoGateways"},
 		{name: "a pod is to have no agent", given: func(s *scene) {
@@ -137,18 +137,22 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "a gateway followed an older generation", given: func(s *scene) {
 			s.GatewaySync.Generation, s.Target.Generation = 2, 2
 			s.takes(0)
-		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1: has not begun with what is wanted now; before: Synced"},
+		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): has not begun with what is wanted now; before: Synced"},
 		{name: "a gateway has written files and not verified them", given: func(s *scene) {
 			s.report(1).Phase = v1alpha1.GatewayApplied
 			s.report(1).Reason = v1alpha1.ReasonWaitingForGateway
 		},
 			ready: "False/WaitingForGateway"},
 		{name: "an agent has not reported yet", given: func(s *scene) { s.Reports = s.Reports[:1] },
-			ready: "False/Progressing", says: "gw-1: its agent has not reported yet"},
+			ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet"},
+		{name: "an agent cannot report, because its pod does not run", given: func(s *scene) {
+			s.Reports = s.Reports[:1]
+			s.Pods[1].Stuck = "the image of container gateway cannot be pulled"
+		}, ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet: the image of container gateway cannot be pulled"},
 		{name: "a report of an earlier pod of that name counts for nothing", given: func(s *scene) { s.Pods[1].UID = "another" },
-			ready: "False/Progressing", says: "gw-1: its agent has not reported yet"},
+			ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet"},
 		{name: "a gateway failed for good", given: func(s *scene) { s.fails(1, v1alpha1.ReasonTemplateFailed, "projects/a: no such variable") },
-			ready: "False/TemplateFailed", says: "gw-1: projects/a: no such variable", also: map[string]string{"Stalled": "True/TemplateFailed", "Reconciling": ""},
+			ready: "False/TemplateFailed", says: "gw-1 (pod gw-1-0): projects/a: no such variable", also: map[string]string{"Stalled": "True/TemplateFailed", "Reconciling": ""},
 			told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "a gateway failed and tries again", given: func(s *scene) { s.fails(1, v1alpha1.ReasonScanFailed, "timed out") },
 			ready: "False/ScanFailed", also: map[string]string{"Stalled": "", "Reconciling": "True/ScanFailed"}, told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
@@ -162,13 +166,13 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "what needs a person outweighs what is tried again", given: func(s *scene) {
 			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
-		}, ready: "False/PatchFailed", says: "gw-1: no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
+		}, ready: "False/PatchFailed", says: "gw-1 (pod gw-1-0): no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "a dry run was made", given: func(s *scene) {
 			for i := range s.Reports {
 				s.fails(i, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 				s.report(i).Phase = v1alpha1.GatewayPending
 			}
-		}, ready: "False/DryRun", says: "0 of 2 gateways run main at aaaaaaa; gw-0: dry run, nothing was written: 1 file added; 1 more",
+		}, ready: "False/DryRun", says: "0 of 2 gateways run main at aaaaaaa; gw-0 (pod gw-0-0): dry run, nothing was written: 1 file added; 1 more",
 			also: map[string]string{"Reconciling": "", "Stalled": ""}, told: nil},
 		{name: "it is paused and behind", given: func(s *scene) {
 			s.moves(commitB)
@@ -186,7 +190,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
-		}, ready: "False/MissingSidecar", says: "gw-2: the pod asks for an agent and has none", also: map[string]string{"SidecarInjected": "False/MissingSidecar", "Reconciling": "True/MissingSidecar"}},
+		}, ready: "False/MissingSidecar", says: "gw-2 (pod gw-2-0): the pod asks for an agent and has none", also: map[string]string{"SidecarInjected": "False/MissingSidecar", "Reconciling": "True/MissingSidecar"}},
 		{name: "a pod has no agent and is annotated the older way", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
@@ -277,7 +281,7 @@ func TestWorkThatTakesTooLongIsStalledAndGoesOn(t *testing.T) {
 	st = s.write()
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
-	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1: refused")
+	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1 (pod gw-1-0): refused")
 	assert.Equal(t, []string{"SyncFailed"}, s.told())
 	assert.True(t, s.last.Again.IsZero())
 
@@ -354,7 +358,7 @@ func TestARollbackIsToldWhenItRunsEverywhere(t *testing.T) {
 	s.takes(0)
 	st = s.write()
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
-	assert.Equal(t, "rolled back: main is held off at bbbbbbb; gw-0 runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "rolled back: main is held off at bbbbbbb; gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Len(t, st.History, 3)
 }
 

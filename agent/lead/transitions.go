@@ -49,7 +49,7 @@ func (w *writer) transitions() []Event {
 				out = append(out, e)
 			}
 			if e.Warning {
-				troubles = append(troubles, trouble{e.Reason, g.Name, e.Note})
+				troubles = append(troubles, trouble{e.Reason, g.Name, v1alpha1.GatewayLabel(g.Name, g.PodName), e.Note})
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func (w *writer) transitions() []Event {
 }
 
 // trouble is what an Event says of one gateway.
-type trouble struct{ reason, gateway, note string }
+type trouble struct{ reason, gateway, label, note string }
 
 // together is one note for all gateways with an Event of one reason. Events of one reason about one object count as one Event, and
 // only the first of their notes would be kept.
@@ -78,7 +78,7 @@ func together(all []trouble, reason string) string {
 		if of[t.note] == nil {
 			notes = append(notes, t.note)
 		}
-		names, of[t.note] = append(names, t.gateway), append(of[t.note], t.gateway)
+		names, of[t.note] = append(names, t.gateway), append(of[t.note], t.label)
 	}
 	var said []string
 	for _, note := range notes {

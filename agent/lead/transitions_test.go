@@ -27,7 +27,7 @@ func TestOneEventNamesAllGatewaysThatFail(t *testing.T) {
 		s.fails(1, v1alpha1.ReasonTemplateFailed, "no such variable")
 		s.fails(2, v1alpha1.ReasonTemplateFailed, "no such variable")
 		s.write()
-		assert.Equal(t, []string{"SyncFailed gw-1, gw-2: TemplateFailed: no such variable"}, onTheFleet(s))
+		assert.Equal(t, []string{"SyncFailed gw-1 (pod gw-1-0), gw-2 (pod gw-2-0): TemplateFailed: no such variable"}, onTheFleet(s))
 		assert.Len(t, s.events, 3, "and each pod has its own")
 	})
 	t.Run("for something else", func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestOneEventNamesAllGatewaysThatFail(t *testing.T) {
 		s.fails(1, v1alpha1.ReasonMassDeletion, "90 files")
 		s.fails(2, v1alpha1.ReasonNoSpace, "the disk is full")
 		s.write()
-		assert.Equal(t, []string{"SyncFailed gw-0: TemplateFailed: no such variable; gw-2: NoSpace: the disk is full", "SyncHeld gw-1: MassDeletion: 90 files"}, onTheFleet(s))
+		assert.Equal(t, []string{"SyncFailed gw-0 (pod gw-0-0): TemplateFailed: no such variable; gw-2 (pod gw-2-0): NoSpace: the disk is full", "SyncHeld gw-1 (pod gw-1-0): MassDeletion: 90 files"}, onTheFleet(s))
 	})
 	t.Run("many, each for something else", func(t *testing.T) {
 		s := newScene(t, 40)

@@ -91,9 +91,9 @@ func (a Absence) Gone(known, pods int) bool { return pods == 0 && (known == 0 ||
 // AskedAt is the annotation stoker.io/requested-at; "" where it cannot be a request's.
 func (gs *GatewaySync) AskedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }
 
-// NoGateways says what to do about a GatewaySync without gateways. A pod that a quota or a policy refuses never existed: only its
-// workload tells.
-func (gs *GatewaySync) NoGateways() string {
-	return "no pod asks for this GatewaySync: annotate one with " + AnnotationInject + `: "true" and ` + AnnotationCRName + ": " + gs.Name +
+// NoGateways says what to do about the GatewaySync name, which has no gateways. A pod that a quota or a policy refuses never
+// existed: only its workload tells.
+func NoGateways(name string) string {
+	return "no pod asks for this GatewaySync: annotate one with " + AnnotationInject + `: "true" and ` + AnnotationCRName + ": " + name +
 		"; if a workload has these annotations and no pods, its Events say why (kubectl describe)"
 }

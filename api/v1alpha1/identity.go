@@ -42,6 +42,15 @@ func GatewayName(podName string, labels, annotations map[string]string) (string,
 	return name, nil
 }
 
+// GatewayLabel names a gateway in messages for people, with its pod if that has another name. The pod line-0 is the gateway line:
+// a reader of "line, line-1, line-2" could not tell which pod each is.
+func GatewayLabel(name, pod string) string {
+	if pod == "" || pod == name {
+		return name
+	}
+	return name + " (pod " + pod + ")"
+}
+
 // PodOrdinal returns the index of a StatefulSet's pod: its label apps.kubernetes.io/pod-index, else the number at the end
 // of its name where the label statefulset.kubernetes.io/pod-name tells that it belongs to a StatefulSet. The name alone
 // does not tell: that of a Deployment's pod may end in digits, too.

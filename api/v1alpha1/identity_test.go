@@ -49,6 +49,17 @@ func TestGatewayName(t *testing.T) {
 	}
 }
 
+func TestGatewayLabel(t *testing.T) {
+	for _, c := range []struct{ about, name, pod, want string }{
+		{"the first pod of a StatefulSet", "line", "line-0", "line (pod line-0)"},
+		{"the second one", "line-1", "line-1", "line-1"},
+		{"a name of its own", "area-4", "ignition-0", "area-4 (pod ignition-0)"},
+		{"a row that does not hold its pod", "line", "", "line"},
+	} {
+		t.Run(c.about, func(t *testing.T) { assert.Equal(t, c.want, v1alpha1.GatewayLabel(c.name, c.pod)) })
+	}
+}
+
 func TestGatewayNameRefusesAnAnnotationThatIsNoName(t *testing.T) {
 	for _, value := range []string{" ", "a b", "../a", "a/b", "-a", "a-", "{{.x}}", "a\n", "é", strings.Repeat("a", 201)} {
 		_, err := v1alpha1.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})

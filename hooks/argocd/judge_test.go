@@ -90,7 +90,7 @@ func (d dice) status(gs *v1alpha1.GatewaySync, over []string) {
 	rows := pick(d, 0, 1, 2, 3)
 	healthy := d.IntN(2) == 0
 	for i := range rows {
-		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("gw-%d", i), SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: commitA}
+		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("gw-%d", i), PodName: pick(d, "", fmt.Sprintf("gw-%d", i), "pod-x"), SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: commitA}
 		if !healthy || d.IntN(12) == 0 {
 			g.SyncStatus = pick(d, v1alpha1.GatewayPending, v1alpha1.GatewayApplied, v1alpha1.GatewaySyncing, v1alpha1.GatewaySynced, v1alpha1.GatewayStandby,
 				v1alpha1.GatewayHeld, v1alpha1.GatewayHeld, v1alpha1.GatewayError, v1alpha1.GatewayMissingSidecar, "")

@@ -87,7 +87,7 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	case gone:
 		s.DiscoveredGateways = nil
 		w.unset(v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
-		w.unknown(v1alpha1.ReasonNoGateways, gs.NoGateways())
+		w.unknown(v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name))
 	case late:
 		w.unset(v1alpha1.ConditionReconciling)
 		limit := absence.Until.Sub(absence.Since)

@@ -51,6 +51,7 @@ type Count struct {
 // Behind is a gateway that does not run what it is to run, and why.
 type Behind struct {
 	Name    string                    `json:"name"`
+	Pod     string                    `json:"pod,omitempty"`
 	Status  v1alpha1.GatewaySyncState `json:"status"`
 	Reason  v1alpha1.Reason           `json:"reason,omitempty"`
 	Commit  string                    `json:"commit,omitempty"`
@@ -170,7 +171,7 @@ func (j *judge) count() {
 	for i := range rows {
 		g := &rows[i]
 		there := g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
-		b := Behind{Name: g.Name, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message}
+		b := Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message}
 		switch {
 		case there && looked && j.v.Commit != "" && g.SyncedCommit == j.v.Commit:
 			j.v.Gateways.Synced++
@@ -215,7 +216,7 @@ func (j *judge) judge() Verdict {
 	case n > 0 && c.Synced == n && j.handled() && !j.lost() && !left:
 		return j.say(Succeeded, v1alpha1.ReasonSynced, j.heldOff()+j.progress())
 	case j.broken != nil:
-		return j.say(Failed, j.broken.Reason, j.broken.Name+": "+j.broken.Message)
+		return j.say(Failed, j.broken.Reason, v1alpha1.GatewayLabel(j.broken.Name, j.broken.Pod)+": "+j.broken.Message)
 	case stalled != nil && (j.looked() || j.handled() && (!j.moved() || j.lost())) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
 		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
 	case n > 0 && left:
@@ -344,7 +345,7 @@ func (b Behind) Rests() bool {
 
 // String is a gateway and why it is behind.
 func (b Behind) String() string {
-	line := fmt.Sprintf("%s %s", b.Name, b.Status)
+	line := fmt.Sprintf("%s %s", v1alpha1.GatewayLabel(b.Name, b.Pod), b.Status)
 	if b.Reason != "" && string(b.Reason) != string(b.Status) {
 		line += "/" + string(b.Reason)
 	}

@@ -155,7 +155,7 @@ func TestAnOpenRequestNamesTheGatewayThatIsMissing(t *testing.T) {
 		g := &gs.Status.DiscoveredGateways[2]
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "fetching"
 		v := Judge(gs, "main", Evidence{Now: noon})
-		assert.Equal(t, "2 of 3 gateways run main at aaaaaaa; line-2 Syncing/Progressing: fetching", v.Message)
+		assert.Equal(t, "2 of 3 gateways run main at aaaaaaa; line-2 (pod pod-2) Syncing/Progressing: fetching", v.Message)
 		assert.False(t, v.open)
 	})
 	t.Run("its report tells", func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestAnOpenRequestNamesTheGatewayThatIsMissing(t *testing.T) {
 		handled := &v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{HandledRequest: "t1"}}
 		v = Judge(open(), "main", Evidence{Now: noon, Reports: map[string]*v1alpha1.SyncReport{"pod-0": handled, "pod-1": handled}})
 		assert.Equal(t, Progressing, v.Phase)
-		assert.Equal(t, "3 of 3 gateways run main at aaaaaaa; line-2 Pending/Progressing: has not dealt with the request yet", v.Message)
+		assert.Equal(t, "3 of 3 gateways run main at aaaaaaa; line-2 (pod pod-2) Pending/Progressing: has not dealt with the request yet", v.Message)
 	})
 }
 
@@ -266,7 +266,7 @@ func TestAFailureCountsOnceItIsAboutThisRequest(t *testing.T) {
 	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, v.Reason)
-	assert.Contains(t, v.Message, "line-1: a.json: line 3")
+	assert.Contains(t, v.Message, "line-1 (pod pod-1): a.json: line 3")
 	assert.Equal(t, Count{Total: 3, Synced: 2, Failed: 1}, v.Gateways)
 
 	gs.Status.LastHandledRequest = "t0"
@@ -334,7 +334,7 @@ func TestAGatewayThatIsNotToWaitForAPersonFailsOnceItHasDealtWithTheRequest(t *t
 	v := Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonDesignerSessionActive, v.Reason)
-	assert.Equal(t, "line-1: maria edits line", v.Message)
+	assert.Equal(t, "line-1 (pod pod-1): maria edits line", v.Message)
 	assert.Equal(t, Count{Total: 3, Synced: 2, Failed: 1}, v.Gateways)
 	gs.Status.LastHandledRequest = "t0"
 	v = Judge(gs, "main", Evidence{Now: noon, Reports: map[string]*v1alpha1.SyncReport{

@@ -215,7 +215,7 @@ func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time
 	if v.Reason == v1alpha1.ReasonNoGateways {
 		if now.Sub(since) >= emptyAfter {
 			st.Phase = verb.Failed
-			st.Message = "no pod asks for this GatewaySync, so that nothing runs " + st.Ref
+			st.Message = "nothing runs " + st.Ref + ": " + v1alpha1.NoGateways(gs.Name)
 		}
 		return st
 	}

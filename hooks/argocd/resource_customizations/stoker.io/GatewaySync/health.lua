@@ -207,6 +207,13 @@ local function fails(state, reason)
   return stalled[reason] or state == "Error" and (person[reason] or turn[reason])
 end
 
+-- A gateway with its pod, if that is called otherwise.
+local function label(row)
+  local name, pod = text(row.name), text(row.podName)
+  if pod == "" or pod == name then return name end
+  return name .. " (pod " .. pod .. ")"
+end
+
 -- count looks at every gateway.
 local function count()
   local seen = {total = 0, synced = 0, behind = 0, persons = 0, turns = 0, paused = 0}
@@ -221,7 +228,7 @@ local function count()
       if there then
         state, reason, message = "Pending", "Progressing", "has not dealt with the request yet"
       elseif looked and fails(state, reason) and (handled or reason == "PodRestartNeeded") and not seen.broken then
-        seen.broken = {reason = reason, message = text(row.name) .. ": " .. message}
+        seen.broken = {reason = reason, message = label(row) .. ": " .. message}
       end
       seen.behind = seen.behind + 1
       if person[reason] and not fails(state, reason) then
@@ -230,7 +237,7 @@ local function count()
       if turn[reason] and not fails(state, reason) then seen.turns = seen.turns + 1 end
       if reason == "Paused" or reason == "DryRun" then seen.paused = seen.paused + 1 end
       if seen.behind == 1 then
-        seen.reason, seen.first = reason, text(row.name) .. " " .. state
+        seen.reason, seen.first = reason, label(row) .. " " .. state
         if reason ~= "" and reason ~= state then seen.first = seen.first .. "/" .. reason end
         if message ~= "" then seen.first = seen.first .. ": " .. message end
       end
