@@ -106,6 +106,7 @@ func TestAReceiverServesTLSAndIsChecked(t *testing.T) {
 	assert.Equal(t, url+": a receiver answers, and refuses who has no secret\n", out.String())
 	client, err := checkClient(filepath.Join(dir, "tls.crt"))
 	require.NoError(t, err)
+	client.Timeout = time.Minute // other tests share the machine
 	res, err := client.Do(pushed(url+"/webhook/"+namespace+"/line", "https://git.example.com/plant/line", webhookSecret, "d"))
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
@@ -118,6 +119,7 @@ func TestAReceiverServesTLSAndIsChecked(t *testing.T) {
 	assert.ErrorContains(t, checkOnce(t.Context(), client, plain.health+"/healthz"), "405")
 	unknown, err := checkClient(filepath.Join(dir, "nowhere"))
 	require.NoError(t, err, "the certificate of a public authority has no file")
+	unknown.Timeout = time.Minute
 	assert.ErrorContains(t, checkOnce(t.Context(), unknown, url+"/webhook/stoker-check/stoker-check"), "certificate")
 	_, err = checkClient(filepath.Join(dir, "tls.key"))
 	assert.ErrorContains(t, err, "holds no certificate")
