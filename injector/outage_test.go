@@ -40,7 +40,7 @@ func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
 	assert.Equal(t, asked, w.asked(), "the API server does not even try")
 	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "it starts, without an agent")
 	assert.Greater(t, w.asked(), asked)
-	assert.Less(t, time.Since(begun), 20*time.Second)
+	assert.Less(t, time.Since(begun), time.Minute, "what an API server gives one request")
 }
 
 // asked is how often the API server has asked a webhook of the injector, or tried to.

@@ -227,7 +227,7 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 	w.eventually("one is evicted", func() bool { return left() == 2 })
 	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
 	assert.Equal(t, 2, left())
-	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
+	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	runs.stop()
 	w.eventually("the other runs upkeep", func() bool { return upkeep(answers) })
@@ -269,8 +269,8 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	time.Sleep(settled + 3*time.Second) // as long as an eviction after the other would take
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
+	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
-	assert.Equal(t, "False/MissingSidecar", w.status(plant)["SidecarInjected"])
 }
 
 // cert-manager has put a new authority into the webhook configuration, and the kubelet has not brought the new certificate yet.
