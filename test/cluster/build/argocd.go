@@ -25,6 +25,10 @@ var argoCDs = map[string]argoCD{
 // argoCDCommands are the names under which the single binary is called.
 var argoCDCommands = []string{"argocd-application-controller", "argocd-notifications", "argocd-repo-server", "argocd-server"}
 
+// verifyWrapper is a script of Argo CD that is in the PATH of its image. The repository server of Argo CD 3.5 calls it for every
+// commit, also when no signature is asked for, and reports "permission denied" if there is none.
+const verifyWrapper = "git-verify-wrapper.sh"
+
 // ArgoCD returns a directory with the commands of Argo CD 2 or 3, and its CRDs in crds.
 func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	release, known := argoCDs[major]
@@ -35,7 +39,7 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key, err := c.key(append([]string{binary}, argoCDCommands...))
+	key, err := c.key(append([]string{binary, verifyWrapper}, argoCDCommands...))
 	if err != nil {
 		return "", err
 	}
@@ -49,7 +53,14 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 		if err != nil {
 			return err
 		}
-		return copyFiles(filepath.Join(source, "manifests", "crds"), filepath.Join(dir, "crds"))
+		script, err := os.ReadFile(filepath.Join(source, "hack", verifyWrapper))
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			os.WriteFile(filepath.Join(dir, verifyWrapper), script, 0o755),
+			copyFiles(filepath.Join(source, "manifests", "crds"), filepath.Join(dir, "crds")),
+		)
 	})
 }
 
