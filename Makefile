@@ -6,10 +6,12 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 BIN       ?= bin
 FUZZTIME  ?= 20s
 BENCH     ?=
+E2E       ?=
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 
 GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
+FORMAT    := pkgname-and-test-fails
 
 # The tests of some files, as a pattern.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
@@ -31,7 +33,7 @@ ALONE   := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
 # $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
 # more than six failures in one run of go test fail at once.
-gotest = $(if $(RERUN),$(GOTESTSUM) --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
+gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
 raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(RACE) -timeout 20m $(1),$(2))
 
@@ -65,9 +67,10 @@ test-plain:
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-count=1 -timeout 20m,./...)); done
 
-e2e: ## the chart, agents and gateways in pods, on a Kubernetes with nodes; needs root, and Debian or what is like it
-	go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest
-	STOKER_E2E=1 $(call gotest,-count=1 -parallel 20 -timeout 50m -v,./test/e2e)
+e2e: FORMAT = standard-verbose
+e2e: ## the chart, agents and gateways in pods; needs root, and Debian or what is like it (E2E='Argo CD' for some scenarios)
+	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest)
+	STOKER_E2E=1 $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e)
 
 lint: ## golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...

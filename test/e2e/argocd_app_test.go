@@ -46,7 +46,7 @@ type deployment struct {
 // change changes an object of the example, whatever of it is not the same everywhere.
 type change func(*unstructured.Unstructured)
 
-// deploy commits an example's manifests to a folder of a repository, and makes the Application. The example may be two: a folder,
+// deploy commits an example's manifests to a folder of a repository, and makes the Application, both with changes. The example may be two: a folder,
 // and a file that goes beside what is in it, as folder+file.
 func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string, changes ...change) *deployment {
 	p.t.Helper()
@@ -55,13 +55,13 @@ func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string
 	d.argo.turn(p.ctx, p.t)
 	d.record()
 	d.deployed("the manifests", changes...)
-	app := d.read(example+".yaml", func(u *unstructured.Unstructured) {
+	app := d.read(example+".yaml", append(changes, func(u *unstructured.Unstructured) {
 		u.SetName(d.namespace)
 		u.SetNamespace(argocd.Namespace)
 		set(u, d.git.URL(repoName), "spec", "source", "repoURL")
 		set(u, at, "spec", "source", "path")
 		set(u, d.namespace, "spec", "destination", "namespace")
-	})
+	})...)
 	require.Len(p.t, app, 1)
 	_, err := argocd.Applications(d.dynamic).Create(d.ctx, app[0], metav1.CreateOptions{})
 	require.NoError(p.t, err)

@@ -17,7 +17,7 @@ import (
 // wherever the branch is.
 func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	p := w.plant(t)
-	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit)
+	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit, serverSide)
 	first := p.head()
 	d.begins(first)
 	d.asksFor(first)
@@ -33,10 +33,21 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	})
 	d.asksFor(first)
 
-	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, noted("second"))))
+	d.setterStealsNoField()
+	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, noted("second"), slower)))
 	app := d.ends(second, "Succeeded")
+	assert.Contains(t, applied(app), "GatewaySync/line")
+	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD deletes what others have set")
+	d.shows("what others have set is no difference", "Synced Healthy")
 	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "who looks at the commit may do so before anything is applied")
 	d.asksFor(second)
+}
+
+// slower changes a field of the GatewaySync that nothing here depends on.
+func slower(u *unstructured.Unstructured) {
+	if u.GetKind() == v1alpha1.Kind {
+		set(u, int64(6), "spec", "sync", "defaults", "syncPeriod")
+	}
 }
 
 // asksFor checks that a commit is asked for by name, and runs.

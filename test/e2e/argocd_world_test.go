@@ -74,8 +74,8 @@ func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	}
 }
 
-// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 2.
-func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "2") }
+// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 3.
+func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "3") }
 
 // startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
 func (w *world) startArgoCD(t *testing.T) {
@@ -134,6 +134,14 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	// As docs/argocd.md says: the health and the buttons of a GatewaySync, and the notifications.
 	for _, name := range []string{argocd.ConfigMap, argocd.NotificationsConfigMap} {
 		if err := w.patchArgoCD(ctx, name); err != nil {
+			return a, err
+		}
+	}
+	if argoCDMajor() != "2" {
+		// An AppProject that names no account to impersonate is left as it is.
+		patch := []byte(`{"data":{"application.sync.impersonation.enabled":"true","application.sync.impersonation.enforced":"false"}}`)
+		_, err := w.client.CoreV1().ConfigMaps(argocd.Namespace).Patch(ctx, argocd.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
 			return a, err
 		}
 	}

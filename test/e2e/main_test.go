@@ -77,6 +77,7 @@ var laterWithArgoCD = []scenario{
 	{"Argo CD and gateways that cannot start: the commit that mends them is synced once the sync is terminated", aCommitMendsGatewaysThatCannotStart},
 	{"Argo CD hands a chart the revision: gateways that cannot start are mended alone", aChartsGatewaysAreMendedAlone},
 	{"Argo CD and a branch in the spec: the commit that is synced is asked for", theCommitOfASyncIsAskedFor},
+	{"Argo CD impersonates an account that may patch and not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
 // sideBySide are scenarios that leave the cluster and the injector alone, each in a namespace of its own.

@@ -94,6 +94,11 @@ func Applications(client dynamic.Interface) dynamic.ResourceInterface {
 	return client.Resource(Resources).Namespace(Namespace)
 }
 
+// Projects are the AppProjects of Argo CD's namespace.
+func Projects(client dynamic.Interface) dynamic.ResourceInterface {
+	return client.Resource(projects).Namespace(Namespace)
+}
+
 // Read converts an Application.
 func Read(u *unstructured.Unstructured) (*Application, error) {
 	a := new(Application)

@@ -48,7 +48,7 @@ func (a *ArgoCD) objects(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	errs = append(errs, created(dynamicClient.Resource(projects).Namespace(Namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+	errs = append(errs, created(Projects(dynamicClient).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "argoproj.io/v1alpha1", "kind": "AppProject",
 		"metadata": map[string]any{"name": "default"},
 		"spec": map[string]any{
