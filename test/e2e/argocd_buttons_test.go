@@ -45,7 +45,11 @@ func (d *deployment) shows(what string, wanted ...string) {
 	d.eventually(d.t, what, func() string {
 		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 		require.NoError(d.t, err)
-		return missingFrom(summary(app)+app.Health(v1alpha1.Kind, "line"), wanted...)
+		health, err := d.argo.Health(d.ctx, d.namespace, d.line())
+		if err != nil {
+			return err.Error()
+		}
+		return missingFrom(summary(app)+"; "+health, wanted...)
 	})
 }
 

@@ -23,9 +23,10 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// serverSide lets Argo CD use server-side apply.
+// serverSide lets Argo CD use server-side apply, and compare as docs/argocd.md says.
 func serverSide(u *unstructured.Unstructured) {
 	if u.GetKind() == "Application" {
+		u.SetAnnotations(map[string]string{"argocd.argoproj.io/compare-options": "ServerSideDiff=true"})
 		options, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "syncPolicy", "syncOptions")
 		if err := unstructured.SetNestedStringSlice(u.Object, append(options, "ServerSideApply=true"), "spec", "syncPolicy", "syncOptions"); err != nil {
 			panic(err)

@@ -35,15 +35,6 @@ type Application struct {
 			Message string `json:"message"`
 		} `json:"conditions"`
 		OperationState *Operation `json:"operationState"`
-		Resources      []struct {
-			Kind   string `json:"kind"`
-			Name   string `json:"name"`
-			Status string `json:"status"`
-			Health *struct {
-				Status  string `json:"status"`
-				Message string `json:"message"`
-			} `json:"health"`
-		} `json:"resources"`
 	} `json:"status"`
 }
 
@@ -78,16 +69,6 @@ type Operation struct {
 
 // Over reports whether it goes on no longer.
 func (o *Operation) Over() bool { return o.Phase != "Running" && o.Phase != "Terminating" }
-
-// Health is how an object of the Application is, and why.
-func (a *Application) Health(kind, name string) string {
-	for _, r := range a.Status.Resources {
-		if r.Kind == kind && r.Name == name && r.Health != nil {
-			return r.Health.Status + " " + r.Health.Message
-		}
-	}
-	return ""
-}
 
 // Applications are those of Argo CD's namespace.
 func Applications(client dynamic.Interface) dynamic.ResourceInterface {
@@ -135,7 +116,7 @@ type Action struct {
 
 // Actions lists the buttons of a resource.
 func (a *ArgoCD) Actions(ctx context.Context, application string, r Resource) ([]Action, error) {
-	raw, err := a.ask(ctx, http.MethodGet, application, r, nil)
+	raw, err := a.ask(ctx, http.MethodGet, application, "resource/actions", r.query(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -151,16 +132,43 @@ func (a *ArgoCD) Run(ctx context.Context, application string, r Resource, action
 	if err != nil {
 		return err
 	}
-	_, err = a.ask(ctx, http.MethodPost, application, r, body)
+	_, err = a.ask(ctx, http.MethodPost, application, "resource/actions", r.query(), body)
 	return err
 }
 
-func (a *ArgoCD) ask(ctx context.Context, method, application string, r Resource, body []byte) ([]byte, error) {
-	query := url.Values{
-		"appNamespace": {Namespace}, "namespace": {r.Namespace}, "resourceName": {r.Name},
-		"group": {r.Group}, "version": {r.Version}, "kind": {r.Kind},
+// Health returns the health of a resource and its message. Since Argo CD 3 the Application itself no longer holds them.
+func (a *ArgoCD) Health(ctx context.Context, application string, r Resource) (string, error) {
+	raw, err := a.ask(ctx, http.MethodGet, application, "resource-tree", url.Values{}, nil)
+	if err != nil {
+		return "", err
 	}
-	address := a.base + "/api/v1/applications/" + url.PathEscape(application) + "/resource/actions?" + query.Encode()
+	var tree struct {
+		Nodes []struct {
+			Group     string                           `json:"group"`
+			Kind      string                           `json:"kind"`
+			Namespace string                           `json:"namespace"`
+			Name      string                           `json:"name"`
+			Health    struct{ Status, Message string } `json:"health"`
+		} `json:"nodes"`
+	}
+	if err := json.Unmarshal(raw, &tree); err != nil {
+		return "", err
+	}
+	for _, n := range tree.Nodes {
+		if n.Group == r.Group && n.Kind == r.Kind && n.Namespace == r.Namespace && n.Name == r.Name {
+			return n.Health.Status + " " + n.Health.Message, nil
+		}
+	}
+	return "", nil
+}
+
+func (r Resource) query() url.Values {
+	return url.Values{"namespace": {r.Namespace}, "resourceName": {r.Name}, "group": {r.Group}, "version": {r.Version}, "kind": {r.Kind}}
+}
+
+func (a *ArgoCD) ask(ctx context.Context, method, application, path string, query url.Values, body []byte) ([]byte, error) {
+	query.Set("appNamespace", Namespace)
+	address := a.base + "/api/v1/applications/" + url.PathEscape(application) + "/" + path + "?" + query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
