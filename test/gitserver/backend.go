@@ -62,7 +62,12 @@ func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse 
 // process, so that a hung process could not be killed together with its children.
 func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out io.Writer, refuse Feature, rewrites []func([]byte) []byte) {
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+	defer func() {
+		cancel()
+		if r.Context().Err() != nil { // the output of a killed git must not look like a complete answer
+			panic(http.ErrAbortHandler)
+		}
+	}()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.backend)
 	cmd.Env = s.environment(r, body, refuse)
@@ -80,13 +85,10 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 		return
 	}
 	defer func() {
-		cut := r.Context().Err() != nil
-		cancel() // if the client or a fault ended the answer early, git must end too
+		cancel()                           // if the client or a fault ended the answer early, git must end too
+		_, _ = io.Copy(io.Discard, stdout) // Wait knows only the first process; the pipe ends with the last one
 		_ = cmd.Wait()
 		rec.Backend = strings.TrimSpace(stderr.String())
-		if cut { // the output of a killed git must not look like a complete answer
-			panic(http.ErrAbortHandler)
-		}
 	}()
 	reader := bufio.NewReaderSize(stdout, 64<<10)
 	header, err := textproto.NewReader(reader).ReadMIMEHeader()
