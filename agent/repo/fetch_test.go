@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -31,7 +32,7 @@ func bothWays(t *testing.T, test func(t *testing.T, g *site, r *Remote)) {
 
 func TestFetchBringsEveryObjectAsGitHasIt(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
-		first := g.commit("first", views(60), gitserver.Script("run.sh", "#!/bin/sh\n"), gitserver.Symlink("l", "README.md"),
+		first := g.Push("first", repotest.Views(60), gitserver.Script("run.sh", "#!/bin/sh\n"), gitserver.Symlink("l", "README.md"),
 			gitserver.Submodule("sub", strings.Repeat("1", 40)), gitserver.Write("empty", ""))
 		dir := t.TempDir()
 		s := openStore(t, dir)
@@ -39,77 +40,77 @@ func TestFetchBringsEveryObjectAsGitHasIt(t *testing.T) {
 		res, stats := pull(t, s, r, "main")
 		assert.Equal(t, Resolution{"refs/heads/main", first}, res)
 		assert.Equal(t, FetchFirst, stats.Kind)
-		requireSame(t, g, s, first)
+		repotest.RequireSame(t, g, s, first)
 
 		_, stats = pull(t, s, r, "main")
 		assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
 
-		second := g.commit("second", editView(3, 1))
+		second := g.Push("second", repotest.EditView(3, 1))
 		_, stats = pull(t, s, r, "main")
 		assert.Equal(t, FetchIncremental, stats.Kind)
 		assert.Less(t, stats.Bytes, int64(2500))
-		requireSame(t, g, s, second)
-		requireSame(t, g, s, first)
+		repotest.RequireSame(t, g, s, second)
+		repotest.RequireSame(t, g, s, first)
 
 		require.NoError(t, s.Close())
 		s = openStore(t, dir)
-		requireSame(t, g, s, second)
+		repotest.RequireSame(t, g, s, second)
 		_, stats = pull(t, s, r, "main")
 		assert.Equal(t, FetchStats{Kind: FetchNone}, stats)
 
-		third := g.commit("third", gitserver.Delete("projects/p1"), gitserver.Write("projects/p1", "a file where a directory was"))
+		third := g.Push("third", gitserver.Delete("projects/p1"), gitserver.Write("projects/p1", "a file where a directory was"))
 		_, stats = pull(t, s, r, "main")
 		assert.Equal(t, FetchIncremental, stats.Kind)
-		requireSame(t, g, s, third)
+		repotest.RequireSame(t, g, s, third)
 	})
 }
 
 func TestOneFileCommitCostsLittleMoreThanItsBlob(t *testing.T) {
 	g := newSite(t)
-	g.commit("first", views(1000))
+	g.Push("first", repotest.Views(1000))
 	g.Repack()
 	s, r := openStore(t, t.TempDir()), g.remote()
 	pull(t, s, r, "main")
 	for i := range 5 {
-		g.srv.Forget()
-		commit := g.commit("edit", editView(10+i, 1))
+		g.Server.Forget()
+		commit := g.Push("edit", repotest.EditView(10+i, 1))
 		_, stats := pull(t, s, r, "main")
 		assert.Equal(t, FetchIncremental, stats.Kind)
-		served := g.served()
-		assert.Less(t, served.PackBytes, int64(1000+len(view(10+i, 1))))
+		served := g.Served()
+		assert.Less(t, served.PackBytes, int64(1000+len(repotest.View(10+i, 1))))
 		assert.Equal(t, 1, served.Advertisements, "one advertisement a sync")
 		assert.Equal(t, 1, served.UploadPacks)
-		requireSame(t, g, s, commit)
+		repotest.RequireSame(t, g, s, commit)
 	}
 }
 
 func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
 	g := newSite(t)
-	g.commit("first", views(200))
+	g.Push("first", repotest.Views(200))
 	g.Branch("old", g.Head())
 	s, r := openStore(t, t.TempDir()), g.remote()
 	// History before our commit, which must not be sent.
-	g.history(200, func(i int) string { return fmt.Sprintf("history/%d", i) }, func(i int) string {
+	g.History(200, func(i int) string { return fmt.Sprintf("history/%d", i) }, func(i int) string {
 		return strings.Repeat(fmt.Sprintf("%d %x\n", i, i*i*7919), 400)
 	})
 	g.Repack()
 	pull(t, s, r, "main")
 	g.Checkout("old")
-	g.commit("on the old branch", editView(7, 1))
+	g.Push("on the old branch", repotest.EditView(7, 1))
 	g.Checkout("main")
-	merge := parseID(t, g.Merge("merge", "old"))
-	g.srv.Forget()
+	merge := repotest.ParseID(t, g.Merge("merge", "old"))
+	g.Server.Forget()
 	_, stats := pull(t, s, r, "main")
 	assert.Equal(t, FetchIncremental, stats.Kind)
-	assert.Less(t, g.served().PackBytes, int64(1000+len(view(7, 1))))
-	requireSame(t, g, s, merge)
+	assert.Less(t, g.Served().PackBytes, int64(1000+len(repotest.View(7, 1))))
+	repotest.RequireSame(t, g, s, merge)
 }
 
 // F16: history is whatever the server says today.
 func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
-		a := g.commit("a", views(20))
-		b := g.commit("b", editView(1, 1))
+		a := g.Push("a", repotest.Views(20))
+		b := g.Push("b", repotest.EditView(1, 1))
 		s := openStore(t, t.TempDir())
 		pull(t, s, r, "main")
 
@@ -117,19 +118,19 @@ func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 			g.ForcePush(a.String())
 			res, _ := pull(t, s, r, "main")
 			assert.Equal(t, a, res.Commit)
-			requireSame(t, g, s, a)
+			repotest.RequireSame(t, g, s, a)
 		})
 		t.Run("and forward again costs nothing", func(t *testing.T) {
 			g.ForcePush(b.String())
 			_, stats := pull(t, s, r, "main")
 			assert.Equal(t, FetchNone, stats.Kind)
-			requireSame(t, g, s, b)
+			repotest.RequireSame(t, g, s, b)
 		})
 		t.Run("rewritten history is synced", func(t *testing.T) {
-			orphan := parseID(t, g.Orphan("unrelated", views(5), gitserver.Write("new.txt", "new")))
+			orphan := repotest.ParseID(t, g.Orphan("unrelated", repotest.Views(5), gitserver.Write("new.txt", "new")))
 			res, _ := pull(t, s, r, "main")
 			assert.Equal(t, orphan, res.Commit)
-			requireSame(t, g, s, orphan)
+			repotest.RequireSame(t, g, s, orphan)
 		})
 		t.Run("a moved tag is followed", func(t *testing.T) {
 			g.Tag("v1", a.String())
@@ -138,7 +139,7 @@ func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 			g.AnnotatedTag("v1", b.String())
 			res, _ = pull(t, s, r, "v1")
 			assert.Equal(t, Resolution{"refs/tags/v1", b}, res, "the commit, not the tag")
-			requireSame(t, g, s, b)
+			repotest.RequireSame(t, g, s, b)
 		})
 		t.Run("a deleted branch is RefNotFound and what was fetched stays", func(t *testing.T) {
 			g.Branch("gone", b.String())
@@ -146,7 +147,7 @@ func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 			g.DeleteBranch("gone")
 			_, err := r.Resolve(t.Context(), parseRef(t, "gone"))
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
-			requireSame(t, g, s, b)
+			repotest.RequireSame(t, g, s, b)
 		})
 	})
 }
@@ -154,31 +155,31 @@ func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 func TestFetchByCommitID(t *testing.T) {
 	t.Run("any commit of the history is fetched by its id", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
-			old := g.commit("old", views(10))
-			g.commit("new", editView(1, 1))
+			old := g.Push("old", repotest.Views(10))
+			g.Push("new", repotest.EditView(1, 1))
 			s := openStore(t, t.TempDir())
 			res, _ := pull(t, s, r, old.String())
 			assert.Equal(t, Resolution{"", old}, res)
-			requireSame(t, g, s, old)
+			repotest.RequireSame(t, g, s, old)
 		})
 	})
 	t.Run("a server that refuses ids gives it through the branch", func(t *testing.T) {
 		g := newSite(t)
-		old := g.commit("old", views(10))
-		g.history(100, func(int) string { return "more.txt" }, strconv.Itoa)
-		g.srv.Refuse(gitserver.SHAWants)
+		old := g.Push("old", repotest.Views(10))
+		g.History(100, func(int) string { return "more.txt" }, strconv.Itoa)
+		g.Server.Refuse(gitserver.SHAWants)
 		s := openStore(t, t.TempDir())
 		stats, err := s.Fetch(t.Context(), g.remote(), old, "refs/heads/main")
 		require.NoError(t, err)
 		assert.Equal(t, FetchFirst, stats.Kind)
-		requireSame(t, g, s, old)
+		repotest.RequireSame(t, g, s, old)
 	})
 	t.Run("a commit that is not in the branch is RefNotFound", func(t *testing.T) {
 		g := newSite(t)
-		g.commit("main", views(3))
+		g.Push("main", repotest.Views(3))
 		g.Checkout("other")
-		other := parseID(t, g.Orphan("other", views(4)))
-		g.srv.Refuse(gitserver.SHAWants)
+		other := repotest.ParseID(t, g.Orphan("other", repotest.Views(4)))
+		g.Server.Refuse(gitserver.SHAWants)
 		g.DeleteBranch("other")
 		s := openStore(t, t.TempDir())
 		_, err := s.Fetch(t.Context(), g.remote(), other, "main")
@@ -187,40 +188,40 @@ func TestFetchByCommitID(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
 		_, err = s.Fetch(t.Context(), g.remote(), other, "nowhere")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
-		assert.Empty(t, packFiles(t, s, packExt), "what is of no use is not kept")
+		assert.Empty(t, repotest.PackFiles(t, s, packExt), "what is of no use is not kept")
 	})
 	t.Run("a server that refuses ids gives a bare id through its main branch, or through any branch or tag", func(t *testing.T) {
 		g := newSite(t)
-		old := g.commit("old", views(10))
-		g.history(100, func(int) string { return "more.txt" }, strconv.Itoa)
+		old := g.Push("old", repotest.Views(10))
+		g.History(100, func(int) string { return "more.txt" }, strconv.Itoa)
 		g.Checkout("other")
-		side := parseID(t, g.Orphan("side", views(4)))
-		g.commit("later", editView(1, 1))
+		side := repotest.ParseID(t, g.Orphan("side", repotest.Views(4)))
+		g.Push("later", repotest.EditView(1, 1))
 		g.Checkout("third")
-		tagged := parseID(t, g.Orphan("tagged", views(5)))
-		g.AnnotatedTag("v1", g.commit("v1", editView(2, 1)).String())
+		tagged := repotest.ParseID(t, g.Orphan("tagged", repotest.Views(5)))
+		g.AnnotatedTag("v1", g.Push("v1", repotest.EditView(2, 1)).String())
 		g.DeleteBranch("third")
-		g.srv.Refuse(gitserver.SHAWants)
+		g.Server.Refuse(gitserver.SHAWants)
 		for _, id := range []plan.ID{old, side, tagged} {
 			s := openStore(t, t.TempDir())
 			_, err := s.Fetch(t.Context(), g.remote(), id, "")
 			require.NoError(t, err)
-			requireSame(t, g, s, id)
+			repotest.RequireSame(t, g, s, id)
 		}
 	})
 	t.Run("the search for it is bounded", func(t *testing.T) {
 		g := newSite(t)
-		old := g.commit("old", views(10))
-		g.commit("new", views(300))
-		g.srv.Refuse(gitserver.SHAWants)
+		old := g.Push("old", repotest.Views(10))
+		g.Push("new", repotest.Views(300))
+		g.Server.Refuse(gitserver.SHAWants)
 		s := openStore(t, t.TempDir())
 		_, err := s.Fetch(t.Context(), newRemote(t, g.url(), Auth{}, RemoteOptions{SearchBytes: 5000}), old, "main")
-		requireReason(t, v1alpha1.ReasonLimitExceeded, err)
-		assert.Empty(t, packFiles(t, s, ""))
+		repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
+		assert.Empty(t, repotest.PackFiles(t, s, ""))
 	})
 	t.Run("a commit that does not exist is RefNotFound", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
-			g.commit("first", views(3))
+			g.Push("first", repotest.Views(3))
 			s := openStore(t, t.TempDir())
 			_, err := s.Fetch(t.Context(), r, plan.ID{1, 2, 3}, "")
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
@@ -228,10 +229,10 @@ func TestFetchByCommitID(t *testing.T) {
 	})
 	t.Run("the id of something else than a commit is said to be one", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
-			commit := g.commit("first", views(3))
-			tree := parseID(t, g.Git("rev-parse", commit.String()+"^{tree}"))
+			commit := g.Push("first", repotest.Views(3))
+			tree := repotest.ParseID(t, g.Git("rev-parse", commit.String()+"^{tree}"))
 			g.Tag("tree", tree.String())
-			tag := parseID(t, g.AnnotatedTag("v1", commit.String()))
+			tag := repotest.ParseID(t, g.AnnotatedTag("v1", commit.String()))
 			s := openStore(t, t.TempDir())
 			res, err := r.Resolve(t.Context(), parseRef(t, "tree"))
 			require.NoError(t, err, "an advertisement does not tell")
@@ -256,42 +257,42 @@ func TestFetchWorksWithServersThatCanLess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)
-			g.commit("first", views(30))
-			g.commit("second", editView(2, 1))
-			g.srv.Refuse(refused...)
+			g.Push("first", repotest.Views(30))
+			g.Push("second", repotest.EditView(2, 1))
+			g.Server.Refuse(refused...)
 			s, r := openStore(t, t.TempDir()), g.remote()
 			pull(t, s, r, "main")
-			third := g.commit("third", editView(3, 1))
+			third := g.Push("third", repotest.EditView(3, 1))
 			pull(t, s, r, "main")
-			requireSame(t, g, s, third)
+			repotest.RequireSame(t, g, s, third)
 		})
 	}
 	t.Run("what was advertised and is refused all the same", func(t *testing.T) {
 		g := newSite(t)
-		g.commit("first", views(30))
+		g.Push("first", repotest.Views(30))
 		s, r := openStore(t, t.TempDir()), g.remote()
 		pull(t, s, r, "main")
-		second := g.commit("second", editView(2, 1))
+		second := g.Push("second", repotest.EditView(2, 1))
 		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		require.NoError(t, err)
-		g.srv.Refuse(gitserver.Shallow) // after the advertisement
+		g.Server.Refuse(gitserver.Shallow) // after the advertisement
 		stats, err := s.Fetch(t.Context(), r, res.Commit, res.Ref)
 		require.NoError(t, err)
 		assert.Equal(t, FetchRenewed, stats.Kind)
-		requireSame(t, g, s, second)
+		repotest.RequireSame(t, g, s, second)
 	})
 }
 
 func TestBranchThatMovesBetweenResolveAndFetch(t *testing.T) {
 	g := newSite(t)
-	first := g.commit("first", views(10))
+	first := g.Push("first", repotest.Views(10))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	res, err := r.Resolve(t.Context(), parseRef(t, "main"))
 	require.NoError(t, err)
-	g.commit("second", editView(1, 1))
+	g.Push("second", repotest.EditView(1, 1))
 	_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
 	require.NoError(t, err, "the commit that was resolved is fetched, not the branch")
-	requireSame(t, g, s, first)
+	repotest.RequireSame(t, g, s, first)
 }
 
 // F6: nothing of a repository is ever executed. That no process is started at all follows from the imports: agent code
@@ -303,7 +304,7 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 		hook := filepath.Join(g.Dir, "hooks", "post-checkout")
 		require.NoError(t, os.MkdirAll(filepath.Dir(hook), 0o755))
 		require.NoError(t, os.WriteFile(hook, []byte("#!/bin/sh\n"+touch+"\n"), 0o755))
-		commit := g.commit("hostile",
+		commit := g.Push("hostile",
 			gitserver.Write(".gitattributes", "* filter=x diff=x merge=x\n"),
 			gitserver.Write(".gitmodules", "[submodule \"a\\r\"]\n\tpath = sub\r\n\turl = ext::sh -c '"+touch+"'\n\tupdate = !"+touch+"\n"),
 			gitserver.Submodule("sub", strings.Repeat("2", 40)),
@@ -323,7 +324,7 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrNotExist)
 		root, err := s.RootTree(commit)
 		require.NoError(t, err)
-		assert.Len(t, walkTree(t, s, root, ""), 5)
+		assert.Len(t, repotest.WalkTree(t, s, root, ""), 5)
 	})
 }
 
@@ -331,9 +332,9 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 // takes room beside the packs is bounded by itself.
 func TestLargeBlobsAreFetched(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
-		commit := g.commit("first", views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))
+		commit := g.Push("first", repotest.Views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))
 		s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{DeltaBytes: 9000}})
 		pull(t, s, r, "main")
-		requireSame(t, g, s, commit)
+		repotest.RequireSame(t, g, s, commit)
 	})
 }

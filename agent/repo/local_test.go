@@ -14,15 +14,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gitserver"
 )
 
 func TestEveryKindOfDirectoryIsRead(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(20), gitserver.Symlink("l", "README.md"))
+	commit := g.Push("first", repotest.Views(20), gitserver.Symlink("l", "README.md"))
 	g.AnnotatedTag("v1", commit.String())
-	git := func(dir string, args ...string) { runGit(t, dir, nil, args...) }
+	git := func(dir string, args ...string) { repotest.RunGit(t, dir, nil, args...) }
 	tmp := t.TempDir()
 	path := func(name string) string { return filepath.Join(tmp, name) }
 
@@ -49,7 +50,7 @@ func TestEveryKindOfDirectoryIsRead(t *testing.T) {
 					assert.Equal(t, Resolution{"refs/tags/v1", commit}, res)
 				}
 			}
-			requireSame(t, g, s, commit)
+			repotest.RequireSame(t, g, s, commit)
 			assert.Equal(t, before, listing(t, path(name)), "nothing is written to it")
 		})
 	}
@@ -102,9 +103,17 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRemote(t, parseURL(t, tt.dir), Auth{}, RemoteOptions{})
 			_, err := r.Resolve(t.Context(), parseRef(t, "main"))
-			requireReason(t, tt.want, err)
+			repotest.RequireReason(t, tt.want, err)
 		})
 	}
+}
+
+func TestADirectoryOfAnotherObjectFormatIsNamed(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{}, "--object-format=sha256")
+	g.Commit("first", repotest.Views(1))
+	_, err := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
+	repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+	assert.ErrorContains(t, err, "sha256")
 }
 
 func TestADamagedDirectoryIsNamed(t *testing.T) {
@@ -112,11 +121,11 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 	// plant writes a loose object under the name of another one, or removes it.
 	loose := func(id string) string { return filepath.Join(g.Dir, "objects", id[:2], id[2:]) }
 	blob := func(content string) string {
-		return string(runGit(t, g.Dir, []byte(content), "hash-object", "-w", "--stdin")[:40])
+		return string(repotest.RunGit(t, g.Dir, []byte(content), "hash-object", "-w", "--stdin")[:40])
 	}
 	good, other := blob("good\n"), blob("other\n")
-	tree := string(runGit(t, g.Dir, []byte("100644 blob "+good+"\ta.txt\n"), "mktree")[:40])
-	commit := parseID(t, g.CommitTree("first", tree))
+	tree := string(repotest.RunGit(t, g.Dir, []byte("100644 blob "+good+"\ta.txt\n"), "mktree")[:40])
+	commit := repotest.ParseID(t, g.CommitTree("first", tree))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
 
 	t.Run("an object with the content of another one is refused", func(t *testing.T) {
@@ -128,26 +137,26 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 		require.NoError(t, os.WriteFile(loose(good), wrong, 0o600))
 		s := openStore(t, t.TempDir())
 		_, err = s.Fetch(t.Context(), r, commit, "main")
-		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.Empty(t, packFiles(t, s, ""), "half a commit is not kept")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.Empty(t, repotest.PackFiles(t, s, ""), "half a commit is not kept")
 		require.NoError(t, os.WriteFile(loose(good), right, 0o600))
 		_, err = s.Fetch(t.Context(), r, commit, "main")
 		require.NoError(t, err)
-		assert.Equal(t, "good\n", readBlob(t, s, parseID(t, good)))
+		assert.Equal(t, "good\n", repotest.ReadBlob(t, s, repotest.ParseID(t, good)))
 	})
 	t.Run("an object that is missing is refused", func(t *testing.T) {
 		require.NoError(t, os.Remove(loose(good)))
 		s := openStore(t, t.TempDir())
 		_, err := s.Fetch(t.Context(), r, commit, "main")
-		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.Empty(t, packFiles(t, s, ""))
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.Empty(t, repotest.PackFiles(t, s, ""))
 	})
 }
 
 // F11
 func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(50))
+	commit := g.Push("first", repotest.Views(50))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
 	for name, l := range map[string]Limits{
 		"objects": {Objects: 20}, "all objects": {InflatedBytes: 2000}, "the pack": {PackBytes: 2000}, "a tree": {TreeBytes: 50},
@@ -155,21 +164,21 @@ func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: l})
 			_, err := s.Fetch(t.Context(), r, commit, "main")
-			requireReason(t, v1alpha1.ReasonLimitExceeded, err)
-			assert.Empty(t, packFiles(t, s, ""))
+			repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
+			assert.Empty(t, repotest.PackFiles(t, s, ""))
 		})
 	}
 	many := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{MaxRefs: 1})
 	g.Tag("a", g.Head())
 	g.Tag("b", g.Head())
 	_, err := many.Resolve(t.Context(), parseRef(t, "main"))
-	requireReason(t, v1alpha1.ReasonLimitExceeded, err)
+	repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
 }
 
 // It is what a server does: a tag stands for what it leads to in the end.
 func TestTagOfTagsOfADirectory(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(3))
+	commit := g.Push("first", repotest.Views(3))
 	g.AnnotatedTag("t1", commit.String())
 	for i := range 12 {
 		g.AnnotatedTag(fmt.Sprintf("t%d", i+2), fmt.Sprintf("refs/tags/t%d", i+1))
@@ -209,23 +218,23 @@ func TestLooseObjectThatLiesIsRefused(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 			require.NoError(t, os.WriteFile(file, packed.Bytes(), 0o600))
 			tree := g.RawTree(gitserver.RawEntry{Mode: "100644", Name: "a.txt", ID: hex.EncodeToString(id[:])})
-			commit := parseID(t, g.CommitTree("first", tree))
+			commit := repotest.ParseID(t, g.CommitTree("first", tree))
 			s := openStore(t, t.TempDir())
 			_, err = s.Fetch(t.Context(), newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}), commit, "main")
 			require.Error(t, err)
-			assert.Empty(t, packFiles(t, s, ""))
+			assert.Empty(t, repotest.PackFiles(t, s, ""))
 		})
 	}
 }
 
 func TestAlternatesOfADirectory(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(20))
+	commit := g.Push("first", repotest.Views(20))
 	g.AnnotatedTag("v1", commit.String())
 	tmp := filepath.Dir(g.Dir)
 	borrow := func(name string, alternates ...string) string {
 		dir := filepath.Join(tmp, name)
-		runGit(t, tmp, nil, "init", "-q", "--bare", dir)
+		repotest.RunGit(t, tmp, nil, "init", "-q", "--bare", dir)
 		text := "# where the objects are\n" + strings.Join(alternates, "\n") + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(text), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "refs/heads/main"), []byte(commit.String()+"\n"), 0o600))
@@ -241,13 +250,13 @@ func TestAlternatesOfADirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, t.TempDir())
 			pull(t, s, newRemote(t, parseURL(t, dir), Auth{}, RemoteOptions{}), "main")
-			requireSame(t, g, s, commit)
+			repotest.RequireSame(t, g, s, commit)
 		})
 	}
 	t.Run("the only one is not there", func(t *testing.T) {
 		r := newRemote(t, parseURL(t, borrow("f.git", "../../gone/objects")), Auth{}, RemoteOptions{})
 		_, err := openStore(t, t.TempDir()).Fetch(t.Context(), r, commit, "main")
-		requireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.ErrorContains(t, err, "gone/objects")
 	})
 }
@@ -255,34 +264,14 @@ func TestAlternatesOfADirectory(t *testing.T) {
 // An index that is not read is no damage that goes away.
 func TestIndexOfVersionOneIsNamed(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(3))
+	commit := g.Push("first", repotest.Views(3))
 	g.Git("-c", "pack.indexVersion=1", "repack", "-a", "-d", "-q")
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
 	_, err := openStore(t, t.TempDir()).Fetch(t.Context(), r, commit, "main")
-	requireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+	repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 	assert.ErrorContains(t, err, "git repack")
 	g.Git("repack", "-a", "-d", "-f", "-q")
 	s := openStore(t, t.TempDir())
 	pull(t, s, r, "main")
-	requireSame(t, g, s, commit)
-}
-
-// Large files, deltas of large files and many packs go through bounded memory, and through the files of the store.
-func TestLargeObjectsOfADirectory(t *testing.T) {
-	g := newSite(t)
-	var text strings.Builder
-	for i := range 100_000 {
-		fmt.Fprintf(&text, "%d %d\n", i, i*i)
-	}
-	g.commit("first", gitserver.Write("large", text.String()))
-	commit := g.commit("second", gitserver.Write("large", text.String()+"more\n"), gitserver.Write("zero", strings.Repeat("\x00", 1<<20)))
-	for _, packed := range []bool{false, true} {
-		if packed {
-			g.Repack()
-		}
-		s := openStore(t, t.TempDir())
-		s.scratch = scratchSizes{large: 1 << 10, budget: 2 << 10}
-		pull(t, s, newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}), "main")
-		requireSame(t, g, s, commit)
-	}
+	repotest.RequireSame(t, g, s, commit)
 }

@@ -3,6 +3,8 @@
 package repo
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 )
 
 const (
@@ -32,15 +35,14 @@ func TestFetchInAProcessOfItsOwn(t *testing.T) {
 	s := openStore(t, os.Getenv(childDir))
 	pull(t, s, newRemote(t, parseURL(t, os.Getenv(childURL)), Auth{}, RemoteOptions{}), "main")
 	if id := os.Getenv(childBlob); id != "" {
-		n := newNamer()
 		size, err := strconv.ParseInt(strings.Split(id, ":")[1], 10, 64)
 		require.NoError(t, err)
-		written, err := s.WriteBlob(n.start(kindBlob, size), parseID(t, id[:40]))
+		sum := sha1.New()
+		fmt.Fprintf(sum, "blob %d\x00", size)
+		written, err := s.WriteBlob(sum, repotest.ParseID(t, id[:40]))
 		require.NoError(t, err)
 		require.Equal(t, size, written)
-		got, err := n.id()
-		require.NoError(t, err)
-		require.Equal(t, id[:40], got.String())
+		require.Equal(t, id[:40], hex.EncodeToString(sum.Sum(nil)))
 	}
 	status, err := os.ReadFile("/proc/self/status") // the peak of rusage would be that of the parent, which forked
 	require.NoError(t, err)
@@ -67,8 +69,8 @@ func TestMemoryDoesNotDependOnTheLargestBlob(t *testing.T) {
 	const size = 48 << 20
 	g := newSite(t)
 	small := t.TempDir()
-	g.commit("small", views(10))
-	floor := peakMemory(t, g.srv.URL("site.git"), small, "")
+	g.Push("small", repotest.Views(10))
+	floor := peakMemory(t, g.Server.URL("site.git"), small, "")
 	bound := floor + 20 // MiB over a repository of a few kilobytes
 
 	big := filepath.Join(t.TempDir(), "big.bin")
@@ -77,28 +79,28 @@ func TestMemoryDoesNotDependOnTheLargestBlob(t *testing.T) {
 	_, _ = rng.Read(content)
 	hash := func() string {
 		require.NoError(t, os.WriteFile(big, content, 0o600))
-		return string(runGit(t, g.Dir, nil, "hash-object", "-w", big)[:40])
+		return string(repotest.RunGit(t, g.Dir, nil, "hash-object", "-w", big)[:40])
 	}
 	addBig := func(blob string) plan.ID {
-		tree := runGit(t, g.Dir, []byte("100644 blob "+blob+"\tbig.bin\n"), "mktree")
-		return parseID(t, g.CommitTree("big", string(tree[:40])))
+		tree := repotest.RunGit(t, g.Dir, []byte("100644 blob "+blob+"\tbig.bin\n"), "mktree")
+		return repotest.ParseID(t, g.CommitTree("big", string(tree[:40])))
 	}
 	first := hash()
 	addBig(first)
 	dir := t.TempDir()
 	id := func(blob string) string { return fmt.Sprintf("%s:%d", blob, len(content)) }
-	got := peakMemory(t, g.srv.URL("site.git"), dir, id(first))
+	got := peakMemory(t, g.Server.URL("site.git"), dir, id(first))
 	assert.Less(t, got, bound, "a whole blob of 48 MiB")
 
 	content = append(content[:size/2], append([]byte("something new"), content[size/2:]...)...)
 	second := hash()
 	addBig(second)
-	runGit(t, g.Dir, nil, "-c", "core.bigFileThreshold=1g", "-c", "pack.threads=1", "repack", "-a", "-d", "-q", "-f", "--window=2")
-	g.srv.Forget()
-	increment := peakMemory(t, g.srv.URL("site.git"), dir, id(second))
-	assert.Less(t, g.served().PackBytes, int64(size/10), "it came as a delta")
+	repotest.RunGit(t, g.Dir, nil, "-c", "core.bigFileThreshold=1g", "-c", "pack.threads=1", "repack", "-a", "-d", "-q", "-f", "--window=2")
+	g.Server.Forget()
+	increment := peakMemory(t, g.Server.URL("site.git"), dir, id(second))
+	assert.Less(t, g.Served().PackBytes, int64(size/10), "it came as a delta")
 	assert.Less(t, increment, bound, "a delta of 48 MiB")
-	chained := peakMemory(t, g.srv.URL("site.git"), t.TempDir(), id(second))
+	chained := peakMemory(t, g.Server.URL("site.git"), t.TempDir(), id(second))
 	assert.Less(t, chained, bound, "a first fetch of it")
 	t.Logf("peak resident memory in MiB: small repository %d, whole blob %d, delta %d, first fetch %d", floor, got, increment, chained)
 }

@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -25,9 +25,9 @@ func (s *site) refsOf(r *Remote) *Refs {
 
 func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 	g := newSite(t)
-	first := g.commit("first", views(3))
+	first := g.Push("first", repotest.Views(3))
 	g.AnnotatedTag("v1", first.String())
-	second := g.commit("second", editView(1, 1))
+	second := g.Push("second", repotest.EditView(1, 1))
 	a := g.refsOf(g.remote())
 
 	for name, want := range map[string]Resolution{
@@ -44,20 +44,20 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 		all[name] = id
 	}
 	assert.Equal(t, map[string]plan.ID{"refs/heads/main": second, "refs/tags/v1": first}, all, "an annotated tag stands for its commit")
-	assert.Equal(t, 1, g.served().Advertisements)
+	assert.Equal(t, 1, g.Served().Advertisements)
 }
 
 // Hosts give commits of forks and of deleted branches by their id; only history says where they belong.
 func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
-		old := g.commit("old", views(3))
+		old := g.Push("old", repotest.Views(3))
 		for i := range 20 {
-			g.commit(fmt.Sprint(i), editView(1, i+2))
+			g.Push(fmt.Sprint(i), repotest.EditView(1, i+2))
 		}
-		tip := parseID(t, g.Head())
+		tip := repotest.ParseID(t, g.Head())
 		g.AnnotatedTag("v1", tip.String())
 		g.Checkout("fork")
-		foreign := parseID(t, g.Orphan("of nobody", gitserver.Write("a", "b")))
+		foreign := repotest.ParseID(t, g.Orphan("of nobody", gitserver.Write("a", "b")))
 		g.Checkout("main")
 		s := openStore(t, t.TempDir())
 		a := g.refsOf(r)
@@ -75,28 +75,28 @@ func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 			{[]string{"refs/heads/main", "refs/heads/fork"}, foreign, true},
 			{[]string{"refs/heads/gone"}, old, false},
 			{nil, old, false},
-			{[]string{"refs/heads/main"}, parseID(t, "1111111111111111111111111111111111111111"), false},
+			{[]string{"refs/heads/main"}, repotest.ParseID(t, "1111111111111111111111111111111111111111"), false},
 		} {
 			got, err := s.Reaches(t.Context(), r, a, c.names, c.commit)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, got, "%s from %v", c.commit, c.names)
 		}
-		assert.Empty(t, packFiles(t, s, packExt), "what was looked through is gone")
-		assert.Empty(t, packFiles(t, s, indexExt))
+		assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
+		assert.Empty(t, repotest.PackFiles(t, s, indexExt))
 		pull(t, s, r, "main")
-		requireSame(t, g, s, tip)
+		repotest.RequireSame(t, g, s, tip)
 	})
 }
 
 // A new lead's own gateway may fetch for half an hour, and the whole fleet waits for what is found out here.
 func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 	g := newSite(t)
-	old := g.commit("old", views(200))
-	tip := g.commit("new", editView(1, 1))
+	old := g.Push("old", repotest.Views(200))
+	tip := g.Push("new", repotest.EditView(1, 1))
 	fetcher, r := g.remote(), g.remote()
 	s := openStore(t, t.TempDir())
 	a := g.refsOf(r)
-	g.srv.Inject(gitserver.Stall(2000).On(gitserver.UploadPack).Times(1))
+	g.Server.Inject(gitserver.Stall(2000).On(gitserver.UploadPack).Times(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	fetched := make(chan error, 1)
@@ -104,7 +104,7 @@ func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 		_, err := s.Fetch(ctx, fetcher, tip, "refs/heads/main")
 		fetched <- err
 	}()
-	require.Eventually(t, func() bool { return len(packFiles(t, s, packExt)) == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(repotest.PackFiles(t, s, packExt)) == 1 }, time.Minute, time.Millisecond)
 
 	found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, old)
 	require.NoError(t, err)
@@ -117,19 +117,19 @@ func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-fetched, context.Canceled)
 	pull(t, s, r, "main")
-	requireSame(t, g, s, tip)
+	repotest.RequireSame(t, g, s, tip)
 }
 
 func TestNobodyWaitsForAnothersTurnLongerThanHeWantsTo(t *testing.T) {
 	g := newSite(t)
-	old := g.commit("old", views(3))
-	commit := g.commit("new", editView(1, 1))
+	old := g.Push("old", repotest.Views(3))
+	commit := g.Push("new", repotest.EditView(1, 1))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	a := g.refsOf(r)
 	fetchTrees(t, s, r, commit)
-	missing := g.blobOf(commit, viewPath(1))
-	require.NoError(t, s.fetching.take(t.Context()))
-	require.NoError(t, s.looking.take(t.Context()))
+	missing := g.blobOf(commit, repotest.ViewPath(1))
+	require.NoError(t, s.fetching.lock(t.Context()))
+	require.NoError(t, s.looking.lock(t.Context()))
 	var ctx context.Context
 	var cancel func()
 	for name, do := range map[string]func() error{
@@ -147,49 +147,28 @@ func TestNobodyWaitsForAnothersTurnLongerThanHeWantsTo(t *testing.T) {
 		end.Stop()
 		cancel()
 	}
-	s.fetching.give()
-	s.looking.give()
+	s.fetching.unlock()
+	s.looking.unlock()
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	_, err := s.Fetch(late, r, commit, "")
-	requireReason(t, v1alpha1.ReasonGitTimeout, err)
+	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 	pull(t, s, r, "main")
-	requireSame(t, g, s, commit)
-}
-
-// What is looked through lies there while a fetch may clear away the packs of before.
-func TestAFetchLeavesWhatIsBeingLookedThrough(t *testing.T) {
-	g := newSite(t)
-	g.commit("first", views(3))
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	root, err := s.openRoot()
-	require.NoError(t, err)
-	f, name, err := temporary(root, packDir, packExt)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-	pull(t, s, g.remote(), "main")
-	_, err = root.Stat(name)
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-	openStore(t, dir)
-	_, err = root.Stat(name)
-	require.ErrorIs(t, err, fs.ErrNotExist, "the next start clears it away")
-	require.NoError(t, root.Close())
+	repotest.RequireSame(t, g, s, commit)
 }
 
 func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
 	g := newSite(t)
-	old := g.commit("old", views(700))
-	g.commit("new", editView(1, 1))
+	old := g.Push("old", repotest.Views(700))
+	g.Push("new", repotest.EditView(1, 1))
 	r := g.remote()
 	s := openStore(t, t.TempDir())
 	a := g.refsOf(r)
 	found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, old)
 	require.NoError(t, err)
 	assert.True(t, found)
-	assert.Less(t, g.served().PackBytes, int64(2000))
-	assert.Equal(t, 1, g.served().Advertisements, "the one that was asked for before counts")
+	assert.Less(t, g.Served().PackBytes, int64(2000))
+	assert.Equal(t, 1, g.Served().Advertisements, "the one that was asked for before counts")
 }
 
 // A server that does not leave out files, as git's own without uploadpack.allowFilter, sends them with the history.
@@ -197,12 +176,12 @@ func TestReachesWithoutFilter(t *testing.T) {
 	for name, refused := range map[string]gitserver.Feature{"shallow": gitserver.Filter, "whole history": gitserver.Filter | gitserver.Shallow} {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)
-			old := g.commit("old", views(3))
-			tip := g.history(70, func(int) string { return viewPath(1) }, func(i int) string { return view(1, i+2) }) // more than the first depth
+			old := g.Push("old", repotest.Views(3))
+			tip := g.History(70, func(int) string { return repotest.ViewPath(1) }, func(i int) string { return repotest.View(1, i+2) }) // more than the first depth
 			g.Branch("fork", tip.String())
 			g.Checkout("fork")
-			foreign := g.commit("of nobody", gitserver.Write("a", "b"))
-			g.srv.Refuse(refused)
+			foreign := g.Push("of nobody", gitserver.Write("a", "b"))
+			g.Server.Refuse(refused)
 			r, s := g.remote(), openStore(t, t.TempDir())
 			a := g.refsOf(r)
 			for _, c := range []struct {
@@ -213,14 +192,14 @@ func TestReachesWithoutFilter(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, c.want, found)
 			}
-			assert.Empty(t, packFiles(t, s, packExt), "what was looked through is gone")
-			before := g.served().Requests
+			assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
+			before := g.Served().Requests
 			for range 5 {
 				found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, foreign)
 				require.NoError(t, err)
 				assert.False(t, found)
 			}
-			assert.Equal(t, before, g.served().Requests, "a commit that is not there is looked for once")
+			assert.Equal(t, before, g.Served().Requests, "a commit that is not there is looked for once")
 			g.Branch("main", foreign.String())
 			found, err := s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, foreign)
 			require.NoError(t, err)
@@ -229,12 +208,12 @@ func TestReachesWithoutFilter(t *testing.T) {
 	}
 	t.Run("more than is looked through", func(t *testing.T) {
 		g := newSite(t)
-		old := g.commit("old", views(30))
-		g.commit("new", editView(1, 1))
-		g.srv.Refuse(gitserver.Filter)
+		old := g.Push("old", repotest.Views(30))
+		g.Push("new", repotest.EditView(1, 1))
+		g.Server.Refuse(gitserver.Filter)
 		r := newRemote(t, g.url(), Auth{}, RemoteOptions{SearchBytes: 1000})
 		_, err := openStore(t, t.TempDir()).Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, old)
-		requireReason(t, v1alpha1.ReasonRefNotAllowed, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotAllowed, err)
 		assert.ErrorContains(t, err, "uploadpack.allowFilter")
 	})
 }

@@ -4,18 +4,14 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-const (
-	headName    = "HEAD"
-	branchSpace = "refs/heads/"
-	tagSpace    = "refs/tags/"
-	maxRefName  = 1024 // bytes
-)
+const maxRefName = 1024 // bytes
 
-// Ref is what somebody asks for: a branch, a tag, a full name (refs/…), HEAD, or the full id of a commit.
+// Ref names what to fetch: a branch, a tag, a full name (refs/…), HEAD, or the full id of a commit.
 type Ref struct {
 	name   string // "" for a commit
 	commit plan.ID
@@ -31,18 +27,21 @@ func ParseRef(s string) (Ref, error) {
 	}
 	if problem := refProblem(s); problem != "" {
 		return Ref{}, failure.New(v1alpha1.ReasonRefNotFound,
-			"git.ref %s is not a valid ref: %s; give a branch, a tag, refs/… or a full commit id", quoted(s), problem)
+			"git.ref %s is not a valid ref: %s; give a branch, a tag, refs/… or a full commit id", failure.Quote(s), problem)
 	}
 	return Ref{name: s}, nil
 }
 
-// Commit returns the commit, where the ref is the id of one.
+// Commit returns the commit if the ref is the id of one.
 func (r Ref) Commit() (plan.ID, bool) { return r.commit, !r.commit.IsZero() }
 
-// IsZero reports whether r is the zero Ref, which asks for nothing.
+// IsZero reports whether r is the zero Ref, which names nothing.
 func (r Ref) IsZero() bool { return r == Ref{} }
 
-// String returns the ref as it was asked for; the id of a commit in lower case.
+// full reports whether the ref is HEAD or a full name.
+func (r Ref) full() bool { return r.name == wire.HeadName || strings.HasPrefix(r.name, "refs/") }
+
+// String returns the text of the ref; for the id of a commit, in lower case.
 func (r Ref) String() string {
 	if r.name == "" && !r.commit.IsZero() {
 		return r.commit.String()
@@ -50,7 +49,7 @@ func (r Ref) String() string {
 	return r.name
 }
 
-// refProblem says which rule of git check-ref-format a name breaks. Names of one level ("main") are allowed, as they are
+// refProblem says which rule of git check-ref-format a name breaks. Names of one level ("main") are allowed, because they are
 // short for refs/heads/main or refs/tags/main.
 func refProblem(s string) string {
 	switch {

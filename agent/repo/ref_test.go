@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -29,7 +30,7 @@ func TestParseRefTakesWhatGitTakes(t *testing.T) {
 		"a.lock/b", "/a", "a/", "a//b", "a b", "a~1", "a^", "a^{}", "a:b", "+a:b", "a?", "a*", "a[b", `a\b`, "a\x00b", "a\nb", "a\x7f", "refs", "refs/x",
 		"refs/heads/", strings.Repeat("0", 40), strings.Repeat("a", 2000)} {
 		_, err := ParseRef(bad)
-		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 	}
 	for _, id := range []string{sha, strings.ToUpper("abcdef" + sha[6:])} {
 		r, err := ParseRef(id)
@@ -48,7 +49,7 @@ func FuzzParseRef(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		r, err := ParseRef(s)
 		if err != nil {
-			requireReason(t, v1alpha1.ReasonRefNotFound, err)
+			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 			require.Less(t, len(err.Error()), 1500)
 			return
 		}
@@ -76,8 +77,8 @@ func TestParseRefAgreesWithGit(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
-		first := g.commit("first", views(2))
-		second := g.commit("second", editView(1, 1))
+		first := g.Push("first", repotest.Views(2))
+		second := g.Push("second", repotest.EditView(1, 1))
 		g.Tag("light", first.String())
 		g.AnnotatedTag("v1.0.0", first.String())
 		g.Git("tag", "-a", "-m", "x", "nested", g.Git("rev-parse", "v1.0.0"))
@@ -99,7 +100,7 @@ func TestResolve(t *testing.T) {
 			"refs/tags/both":   {"refs/tags/both", second},
 			"refs/pull/7/head": {"refs/pull/7/head", first},
 			first.String():     {"", first},
-			sha:                {"", parseID(t, sha)},
+			sha:                {"", repotest.ParseID(t, sha)},
 		} {
 			got, err := r.Resolve(t.Context(), parseRef(t, ref))
 			require.NoError(t, err, ref)
@@ -107,21 +108,21 @@ func TestResolve(t *testing.T) {
 		}
 
 		_, err := r.Resolve(t.Context(), parseRef(t, "both"))
-		requireReason(t, v1alpha1.ReasonAmbiguousRef, err)
+		repotest.RequireReason(t, v1alpha1.ReasonAmbiguousRef, err)
 		assert.ErrorContains(t, err, "refs/heads/both")
 
 		_, err = r.Resolve(t.Context(), Ref{})
-		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 
 		for ref, near := range map[string]string{
 			"Main": `"main"`, "maim": `"main"`, "display": `"feature/Display"`, "v1.0.1": `"v1.0.0"`, "refs/heads/mian": `"main"`,
 		} {
 			_, err = r.Resolve(t.Context(), parseRef(t, ref))
-			requireReason(t, v1alpha1.ReasonRefNotFound, err)
+			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 			assert.ErrorContains(t, err, near, ref)
 		}
 		_, err = r.Resolve(t.Context(), parseRef(t, "nothing-like-it"))
-		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 		assert.NotContains(t, err.Error(), "did you mean")
 	})
 }
@@ -129,28 +130,34 @@ func TestResolve(t *testing.T) {
 func TestAnEmptyRepositorySaysSo(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
-		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 		assert.ErrorContains(t, err, "is empty")
 		s := openStore(t, t.TempDir())
 		_, err = s.Fetch(t.Context(), r, plan.ID{1}, "main")
-		requireReason(t, v1alpha1.ReasonRefNotFound, err)
+		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 
-		first := g.commit("first", views(2)) // and it works as soon as something is there
+		first := g.Push("first", repotest.Views(2)) // and it works as soon as something is there
 		res, _ := pull(t, s, r, "main")
 		assert.Equal(t, first, res.Commit)
 	})
 }
 
+func TestAnEmptyRepositoryOverSSHSaysSo(t *testing.T) {
+	_, err := shellRemote(t, repotest.NewShellSite(t, gitserver.SSHOptions{})).Resolve(t.Context(), parseRef(t, "main"))
+	repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
+	assert.ErrorContains(t, err, "is empty")
+}
+
 // F8: what a fake server calls its refs does no harm.
 func TestHostileRefNamesAreNotRepeated(t *testing.T) {
 	g := newSite(t)
-	g.commit("first", views(1))
+	g.Push("first", repotest.Views(1))
 	g.Branch("mainxx", g.Head())
-	g.srv.Inject(gitserver.Rewrite(func(b []byte) []byte {
+	g.Server.Inject(gitserver.Rewrite(func(b []byte) []byte {
 		return []byte(strings.Replace(string(b), "refs/heads/mainxx", "refs/heads/../..x", 1))
 	}).On(gitserver.Advertisement))
 	_, err := g.remote().Resolve(t.Context(), parseRef(t, "mainx"))
-	requireReason(t, v1alpha1.ReasonRefNotFound, err)
+	repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 	assert.NotContains(t, err.Error(), "..")
 	assert.ErrorContains(t, err, `"main"`)
 }

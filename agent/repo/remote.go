@@ -3,180 +3,100 @@ package repo
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"sync"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/secret"
 )
 
-// Auth is how a Remote proves who it is. Its functions are called for every use, so that a rotated file counts at once.
-type Auth struct {
-	// Username for basic authentication; default "git".
-	Username string
-	// Token is the password or access token; nil for none. It is sent to the repository's own scheme, host and port only.
-	Token func() (secret.String, error)
-	// App is a GitHub App whose tokens are used in the place of Token; nil for none.
-	App *GitHubApp
-	// Key is the private key for ssh, in PEM or OpenSSH form and without a passphrase; nil for none.
-	Key func() (secret.String, error)
-	// KnownHosts has the ssh host keys that are trusted, in the form of known_hosts; nil for the built-in keys of the public
-	// git hosts. What it returns counts alone: empty, it trusts nobody.
-	KnownHosts func() ([]byte, error)
-	// InsecureIgnoreHostKey takes any ssh host key.
-	InsecureIgnoreHostKey bool
-	// CA is a PEM bundle that is trusted beside the system's; nil for none.
-	CA func() ([]byte, error)
-}
+type (
+	// URL is the address of a repository.
+	URL = wire.URL
+	// Auth holds the credentials of a Remote.
+	Auth = wire.Auth
+	// GitHubApp is an installation of a GitHub App.
+	GitHubApp = wire.GitHubApp
+	// RemoteOptions configures a Remote.
+	RemoteOptions = wire.Options
+)
 
-// RemoteOptions configures a Remote. Zero fields take the default.
-type RemoteOptions struct {
-	Log       *slog.Logger  // default: discard
-	Connect   time.Duration // for a TCP connection; default 10s
-	Handshake time.Duration // for TLS or ssh; default 10s
-	Advertise time.Duration // for a whole ref advertisement; default 1m
-	Total     time.Duration // for a whole fetch; default 30m
-	// StallBytes must arrive in every StallWindow, or the connection counts as dead; default 16 bytes in 1m. git servers
-	// that are busy send a few bytes every 5 s.
-	StallBytes  int64
-	StallWindow time.Duration
-	// MaxBytes is the most that one response may have; default 8 GiB.
-	MaxBytes int64
-	// SearchBytes is the most that may come while a commit is looked for that the server does not give by its id; default
-	// 1 GiB.
-	SearchBytes int64
-	// MaxRefs is the most refs that a repository may have; default 200,000.
-	MaxRefs int
-}
+// ParseURL reads the address of a repository. An error never repeats the text, which may hold a password.
+func ParseURL(s string) (URL, error) { return wire.ParseURL(s) }
 
-func (o RemoteOptions) withDefaults() RemoteOptions {
-	duration := func(v *time.Duration, d time.Duration) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	duration(&o.Connect, 10*time.Second)
-	duration(&o.Handshake, 10*time.Second)
-	duration(&o.Advertise, time.Minute)
-	duration(&o.Total, 30*time.Minute)
-	duration(&o.StallWindow, time.Minute)
-	if o.StallBytes <= 0 {
-		o.StallBytes = 16
-	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = 8 << 30
-	}
-	if o.SearchBytes <= 0 {
-		o.SearchBytes = 1 << 30
-	}
-	if o.MaxRefs <= 0 {
-		o.MaxRefs = 200_000
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
+// RetryAfter returns how long the git server asked the client to wait, if it did.
+func RetryAfter(err error) (time.Duration, bool) { return wire.RetryAfter(err) }
 
-// Remote is a repository somewhere else. Its methods may be called from several goroutines.
+// Remote is a repository on a git server or in a directory of this machine. Its methods may be called from several goroutines.
 type Remote struct {
 	url    URL
 	opts   RemoteOptions
 	source source
 }
 
-// source is a way to a repository: over the network, or a directory.
+// source is the access to a repository: a wire.Client or a directory.
 type source interface {
-	// refs returns what the repository has; an empty one has none.
-	refs(ctx context.Context) (*refs, error)
-	// fetch receives the commit of f, with what it needs, into a new pack.
-	fetch(ctx context.Context, f *fetch) (*incoming, error)
-	// blobs receives blobs of the commit of f into a new pack.
-	blobs(ctx context.Context, f *fetch, ids []plan.ID) (*incoming, error)
-	// reaches reports whether the commit of f is one of tips or among their ancestors.
-	reaches(ctx context.Context, f *fetch, tips []plan.ID) (bool, error)
-	// close gives back what is kept between two uses.
-	close() error
+	// Refs returns all refs. An empty repository has none.
+	Refs(ctx context.Context) (*wire.Refs, error)
+	// Fetch receives the commit of t, with its trees and blobs, into a new pack. It clears t.Base if the pack does not build on
+	// it. ref is the name by which the commit was found, "" if there is none.
+	Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error)
+	// Blobs receives blobs of the commit of t into a new pack.
+	Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error)
+	// Reaches reports whether the commit of t is one of tips or one of their ancestors.
+	Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error)
+	// Close releases what is kept between two uses.
+	Close() error
 }
 
-// NewRemote prepares the way to u; nothing is sent yet. Credentials of u count where auth has none.
+// NewRemote returns the Remote of u. Nothing is sent yet. Credentials in the URL are used if auth has none.
 func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 	if u.IsZero() {
 		return nil, errors.New("no repository was given")
 	}
-	r := &Remote{url: u, opts: o.withDefaults()}
+	r := &Remote{url: u, opts: o.WithDefaults()}
 	if u.Local() {
 		r.source = &local{url: u, opts: r.opts}
-		return r, nil
-	}
-	s := &smart{url: u, opts: r.opts}
-	if u.SSH() {
-		s.wire = &secureShell{url: u, auth: auth, opts: r.opts}
 	} else {
-		s.wire = newWeb(u, auth, r.opts)
+		r.source = wire.NewClient(u, auth, r.opts)
 	}
-	r.source = s
 	return r, nil
 }
 
 // URL returns the address.
 func (r *Remote) URL() URL { return r.url }
 
-// Close lets idle connections go. The Remote can still be used.
-func (r *Remote) Close() error { return r.source.close() }
+// Close closes idle connections. The Remote can still be used.
+func (r *Remote) Close() error { return r.source.Close() }
 
-// Resolution is what a ref stands for at this moment.
+// Resolution is the commit of a ref at one moment.
 type Resolution struct {
-	Ref    string // full name, "" for a commit that was asked for by its id
+	Ref    string // full name; "" if the caller asked for the id of a commit
 	Commit plan.ID
 }
 
-// Resolve finds the commit that a ref stands for. It costs one ref advertisement; a ref that is a commit's id costs
-// nothing here, and Fetch finds out whether the repository has it.
+// Resolve finds the commit of a ref. It costs one ref advertisement. The id of a commit costs nothing: Fetch finds out whether the
+// repository has the commit.
 func (r *Remote) Resolve(ctx context.Context, ref Ref) (Resolution, error) {
-	if id, ok := ref.Commit(); ok {
-		return Resolution{Commit: id}, nil
+	if res, ok, err := resolveCommit(ref); ok || err != nil {
+		return res, err
 	}
-	if ref.IsZero() {
-		return Resolution{}, failure.New(v1alpha1.ReasonRefNotFound, "git.ref is empty: give a branch, a tag or a commit id")
-	}
-	all, err := r.source.refs(ctx)
+	all, err := r.Refs(ctx)
 	if err != nil {
 		return Resolution{}, err
 	}
-	return all.resolve(r.url, ref)
+	return all.Resolve(ref)
 }
 
-func (r *Remote) fetch(ctx context.Context, f *fetch) (*incoming, error) {
-	return r.source.fetch(ctx, f)
-}
-
-// advertised keeps the last advertisement for the Fetch that follows.
-type advertised[T any] struct {
-	mu   sync.Mutex
-	last T
-	at   time.Time
-	full bool
-}
-
-// fresh is how long an advertisement counts as the one of this sync.
-const fresh = time.Minute
-
-func (a *advertised[T]) put(v T) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.last, a.at, a.full = v, time.Now(), true
-}
-
-// take returns the last advertisement once.
-func (a *advertised[T]) take() (T, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	v, ok := a.last, a.full && time.Since(a.at) < fresh
-	var zero T
-	a.last, a.full = zero, false
-	return v, ok
+// resolveCommit resolves a ref that is the id of a commit.
+func resolveCommit(ref Ref) (Resolution, bool, error) {
+	if id, ok := ref.Commit(); ok {
+		return Resolution{Commit: id}, true, nil
+	}
+	if ref.IsZero() {
+		return Resolution{}, false, failure.New(v1alpha1.ReasonRefNotFound, "git.ref is empty: give a branch, a tag or a commit id")
+	}
+	return Resolution{}, false, nil
 }

@@ -7,13 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -22,7 +23,7 @@ import (
 // F12: whatever happens to the store, a new commit is there after two syncs at most, and nothing panics meanwhile.
 func TestADamagedStoreHeals(t *testing.T) {
 	newest := func(t *testing.T, s *Store, ext string) string {
-		files := packFiles(t, s, ext)
+		files := repotest.PackFiles(t, s, ext)
 		require.NotEmpty(t, files)
 		return files[0]
 	}
@@ -35,15 +36,19 @@ func TestADamagedStoreHeals(t *testing.T) {
 	zero := func(b []byte) []byte { return make([]byte, len(b)) }
 	half := func(b []byte) []byte { return b[:len(b)/2] }
 	damages := map[string]func(t *testing.T, s *Store){
-		"a pack is cut short":     func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
-		"all packs are cut short": func(t *testing.T, s *Store) { each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, half) }) },
-		"all packs are zeroed":    func(t *testing.T, s *Store) { each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, zero) }) },
+		"a pack is cut short": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
+		"all packs are cut short": func(t *testing.T, s *Store) {
+			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, half) })
+		},
+		"all packs are zeroed": func(t *testing.T, s *Store) {
+			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, zero) })
+		},
 		"all packs are empty": func(t *testing.T, s *Store) {
-			each(packFiles(t, s, packExt), func(p string) { overwrite(t, p, func([]byte) []byte { return nil }) })
+			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, func([]byte) []byte { return nil }) })
 		},
 		"an index is zeroed": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), zero) },
 		"all indexes are cut": func(t *testing.T, s *Store) {
-			each(packFiles(t, s, indexExt), func(p string) { overwrite(t, p, half) })
+			each(repotest.PackFiles(t, s, indexExt), func(p string) { overwrite(t, p, half) })
 		},
 		"an index is empty": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), func([]byte) []byte { return nil }) },
 		"an index is gone":  func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, indexExt))) },
@@ -54,7 +59,7 @@ func TestADamagedStoreHeals(t *testing.T) {
 			require.NoError(t, os.Remove(strings.TrimSuffix(p, packExt)+indexExt))
 		},
 		"indexes are swapped": func(t *testing.T, s *Store) {
-			files := packFiles(t, s, indexExt)
+			files := repotest.PackFiles(t, s, indexExt)
 			require.Len(t, files, 2)
 			require.NoError(t, os.Rename(files[0], files[0]+"x"))
 			require.NoError(t, os.Rename(files[1], files[0]))
@@ -72,7 +77,7 @@ func TestADamagedStoreHeals(t *testing.T) {
 		},
 		"the repository is gone":   func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())) },
 		"the repository is a file": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())); touch(t, s.Dir()) },
-		"everything is gone":       func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.dir)) },
+		"everything is gone":       func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(filepath.Dir(s.Dir()))) },
 		"the tip is gone":          func(t *testing.T, s *Store) { require.NoError(t, os.Remove(bare(s, tipFile))) },
 		"the tip is nonsense":      func(t *testing.T, s *Store) { overwrite(t, bare(s, tipFile), zero) },
 		"the tip is unknown": func(t *testing.T, s *Store) {
@@ -100,11 +105,11 @@ func TestADamagedStoreHeals(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, running %t", name, running), func(t *testing.T) {
 				t.Parallel()
 				g := newSite(t)
-				g.commit("first", views(40))
+				g.Push("first", repotest.Views(40))
 				dir := filepath.Join(t.TempDir(), "repo")
 				s, r := openStore(t, dir), g.remote()
 				pull(t, s, r, "main")
-				g.commit("second", editView(1, 1))
+				g.Push("second", repotest.EditView(1, 1))
 				pull(t, s, r, "main")
 				if !running {
 					require.NoError(t, s.Close())
@@ -113,7 +118,7 @@ func TestADamagedStoreHeals(t *testing.T) {
 				if !running {
 					s = openStore(t, dir)
 				}
-				third := g.commit("third", editView(2, 1))
+				third := g.Push("third", repotest.EditView(2, 1))
 				for attempt := 1; ; attempt++ {
 					pull(t, s, r, "main")
 					err := readEverything(s, third)
@@ -125,12 +130,12 @@ func TestADamagedStoreHeals(t *testing.T) {
 				// And it stays whole, also for the next process; damage that only that one sees is healed there.
 				require.NoError(t, s.Close())
 				s = openStore(t, dir)
-				for _, f := range packFiles(t, s, "") {
+				for _, f := range repotest.PackFiles(t, s, "") {
 					assert.NotContains(t, f, tempPrefix)
 				}
-				fourth := g.commit("fourth", editView(3, 1))
+				fourth := g.Push("fourth", repotest.EditView(3, 1))
 				pull(t, s, r, "main")
-				requireSame(t, g, s, fourth)
+				repotest.RequireSame(t, g, s, fourth)
 			})
 		}
 	}
@@ -178,7 +183,7 @@ func readEverything(s *Store, commit plan.ID) error {
 func packBytes(t *testing.T, s *Store) int64 {
 	t.Helper()
 	total := int64(0)
-	for _, f := range packFiles(t, s, "") {
+	for _, f := range repotest.PackFiles(t, s, "") {
 		st, err := os.Stat(f)
 		require.NoError(t, err)
 		total += st.Size()
@@ -188,7 +193,7 @@ func packBytes(t *testing.T, s *Store) int64 {
 
 func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
 	g := newSite(t)
-	g.commit("first", views(5))
+	g.Push("first", repotest.Views(5))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	pull(t, s, r, "main")
 	random := func(seed byte) string { // which does not compress
@@ -202,75 +207,27 @@ func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
 	}
 	var kinds []FetchKind
 	for i := range 5 {
-		g.commit("big", gitserver.Write("big.bin", random(byte(i))))
+		g.Push("big", gitserver.Write("big.bin", random(byte(i))))
 		_, stats := pull(t, s, r, "main")
 		kinds = append(kinds, stats.Kind)
-		assert.Less(t, packBytes(t, s), int64(4*3<<20+smallStore))
+		assert.Less(t, packBytes(t, s), int64(4*3<<20+4<<20))
 	}
 	assert.Contains(t, kinds, FetchRenewed)
-	requireSame(t, g, s, parseID(t, g.Head()))
-}
-
-func TestReadersAreNotDisturbedByAFetch(t *testing.T) {
-	g := newSite(t)
-	first := g.commit("first", views(60))
-	s, r := openStoreWith(t, t.TempDir(), StoreOptions{MaxPacks: 1}), g.remote() // renews all the time
-	pull(t, s, r, "main")
-	root, err := s.RootTree(first)
-	require.NoError(t, err)
-	keep := walkTree(t, s, root, "projects") // unchanged in every commit below
-
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				for _, l := range keep {
-					id, err := plan.ParseID(l[:40])
-					if !assert.NoError(t, err) {
-						return
-					}
-					if !strings.HasSuffix(l, "resource.json") {
-						continue
-					}
-					var b bytes.Buffer
-					if _, err := s.WriteBlob(&b, id); !assert.NoError(t, err) || !assert.Equal(t, id, blobID(b.String())) {
-						return
-					}
-				}
-			}
-		})
-	}
-	for i := range 6 {
-		g.commit("edit", gitserver.Write("README.md", fmt.Sprint(i)))
-		pull(t, s, r, "main")
-	}
-	close(stop)
-	wg.Wait()
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, p := range s.packs {
-		assert.Equal(t, int32(1), p.refs.Load(), "no pack is leaked")
-	}
+	repotest.RequireSame(t, g, s, repotest.ParseID(t, g.Head()))
 }
 
 func TestReadingWhatIsNotThere(t *testing.T) {
 	g := newSite(t)
-	commit := g.commit("first", views(2))
+	commit := g.Push("first", repotest.Views(2))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	_, err := s.RootTree(commit)
-	assert.True(t, IsNotFound(err), "an empty store has nothing")
+	assert.True(t, store.IsNotFound(err), "an empty store has nothing")
 	pull(t, s, r, "main")
 	assert.True(t, s.Has(commit))
 	assert.False(t, s.Has(plan.ID{1}))
 	assert.Equal(t, int64(-1), s.SortKey(plan.ID{1}))
 	_, err = s.RootTree(plan.ID{1})
-	assert.True(t, IsNotFound(err))
+	assert.True(t, store.IsNotFound(err))
 
 	root, err := s.RootTree(commit)
 	require.NoError(t, err)
@@ -284,12 +241,12 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 	_, stats := pull(t, s, r, "main")
 	assert.Equal(t, FetchNone, stats.Kind, "questions of that kind are no sign of damage")
 	_, err = s.Tree(plan.ID{1})
-	assert.True(t, IsNotFound(err))
+	assert.True(t, store.IsNotFound(err))
 	_, stats = pull(t, s, r, "main")
 	assert.Equal(t, FetchRepaired, stats.Kind, "but a tree that is missing is")
 
 	writeErr := fmt.Errorf("disk full")
-	_, err = s.WriteBlob(failingWriter{writeErr}, blobID("site\n"))
+	_, err = s.WriteBlob(failingWriter{writeErr}, repotest.BlobID("site\n"))
 	require.ErrorIs(t, err, writeErr)
 	_, stats = pull(t, s, r, "main")
 	assert.Equal(t, FetchNone, stats.Kind, "the caller's trouble is no damage")
@@ -327,7 +284,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("one that cannot be opened has nothing, says why, and is tried again", func(t *testing.T) {
 		g := newSite(t)
-		commit := g.commit("first", views(1))
+		commit := g.Push("first", repotest.Views(1))
 		path := filepath.Join(t.TempDir(), "repo")
 		touch(t, path)
 		s := New(path, StoreOptions{})
@@ -342,7 +299,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("what was fetched before is there at the first question", func(t *testing.T) {
 		g := newSite(t)
-		commit := g.commit("first", views(1))
+		commit := g.Push("first", repotest.Views(1))
 		dir := t.TempDir()
 		s := openStore(t, dir)
 		pull(t, s, g.remote(), "main")
@@ -355,22 +312,9 @@ func TestOpen(t *testing.T) {
 		assert.False(t, s.Has(commit), "a closed one is not opened again")
 		openStore(t, dir)
 	})
-	t.Run("what is set aside makes room for a new one", func(t *testing.T) {
-		g := newSite(t)
-		g.commit("first", views(1))
-		dir := t.TempDir()
-		s := openStore(t, dir)
-		pull(t, s, g.remote(), "main")
-		require.NoError(t, s.Close())
-		touch(t, filepath.Join(dir, asideDir, "earlier"))
-		require.NoError(t, s.setAside())
-		assert.NoDirExists(t, filepath.Join(dir, asideDir))
-		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
-		assert.Equal(t, FetchFirst, stats.Kind)
-	})
 	t.Run("one whose place a file has taken is made anew", func(t *testing.T) {
 		g := newSite(t)
-		g.commit("first", views(1))
+		g.Push("first", repotest.Views(1))
 		dir := t.TempDir()
 		s := openStore(t, dir)
 		pull(t, s, g.remote(), "main")
@@ -385,7 +329,7 @@ func TestOpen(t *testing.T) {
 			t.Skip("root reads everything")
 		}
 		g := newSite(t)
-		g.commit("first", views(1))
+		g.Push("first", repotest.Views(1))
 		dir := t.TempDir()
 		s := openStore(t, dir)
 		pull(t, s, g.remote(), "main")
@@ -393,11 +337,11 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, os.Chmod(s.Dir(), 0))
 		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
 		assert.Equal(t, FetchFirst, stats.Kind)
-		require.NoError(t, os.Chmod(filepath.Join(dir, asideDir), 0o700))
+		require.NoError(t, os.Chmod(filepath.Join(dir, "stoker.git.unreadable"), 0o700))
 	})
 	t.Run("a closed store fetches no more", func(t *testing.T) {
 		g := newSite(t)
-		commit := g.commit("first", views(1))
+		commit := g.Push("first", repotest.Views(1))
 		s := openStore(t, t.TempDir())
 		require.NoError(t, s.Close())
 		_, err := s.Fetch(t.Context(), g.remote(), commit, "main")
@@ -408,17 +352,17 @@ func TestOpen(t *testing.T) {
 
 func TestSortKeysFollowThePack(t *testing.T) {
 	g := newSite(t)
-	first := g.commit("first", views(30))
+	first := g.Push("first", repotest.Views(30))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	pull(t, s, r, "main")
-	second := g.commit("second", editView(1, 1))
+	second := g.Push("second", repotest.EditView(1, 1))
 	pull(t, s, r, "main")
-	changed := parseID(t, g.Git("rev-parse", second.String()+":projects/p1/views/v0001/view.json"))
-	old := parseID(t, g.Git("rev-parse", first.String()+":projects/p2/views/v0002/view.json"))
+	changed := repotest.ParseID(t, g.Git("rev-parse", second.String()+":projects/p1/views/v0001/view.json"))
+	old := repotest.ParseID(t, g.Git("rev-parse", first.String()+":projects/p2/views/v0002/view.json"))
 	assert.Greater(t, s.SortKey(changed), s.SortKey(old), "later packs come later")
 	offsets := map[int64]bool{}
 	for _, l := range strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String())) {
-		offsets[s.SortKey(parseID(t, l))] = true
+		offsets[s.SortKey(repotest.ParseID(t, l))] = true
 	}
 	assert.Len(t, offsets, len(strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String()))))
 }
@@ -426,26 +370,26 @@ func TestSortKeysFollowThePack(t *testing.T) {
 // F12: whichever bit of a pack flips, no read gives other bytes than git's, and what is damaged is fetched again.
 func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 	g := newSite(t)
-	g.commit("first", views(4))
-	commit := g.commit("second", editView(1, 1))
+	g.Push("first", repotest.Views(4))
+	commit := g.Push("second", repotest.EditView(1, 1))
 	g.Repack() // with deltas
 	r := g.remote()
 	dir := filepath.Join(t.TempDir(), "repo")
 	s := openStore(t, dir)
 	pull(t, s, r, "main")
-	pack := packFiles(t, s, packExt)[0]
+	pack := repotest.PackFiles(t, s, packExt)[0]
 	root, err := s.RootTree(commit)
 	require.NoError(t, err)
 	content := map[plan.ID]string{}
-	for _, line := range walkTree(t, s, root, "") {
-		if id := parseID(t, line[:40]); strings.Contains(line, ".") {
-			content[id] = readBlob(t, s, id)
+	for _, line := range repotest.WalkTree(t, s, root, "") {
+		if id := repotest.ParseID(t, line[:40]); strings.Contains(line, ".") {
+			content[id] = repotest.ReadBlob(t, s, id)
 		}
 	}
 	require.NoError(t, s.Close())
 	good, err := os.ReadFile(pack)
 	require.NoError(t, err)
-	for n := packHeaderSize; n < len(good)-packTrailerSize; n++ {
+	for n := 12; n < len(good)-20; n++ {
 		flipped := bytes.Clone(good)
 		flipped[n] ^= 1 << (n % 8)
 		require.NoError(t, os.WriteFile(pack, flipped, 0o600))
@@ -453,10 +397,10 @@ func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 		require.NoError(t, err)
 		err = readEverything(s, commit)
 		if err != nil {
-			require.True(t, IsDamaged(err) && s.isDamaged(), "flipped at %d: %v", n, err)
+			require.True(t, IsDamaged(err) && s.packs.Damaged(), "flipped at %d: %v", n, err)
 		} else { // it means nothing
 			for id, text := range content {
-				require.Equal(t, text, readBlob(t, s, id), "flipped at %d", n)
+				require.Equal(t, text, repotest.ReadBlob(t, s, id), "flipped at %d", n)
 			}
 		}
 		require.NoError(t, s.Close())

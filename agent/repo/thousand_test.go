@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo/repotest"
 )
 
 func TestTheStoreIsOfBoundedSizeAfterAThousandCommits(t *testing.T) {
@@ -20,24 +22,24 @@ func TestTheStoreIsOfBoundedSizeAfterAThousandCommits(t *testing.T) {
 		if !r.URL().Local() {
 			commits = 110 // the same, at the price of a git process each
 		}
-		g.commit("first", views(40))
+		g.Push("first", repotest.Views(40))
 		s := openStore(t, t.TempDir())
 		pull(t, s, r, "main")
 		first := packBytes(t, s)
-		last := g.history(commits, func(i int) string { return fmt.Sprintf("projects/p%d/views/v%04d/view.json", i%7, i%40) },
-			func(i int) string { return view(i%40, i+1) })
+		last := g.History(commits, func(i int) string { return fmt.Sprintf("projects/p%d/views/v%04d/view.json", i%7, i%40) },
+			func(i int) string { return repotest.View(i%40, i+1) })
 		ids := strings.Fields(g.Git("rev-list", "--reverse", last.String()))[1:]
 		require.Len(t, ids, commits)
 		kinds := map[FetchKind]int{}
 		var largest int64
 		for _, id := range ids {
-			stats, err := s.Fetch(t.Context(), r, parseID(t, id), "main")
+			stats, err := s.Fetch(t.Context(), r, repotest.ParseID(t, id), "main")
 			require.NoError(t, err)
 			kinds[stats.Kind]++
 			largest = max(largest, packBytes(t, s))
 		}
 		assert.Equal(t, map[FetchKind]int{FetchRenewed: commits / 51, FetchIncremental: commits - commits/51}, kinds)
 		assert.Less(t, largest, first+51*8_000)
-		requireSame(t, g, s, last)
+		repotest.RequireSame(t, g, s, last)
 	})
 }

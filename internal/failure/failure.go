@@ -5,6 +5,9 @@ package failure
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -46,4 +49,19 @@ func reason(err error) (v1alpha1.Reason, bool) {
 		return f.Reason, true
 	}
 	return "", false
+}
+
+// MaxQuoted is how many bytes of a text Quote shows.
+const MaxQuoted = 200
+
+// Quote makes text from outside safe to print in a message: bounded, on one line, with control characters escaped.
+func Quote(s string) string {
+	if len(s) > MaxQuoted {
+		s = s[:MaxQuoted]
+		for len(s) > 0 && !utf8.RuneStart(s[len(s)-1]) {
+			s = s[:len(s)-1]
+		}
+		s += "…"
+	}
+	return strconv.Quote(strings.TrimSpace(s))
 }

@@ -23,3 +23,14 @@ func Read(name string, limit int64) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// ReadRegular is Read for a path that may be something else than a regular file, which is an error. A pipe, for one, would
+// block the caller for ever.
+func ReadRegular(name string, limit int64) ([]byte, error) {
+	if st, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", name)
+	}
+	return Read(name, limit)
+}

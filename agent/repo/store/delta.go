@@ -1,0 +1,135 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"io"
+)
+
+// delta is the recipe of an object: copy ranges of a base, insert new bytes. It is read as a stream; only the base must be
+// available as a whole. The format is described in gitformat-pack(5).
+type delta struct {
+	r        *bufio.Reader
+	left     int64 // bytes of the recipe that have not been read
+	baseSize int64
+	size     int64 // of the result
+}
+
+// openDelta starts to read the delta of e. br must stand at the content of e.
+func (f *inflater) openDelta(br *bufio.Reader, e entry) (*delta, error) {
+	in, err := f.content(br, e.size)
+	if err != nil {
+		return nil, err
+	}
+	if f.delta == nil {
+		f.delta = bufio.NewReaderSize(in, 4<<10)
+	} else {
+		f.delta.Reset(in)
+	}
+	d := &delta{r: f.delta, left: e.size}
+	if d.baseSize, err = d.varint(); err != nil {
+		return nil, err
+	}
+	d.size, err = d.varint()
+	return d, err
+}
+
+// apply writes the result to w.
+func (d *delta) apply(w io.Writer, base *content, buf []byte) error {
+	if d.baseSize != base.size {
+		return corrupt("a delta is for a base of %d bytes, and its base has %d", d.baseSize, base.size)
+	}
+	out := int64(0)
+	for d.left > 0 {
+		c, err := d.byte()
+		if err != nil {
+			return err
+		}
+		var n int64
+		if c&0x80 != 0 {
+			n, err = d.copy(w, base, c, d.size-out, buf)
+		} else {
+			n, err = d.insert(w, int64(c), d.size-out, buf)
+		}
+		if err != nil {
+			return err
+		}
+		out += n
+	}
+	if out != d.size {
+		return corrupt("a delta makes %d bytes and claims %d", out, d.size)
+	}
+	if _, err := d.r.ReadByte(); !errors.Is(err, io.EOF) {
+		return corrupt("a delta is longer than it claims, or its checksum is wrong")
+	}
+	return nil
+}
+
+// copy copies a range of the base. The bits of op say which bytes of offset and length follow.
+func (d *delta) copy(w io.Writer, base *content, op byte, room int64, buf []byte) (int64, error) {
+	var off, n int64
+	for i := range 7 {
+		if op&(1<<i) == 0 {
+			continue
+		}
+		b, err := d.byte()
+		if err != nil {
+			return 0, err
+		}
+		if i < 4 {
+			off |= int64(b) << (8 * i)
+		} else {
+			n |= int64(b) << (8 * (i - 4))
+		}
+	}
+	if n == 0 {
+		n = 0x10000
+	}
+	if off+n > base.size || n > room {
+		return 0, corrupt("a delta copies %d bytes at %d: beyond its base or its result", n, off)
+	}
+	return n, base.copyTo(w, off, n, buf)
+}
+
+func (d *delta) insert(w io.Writer, n, room int64, buf []byte) (int64, error) {
+	if n == 0 || n > d.left || n > room {
+		return 0, corrupt("a delta inserts beyond its end")
+	}
+	if _, err := io.ReadFull(d.r, buf[:n]); err != nil {
+		return 0, short(err)
+	}
+	d.left -= n
+	_, err := w.Write(buf[:n])
+	return n, err
+}
+
+func (d *delta) byte() (byte, error) {
+	if d.left == 0 {
+		return 0, corrupt("a delta ends early")
+	}
+	b, err := d.r.ReadByte()
+	d.left--
+	return b, short(err)
+}
+
+func (d *delta) varint() (int64, error) {
+	var n int64
+	for shift := 0; shift < 63; shift += 7 {
+		b, err := d.byte()
+		if err != nil {
+			return 0, err
+		}
+		n |= int64(b&0x7f) << shift
+		if b&0x80 == 0 {
+			return n, nil
+		}
+	}
+	return 0, corrupt("a size in a delta does not fit 63 bits")
+}
+
+func short(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return corrupt("a delta ends early")
+	}
+	return err
+}

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zlib"
+
+	"stoker.io/stoker/internal/failure"
+)
+
+// inflater reads entries of a pack. It is reused, because a zlib reader costs 40 kB.
+type inflater struct {
+	section sectionReader
+	br      *bufio.Reader
+	zr      io.ReadCloser
+	limited io.LimitedReader
+	buf     []byte // for copying
+	delta   *bufio.Reader
+}
+
+func newInflater() *inflater {
+	return &inflater{br: bufio.NewReaderSize(nil, 16<<10), buf: make([]byte, 32<<10)}
+}
+
+// at reads the head of the entry at off and positions the inflater before its content.
+func (f *inflater) at(r io.ReaderAt, off, end int64) (entry, error) {
+	f.section = sectionReader{r, off, end}
+	f.br.Reset(&f.section)
+	e, err := readEntry(f.br)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = corrupt("an entry ends early")
+	}
+	return e, err
+}
+
+// content starts to inflate what follows in br. It yields at most one byte more than size.
+func (f *inflater) content(br *bufio.Reader, size int64) (io.Reader, error) {
+	var err error
+	if f.zr == nil {
+		f.zr, err = zlib.NewReader(br)
+	} else {
+		err = f.zr.(zlib.Resetter).Reset(br, nil)
+	}
+	f.limited = io.LimitedReader{R: inflated{f.zr}, N: size + 1}
+	return &f.limited, damage(err)
+}
+
+// copyContent inflates what follows in br to w. Another length than size, or a wrong checksum, is an error.
+func (f *inflater) copyContent(w io.Writer, br *bufio.Reader, size int64) error {
+	if _, err := f.content(br, size); err != nil {
+		return err
+	}
+	return f.copyRest(w, size)
+}
+
+// loose reads the head of a loose object, which is in the zlib stream itself. copyRest then reads the content.
+func (f *inflater) loose(r io.Reader) (kind, int64, error) {
+	f.br.Reset(r)
+	if _, err := f.content(f.br, maxLooseHead-1); err != nil {
+		return 0, 0, err
+	}
+	var head []byte
+	for one := f.buf[:1]; ; {
+		if _, err := io.ReadFull(&f.limited, one); err != nil {
+			return 0, 0, damage(err)
+		}
+		if one[0] == 0 {
+			break
+		}
+		head = append(head, one[0])
+	}
+	name, digits, _ := strings.Cut(string(head), " ")
+	size, err := strconv.ParseInt(digits, 10, 62)
+	for k := kindCommit; k <= kindTag; k++ {
+		if k.String() == name && err == nil && size >= 0 {
+			f.limited.N = size + 1
+			return k, size, nil
+		}
+	}
+	return 0, 0, corrupt("a loose object starts with %s", failure.Quote(string(head)))
+}
+
+const maxLooseHead = 32 // bytes
+
+// copyRest inflates the rest of what content or loose started. Another length than size, or a wrong checksum, is an error.
+func (f *inflater) copyRest(w io.Writer, size int64) error {
+	// The struct hides ReadFrom of files and hashes, which would use a buffer of their own.
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &f.limited, f.buf)
+	if err != nil {
+		return err
+	}
+	if n != size {
+		return corrupt("an entry claims %d bytes and holds others", size)
+	}
+	return nil
+}
+
+// inflated marks the errors of a zlib stream as damage.
+type inflated struct{ io.Reader }
+
+func (i inflated) Read(p []byte) (int, error) {
+	n, err := i.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = damage(err)
+	}
+	return n, err
+}
+
+// damage marks an error of a decoder as damage of the data, unless it comes from the file below.
+func damage(err error) error {
+	if _, ours := errors.AsType[*DiskError](err); ours || err == nil || errors.Is(err, ErrCorrupt) {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("%w: %w", ErrCorrupt, err)
+}
+
+// sectionReader is io.SectionReader as a value.
+type sectionReader struct {
+	r        io.ReaderAt
+	off, end int64
+}
+
+func (s *sectionReader) Read(p []byte) (int, error) {
+	if s.off >= s.end {
+		return 0, io.EOF
+	}
+	if rest := s.end - s.off; int64(len(p)) > rest {
+		p = p[:rest]
+	}
+	n, err := s.r.ReadAt(p, s.off)
+	s.off += int64(n)
+	if errors.Is(err, io.EOF) {
+		if n > 0 {
+			err = nil
+		}
+		return n, err
+	}
+	return n, onDisk(err)
+}

@@ -1,0 +1,284 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/file"
+)
+
+// Objects reads the objects of any git repository on this machine: its packs, its loose objects, and those of its alternates.
+// Memory is bounded as it is for a Store. An Objects is for one piece of work in one goroutine.
+type Objects struct {
+	limits  Limits
+	dirs    []*objectDir
+	missing []string // alternates that do not exist
+	inflate *inflater
+	scratch *scratch
+	sum     *namer
+	file    *os.File // of the last loose object that was found
+}
+
+// objectDir is one directory of objects.
+type objectDir struct {
+	root  *os.Root
+	packs []*pack
+}
+
+const (
+	maxAlternates     = 64       // directories that one repository reads its objects from
+	maxAlternatesFile = 64 << 10 // bytes
+)
+
+// OpenObjects opens a directory of objects (.git/objects) for as long as ctx lasts. Large bases of deltas go to a file that
+// scratch creates; if scratch is nil, objects that need one cannot be read.
+func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*Objects, error) {
+	if scratch == nil {
+		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to look into") }
+	}
+	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), sum: newNamer()}
+	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
+	seen := map[string]bool{}
+	for todo := []string{dir}; len(todo) > 0; todo = todo[1:] {
+		at := filepath.Clean(todo[0])
+		if seen[at] {
+			continue
+		}
+		if seen[at] = true; len(seen) > maxAlternates {
+			o.Close()
+			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "it has more than %d alternates", maxAlternates)
+		}
+		more, err := o.add(at)
+		if errors.Is(err, fs.ErrNotExist) && at != filepath.Clean(dir) {
+			o.missing = append(o.missing, at) // git ignores it too
+			continue
+		}
+		if err != nil {
+			o.Close()
+			return nil, err
+		}
+		todo = append(todo, more...)
+	}
+	return o, nil
+}
+
+// Close releases the files.
+func (o *Objects) Close() {
+	o.closeFile()
+	o.scratch.close()
+	for _, d := range o.dirs {
+		releaseAll(d.packs)
+		_ = d.root.Close()
+	}
+}
+
+func (o *Objects) closeFile() {
+	if o.file != nil {
+		_ = o.file.Close()
+		o.file = nil
+	}
+}
+
+// add opens one directory and returns its alternates.
+func (o *Objects) add(dir string) (alternates []string, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &objectDir{root: root}
+	o.dirs = append(o.dirs, d)
+	if err := d.openPacks(filepath.Join(dir, "pack")); err != nil {
+		return nil, err
+	}
+	return readAlternates(dir)
+}
+
+func (d *objectDir) openPacks(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(list) > maxNames {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has more than %d files: run git repack -a -d", dir, maxNames)
+	}
+	for _, f := range list {
+		name, is := strings.CutSuffix(f.Name(), indexExt)
+		if !is || !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
+			continue
+		}
+		p, err := openPack(root, name)
+		switch s, ours := errors.AsType[*DiskError](err); {
+		case errors.Is(err, fs.ErrNotExist): // the repository was repacked
+			continue
+		case errors.Is(err, errIndexVersion):
+			return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: %w: run git repack -a -d -f there", filepath.Join(dir, f.Name()), err)
+		case ours:
+			return s.err
+		case err != nil:
+			return err
+		}
+		d.packs = append(d.packs, p)
+	}
+	return nil
+}
+
+// readAlternates returns the other directories that have objects of a repository. Relative paths start at dir.
+func readAlternates(dir string) ([]string, error) {
+	b, err := file.ReadRegular(filepath.Join(dir, "info", "alternates"), maxAlternatesFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for line := range strings.Lines(string(b)) {
+		path := strings.TrimRight(line, "\r\n")
+		if path == "" || path[0] == '#' {
+			continue
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, path)
+		}
+		list = append(list, path)
+	}
+	return list, nil
+}
+
+// openedObject is an object that was found. It must be written before the next find.
+type openedObject struct {
+	kind  kind
+	size  int64
+	write func(io.Writer) error // exactly size bytes, or an error
+}
+
+// Has returns nil if the repository has an object. If it does not, IsNotFound holds for the error.
+func (o *Objects) Has(id plan.ID) error {
+	_, err := o.find(id)
+	return err
+}
+
+// find looks for an object. Its id is not verified.
+func (o *Objects) find(id plan.ID) (openedObject, error) {
+	for _, d := range o.dirs {
+		p, off, err := find(d.packs, id)
+		switch {
+		case errors.Is(err, errNotFound):
+			continue
+		case err != nil:
+			return openedObject{}, err
+		}
+		return o.packed(p, off)
+	}
+	for _, d := range o.dirs {
+		s, err := o.loose(d, id)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return s, err
+		}
+	}
+	if len(o.missing) > 0 {
+		return openedObject{}, failure.New(v1alpha1.ReasonGitUnreachable, "%w: its alternate %s is not there", NotFound(id), failure.Quote(o.missing[0]))
+	}
+	return openedObject{}, NotFound(id)
+}
+
+func (o *Objects) packed(p *pack, off int64) (openedObject, error) {
+	at, err := p.locate(o.inflate, off, &o.limits)
+	if err != nil {
+		return openedObject{}, err
+	}
+	size, err := at.resultSize(o.inflate)
+	if err == nil && len(at.deltas) > 0 {
+		err = o.limits.scratch(at.kind, size)
+	}
+	return openedObject{at.kind, size, func(w io.Writer) error { return at.writeTo(w, o.inflate, o.scratch, &o.limits) }}, err
+}
+
+func (o *Objects) loose(d *objectDir, id plan.ID) (openedObject, error) {
+	o.closeFile()
+	name := id.String()
+	name = name[:2] + "/" + name[2:]
+	if st, err := d.root.Stat(name); err != nil {
+		return openedObject{}, err
+	} else if !st.Mode().IsRegular() {
+		return openedObject{}, corrupt("the loose object %s is no file", id)
+	}
+	f, err := d.root.Open(name)
+	if err != nil {
+		return openedObject{}, err
+	}
+	o.file = f
+	k, size, err := o.inflate.loose(f)
+	if err == nil {
+		err = o.limits.size(k, size)
+	}
+	return openedObject{k, size, func(w io.Writer) error { return o.inflate.copyRest(w, size) }}, err
+}
+
+// read returns the content of an object of that kind, and verifies its id.
+func (o *Objects) read(id plan.ID, want kind) ([]byte, error) {
+	s, err := o.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if s.kind != want {
+		return nil, corrupt("object %s is a %s, where a %s belongs", id, s.kind, want)
+	}
+	var b bytes.Buffer
+	if err := s.write(io.MultiWriter(&b, o.sum.start(s.kind, s.size))); err != nil {
+		return nil, err
+	}
+	if got, err := o.sum.id(); err != nil || got != id {
+		return nil, errors.Join(err, corrupt("object %s has the content of %s", id, got))
+	}
+	return b.Bytes(), nil
+}
+
+const maxTagChain = 64 // tags of tags
+
+// Peel follows an annotated tag to the object that it finally points to. Other objects stand for themselves.
+func (o *Objects) Peel(id plan.ID) (plan.ID, error) {
+	for range maxTagChain {
+		s, err := o.find(id)
+		if err != nil || s.kind != kindTag {
+			return id, err
+		}
+		b, err := o.read(id, kindTag)
+		if err != nil {
+			return id, err
+		}
+		if id, err = tagTarget(id, b); err != nil {
+			return id, err
+		}
+	}
+	return id, corrupt("a tag of more than %d tags", maxTagChain)
+}
+
+// Parents returns the parents of a commit. An object that is not a commit has none.
+func (o *Objects) Parents(commit plan.ID) ([]plan.ID, error) {
+	if s, err := o.find(commit); err != nil || s.kind != kindCommit {
+		return nil, err
+	}
+	b, err := o.read(commit, kindCommit)
+	if err != nil {
+		return nil, err
+	}
+	return commitParents(commit, b)
+}

@@ -1,0 +1,219 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/failure"
+)
+
+// pack is an open pack with its index. It has the base of each of its deltas.
+type pack struct {
+	name string // without extension
+	file *os.File
+	size int64 // bytes, with the trailer
+	idx  *index
+	seq  int64 // later packs have higher numbers
+	refs atomic.Int32
+	// partial says that the pack's trees name blobs that are missing.
+	partial bool
+}
+
+// openPack opens name.pack and name.idx in root and checks that they belong together.
+func openPack(root *os.Root, name string) (*pack, error) {
+	f, err := root.Open(name + packExt)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	p := &pack{name: name, file: f}
+	if err := p.open(root); err != nil {
+		_ = p.close()
+		return nil, err
+	}
+	_, err = root.Lstat(name + partialExt)
+	p.partial = err == nil
+	p.refs.Store(1)
+	return p, nil
+}
+
+func (p *pack) open(root *os.Root) error {
+	st, err := p.file.Stat()
+	if err != nil {
+		return onDisk(err)
+	}
+	if !st.Mode().IsRegular() || st.Size() < packHeaderSize+packTrailerSize {
+		return corrupt("a pack has only %d bytes or is no file", st.Size())
+	}
+	p.size = st.Size()
+	var head [packHeaderSize]byte
+	if _, err := p.file.ReadAt(head[:], 0); err != nil {
+		return onDisk(err)
+	}
+	trailer, err := trailerOf(p.file, p.size)
+	if err != nil {
+		return err
+	}
+	idx, err := root.Open(p.name + indexExt)
+	if err != nil {
+		return onDisk(err)
+	}
+	defer func() { _ = idx.Close() }() // a mapping outlives its file
+	if p.idx, err = openIndex(idx, trailer); err != nil {
+		return err
+	}
+	if !bytes.Equal(head[:], packHeader(p.idx.count)) {
+		return corrupt("the header of a pack does not fit its index")
+	}
+	return nil
+}
+
+// retain and release count the users of the pack; the last release closes it.
+func (p *pack) retain() { p.refs.Add(1) }
+
+func (p *pack) release() {
+	if p.refs.Add(-1) == 0 {
+		_ = p.close()
+	}
+}
+
+func (p *pack) close() error {
+	var err error
+	if p.idx != nil {
+		err = p.idx.close()
+	}
+	return errors.Join(err, p.file.Close())
+}
+
+func (p *pack) find(id plan.ID) (int64, bool, error) {
+	off, ok, err := p.idx.find(id)
+	if ok && (off < packHeaderSize || off >= p.size-packTrailerSize) {
+		return 0, false, corrupt("an index points behind its pack")
+	}
+	return off, ok, err
+}
+
+// object is an object that was found in a pack: the entry with the content, and the deltas to apply to it, the last one first.
+type object struct {
+	pack   *pack
+	kind   kind
+	off    int64   // of the entry that is not a delta
+	deltas []int64 // offsets
+	size   int64   // of the content at off
+}
+
+// locate follows the chain of deltas to an entry that is not a delta.
+func (p *pack) locate(f *inflater, off int64, l *Limits) (object, error) {
+	o := object{pack: p}
+	for {
+		e, err := f.at(p.file, off, p.size-packTrailerSize)
+		if err != nil {
+			return o, err
+		}
+		if err := l.size(e.kind, e.size); err != nil {
+			return o, err
+		}
+		next := off - e.back
+		switch e.kind {
+		case kindOffset:
+			if e.back <= 0 || next < packHeaderSize {
+				return o, corrupt("the base of a delta lies outside its pack")
+			}
+		case kindRef:
+			var ok bool
+			if next, ok, err = p.find(e.baseID); err != nil {
+				return o, err
+			} else if !ok {
+				return o, corrupt("the base %s of a delta is not in its pack", e.baseID)
+			}
+		default:
+			o.kind, o.off, o.size = e.kind, off, e.size
+			if len(o.deltas) > 0 {
+				return o, l.scratch(o.kind, o.size)
+			}
+			return o, nil
+		}
+		if len(o.deltas) == l.DeltaDepth {
+			return o, corrupt("a chain of deltas is longer than %d", l.DeltaDepth)
+		}
+		o.deltas, off = append(o.deltas, off), next
+	}
+}
+
+// writeTo writes the content of o to w. An object that is not a delta is streamed; of a chain of deltas, two objects at a time
+// are in the scratch.
+func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error {
+	end := o.pack.size - packTrailerSize
+	if _, err := f.at(o.pack.file, o.off, end); err != nil {
+		return err
+	}
+	if len(o.deltas) == 0 {
+		return f.copyContent(w, f.br, o.size)
+	}
+	base, err := s.alloc(o.size)
+	if err != nil {
+		return err
+	}
+	defer func() { base.free() }()
+	if err := f.copyContent(base, f.br, o.size); err != nil {
+		return err
+	}
+	for i := len(o.deltas) - 1; i >= 0; i-- {
+		e, err := f.at(o.pack.file, o.deltas[i], end)
+		if err != nil {
+			return err
+		}
+		d, err := f.openDelta(f.br, e)
+		if err != nil {
+			return err
+		}
+		if err := l.scratch(o.kind, d.size); err != nil {
+			return err
+		}
+		if i == 0 {
+			return d.apply(w, base, f.buf)
+		}
+		next, err := s.alloc(d.size)
+		if err != nil {
+			return err
+		}
+		err = d.apply(next, base, f.buf)
+		base.free()
+		base = next
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resultSize returns the length of the content that writeTo writes.
+func (o *object) resultSize(f *inflater) (int64, error) {
+	if len(o.deltas) == 0 {
+		return o.size, nil
+	}
+	e, err := f.at(o.pack.file, o.deltas[0], o.pack.size-packTrailerSize)
+	if err != nil {
+		return 0, err
+	}
+	d, err := f.openDelta(f.br, e)
+	if err != nil {
+		return 0, err
+	}
+	return d.size, nil
+}
+
+// packObjects checks the header of a pack and returns the number of objects that it announces.
+func packObjects(head []byte) (int64, error) {
+	if string(head[:4]) != packMagic {
+		return 0, corrupt("what came is no pack: it starts with %s", failure.Quote(string(head)))
+	}
+	if v := binary.BigEndian.Uint32(head[4:]); v != packVersion {
+		return 0, corrupt("the pack has the unknown version %d", v)
+	}
+	return int64(binary.BigEndian.Uint32(head[8:])), nil
+}

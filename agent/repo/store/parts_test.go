@@ -1,0 +1,179 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestIndexFindsOffsetsBehindTwoGibibytes(t *testing.T) {
+	recs := []record{
+		{id: plan.ID{1}, off: 12}, {id: plan.ID{0xff, 1}, off: wideOffset - 1}, {id: plan.ID{7}, off: wideOffset},
+		{id: plan.ID{7, 1}, off: 5 << 32}, {id: plan.ID{0}, off: 6 << 32},
+	}
+	order, err := byName(recs)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "x.idx")
+	var b bytes.Buffer
+	trailer := [packTrailerSize]byte{42}
+	require.NoError(t, writeIndex(&b, recs, order, trailer))
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o600))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	x, err := openIndex(f, trailer)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, x.close()) }()
+	for _, r := range recs {
+		off, ok, err := x.find(r.id)
+		require.NoError(t, err)
+		assert.True(t, ok)
+		assert.Equal(t, r.off, off)
+	}
+	_, ok, err := x.find(plan.ID{7, 0, 1})
+	require.NoError(t, err)
+	assert.False(t, ok)
+	_, err = openIndex(f, [packTrailerSize]byte{43})
+	require.ErrorIs(t, err, ErrCorrupt, "the index of another pack")
+}
+
+func TestScratchKeepsObjectsApart(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	require.NoError(t, err)
+	s := newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 300, budget: 1000})
+	defer s.close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	type object struct {
+		c    *content
+		want []byte
+	}
+	var live []object
+	buf := make([]byte, 64)
+	for step := range 3000 {
+		if len(live) > 0 && rng.IntN(2) == 0 {
+			i := rng.IntN(len(live))
+			o := live[i]
+			off := rng.Int64N(o.c.size + 1)
+			var got bytes.Buffer
+			require.NoError(t, o.c.copyTo(&got, off, o.c.size-off, buf))
+			require.Equal(t, string(o.want[off:]), got.String(), "step %d", step)
+			o.c.free()
+			live = append(live[:i], live[i+1:]...)
+			continue
+		}
+		want := bytes.Repeat([]byte{byte(step)}, rng.IntN(500))
+		c, err := s.alloc(int64(len(want)))
+		require.NoError(t, err)
+		for rest := want; len(rest) > 0; {
+			n := min(len(rest), 1+rng.IntN(100))
+			_, err := c.Write(rest[:n])
+			require.NoError(t, err)
+			rest = rest[n:]
+		}
+		_, err = c.Write([]byte("x"))
+		require.ErrorIs(t, err, ErrCorrupt, "no object grows over its size")
+		require.LessOrEqual(t, s.held, int64(1000))
+		live = append(live, object{c, want})
+	}
+	for _, o := range live {
+		o.c.free()
+	}
+	assert.Zero(t, s.held)
+	assert.Empty(t, s.live)
+	names, err := os.ReadDir(root.Name())
+	require.NoError(t, err)
+	assert.Empty(t, names, "the file has no name")
+}
+
+func TestHoldbackHashesAllButTheTrailer(t *testing.T) {
+	text := []byte(strings.Repeat("the quick brown fox ", 20))
+	want := sha1.Sum(text[:len(text)-packTrailerSize])
+	for piece := 1; piece < len(text); piece++ {
+		h := trailerHasher{sum: sha1.New()}
+		for rest := text; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+			_, _ = h.Write(rest[:min(piece, len(rest))])
+		}
+		require.Equal(t, want[:], h.sum.Sum(nil), "pieces of %d", piece)
+		require.Equal(t, text[len(text)-packTrailerSize:], h.tail)
+	}
+}
+
+func TestEntryHeadsRoundTrip(t *testing.T) {
+	for _, size := range []int64{0, 1, 15, 16, 2047, 2048, 1 << 20, 1<<40 + 5} {
+		for _, k := range []kind{kindCommit, kindTree, kindBlob, kindTag} {
+			f := newInflater()
+			head := entryHead(k, size)
+			e, err := f.at(bytes.NewReader(head), 0, int64(len(head)))
+			require.NoError(t, err)
+			assert.Equal(t, entry{kind: k, size: size}, e)
+		}
+	}
+	for _, back := range []int64{1, 127, 128, 129, 16511, 16512, 1 << 35} {
+		head := append(entryHead(kindOffset, 3), backward(back)...)
+		e, err := newInflater().at(bytes.NewReader(head), 0, int64(len(head)))
+		require.NoError(t, err)
+		assert.Equal(t, back, e.back)
+	}
+	for _, endless := range [][]byte{bytes.Repeat([]byte{0xff}, 30), append(entryHead(kindOffset, 3), bytes.Repeat([]byte{0xff}, 30)...)} {
+		_, err := newInflater().at(bytes.NewReader(endless), 0, int64(len(endless)))
+		require.ErrorIs(t, err, ErrCorrupt)
+	}
+}
+
+func TestTreesThatGitWouldNotWriteAreRefused(t *testing.T) {
+	entry := func(mode, name string) string { return mode + " " + name + "\x00" + strings.Repeat("i", 20) }
+	for name, tree := range map[string]string{
+		"an unknown mode":          entry("777777", "a"),
+		"a mode that is no number": entry("10064x", "a"),
+		"no mode":                  entry("", "a"),
+		"no name":                  entry("100644", ""),
+		"a slash in a name":        entry("100644", "a/b"),
+		"a name twice":             entry("100644", "a") + entry("100644", "a"),
+		"not sorted":               entry("100644", "b") + entry("100644", "a"),
+		"a directory sorted badly": entry("40000", "a") + entry("100644", "a.b"),
+		"a short id":               entry("100644", "a")[:20],
+		"no NUL":                   "100644 abc",
+		"junk":                     "junk",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseTree(plan.ID{}, []byte(tree))
+			repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+		})
+	}
+	got, err := parseTree(plan.ID{}, []byte(entry("100664", "a")+entry("100644", "a.b")+entry("040000", "a0")+entry("100755", "b")+
+		entry("120000", "l")+entry("160000", "s")+entry("100644", "\xff\n")))
+	require.NoError(t, err)
+	var modes []plan.Mode
+	for _, e := range got {
+		modes = append(modes, e.Mode)
+	}
+	assert.Equal(t, []plan.Mode{plan.Regular, plan.Regular, plan.Directory, plan.Executable, plan.Symlink, plan.Submodule, plan.Regular}, modes)
+}
+
+func TestDiskTroubleHasItsReason(t *testing.T) {
+	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
+		err := onDisk(fmt.Errorf("write: %w", errno))
+		repotest.RequireReason(t, v1alpha1.ReasonNoSpace, err)
+	}
+	err := onDisk(io.ErrClosedPipe)
+	assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
+	assert.ErrorIs(t, err, io.ErrClosedPipe)
+	assert.NoError(t, onDisk(nil))
+	assert.True(t, errors.Is(damage(err), io.ErrClosedPipe) && !errors.Is(damage(err), ErrCorrupt), "trouble with a file is no damage of the data")
+}

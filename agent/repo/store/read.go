@@ -1,0 +1,268 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"errors"
+	"hash"
+	"io"
+	"os"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Has reports whether an object is in the store.
+func (s *Store) Has(id plan.ID) bool {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	_, _, err := find(packs, id)
+	s.suspect(err)
+	return err == nil
+}
+
+// SortKey orders objects by their place on disk: reading many objects in the order of their keys reads each pack from front
+// to back. An object that is not in the store has the key -1.
+func (s *Store) SortKey(id plan.ID) int64 {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	p, off, err := find(packs, id)
+	if err != nil {
+		return -1
+	}
+	return p.seq<<40 | off
+}
+
+// RootTree returns the tree of a commit. If the store does not have the commit, or no longer has it, IsNotFound holds for the
+// error.
+func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
+	var b bytes.Buffer
+	k, _, err := s.read(&b, commit, 0)
+	if err != nil {
+		if !IsNotFound(err) {
+			err = s.NoteDamage(err)
+		}
+		return plan.ID{}, err
+	}
+	return rootTree(commit, k, b.Bytes())
+}
+
+// Complete reports whether the store has a commit and its tree. Everything below the tree is there too, except the blobs if
+// the store is Partial: packs are published whole.
+func (s *Store) Complete(commit plan.ID) bool {
+	tree, err := s.RootTree(commit)
+	return err == nil && s.Has(tree)
+}
+
+// Tree implements plan.Objects.
+func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
+	var b bytes.Buffer
+	if _, _, err := s.read(&b, id, kindTree); err != nil {
+		return nil, s.NoteDamage(err)
+	}
+	return parseTree(id, b.Bytes())
+}
+
+// ReadBlob writes a blob to w. What it wrote is the blob only if there is no error. A caller for whom the blob must be there
+// passes the error to NoteDamage.
+func (s *Store) ReadBlob(w io.Writer, id plan.ID) (int64, error) {
+	_, n, err := s.read(w, id, kindBlob)
+	return n, err
+}
+
+// WalkBlobs calls visit for each blob that the trees of a commit name.
+func (s *Store) WalkBlobs(commit plan.ID, visit func(plan.ID)) error {
+	root, err := s.RootTree(commit)
+	if err != nil {
+		return err
+	}
+	files := 0
+	seen := map[plan.ID]struct{}{}
+	var walk func(id plan.ID, depth int) error
+	walk = func(id plan.ID, depth int) error {
+		if _, ok := seen[id]; ok {
+			return nil
+		}
+		seen[id] = struct{}{}
+		if depth > maxTreeDepth {
+			return OverLimit("directories are nested deeper than %d", maxTreeDepth)
+		}
+		if files > s.limits.Objects {
+			return OverLimit("the commit has more than %d files", s.limits.Objects)
+		}
+		entries, err := s.Tree(id)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			switch e.Mode {
+			case plan.Directory:
+				if err := walk(e.ID, depth+1); err != nil {
+					return err
+				}
+			case plan.Submodule:
+			default:
+				files++
+				visit(e.ID)
+			}
+		}
+		return nil
+	}
+	return walk(root, 0)
+}
+
+// errNotFound says that an object is not in the store.
+var errNotFound = errors.New("object is not in the store")
+
+// IsNotFound reports whether an error says that an object is not in the store.
+func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
+
+// NotFound returns an error that names an object and for which IsNotFound holds.
+func NotFound(id plan.ID) error { return &missingError{id} }
+
+// missingError names an object that is not there.
+type missingError struct{ id plan.ID }
+
+func (e *missingError) Error() string        { return "object " + e.id.String() + " is not in the store" }
+func (e *missingError) Is(target error) bool { return target == errNotFound }
+
+// find looks for an object, in the newest pack first.
+func find(packs []*pack, id plan.ID) (*pack, int64, error) {
+	for i := len(packs) - 1; i >= 0; i-- {
+		off, ok, err := packs[i].find(id)
+		if err != nil {
+			return nil, 0, err
+		}
+		if ok {
+			return packs[i], off, nil
+		}
+	}
+	return nil, 0, NotFound(id)
+}
+
+// reader is what one read of an object needs. Readers are reused.
+type reader struct {
+	inflate *inflater
+	scratch *scratch
+	sum     hash.Hash
+}
+
+func (s *Store) newReader() *reader {
+	return &reader{newInflater(), newScratch(s.scratchFile, s.scratch), sha1.New()}
+}
+
+// scratchFile creates a file for objects that are too large for memory.
+func (s *Store) scratchFile() (*os.File, error) {
+	root, err := s.openRoot()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	return anonymous(root, packDir)
+}
+
+// read writes the content of an object to w. Unless want is zero, an object of another kind is an error. What it wrote is the
+// object only if there is no error: disks flip bits, and not every flipped bit breaks a checksum of zlib.
+func (s *Store) read(w io.Writer, id plan.ID, want kind) (kind, int64, error) {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	p, off, err := find(packs, id)
+	if err != nil {
+		return 0, 0, err
+	}
+	r := s.readers.Get().(*reader)
+	defer s.putReader(r)
+	o, err := s.locate(p, r, off)
+	if err != nil {
+		return 0, 0, err
+	}
+	strange := want != 0 && o.kind != want
+	if strange {
+		w = io.Discard
+	}
+	count := &counter{w: w}
+	err = r.verified(&o, id, &s.limits, count)
+	if err == nil && strange {
+		err = failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"object %s of the repository is a %s, where a %s belongs; see what git fsck says of the repository", id, o.kind, want)
+	}
+	return o.kind, count.n, err
+}
+
+// locate finds an object in one of the store's packs. A size over the limits is damage: the pack was within them when it was
+// received.
+func (s *Store) locate(p *pack, r *reader, off int64) (object, error) {
+	o, err := p.locate(r.inflate, off, &s.limits)
+	if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
+		err = corrupt("an entry of a pack claims another size than it had: %v", err)
+	}
+	return o, err
+}
+
+// verified writes an object to w and checks its id.
+func (r *reader) verified(o *object, id plan.ID, l *Limits, w io.Writer) error {
+	size, err := o.resultSize(r.inflate)
+	if err != nil {
+		return err
+	}
+	r.sum.Reset()
+	_, _ = r.sum.Write(appendHead(nil, o.kind, size))
+	if err := o.writeTo(io.MultiWriter(w, r.sum), r.inflate, r.scratch, l); err != nil {
+		return err
+	}
+	if got := plan.ID(r.sum.Sum(nil)); got != id {
+		return corrupt("object %s has the content of %s", id, got)
+	}
+	return nil
+}
+
+// putReader keeps a reader for the next read, but not the disk space that it used.
+func (s *Store) putReader(r *reader) {
+	r.scratch.close()
+	s.readers.Put(r)
+}
+
+// object reads an object into a scratch.
+func (s *Store) object(id plan.ID, to *scratch) (kind, *content, error) {
+	packs := s.acquire()
+	defer releaseAll(packs)
+	p, off, err := find(packs, id)
+	if err != nil {
+		return 0, nil, err
+	}
+	r := s.readers.Get().(*reader)
+	defer s.putReader(r)
+	o, err := s.locate(p, r, off)
+	if err != nil {
+		return 0, nil, err
+	}
+	size, err := o.resultSize(r.inflate)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := s.limits.scratch(o.kind, size); err != nil {
+		return 0, nil, err
+	}
+	c, err := to.alloc(size)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := r.verified(&o, id, &s.limits, c); err != nil {
+		c.free()
+		return 0, nil, err
+	}
+	return o.kind, c, nil
+}
+
+// counter counts the bytes that are written through it.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,197 @@
+package store
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Options configures a Store. Zero fields take the default.
+type Options struct {
+	Log    *slog.Logger // default: discard
+	Limits Limits
+	// MaxPacks is the number of packs after which the store counts as Grown; default 50.
+	MaxPacks int
+}
+
+// Store is a bare repository of packs. Its methods may be called from several goroutines; a Transfer does not disturb
+// readers. Only one Transfer may publish at a time.
+type Store struct {
+	dir      string
+	log      *slog.Logger
+	limits   Limits
+	maxPacks int
+	scratch  scratchSizes
+	readers  sync.Pool // *reader
+
+	opening sync.Mutex // guards lock
+	lock    *os.File
+	opened  atomic.Bool // the store has its lock and knows its packs
+
+	mu      sync.RWMutex // guards the fields below
+	packs   []*pack      // oldest first; the slice is never changed in place
+	tip     plan.ID      // the commit of the last transfer, zero if it is not known
+	damaged bool         // the next transfer must bring everything
+	closed  bool
+}
+
+// New returns a store in a directory of its own. The directory is opened on first use, and again after a failure, so that
+// work that needs no git goes on without a place for the cache. Until the directory can be opened, the store is empty, and
+// Begin returns the reason.
+func New(dir string, o Options) *Store {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxPacks <= 0 {
+		o.MaxPacks = 50
+	}
+	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
+	s.readers.New = func() any { return s.newReader() }
+	return s
+}
+
+// Open opens the directory of the store, creates the repository if there is none, and removes what a crash left behind.
+// Only one process can have a store open.
+func (s *Store) Open() error {
+	if s.opened.Load() {
+		return nil
+	}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if s.opened.Load() {
+		return nil
+	}
+	if s.isClosed() {
+		return errors.New("the repository's store is closed")
+	}
+	lock, err := lockStore(s.dir)
+	if err != nil {
+		return unusable(err)
+	}
+	err = s.load()
+	if _, bad := errors.AsType[*DiskError](err); bad {
+		s.log.Warn("the repository's store cannot be read; it is set aside, and fetched again", "dir", s.dir, "error", err)
+		if aside := s.setAside(); aside != nil {
+			err = errors.Join(err, aside)
+		} else {
+			err = s.load()
+		}
+	}
+	if err != nil {
+		_ = lock.Close()
+		return unusable(err)
+	}
+	s.lock = lock
+	s.opened.Store(true)
+	return nil
+}
+
+// unusable adds a reason to the error of a store that cannot be opened.
+func unusable(err error) error {
+	if failure.Is(err, v1alpha1.ReasonNoSpace) {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonWriteFailed, "the cache of git objects cannot be opened: %w", err)
+}
+
+// Close releases files and memory. A read that is under way keeps its packs until it ends. The caller must have closed
+// every Transfer.
+func (s *Store) Close() error {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	releaseAll(s.packs)
+	s.packs = nil
+	if s.lock == nil {
+		return nil
+	}
+	return errors.Join(unlockFile(s.lock), s.lock.Close())
+}
+
+func (s *Store) isClosed() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.closed
+}
+
+// Partial reports whether the store holds trees whose blobs are not all there.
+func (s *Store) Partial() bool {
+	_ = s.Open()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, p := range s.packs {
+		if p.partial {
+			return true
+		}
+	}
+	return false
+}
+
+// Damaged reports whether a read or a transfer found the store damaged. The next transfer must bring everything.
+func (s *Store) Damaged() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.damaged
+}
+
+// NoteDamage remembers the damage that err reports, and marks err so that IsDamaged holds for it. It is for reads of objects
+// that must be there and readable: the trees and blobs of a fetched commit.
+func (s *Store) NoteDamage(err error) error {
+	if err == nil || (!s.suspect(err) && !errors.Is(err, errNotFound)) {
+		return err
+	}
+	s.mu.Lock()
+	s.damaged = true
+	s.mu.Unlock()
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%w: %w", errDamaged, err)
+}
+
+// errDamaged is in the chain of an error of a read that found the store damaged.
+var errDamaged = errors.New("the cache of git objects is damaged, and the next fetch replaces it")
+
+// IsDamaged reports whether an error says that the store is damaged: after another fetch the read may succeed.
+func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
+
+// suspect reports whether an error says that the store's files are not what they were, and remembers the damage.
+func (s *Store) suspect(err error) bool {
+	_, ours := errors.AsType[*DiskError](err)
+	if !ours && !errors.Is(err, ErrCorrupt) {
+		return false
+	}
+	s.mu.Lock()
+	first := !s.damaged && !s.closed
+	s.damaged = true
+	s.mu.Unlock()
+	if first {
+		s.log.Warn("the repository's store is damaged; it is fetched again", "dir", s.dir, "error", err)
+	}
+	return true
+}
+
+// acquire returns the current packs. They stay open until releaseAll.
+func (s *Store) acquire() []*pack {
+	_ = s.Open() // a store that cannot be opened is empty; Begin returns the reason
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, p := range s.packs {
+		p.retain()
+	}
+	return s.packs
+}
+
+func releaseAll(packs []*pack) {
+	for _, p := range packs {
+		p.release()
+	}
+}

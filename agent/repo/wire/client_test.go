@@ -1,0 +1,408 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const tripwire = "S3CR3T-42"
+
+func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
+	tests := map[string]struct {
+		fault gitserver.Fault
+		want  v1alpha1.Reason
+	}{
+		"401 is AuthFailed":                         {gitserver.Status(401), v1alpha1.ReasonAuthFailed},
+		"403 is AuthFailed":                         {gitserver.Status(403), v1alpha1.ReasonAuthFailed},
+		"404 is RefNotFound":                        {gitserver.Status(404), v1alpha1.ReasonRefNotFound},
+		"429 is GitThrottled":                       {gitserver.Status(429), v1alpha1.ReasonGitThrottled},
+		"429 with Retry-After is GitThrottled":      {gitserver.Throttle(90 * time.Second), v1alpha1.ReasonGitThrottled},
+		"500 is GitUnreachable":                     {gitserver.Status(500), v1alpha1.ReasonGitUnreachable},
+		"503 is GitUnreachable":                     {gitserver.Status(503), v1alpha1.ReasonGitUnreachable},
+		"504 is GitTimeout":                         {gitserver.Status(504), v1alpha1.ReasonGitTimeout},
+		"an answer cut at once is GitUnreachable":   {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
+		"an answer cut short is GitUnreachable":     {gitserver.Truncate(300), v1alpha1.ReasonGitUnreachable},
+		"an answer that stalls is GitTimeout":       {gitserver.Stall(100), v1alpha1.ReasonGitTimeout},
+		"an answer that never starts is GitTimeout": {gitserver.Stall(0), v1alpha1.ReasonGitTimeout},
+		"an answer that is no git is GitUnreachable": {
+			gitserver.Rewrite(func([]byte) []byte { return []byte("0008oops" + tripwire) }), v1alpha1.ReasonGitUnreachable,
+		},
+	}
+	g := newSite(t)
+	g.Push("first", repotest.Views(200))
+	auth := Auth{Token: repotest.Token(tripwire)}
+	for name, tt := range tests {
+		for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+			t.Run(name+" during "+string(service), func(t *testing.T) {
+				defer g.Server.Heal()
+				o := Options{}
+				if tt.want == v1alpha1.ReasonGitTimeout {
+					o.StallWindow = 150 * time.Millisecond
+				}
+				r, s := newClient(t, g.url(), auth, o), openStore(t, store.Options{})
+				g.Server.Inject(tt.fault.On(service))
+				ask := r
+				if service == gitserver.UploadPack {
+					ask = newClient(t, g.url(), auth, Options{}) // with all the time it wants
+				}
+				res, err := ask.Resolve(t.Context(), "main")
+				if service == gitserver.UploadPack {
+					require.NoError(t, err)
+					_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
+				}
+				repotest.RequireReason(t, tt.want, err)
+				assert.Empty(t, repotest.PackFiles(t, s, ""), "nothing is left behind")
+
+				g.Server.Heal()
+				pull(t, s, newClient(t, g.url(), auth, Options{}), "main") // and it recovers
+			})
+		}
+	}
+}
+
+func TestAServerThatShowsAnErrorInsteadOfItsRefsIsQuoted(t *testing.T) {
+	g := newSite(t)
+	g.Push("first", repotest.Views(1))
+	g.Server.Inject(gitserver.Rewrite(func([]byte) []byte {
+		return []byte("001e# service=git-upload-pack\n0000" + "0015ERR we are moving")
+	}).On(gitserver.Advertisement))
+	_, err := g.client().Resolve(t.Context(), "main")
+	repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+	assert.ErrorContains(t, err, "shows no refs and answers: we are moving")
+}
+
+func TestThrottlingSaysWhenToComeBack(t *testing.T) {
+	g := newSite(t)
+	g.Push("first", repotest.Views(1))
+	g.Server.Inject(gitserver.Throttle(90 * time.Second))
+	_, err := g.client().Resolve(t.Context(), "main")
+	after, ok := RetryAfter(fmt.Errorf("wrapped: %w", err))
+	assert.True(t, ok)
+	assert.Equal(t, 90*time.Second, after)
+
+	for header, want := range map[string]time.Duration{
+		"0": 0, "7": 7 * time.Second, "99999999999": maxWait, "Fri, 02 Jan 2026 00:00:10 GMT": 10 * time.Second,
+		"Thu, 01 Jan 2026 00:00:00 GMT": 0,
+	} {
+		got, ok := retryAfter(header, time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+		assert.True(t, ok, header)
+		assert.Equal(t, want, got, header)
+	}
+	for _, header := range []string{"", "soon", "-1"} {
+		_, ok := retryAfter(header, time.Now())
+		assert.False(t, ok, header)
+	}
+}
+
+func TestDeadlinesAndCancellation(t *testing.T) {
+	g := newSite(t)
+	g.Push("first", repotest.Views(10))
+	g.Server.Inject(gitserver.Stall(0))
+	t.Run("the total time is GitTimeout", func(t *testing.T) {
+		r := newClient(t, g.url(), Auth{}, Options{Advertise: 50 * time.Millisecond})
+		_, err := r.Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
+	})
+	t.Run("the caller's deadline is GitTimeout", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := g.client().Resolve(ctx, "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
+	})
+	t.Run("the caller's cancellation is no failure", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		_, err := g.client().Resolve(ctx, "main")
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
+	})
+}
+
+func TestServersThatAreNotThere(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for name, address := range map[string]string{
+		"connection refused is GitUnreachable": gone.URL + "/x.git",
+		"an unknown name is GitUnreachable":    "https://name.invalid/x.git",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := newClient(t, parseURL(t, address), Auth{Token: repotest.Token(tripwire)}, Options{}).Resolve(t.Context(), "main")
+			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		})
+	}
+}
+
+func TestServersThatAreNotGit(t *testing.T) {
+	for name, tt := range map[string]struct{ contentType, body, says string }{
+		"a login page is UnsupportedRepository with advice": {"text/html; charset=utf-8", "<html>", `"text/html"`},
+		"dumb http is UnsupportedRepository":                {"text/plain", strings.Repeat("1", 40) + "\trefs/heads/main\n", "smart HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", tt.contentType)
+				_, _ = w.Write([]byte(tt.body))
+			}))
+			defer srv.Close()
+			_, err := newClient(t, parseURL(t, srv.URL+"/x.git"), Auth{}, Options{}).Resolve(t.Context(), "main")
+			repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+			assert.ErrorContains(t, err, tt.says)
+		})
+	}
+	for name, answer := range map[string]string{
+		"no HTTP":                   "220 mail.example.com ESMTP\r\n",
+		"no packets":                "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 9\r\n\r\nnot a pkt",
+		"packets of something else": "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 16\r\n\r\n0008oops0008oops",
+	} {
+		t.Run(name+" does not count as away", func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer func() { _ = l.Close() }()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = http.ReadRequest(bufio.NewReader(c))
+					_, _ = c.Write([]byte(answer))
+					_ = c.Close()
+				}
+			}()
+			_, err = newClient(t, parseURL(t, "http://"+l.Addr().String()+"/x.git"), Auth{}, Options{}).Resolve(t.Context(), "main")
+			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+			assert.ErrorContains(t, err, "does not answer as a git server")
+		})
+	}
+	t.Run("object format sha256 is UnsupportedRepository", func(t *testing.T) {
+		g := newSiteWith(t, gitserver.Options{}, "--object-format=sha256")
+		g.Commit("first", repotest.Views(1))
+		_, err := newClient(t, g.url(), Auth{}, Options{}).Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+		assert.ErrorContains(t, err, "sha256")
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
+	g.Push("first", repotest.Views(3))
+	t.Run("a token is sent as basic authentication and read again at every use", func(t *testing.T) {
+		var mu sync.Mutex
+		current := "S3CR3T-old"
+		r := newClient(t, g.url(), Auth{Token: func() (secret.String, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return secret.New(current + "\n"), nil // as files end
+		}}, Options{})
+		_, err := r.Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		mu.Lock()
+		current = tripwire
+		mu.Unlock()
+		pull(t, openStore(t, store.Options{}), r, "main")
+	})
+	t.Run("credentials in the address are used and not printed", func(t *testing.T) {
+		u := parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
+		pull(t, openStore(t, store.Options{}), newClient(t, u, Auth{}, Options{}), "main")
+		assert.Equal(t, g.Server.URL("site.git"), u.String())
+	})
+	t.Run("none where some are needed says so", func(t *testing.T) {
+		_, err := g.client().Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "git.auth")
+	})
+	t.Run("an ssh key with an https address says what is wrong", func(t *testing.T) {
+		_, err := newClient(t, g.url(), Auth{Key: repotest.Token(tripwire)}, Options{}).Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "ssh:// address")
+	})
+	t.Run("a token that cannot be read or is empty is AuthFailed", func(t *testing.T) {
+		for _, f := range []func() (secret.String, error){
+			repotest.Token(" \n"), func() (secret.String, error) { return secret.String{}, errors.New("no such file") },
+		} {
+			_, err := newClient(t, g.url(), Auth{Token: f}, Options{}).Resolve(t.Context(), "main")
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		}
+	})
+	t.Run("what a server echoes of a token is redacted", func(t *testing.T) {
+		defer g.Server.Heal()
+		basic := base64.StdEncoding.EncodeToString([]byte("git:" + tripwire))
+		echo := gitserver.Rewrite(func([]byte) []byte {
+			text := "ERR no such user " + tripwire + " of Basic " + basic
+			return fmt.Appendf(nil, "%04x%s", len(text)+4, text)
+		})
+		remove := g.Server.Inject(echo)
+		r := newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})
+		_, err := r.Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		remove()
+		res, err := r.Resolve(t.Context(), "main")
+		require.NoError(t, err)
+		g.Server.Inject(echo.On(gitserver.UploadPack))
+		_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "no such user REDACTED of Basic REDACTED")
+		assert.NotContains(t, err.Error(), basic)
+	})
+	t.Run("no log line holds them", func(t *testing.T) {
+		var log bytes.Buffer
+		l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		u := parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
+		s := openStore(t, store.Options{Log: l})
+		pull(t, s, newClient(t, u, Auth{Token: repotest.Token(tripwire)}, Options{Log: l}), "main")
+		l.Info("x", "url", u, "auth", fmt.Sprintf("%+v", u))
+		assert.NotEmpty(t, log.String())
+		assert.NotContains(t, log.String(), "S3CR3T")
+	})
+}
+
+// F9: credentials never reach another host.
+func TestCredentialsNeverFollowARedirectToAnotherHost(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.URL.String()+" "+r.Header.Get("Authorization"))
+	}))
+	defer thief.Close()
+	g := newSite(t)
+	g.Push("first", repotest.Views(3))
+	thiefURL, err := url.Parse(thief.URL)
+	require.NoError(t, err)
+	for name, to := range map[string]string{
+		"another port":                thief.URL,
+		"another scheme":              "https://" + strings.TrimPrefix(g.Server.URL(""), "http://"),
+		"another name, same address":  "http://localhost:" + thiefURL.Port(),
+		"credentials in the location": "http://x:" + tripwire + "@" + thiefURL.Host,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+				g.Server.Heal()
+				g.Server.Inject(gitserver.Redirect(to).On(service))
+				r := newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})
+				res, err := r.Resolve(t.Context(), "main")
+				if service == gitserver.UploadPack {
+					require.NoError(t, err)
+					_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
+				}
+				repotest.RequireReason(t, v1alpha1.ReasonRedirectRefused, err)
+				assert.ErrorContains(t, err, "redirected to another host")
+			}
+		})
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Empty(t, seen, "no request of any kind reaches the other host")
+}
+
+func TestARenamedRepositoryIsFollowedOnItsOwnHost(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
+	first := g.Push("first", repotest.Views(3))
+	front := httptest.NewServer(nil)
+	defer front.Close()
+	back, err := url.Parse(g.Server.URL(""))
+	require.NoError(t, err)
+	front.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/old.git/info/refs") {
+			http.Redirect(w, r, strings.Replace(r.URL.String(), "/old.git", "/site.git", 1), http.StatusMovedPermanently)
+			return
+		}
+		repotest.ReverseProxy(back).ServeHTTP(w, r)
+	})
+	s := openStore(t, store.Options{})
+	r := newClient(t, parseURL(t, front.URL+"/old.git"), Auth{Token: repotest.Token(tripwire)}, Options{})
+	pull(t, s, r, "main")
+	repotest.RequireSame(t, g, s, first)
+}
+
+func TestRedirectsWithoutEndAreRefused(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/x"+r.URL.String(), http.StatusFound)
+	}))
+	defer srv.Close()
+	_, err := newClient(t, parseURL(t, srv.URL+"/a.git"), Auth{Token: repotest.Token(tripwire)}, Options{}).Resolve(t.Context(), "main")
+	repotest.RequireReason(t, v1alpha1.ReasonRedirectRefused, err)
+	assert.ErrorContains(t, err, "again and again")
+}
+
+func TestTLS(t *testing.T) {
+	g := newSiteWith(t, gitserver.Options{TLS: true})
+	g.Push("first", repotest.Views(3))
+	t.Run("an unknown authority is GitUnreachable and names the field", func(t *testing.T) {
+		_, err := g.client().Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "git.caSecretRef")
+	})
+	t.Run("a CA bundle is trusted, and read again when it changes", func(t *testing.T) {
+		ca := []byte("no certificate")
+		r := newClient(t, g.url(), Auth{CA: func() ([]byte, error) { return ca, nil }}, Options{})
+		_, err := r.Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		ca = g.Server.CA()
+		pull(t, openStore(t, store.Options{}), r, "main")
+	})
+	t.Run("an expired certificate is GitUnreachable", func(t *testing.T) {
+		old := newSiteWith(t, gitserver.Options{TLS: true, NotAfter: time.Now().Add(-time.Hour)})
+		old.Push("first", repotest.Views(3))
+		r := newClient(t, old.url(), Auth{CA: func() ([]byte, error) { return old.Server.CA(), nil }}, Options{})
+		_, err := r.Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "certificate")
+	})
+	t.Run("https where only http is spoken says so", func(t *testing.T) {
+		plain := newSite(t)
+		_, err := newClient(t, parseURL(t, strings.Replace(plain.Server.URL("site.git"), "http:", "https:", 1)), Auth{}, Options{}).
+			Resolve(t.Context(), "main")
+		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+		assert.ErrorContains(t, err, "mixed up")
+	})
+}
+
+// F11: a server cannot make us read without end.
+func TestAdvertisementsAreBounded(t *testing.T) {
+	g := newSite(t)
+	g.Push("first", repotest.Views(1))
+	for i := range 30 {
+		g.Tag(fmt.Sprintf("t%d", i), g.Head())
+	}
+	for name, o := range map[string]Options{
+		"too many refs":  {MaxRefs: 20},
+		"too many bytes": {MaxBytes: 500},
+	} {
+		t.Run(name+" is LimitExceeded", func(t *testing.T) {
+			_, err := newClient(t, g.url(), Auth{}, o).Resolve(t.Context(), "main")
+			repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
+		})
+	}
+	t.Run("a pack of too many bytes is LimitExceeded", func(t *testing.T) {
+		r := newClient(t, g.url(), Auth{}, Options{MaxBytes: 10_000})
+		g.Push("big", repotest.Views(300))
+		res, err := r.Resolve(t.Context(), "main")
+		require.NoError(t, err)
+		_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
+		repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
+	})
+}

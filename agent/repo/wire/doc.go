@@ -1,0 +1,8 @@
+// Package wire talks to git servers: git's protocol version 0, as a client of git-upload-pack, over https, http or ssh.
+//
+// A Client lists the refs of a repository, and asks for a commit in the cheapest way that the server accepts. The packs that
+// the server sends go to a store.Transfer.
+//
+// A server is not trusted. Credentials go only to the scheme, host and port of the repository's URL; every answer is bounded in
+// bytes and in time; text of the server appears in an error only quoted and without the secrets that were sent.
+package wire

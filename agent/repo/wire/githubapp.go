@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// GitHubApp is an installation of a GitHub App. The Client requests tokens that can read its repository and nothing else, and
+// renews them before they expire.
+type GitHubApp struct {
+	AppID          int64
+	InstallationID int64
+	// Key returns the private key of the app as PEM. It is called for every token, so that a rotated key counts at once.
+	Key func() (secret.String, error)
+	// APIBaseURL is the address of the API; "" for that of the repository's host.
+	APIBaseURL string
+}
+
+const (
+	appUser      = "x-access-token"
+	tokenLife    = time.Hour       // of an installation token, as GitHub documents it
+	renewBefore  = 5 * time.Minute // before a token expires
+	maxAPIAnswer = 1 << 20         // bytes
+)
+
+// appTokens keeps the token of one installation for one repository.
+type appTokens struct {
+	app  GitHubApp
+	url  URL
+	opts Options
+	turn chan struct{} // a lock, held while a token is requested
+
+	mu      sync.Mutex
+	token   secret.String
+	expires time.Time
+}
+
+func newAppTokens(app GitHubApp, u URL, o Options) *appTokens {
+	return &appTokens{app: app, url: u, opts: o, turn: make(chan struct{}, 1)}
+}
+
+// get returns a token that is valid for a while. If the API gives none, the last token is used until it expires.
+func (a *appTokens) get(ctx context.Context, rt *http.Transport) (secret.String, error) {
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return secret.String{}, context.Cause(ctx)
+	}
+	now := time.Now()
+	token, expires := a.current()
+	if now.Before(expires.Add(-renewBefore)) {
+		return token, nil
+	}
+	fresh, until, err := a.ask(ctx, rt, now)
+	if err != nil {
+		if now.Before(expires) && ctx.Err() == nil {
+			a.opts.Log.Warn("the GitHub App's token is not renewed yet; the last one is used until it ends", "repo", a.url, "expires", expires, "error", err)
+			return token, nil
+		}
+		return secret.String{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token, a.expires = fresh, until
+	return fresh, nil
+}
+
+func (a *appTokens) current() (secret.String, time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.token, a.expires
+}
+
+// forget drops a token that the git server refused, so that the next attempt requests a new one.
+func (a *appTokens) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token, a.expires = secret.String{}, time.Time{}
+}
+
+// ask requests a new token. The proof goes to the API only, and redirects are not followed.
+func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) (secret.String, time.Time, error) {
+	none := secret.String{}
+	owner, name, ok := a.repository()
+	if !ok {
+		return none, time.Time{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s is no repository of GitHub, so a GitHub App has no token for it: the path is /owner/name", a.url)
+	}
+	base, err := a.base()
+	if err != nil {
+		return none, time.Time{}, err
+	}
+	proof, err := a.proof(now)
+	if err != nil {
+		return none, time.Time{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.Advertise, errDeadline)
+	defer cancel()
+	req, err := a.request(ctx, base, name, proof)
+	if err != nil {
+		return none, time.Time{}, err
+	}
+	res, err := rt.RoundTrip(req)
+	if err != nil {
+		if proxy, _ := rt.Proxy(req); proxy != nil {
+			err = &proxyError{proxy.Host, err}
+		}
+		return none, time.Time{}, Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusCreated {
+		return none, time.Time{}, a.refusal(base, res, owner+"/"+name)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAPIAnswer+1))
+	if err != nil {
+		return none, time.Time{}, Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
+	}
+	token, expires, err := readAppToken(body, owner+"/"+name, now)
+	if err != nil {
+		if _, reason := errors.AsType[*failure.Error](err); !reason {
+			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is no token: %w", base.Host, err)
+		}
+		return none, time.Time{}, err
+	}
+	return secret.New(token), expires, nil
+}
+
+func (a *appTokens) request(ctx context.Context, base *url.URL, name, proof string) (*http.Request, error) {
+	body, err := json.Marshal(map[string]any{
+		"repositories": []string{name},
+		"permissions":  map[string]string{"contents": "read"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	at := base.JoinPath("app", "installations", fmt.Sprint(a.app.InstallationID), "access_tokens")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/vnd.github+json")
+	req.Header.Set("Authorization", "Bearer "+proof)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "stoker")
+	req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
+	return req, nil
+}
+
+// repository splits the address into owner and name.
+func (a *appTokens) repository() (owner, name string, ok bool) {
+	owner, name, ok = strings.Cut(strings.TrimPrefix(a.url.path, "/"), "/")
+	name = strings.TrimSuffix(name, ".git")
+	return owner, name, ok && owner != "" && name != "" && !strings.Contains(name, "/")
+}
+
+// base returns the address of the API: the configured one, or the one that GitHub uses for the host.
+func (a *appTokens) base() (*url.URL, error) {
+	text := a.app.APIBaseURL
+	switch host := a.url.host; {
+	case text != "":
+	case host == "github.com" || host == "www.github.com":
+		text = "https://api.github.com"
+	case strings.HasSuffix(host, ".ghe.com"):
+		text = "https://api." + host
+	default:
+		text = a.url.origin() + "/api/v3"
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !validHost(u.Hostname()) {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "git.auth.githubApp.apiBaseURL is no address of an API: give https://host/path, without credentials or query")
+	}
+	if u.Scheme != "https" && (u.Scheme != "http" || !a.url.Plaintext()) {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "git.auth.githubApp.apiBaseURL is not https://, and a token is not sent in the clear")
+	}
+	return u, nil
+}
+
+// refusal returns the error for a status of the API. It never shows the body, which is text of the server.
+func (a *appTokens) refusal(base *url.URL, res *http.Response, repository string) error {
+	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	failed := func(format string, args ...any) error {
+		return failure.New(v1alpha1.ReasonAuthFailed, format, args...)
+	}
+	switch code := res.StatusCode; {
+	case code == http.StatusTooManyRequests, code == http.StatusForbidden && (asked || res.Header.Get("X-Ratelimit-Remaining") == "0"):
+		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s asks us to slow down: %w", base.Host, &throttledError{fmt.Sprintf("HTTP %d", code), after})
+	case code == http.StatusUnauthorized:
+		return failed("the API at %s does not take the GitHub App's key (HTTP 401): is git.auth.githubApp.appId %d right, the private key one of this app, and the clock right?", base.Host, a.app.AppID)
+	case code == http.StatusForbidden:
+		return failed("the API at %s forbids a token (HTTP 403): is the installation %d suspended?", base.Host, a.app.InstallationID)
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return failed("the GitHub App %d has no installation %d (HTTP %d): install it for the owner of %s, and take the number from the installation's page",
+			a.app.AppID, a.app.InstallationID, code, repository)
+	case code == http.StatusUnprocessableEntity:
+		return failed("the installation %d does not include %s, or the app may not read contents (HTTP 422): add the repository to the installation, and the permission Contents: Read to the app",
+			a.app.InstallationID, repository)
+	case code >= 300 && code < 400:
+		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; write the final address into git.auth.githubApp.apiBaseURL", base.Host)
+	default:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", base.Host, code)
+	}
+}

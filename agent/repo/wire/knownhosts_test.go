@@ -1,0 +1,273 @@
+package wire
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func newKey(t testing.TB) ssh.Signer {
+	t.Helper()
+	signer, _, err := gitserver.NewSSHKey()
+	require.NoError(t, err)
+	return signer
+}
+
+func newECDSAKey(t testing.TB) ssh.Signer {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	signer, err := ssh.NewSignerFromKey(private)
+	require.NoError(t, err)
+	return signer
+}
+
+// line is a line of known_hosts.
+func line(hosts string, key ssh.PublicKey) string {
+	return hosts + " " + string(ssh.MarshalAuthorizedKey(key))
+}
+
+// The fingerprints are those that the owners publish; the addresses of the pages stand beside the keys.
+func TestBuiltInHostKeysAreThePublishedOnes(t *testing.T) {
+	github := []string{"p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM", "+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU", "uNiVztksCsDhcc0u9e8BujQXVUpKZIDTMczCvj3tD2s"}
+	gitlab := []string{"HbW3g8zUjNSksFbqTiUWPWg2Bq1x8xdGUrliXFzSnUw", "eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8", "ROQFvPThGrW4RuWLoL9tq9I9zJ42fK4XywyRtbOz/EQ"}
+	bitbucket := []string{"FC73VB6C4OQLSCrjEayhMp9UMxS97caD/Yyi2bhW/J0", "ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM", "46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E"}
+	azure := []string{"ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og"}
+	all := map[string]bool{}
+	for address, want := range map[string][]string{
+		"git@github.com:a/b.git":                github,
+		"ssh://git@ssh.github.com:443/a/b":      github,
+		"git@gitlab.com:a/b.git":                gitlab,
+		"ssh://git@altssh.gitlab.com:443/a":     gitlab,
+		"git@bitbucket.org:a/b.git":             bitbucket,
+		"ssh://git@altssh.bitbucket.org:443/a":  bitbucket,
+		"git@ssh.dev.azure.com:v3/a/b/c":        azure,
+		"org@vs-ssh.visualstudio.com:v3/a/b/c":  azure,
+		"ssh://git@github.com:2222/a/b.git":     nil,
+		"git@evilgithub.com:a/b.git":            nil,
+		"git@github.com.example.com:a/b.git":    nil,
+		"git@ssh.github.com:a/b.git":            nil,
+		"git@foo.visualstudio.example.com:a/b":  nil,
+		"ssh://git@gitlab.example.com:443/a/b":  nil,
+		"ssh://git@ssh.dev.azure.com:8443/a/b":  nil,
+		"ssh://git@ssh.github.com.evil.io:443/": nil,
+	} {
+		u, err := ParseURL(address)
+		if err != nil {
+			continue // the last one has no path
+		}
+		k, err := parseKnownHosts([]byte(publicHosts), u)
+		require.NoError(t, err)
+		require.Empty(t, k.skipped)
+		var got []string
+		for _, key := range k.trusted {
+			got = append(got, strings.TrimPrefix(ssh.FingerprintSHA256(key), "SHA256:"))
+			all[got[len(got)-1]] = true
+		}
+		assert.ElementsMatch(t, want, got, address)
+		assert.Empty(t, k.authorities)
+	}
+	assert.Len(t, all, 10, "and no other key is built in")
+	assert.Equal(t, 10, strings.Count(strings.TrimSpace(publicHosts), "\n")+1)
+}
+
+// F10: a host that is not known gets nothing, and the message has what to compare and what to add.
+func TestHostKeys(t *testing.T) {
+	shown, other := newKey(t), newKey(t)
+	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{shown}})
+	g.Push("first", repotest.Views(1))
+	_, port, err := net.SplitHostPort(g.Server.Addr())
+	require.NoError(t, err)
+	name := "[127.0.0.1]:" + port
+	good, bad := line(name, shown.PublicKey()), line(name, other.PublicKey())
+	fingerprint := ssh.FingerprintSHA256(shown.PublicKey())
+	for what, tt := range map[string]struct {
+		lines string
+		want  v1alpha1.Reason // "" for none
+		says  []string
+	}{
+		"the right line is taken":                         {good, "", nil},
+		"also among others, with comments":                {"# hosts\n\n" + line("example.com", other.PublicKey()) + good, "", nil},
+		"also hashed":                                     {line(knownhosts.HashHostname(name), shown.PublicKey()), "", nil},
+		"also by a pattern":                               {line("[127.0.0.?]:*", shown.PublicKey()), "", nil},
+		"also with Windows' line ends":                    {strings.ReplaceAll("# x\n"+good, "\n", "\r\n"), "", nil},
+		"also beside a line that cannot be read":          {"example.com ssh-rsa garbage\n" + good, "", nil},
+		"an old key beside the new one does no harm":      {bad + good, "", nil},
+		"an empty list refuses everything":                {"", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
+		"a list of comments refuses everything":           {"# none\n", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint}},
+		"another host's line is none of this":             {line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
+		"another port's line is none of this":             {line("127.0.0.1", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{name}},
+		"another host's hash is none of this":             {line(knownhosts.HashHostname("127.0.0.1"), shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
+		"a pattern with an exception rules it out":        {line("[127.0.0.?]:*,!"+name, shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
+		"the line that cannot be read is named":           {"\nfoo ssh-rsa garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"a changed key is a mismatch with both":           {bad, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, ssh.FingerprintSHA256(other.PublicKey())}},
+		"a key of another type alone is a mismatch":       {line(name, newECDSAKey(t).PublicKey()), v1alpha1.ReasonHostKeyMismatch, []string{"ecdsa-sha2-nistp256"}},
+		"a revoked key is a mismatch":                     {"@revoked " + good, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, "revokes"}},
+		"a revoked key is one also where it is known":     {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
+		"a key revoked for another host is revoked":       {good + "@revoked " + line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyMismatch, nil},
+		"a revocation that cannot be read refuses all":    {good + "@revoked * ssh-ed25519 garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"an unknown marker refuses all":                   {good + "@trusted " + good, v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"an authority does not vouch for a plain key":     {"@cert-authority " + good, v1alpha1.ReasonHostKeyMismatch, nil},
+		"a list that is too long refuses everything":      {strings.Repeat("#\n", maxKnownHosts), v1alpha1.ReasonHostKeyUnknown, []string{"bytes"}},
+		"a key in the wrong type's clothes is not a line": {strings.Replace(good, "ssh-ed25519", "ssh-rsa", 1), v1alpha1.ReasonHostKeyUnknown, []string{"line 1"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(tt.lines)}, Options{})
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			repotest.RequireReason(t, tt.want, err)
+			for _, s := range tt.says {
+				assert.ErrorContains(t, err, s)
+			}
+		})
+	}
+	t.Run("the key is not shown to a host that is not known", func(t *testing.T) {
+		before := len(g.Server.Users())
+		require.Error(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts("")}, Options{}))
+		assert.Len(t, g.Server.Users(), before)
+	})
+	t.Run("known hosts that cannot be read refuse everything", func(t *testing.T) {
+		err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: func() ([]byte, error) { return nil, net.ErrClosed }}, Options{})
+		repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
+	})
+	t.Run("without a list of its own a private host is unknown", func(t *testing.T) {
+		err := g.resolve(Auth{Key: repotest.Token(g.Key)}, Options{})
+		repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
+		assert.ErrorContains(t, err, "built in")
+	})
+	t.Run("the line of the message is the line to add", func(t *testing.T) {
+		err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts("")}, Options{})
+		require.Error(t, err)
+		_, add, ok := strings.Cut(err.Error(), "git.auth.sshKey.knownHosts: ")
+		require.True(t, ok, "%v", err)
+		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(add)}, Options{}))
+	})
+	t.Run("insecureIgnoreHostKey takes any", func(t *testing.T) {
+		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(bad), InsecureIgnoreHostKey: true}, Options{}))
+	})
+}
+
+// A server with several keys shows the one that is known, and the algorithms of other hosts play no part.
+func TestOnlyTheHostsOwnAlgorithmsAreOffered(t *testing.T) {
+	known, more := newECDSAKey(t), newKey(t)
+	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{more, known}})
+	g.Push("first", repotest.Views(1))
+	for _, noise := range []string{"", line("example.com", newKey(t).PublicKey())} {
+		text := noise + line("[127.0.0.1]:"+parseURL(t, g.Server.URL("git", "x")).dialAddress()[len("127.0.0.1:"):], known.PublicKey())
+		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(text)}, Options{}))
+	}
+	u := parseURL(t, "git@github.com:a/b")
+	k, err := parseKnownHosts([]byte(publicHosts), u)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}, k.algorithms(), "and no SHA-1")
+}
+
+func TestHostCertificates(t *testing.T) {
+	authority, host := newKey(t), newKey(t)
+	certify := func(change func(*ssh.Certificate)) ssh.Signer {
+		c := &ssh.Certificate{
+			Key: host.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"},
+			ValidAfter: uint64(time.Now().Add(-time.Hour).Unix()), ValidBefore: uint64(time.Now().Add(time.Hour).Unix()),
+		}
+		change(c)
+		require.NoError(t, c.SignCert(rand.Reader, authority))
+		s, err := ssh.NewCertSigner(c, host)
+		require.NoError(t, err)
+		return s
+	}
+	for name, tt := range map[string]struct {
+		change func(*ssh.Certificate)
+		more   string
+		want   v1alpha1.Reason
+	}{
+		"one of a known authority is taken":       {func(*ssh.Certificate) {}, "", ""},
+		"an expired one is refused":               {func(c *ssh.Certificate) { c.ValidBefore = uint64(time.Now().Add(-time.Minute).Unix()) }, "", v1alpha1.ReasonHostKeyMismatch},
+		"one for another host is refused":         {func(c *ssh.Certificate) { c.ValidPrincipals = []string{"example.com"} }, "", v1alpha1.ReasonHostKeyMismatch},
+		"one for users is refused":                {func(c *ssh.Certificate) { c.CertType = ssh.UserCert }, "", v1alpha1.ReasonHostKeyMismatch},
+		"one of a revoked authority is refused":   {func(*ssh.Certificate) {}, "@revoked " + line("*", authority.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
+		"one for a revoked host key is refused":   {func(*ssh.Certificate) {}, "@revoked " + line("*", host.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
+		"one of an unknown authority is a change": {func(*ssh.Certificate) {}, "only", v1alpha1.ReasonHostKeyMismatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{certify(tt.change)}})
+			g.Push("first", repotest.Views(1))
+			ca := authority.PublicKey()
+			if tt.more == "only" {
+				ca, tt.more = newKey(t).PublicKey(), ""
+			}
+			_, port, err := net.SplitHostPort(g.Server.Addr())
+			require.NoError(t, err)
+			err = g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts("@cert-authority " + line("[127.0.0.1]:"+port, ca) + tt.more)}, Options{})
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			repotest.RequireReason(t, tt.want, err)
+		})
+	}
+}
+
+func TestPatternsTakeNoMoreTimeThanTheyMust(t *testing.T) {
+	assert.False(t, matchesPattern(strings.Repeat("*a", 2000)+"b", strings.Repeat("a", 4000)))
+	for _, tt := range []struct {
+		pattern, s string
+		want       bool
+	}{
+		{"", "", true}, {"", "a", false}, {"*", "", true}, {"*", "abc", true}, {"a*c", "abbc", true}, {"a*c", "abbd", false},
+		{"?", "a", true}, {"?", "", false}, {"*.example.com", "git.example.com", true}, {"*.example.com", "example.com", false},
+		{"a**b", "axb", true}, {"[127.*", "[127.0.0.1]:2", true},
+	} {
+		assert.Equal(t, tt.want, matchesPattern(tt.pattern, tt.s), "%q %q", tt.pattern, tt.s)
+	}
+}
+
+// F10: whatever lines a known_hosts has, a key that does not stand in it is never taken.
+func FuzzKnownHosts(f *testing.F) {
+	f.Add([]byte(publicHosts))
+	key := newKey(f).PublicKey()
+	name := "[h.example]:2222"
+	for _, s := range []string{
+		"", "#\n", line("*", key), line("!*,"+name, key), "@revoked " + line("*", key), "@cert-authority " + line("*", key), "@ x y z\n",
+		line(knownhosts.HashHostname(name), key), "|1|", "|1||| ssh-rsa x\n", "h ssh-rsa\n", "\x00 \x01 \x02", name + " ssh-ed25519 AAAA\n", strings.Repeat("*", 300) + "\n",
+	} {
+		f.Add([]byte(s))
+	}
+	u := parseURL(f, "ssh://git@h.example:2222/a.git")
+	stranger := newKey(f).PublicKey()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		k, err := parseKnownHosts(text, u)
+		if err != nil {
+			repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
+			return
+		}
+		require.NotEmpty(t, k.algorithms())
+		require.Error(t, k.callback("h.example:2222", &net.TCPAddr{}, stranger), "nobody knows this key")
+		for _, key := range k.trusted {
+			blob := base64.StdEncoding.EncodeToString(key.Marshal())
+			err := k.callback("h.example:2222", &net.TCPAddr{}, key)
+			if contains(k.revoked, key) {
+				require.Error(t, err)
+				continue
+			}
+			require.NoError(t, err, "%s", blob)
+		}
+		_ = fmt.Sprint(k.check(stranger), k.mismatch())
+	})
+}

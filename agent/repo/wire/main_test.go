@@ -1,0 +1,9 @@
+package wire
+
+import (
+	"testing"
+
+	"stoker.io/stoker/agent/repo/repotest"
+)
+
+func TestMain(m *testing.M) { repotest.Main(m) }

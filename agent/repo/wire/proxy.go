@@ -1,0 +1,53 @@
+package wire
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// proxyFromEnvironment reads HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as every HTTP client does. Requests to loopback addresses never
+// use a proxy.
+func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
+	proxy := httpproxy.FromEnvironment().ProxyFunc()
+	return func(u *url.URL) (*url.URL, error) {
+		p, err := proxy(u)
+		if err != nil { // its text has the address, which may contain a password
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "HTTPS_PROXY or HTTP_PROXY of the agent's environment is no address of a proxy")
+		}
+		return p, nil
+	}
+}
+
+// refusedByProxy returns the error for a proxy that refuses a connection.
+func refusedByProxy(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
+	return proxyStatus(proxy, res.StatusCode)
+}
+
+// proxyStatus returns the error for the answer of a proxy, nil for 200.
+func proxyStatus(proxy *url.URL, code int) error {
+	switch code {
+	case http.StatusOK:
+		return nil
+	case http.StatusProxyAuthRequired:
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"the proxy %s asks for other credentials than it was given (HTTP 407): they stand in HTTPS_PROXY or HTTP_PROXY of the agent's environment", proxy.Host)
+	case http.StatusForbidden:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s does not let us through to the git host (HTTP 403): does it know the host, or should NO_PROXY name it?", proxy.Host)
+	}
+	return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s answers HTTP %d; trying again", proxy.Host, code)
+}
+
+// proxyError says that an exchange went through a proxy, which may be the cause.
+type proxyError struct {
+	host string
+	err  error
+}
+
+func (e *proxyError) Error() string { return "through the proxy " + e.host + ": " + e.err.Error() }
+func (e *proxyError) Unwrap() error { return e.err }

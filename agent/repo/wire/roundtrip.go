@@ -1,0 +1,220 @@
+package wire
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	typeAdvertisement = "application/x-git-upload-pack-advertisement"
+	typeResult        = "application/x-git-upload-pack-result"
+	refBytes          = 512 // of an advertisement, for each allowed ref
+	maxRedirects      = 5
+)
+
+// roundTripper is the http.RoundTripper below go-git. It sees every request, including those that follow a redirect: it adds
+// the credentials, refuses every other origin, and turns answers of the server into typed errors before go-git turns them into
+// text.
+type roundTripper struct {
+	url       URL
+	auth      Auth
+	opts      Options
+	app       *appTokens // nil if there is no GitHub App
+	transport *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	x, ok := req.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return nil, errors.New("a request that belongs to no exchange")
+	}
+	if origin := originOf(req.URL); origin != g.url.origin() {
+		return nil, x.fail(g.elsewhere(origin))
+	}
+	req = req.Clone(req.Context())
+	if err := g.authorize(req, x); err != nil {
+		return nil, x.fail(err)
+	}
+	proxy, err := g.proxy(req, x)
+	if err != nil {
+		return nil, x.fail(err)
+	}
+	wait := x.dog.wait()
+	res, err := g.transport.RoundTrip(req)
+	wait()
+	if err != nil && proxy != nil {
+		err = &proxyError{proxy.Host, err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if proxy != nil && res.StatusCode == http.StatusProxyAuthRequired {
+		_ = res.Body.Close()
+		return nil, x.fail(proxyStatus(proxy, res.StatusCode))
+	}
+	x.dog.arrived.Add(1)
+	if err := g.check(req, res, x); err != nil {
+		_ = res.Body.Close()
+		return nil, x.fail(err)
+	}
+	return res, nil
+}
+
+// authorize adds the credentials. Those of Auth take precedence over those of the URL.
+func (g *roundTripper) authorize(req *http.Request, x *exchange) error {
+	req.Header.Del("Authorization")
+	req.Header.Del("Cookie")
+	user, password, err := g.login(req.Context(), x)
+	if err != nil {
+		return err
+	}
+	if user == "" && password == "" {
+		return nil
+	}
+	req.SetBasicAuth(user, password)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
+	if password == "" { // the name is a token
+		x.secrets = append(x.secrets, user)
+	}
+	return nil
+}
+
+// proxy returns the proxy of a request, nil if there is none. The password of the proxy is a secret too.
+func (g *roundTripper) proxy(req *http.Request, x *exchange) (*url.URL, error) {
+	if g.transport.Proxy == nil {
+		return nil, nil
+	}
+	proxy, err := g.transport.Proxy(req)
+	if err != nil || proxy == nil {
+		return nil, err
+	}
+	if password, ok := proxy.User.Password(); ok {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.secrets = append(x.secrets, password, base64.StdEncoding.EncodeToString([]byte(proxy.User.Username()+":"+password)))
+	}
+	return proxy, nil
+}
+
+// login returns the user name and password to send, two empty strings if there are none.
+func (g *roundTripper) login(ctx context.Context, x *exchange) (user, password string, err error) {
+	switch {
+	case g.app != nil:
+		defer x.dog.wait()()
+		token, err := g.app.get(ctx, g.transport)
+		x.dog.arrived.Add(g.opts.StallBytes) // the server that is watched is another one
+		return appUser, token.Reveal(), err
+	case g.auth.Token == nil:
+		user, password = g.url.credentials()
+		return user, password, nil
+	}
+	token, err := g.auth.Token()
+	if err != nil {
+		return "", "", failure.New(v1alpha1.ReasonAuthFailed, "the token for %s cannot be read: %w", g.url, err)
+	}
+	user, password = g.auth.Username, strings.TrimSpace(token.Reveal())
+	if password == "" {
+		return "", "", failure.New(v1alpha1.ReasonAuthFailed, "the token for %s is empty", g.url)
+	}
+	if user == "" {
+		user = "git"
+	}
+	return user, password, nil
+}
+
+func (g *roundTripper) check(req *http.Request, res *http.Response, x *exchange) error {
+	limit := g.opts.MaxBytes
+	if req.Method == http.MethodGet {
+		limit = min(limit, int64(g.opts.MaxRefs)*refBytes)
+	}
+	res.Body = &body{ReadCloser: res.Body, dog: x.dog, left: limit, limit: limit}
+	switch {
+	case res.StatusCode >= 300 && res.StatusCode < 400:
+		return g.redirect(req, res, x)
+	case res.StatusCode != http.StatusOK:
+		return g.status(res)
+	case req.Method == http.MethodGet:
+		return g.advertisement(res, x)
+	}
+	return g.result(res)
+}
+
+// redirect accepts the redirect of an advertisement within its origin, which is how hosts handle a renamed repository.
+func (g *roundTripper) redirect(req *http.Request, res *http.Response, x *exchange) error {
+	x.mu.Lock()
+	x.redirects++
+	n := x.redirects
+	x.mu.Unlock()
+	if n > maxRedirects {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; write the final address into git.repo", g.url)
+	}
+	to, err := res.Location()
+	if err != nil {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)
+	}
+	if origin := originOf(to); origin != g.url.origin() {
+		return g.elsewhere(origin)
+	}
+	if req.Method != http.MethodGet {
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a fetch; write the final address into git.repo", g.url)
+	}
+	return nil
+}
+
+func (g *roundTripper) elsewhere(origin string) error {
+	return failure.New(v1alpha1.ReasonRedirectRefused,
+		"%s redirected to another host (%s), which gets neither credentials nor trust; if that is right, write that address into git.repo",
+		g.url, failure.Quote(origin))
+}
+
+// advertisement checks that the server speaks the smart protocol, and reads the capabilities from the first line.
+func (g *roundTripper) advertisement(res *http.Response, x *exchange) error {
+	if got := mediaType(res); got != typeAdvertisement {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
+			g.url, failure.Quote(got))
+	}
+	br := bufio.NewReaderSize(res.Body, capsPeek)
+	res.Body = peeked{br, res.Body}
+	caps, err := peekCapabilities(br, g.url)
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.caps = caps
+	return nil
+}
+
+// result looks for an ERR line, with which a server refuses a request.
+func (g *roundTripper) result(res *http.Response) error {
+	if got := mediaType(res); got != typeResult {
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a fetch with %s; is something between us and the server?", g.url, failure.Quote(got))
+	}
+	br := bufio.NewReaderSize(res.Body, refusalPeek)
+	res.Body = peeked{br, res.Body}
+	return peekRefusal(br)
+}
+
+func mediaType(res *http.Response) string {
+	t, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+// peeked is a body that was read ahead.
+type peeked struct {
+	io.Reader
+	io.Closer
+}

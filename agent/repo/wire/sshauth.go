@@ -1,0 +1,96 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"golang.org/x/crypto/ssh"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// hostKeyNegotiation is AlgorithmNegotiationError.What if the two sides have no host key algorithm in common.
+const hostKeyNegotiation = "host key"
+
+// signer reads the private key. An error never repeats any of it.
+func (s *sshTransport) signer() (ssh.Signer, error) {
+	if s.auth.Key == nil {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed,
+			"%s is reached over ssh, which needs a private key: set git.auth.sshKey (a token works with the https:// address only)", s.url)
+	}
+	key, err := s.auth.Key()
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s cannot be read: %w", s.url, err)
+	}
+	// OpenSSH's own format needs the newline at the end, which secrets easily lose.
+	text := []byte(key.Reveal() + "\n")
+	signer, err := ssh.ParsePrivateKey(text)
+	if err == nil {
+		return signer, nil
+	}
+	what := "is no private key in PEM or OpenSSH form"
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
+		what = "is protected by a passphrase, and there is nobody to type it: give a key without one, as a deploy key that may only read"
+	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(text); err == nil {
+		what = "is the public half of a key: give the private one, and the public one to the git host"
+	}
+	return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, what)
+}
+
+// trust returns which host keys are accepted.
+func (s *sshTransport) trust() (algorithms []string, check ssh.HostKeyCallback, known *knownHosts, err error) {
+	if s.auth.InsecureIgnoreHostKey {
+		return nil, func(string, net.Addr, ssh.PublicKey) error { return nil }, nil, nil
+	}
+	text, builtIn := []byte(publicHosts), true
+	if s.auth.KnownHosts != nil {
+		if text, err = s.auth.KnownHosts(); err != nil {
+			return nil, nil, nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
+				"git.auth.sshKey.knownHosts cannot be read, so no host is trusted: %w", err)
+		}
+		builtIn = false
+	}
+	if known, err = parseKnownHosts(text, s.url); err != nil {
+		return nil, nil, nil, err
+	}
+	known.builtIn = builtIn
+	return known.algorithms(), known.callback, known, nil
+}
+
+// explainHandshake adds a reason to the error of a handshake. x/crypto has types for few of them. If the host key was accepted and
+// the connection did not break, the host has refused the key of the client.
+func (s *sshTransport) explainHandshake(err error, known *knownHosts, accepted bool) error {
+	if f, ok := errors.AsType[*failure.Error](err); ok {
+		return f
+	}
+	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
+		if n.What == hostKeyNegotiation && known != nil && !known.unknown() {
+			return known.mismatch()
+		}
+		return failure.New(v1alpha1.ReasonUnsupportedRepository,
+			"%s and we have no ssh algorithm in common: %s; its ssh server is too old or too strict", s.url, failure.Quote(n.Error()))
+	}
+	if accepted && !broken(err) {
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"%s does not take the ssh key for %s: is its public half a deploy key of this repository (or a key of an account that may read it)?",
+			s.url, s.user())
+	}
+	return fmt.Errorf("the ssh handshake failed: %w", err)
+}
+
+// broken reports whether the connection broke, which says nothing about the key.
+func broken(err error) bool {
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+// user describes the user of the login. The user of the address is not repeated: it may be a token in the wrong place.
+func (s *sshTransport) user() string {
+	if s.url.sshLogin() == sshUser {
+		return "the user git"
+	}
+	return "the user that git.repo names"
+}

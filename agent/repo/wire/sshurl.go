@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+const (
+	sshPort    = "22"
+	sshUser    = "git" // if the address has no user
+	maxSSHUser = 64    // bytes
+)
+
+// parseSSH reads ssh://user@host:port/path. As in git, a path that starts with ~ is relative to a home directory.
+func parseSSH(s string) (URL, error) {
+	p, err := parseAddress(s)
+	if err != nil {
+		return URL{}, err
+	}
+	u := URL{scheme: "ssh", host: canonicalHost("ssh", p), path: strings.TrimRight(p.Path, "/")}
+	if strings.HasPrefix(u.path, "/~") {
+		u.path = u.path[1:]
+	}
+	if u.path == "" {
+		return URL{}, badURL("it names no repository: a path comes after the host")
+	}
+	if p.User == nil {
+		return u, nil
+	}
+	if _, ok := p.User.Password(); ok {
+		return URL{}, badURL("it holds a password, which ssh has no use for: give a private key in git.auth.sshKey, and take the password for lost")
+	}
+	return u.withUser(p.User.Username())
+}
+
+// parseBare reads user@host:path. For other text without a scheme it returns an error that says what is wrong.
+func parseBare(s string) (URL, error) {
+	if strings.Contains(s, "::") && !strings.Contains(s, "[") {
+		return URL{}, badURL("remote helpers (name::address) are never run: use https:// or an absolute directory")
+	}
+	user, rest, named := strings.Cut(s, "@")
+	if !named {
+		user, rest = "", s
+	}
+	host, path, ok := strings.Cut(rest, ":")
+	if strings.HasPrefix(rest, "[") {
+		host, path, ok = strings.Cut(rest[1:], "]:")
+	}
+	switch {
+	case !ok || strings.Contains(host, "/"):
+		return URL{}, badURL("it is neither https:// nor ssh:// nor user@host:path nor the absolute path of a directory (relative paths are not read)")
+	case slices.Contains([]string{"https", "http", "ssh", "file", "git", "ftp"}, strings.ToLower(host)):
+		return URL{}, badURL("two slashes are missing after the colon")
+	case !validHost(host):
+		return URL{}, badURL("its host is no host name")
+	case path == "" || strings.HasPrefix(path, "-") || strings.HasPrefix(path, ":") || strings.Trim(path, "/") == "":
+		return URL{}, badURL("what follows the colon is not the path of a repository")
+	case strings.Contains(path, "@"): // without the user, a reader could not see which of two @ ends it
+		return URL{}, badURL("its path has an @: write it as ssh://user@host/path")
+	}
+	u := URL{scheme: "ssh", host: canonicalHost("ssh", &url.URL{Host: joinHost(host)}), path: strings.TrimRight(path, "/")}
+	if strings.HasPrefix(u.path, "/~") {
+		u.path = u.path[1:]
+	}
+	if !named {
+		return u, nil
+	}
+	return u.withUser(user)
+}
+
+func joinHost(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// withUser sets the user. It refuses names that a shell or an option parser could misread.
+func (u URL) withUser(name string) (URL, error) {
+	ok := name != "" && len(name) <= maxSSHUser && name[0] != '-' && name[0] != '.'
+	for _, c := range []byte(name) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.+~", c) >= 0:
+		default:
+			ok = false
+		}
+	}
+	if !ok {
+		return URL{}, badURL("its user has characters that no user name has")
+	}
+	u.setLogin(name, "")
+	return u, nil
+}
+
+// sshLogin returns the user of an ssh address.
+func (u URL) sshLogin() string {
+	if name, _ := u.credentials(); name != "" {
+		return name
+	}
+	return sshUser
+}
+
+// dialAddress is host and port of an ssh address.
+func (u URL) dialAddress() string {
+	h := url.URL{Host: u.host}
+	if h.Port() == "" {
+		return net.JoinHostPort(h.Hostname(), sshPort)
+	}
+	return net.JoinHostPort(h.Hostname(), h.Port())
+}
+
+// command returns the command for the server. Its shell sees the path in single quotes, in which only the quote itself is
+// special; csh expands ! there too.
+func (u URL) command() string {
+	return "git-upload-pack '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(u.path) + "'"
+}

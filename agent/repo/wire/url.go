@@ -1,0 +1,217 @@
+package wire
+
+import (
+	"log/slog"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+const maxURL = 2048 // bytes
+
+// URL is the address of a repository: https, http or ssh, or a directory of this machine. It keeps the credentials of the text, if
+// there are any, and never prints them.
+type URL struct {
+	scheme string // https, http, ssh or file
+	host   string // lower case, with the port if it is not the default of the scheme; empty for file
+	path   string // decoded; absolute, except for ssh, where it may be relative to a home directory
+	// Two pointers, because package fmt prints unexported fields without their String methods, and follows one pointer.
+	login **login
+}
+
+// login is the part before the @ of an address.
+type login struct{ username, password secret.String }
+
+// ParseURL reads the address of a repository: https://, http://, ssh://, user@host:path, file:// or the absolute path of a
+// directory. An error never repeats the text, which may hold a password.
+func ParseURL(s string) (URL, error) {
+	switch {
+	case s == "":
+		return URL{}, badURL("it is empty: give the address of the repository")
+	case len(s) > maxURL:
+		return URL{}, badURL("it is longer than %d bytes", maxURL)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return URL{}, badURL("it holds a control character or bytes that are no UTF-8")
+	case strings.HasPrefix(s, "-"):
+		return URL{}, badURL("it starts with a dash")
+	case filepath.IsAbs(s):
+		return URL{scheme: "file", path: filepath.Clean(s)}, nil
+	case strings.ContainsFunc(s, unicode.IsSpace):
+		return URL{}, badURL("it holds a space")
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return parseBare(s)
+	}
+	switch strings.ToLower(scheme) {
+	case "https", "http":
+		return parseHTTP(s)
+	case "file":
+		return parseFile(rest)
+	case "ssh", "git+ssh", "ssh+git":
+		return parseSSH("ssh://" + rest)
+	}
+	return URL{}, badURL("its scheme is not supported: use https://, ssh://, http://, file:// or an absolute directory")
+}
+
+// Plaintext reports whether credentials and content travel unencrypted.
+func (u URL) Plaintext() bool { return u.scheme == "http" }
+
+// Local reports whether the repository is a directory of this machine.
+func (u URL) Local() bool { return u.scheme == "file" }
+
+// Path returns the path: for a Local URL, that of the directory.
+func (u URL) Path() string { return u.path }
+
+// SSH reports whether the repository is reached over ssh.
+func (u URL) SSH() bool { return u.scheme == "ssh" }
+
+// IsZero reports whether u is the zero URL, which is no address.
+func (u URL) IsZero() bool { return u.scheme == "" }
+
+// String returns the address without any credentials.
+func (u URL) String() string {
+	switch {
+	case u.Local():
+		return u.path
+	case u.SSH() && strings.HasPrefix(u.path, "~"):
+		return (&url.URL{Scheme: u.scheme, Host: u.host, Path: "/" + u.path}).String()
+	case u.SSH() && !strings.HasPrefix(u.path, "/"):
+		return u.host + ":" + u.path
+	}
+	return (&url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}).String()
+}
+
+// GoString makes %#v safe.
+func (u URL) GoString() string { return strconv.Quote(u.String()) }
+
+// LogValue implements slog.LogValuer.
+func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// credentials returns the user name and password of the address, "" if there are none.
+func (u URL) credentials() (username, password string) {
+	if u.login == nil {
+		return "", ""
+	}
+	return (*u.login).username.Reveal(), (*u.login).password.Reveal()
+}
+
+// origin is the scheme, host and port to which credentials are bound.
+func (u URL) origin() string { return u.scheme + "://" + u.host }
+
+func originOf(u *url.URL) string {
+	scheme := strings.ToLower(u.Scheme)
+	return scheme + "://" + canonicalHost(scheme, u)
+}
+
+func parseHTTP(s string) (URL, error) {
+	p, err := parseAddress(s)
+	if err != nil {
+		return URL{}, err
+	}
+	u := URL{scheme: strings.ToLower(p.Scheme), path: strings.TrimRight(p.Path, "/")}
+	u.host = canonicalHost(u.scheme, p)
+	if p.User != nil {
+		password, _ := p.User.Password()
+		u.setLogin(p.User.Username(), password)
+	}
+	return u, nil
+}
+
+func (u *URL) setLogin(username, password string) {
+	l := &login{secret.New(username), secret.New(password)}
+	u.login = &l
+}
+
+// parseAddress reads and checks the parts that https and ssh addresses have in common.
+func parseAddress(s string) (*url.URL, error) {
+	p, err := url.Parse(s)
+	if err != nil {
+		return nil, badURL("it cannot be read: check host, port and percent signs")
+	}
+	switch {
+	case p.RawQuery != "" || p.ForceQuery || p.Fragment != "" || strings.HasSuffix(s, "#"):
+		return nil, badURL("it has a query or a fragment, which no repository needs: give credentials as a secret")
+	case p.Opaque != "" || !validHost(p.Hostname()):
+		return nil, badURL("its host is empty or no host name (write international names in punycode)")
+	case !validPort(p.Host, p.Port()):
+		return nil, badURL("its port is not a number from 1 to 65535")
+	case strings.ContainsFunc(p.Path, unicode.IsControl) || !utf8.ValidString(p.Path):
+		return nil, badURL("its path holds an encoded control character or bytes that are no UTF-8")
+	}
+	if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
+		return nil, badURL("its path does not start with a slash")
+	}
+	return p, nil
+}
+
+func parseFile(rest string) (URL, error) {
+	host, path, _ := strings.Cut(rest, "/")
+	if host != "" && !strings.EqualFold(host, "localhost") {
+		return URL{}, badURL("a file:// address has three slashes and no host: file:///srv/git/plant.git")
+	}
+	path, err := url.PathUnescape("/" + path)
+	if err != nil || strings.ContainsFunc(path, unicode.IsControl) || !utf8.ValidString(path) {
+		return URL{}, badURL("its path cannot be read: check the percent signs")
+	}
+	if !filepath.IsAbs(filepath.FromSlash(path)) {
+		return URL{}, badURL("its path is not absolute")
+	}
+	return URL{scheme: "file", path: filepath.Clean(filepath.FromSlash(path))}, nil
+}
+
+func badURL(format string, args ...any) error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "git.repo is not valid: "+format, args...)
+}
+
+// validHost accepts DNS names and IP addresses, but nothing that a command line could take for an option.
+func validHost(h string) bool {
+	if net.ParseIP(h) != nil {
+		return true
+	}
+	if h == "" || len(h) > 253 || h[0] == '-' || h[0] == '.' {
+		return false
+	}
+	for _, c := range []byte(h) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func validPort(hostport, port string) bool {
+	if port == "" {
+		return !strings.HasSuffix(hostport, ":")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// canonicalHost returns the host in lower case, with the port unless it is the default of the scheme.
+func canonicalHost(scheme string, u *url.URL) string {
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if (scheme == "https" && port == "443") || (scheme == "http" && port == "80") || (scheme == "ssh" && port == "22") {
+		port = ""
+	}
+	if port != "" {
+		return net.JoinHostPort(host, port)
+	}
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
