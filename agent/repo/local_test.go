@@ -195,7 +195,7 @@ func TestTagOfTagsOfADirectory(t *testing.T) {
 	}
 }
 
-// F11: what a directory has is verified like what a server sends: the id of an object is not enough where its head lies.
+// F11: what a directory has is verified like what a server sends: the id of an object is not enough if its head lies.
 func TestLooseObjectThatLiesIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"longer than it claims":     "blob 3\x00good",
@@ -235,7 +235,7 @@ func TestAlternatesOfADirectory(t *testing.T) {
 	borrow := func(name string, alternates ...string) string {
 		dir := filepath.Join(tmp, name)
 		repotest.RunGit(t, tmp, nil, "init", "-q", "--bare", dir)
-		text := "# where the objects are\n" + strings.Join(alternates, "\n") + "\n"
+		text := "# the objects\n" + strings.Join(alternates, "\n") + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(text), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "refs/heads/main"), []byte(commit.String()+"\n"), 0o600))
 		return dir

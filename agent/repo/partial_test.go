@@ -261,7 +261,7 @@ func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
 	g.Server.Heal()
 	assert.Equal(t, FetchNone, fetchTrees(t, s, r, commit).Kind)
 	text, err := read(t, s, g.blobOf(commit, repotest.ViewPath(2)))
-	require.NoError(t, err, "the next sync asks anew")
+	require.NoError(t, err, "the next sync asks again")
 	assert.Equal(t, repotest.View(2, 0), text)
 	assert.True(t, s.Partial())
 }

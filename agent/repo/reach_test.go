@@ -47,7 +47,7 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 	assert.Equal(t, 1, g.Served().Advertisements)
 }
 
-// Hosts give commits of forks and of deleted branches by their id; only history says where they belong.
+// Hosts give commits of forks and of deleted branches by their id; only the history shows what they belong to.
 func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		old := g.Push("old", repotest.Views(3))
@@ -57,7 +57,7 @@ func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 		tip := repotest.ParseID(t, g.Head())
 		g.AnnotatedTag("v1", tip.String())
 		g.Checkout("fork")
-		foreign := repotest.ParseID(t, g.Orphan("of nobody", gitserver.Write("a", "b")))
+		foreign := repotest.ParseID(t, g.Orphan("foreign", gitserver.Write("a", "b")))
 		g.Checkout("main")
 		s := openStore(t, t.TempDir())
 		a := g.refsOf(r)
@@ -120,7 +120,7 @@ func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 	repotest.RequireSame(t, g, s, tip)
 }
 
-func TestNobodyWaitsForAnothersTurnLongerThanHeWantsTo(t *testing.T) {
+func TestWaitForAnotherFetchEndsWithTheContext(t *testing.T) {
 	g := newSite(t)
 	old := g.Push("old", repotest.Views(3))
 	commit := g.Push("new", repotest.EditView(1, 1))
@@ -180,7 +180,7 @@ func TestReachesWithoutFilter(t *testing.T) {
 			tip := g.History(70, func(int) string { return repotest.ViewPath(1) }, func(i int) string { return repotest.View(1, i+2) }) // more than the first depth
 			g.Branch("fork", tip.String())
 			g.Checkout("fork")
-			foreign := g.Push("of nobody", gitserver.Write("a", "b"))
+			foreign := g.Push("foreign", gitserver.Write("a", "b"))
 			g.Server.Refuse(refused)
 			r, s := g.remote(), openStore(t, t.TempDir())
 			a := g.refsOf(r)

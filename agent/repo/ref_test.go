@@ -57,7 +57,7 @@ func FuzzParseRef(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		_, isCommit := r.Commit()
-		require.Equal(t, isCommit, v1alpha1.IsCommit(s), "whoever asks by the API's rule takes it for the same")
+		require.Equal(t, isCommit, v1alpha1.IsCommit(s), "the API's rule gives the same answer")
 		if !isCommit {
 			require.False(t, strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.ContainsAny(s, "\x00\n ~^:?*[\\"))
 		}

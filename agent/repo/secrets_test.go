@@ -51,7 +51,7 @@ func (e *everything) hear(err error) {
 	}
 }
 
-// C7: credentials stand in every place where they can stand, and whatever fails, nothing that is said has any of them.
+// C7: with credentials in every possible place, no log, error or printed value has any of them, whatever fails.
 func TestNoSecretIsEverSaid(t *testing.T) {
 	root := t.TempDir()
 	gitserver.NewRepo(t, filepath.Join(root, "plant", "site.git")).Commit("first", repotest.Views(20))

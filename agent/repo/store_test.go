@@ -312,7 +312,7 @@ func TestOpen(t *testing.T) {
 		assert.False(t, s.Has(commit), "a closed one is not opened again")
 		openStore(t, dir)
 	})
-	t.Run("one whose place a file has taken is made anew", func(t *testing.T) {
+	t.Run("one that was replaced by a file is created again", func(t *testing.T) {
 		g := newSite(t)
 		g.Push("first", repotest.Views(1))
 		dir := t.TempDir()

@@ -183,7 +183,7 @@ func FuzzOpenIndex(f *testing.F) {
 	})
 }
 
-// FuzzLooseObject reads loose objects of a directory that somebody else writes to.
+// FuzzLooseObject reads loose objects of a directory that another process writes to.
 func FuzzLooseObject(f *testing.F) {
 	for _, seed := range []string{"blob 4\x00good", "tree 0\x00", "blob 3\x00good", "commit 99999999999999999999\x00x", "tag -1\x00", "blob"} {
 		f.Add([]byte(seed))

@@ -71,7 +71,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 		assert.Equal(t, base+"a", repotest.ReadBlob(t, s, repotest.BlobID(base+"a")))
 		repotest.RequireVerified(t, s)
 	})
-	t.Run("but not for somebody who said he has nothing", func(t *testing.T) {
+	t.Run("but not for a transfer without a base", func(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		var first, second rawPack
 		first.object(kindBlob, base)
@@ -196,7 +196,7 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 		"another version":              {append([]byte("PACK\x00\x00\x00\x09"), valid[8:]...), bad},
 		"nothing":                      {nil, bad},
 		"a pack of too many bytes":     {append(bytes.Clone(valid), make([]byte, 2<<20)...), "any"},
-		"a base that nobody has":       {build(func(p *rawPack) { p.refDelta(plan.ID{9}, deltaOf(1, 1, 1, 'x')) }), "missing"},
+		"a base that is missing":       {build(func(p *rawPack) { p.refDelta(plan.ID{9}, deltaOf(1, 1, 1, 'x')) }), "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), Options{Limits: small})

@@ -228,7 +228,7 @@ func TestCredentials(t *testing.T) {
 		pull(t, openStore(t, store.Options{}), newClient(t, u, Auth{}, Options{}), "main")
 		assert.Equal(t, g.Server.URL("site.git"), u.String())
 	})
-	t.Run("none where some are needed says so", func(t *testing.T) {
+	t.Run("none, although some are needed, says so", func(t *testing.T) {
 		_, err := g.client().Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "git.auth")
@@ -372,7 +372,7 @@ func TestTLS(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.ErrorContains(t, err, "certificate")
 	})
-	t.Run("https where only http is spoken says so", func(t *testing.T) {
+	t.Run("https to a server of http says so", func(t *testing.T) {
 		plain := newSite(t)
 		_, err := newClient(t, parseURL(t, strings.Replace(plain.Server.URL("site.git"), "http:", "https:", 1)), Auth{}, Options{}).
 			Resolve(t.Context(), "main")

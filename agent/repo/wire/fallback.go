@@ -91,14 +91,9 @@ func (a *advertisement) steps(t *store.Transfer) []step {
 // answer had the whole history.
 func (c *Client) attempt(ctx context.Context, dog *watchdog, a *advertisement, t *store.Transfer, s step) (in *store.Received, whole bool, err error) {
 	t.Base = s.base
-	x := &exchange{dog: dog}
-	in, whole, err = c.exchange(ctx, x, a, t, a.request(s))
-	secrets, known := x.outcome()
-	if known != nil {
-		err = known
-	}
+	in, whole, err = c.receive(ctx, dog, a, t, a.request(s))
 	if err != nil {
-		return nil, false, Explain(ctx, c.url, err, secrets)
+		return nil, false, err
 	}
 	found, err := t.HasCommit(in)
 	if err != nil || !found {
@@ -106,11 +101,29 @@ func (c *Client) attempt(ctx context.Context, dog *watchdog, a *advertisement, t
 	}
 	switch {
 	case err != nil:
-		return nil, false, Explain(ctx, c.url, err, secrets)
+		return nil, false, Explain(ctx, c.url, err, nil)
 	case !found:
 		return nil, whole, nil
 	}
 	return in, whole, nil
+}
+
+// receive makes one request and receives the pack of the answer; whole says that the answer has the whole history. The error has
+// its reason.
+func (c *Client) receive(ctx context.Context, dog *watchdog, a *advertisement, t *store.Transfer, req *packp.UploadPackRequest) (in *store.Received, whole bool, err error) {
+	x := &exchange{dog: dog}
+	in, whole, err = c.exchange(ctx, x, a, t, req)
+	secrets, known := x.outcome()
+	if known != nil {
+		err = known
+	}
+	if err == nil {
+		return in, whole, nil
+	}
+	if in != nil {
+		t.Drop(in)
+	}
+	return nil, false, Explain(ctx, c.url, err, secrets)
 }
 
 func (c *Client) exchange(ctx context.Context, x *exchange, a *advertisement, t *store.Transfer, req *packp.UploadPackRequest) (*store.Received, bool, error) {
@@ -172,14 +185,9 @@ func (c *Client) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*
 	for _, id := range ids {
 		req.Wants = append(req.Wants, plumbing.Hash(id))
 	}
-	x := &exchange{dog: dog}
-	in, _, err := c.exchange(ctx, x, a, t, req)
-	secrets, known := x.outcome()
-	if known != nil {
-		err = known
-	}
+	in, _, err := c.receive(ctx, dog, a, t, req)
 	if err != nil {
-		return nil, Explain(ctx, c.url, err, secrets)
+		return nil, err
 	}
 	c.last.put(a)
 	return in, nil

@@ -38,10 +38,10 @@ const (
 
 // appTokens keeps the token of one installation for one repository.
 type appTokens struct {
-	app  GitHubApp
-	url  URL
-	opts Options
-	turn chan struct{} // a lock, held while a token is requested
+	app    GitHubApp
+	url    URL
+	opts   Options
+	asking chan struct{} // a lock of capacity one, held while a token is requested
 
 	mu      sync.Mutex
 	token   secret.String
@@ -49,14 +49,14 @@ type appTokens struct {
 }
 
 func newAppTokens(app GitHubApp, u URL, o Options) *appTokens {
-	return &appTokens{app: app, url: u, opts: o, turn: make(chan struct{}, 1)}
+	return &appTokens{app: app, url: u, opts: o, asking: make(chan struct{}, 1)}
 }
 
 // get returns a token that is valid for a while. If the API gives none, the last token is used until it expires.
 func (a *appTokens) get(ctx context.Context, rt *http.Transport) (secret.String, error) {
 	select {
-	case a.turn <- struct{}{}:
-		defer func() { <-a.turn }()
+	case a.asking <- struct{}{}:
+		defer func() { <-a.asking }()
 	case <-ctx.Done():
 		return secret.String{}, context.Cause(ctx)
 	}

@@ -93,7 +93,7 @@ func TestAGitHubAppsTokenIsRenewedBeforeItEnds(t *testing.T) {
 	issued, _ := g.app.Issued()
 	assert.Equal(t, 2, issued)
 
-	t.Run("and used to its end where the API is away", func(t *testing.T) {
+	t.Run("and used to its end if the API is away", func(t *testing.T) {
 		g.api.Close()
 		tokens.mu.Lock()
 		tokens.expires = time.Now().Add(renewBefore - time.Second)

@@ -56,17 +56,11 @@ func (c *Client) behind(ctx context.Context, dog *watchdog, a *advertisement, t 
 		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
 		req.Filter = packp.FilterTreeDepth(0)
 	}
-	x := &exchange{dog: dog}
-	in, whole, err := c.exchange(ctx, x, a, t, req)
-	secrets, known := x.outcome()
-	if known != nil {
-		err = known
+	in, whole, err := c.receive(ctx, dog, a, t, req)
+	if Refused(err) {
+		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send its history: %w", c.url, Foreign(err, nil))
 	}
 	if err != nil {
-		err = Explain(ctx, c.url, err, secrets)
-		if Refused(err) {
-			err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send its history: %w", c.url, Foreign(err, secrets))
-		}
 		return false, false, err
 	}
 	defer t.Drop(in)

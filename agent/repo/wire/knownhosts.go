@@ -135,7 +135,7 @@ func (k *knownHosts) check(key ssh.PublicKey) error {
 			k.url, shown, k.hint(), "git.auth.sshKey.knownHosts", k.line(key))
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
-		"%s shows the host key %s, and known are %s: either its owner has changed the key, or somebody stands between us and the host; nothing was sent to it%s",
+		"%s shows the host key %s, and known are %s: either its owner has changed the key, or another machine answers in its place; nothing was sent to it%s",
 		k.url, shown, k.fingerprints(), k.remedy())
 }
 

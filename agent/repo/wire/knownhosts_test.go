@@ -118,7 +118,7 @@ func TestHostKeys(t *testing.T) {
 		"a changed key is a mismatch with both":           {bad, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, ssh.FingerprintSHA256(other.PublicKey())}},
 		"a key of another type alone is a mismatch":       {line(name, newECDSAKey(t).PublicKey()), v1alpha1.ReasonHostKeyMismatch, []string{"ecdsa-sha2-nistp256"}},
 		"a revoked key is a mismatch":                     {"@revoked " + good, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, "revokes"}},
-		"a revoked key is one also where it is known":     {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
+		"a revoked key is revoked although it is known":   {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
 		"a key revoked for another host is revoked":       {good + "@revoked " + line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyMismatch, nil},
 		"a revocation that cannot be read refuses all":    {good + "@revoked * ssh-ed25519 garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
 		"an unknown marker refuses all":                   {good + "@trusted " + good, v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
@@ -258,7 +258,7 @@ func FuzzKnownHosts(f *testing.F) {
 			return
 		}
 		require.NotEmpty(t, k.algorithms())
-		require.Error(t, k.callback("h.example:2222", &net.TCPAddr{}, stranger), "nobody knows this key")
+		require.Error(t, k.callback("h.example:2222", &net.TCPAddr{}, stranger), "this key is unknown")
 		for _, key := range k.trusted {
 			blob := base64.StdEncoding.EncodeToString(key.Marshal())
 			err := k.callback("h.example:2222", &net.TCPAddr{}, key)

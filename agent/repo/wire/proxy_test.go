@@ -133,7 +133,7 @@ func TestProxiesOfTheEnvironmentAreUsed(t *testing.T) {
 					err := resolve()
 					require.Error(t, err)
 					repotest.RequireReason(t, map[bool]v1alpha1.Reason{true: v1alpha1.ReasonAuthFailed, false: v1alpha1.ReasonGitUnreachable}[name == "http" && status == 403], err)
-					if name != "http" { // where there is no tunnel, the answer may be the git host's own
+					if name != "http" { // without a tunnel, the answer may be the git host's own
 						assert.ErrorContains(t, err, p.Listener.Addr().String())
 					}
 				}

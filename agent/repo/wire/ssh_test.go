@@ -289,7 +289,7 @@ func TestNothingOfTheMachinesSSHCounts(t *testing.T) {
 	repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, g.resolve(Auth{Key: repotest.Token(g.Key)}, Options{}))
 	u := parseURL(t, strings.Replace(g.Server.URL("git", "site.git"), "git@", "", 1))
 	_, err = newClient(t, u, g.auth(), Options{}).Resolve(t.Context(), "main")
-	require.NoError(t, err, "the user is git where the address names nobody")
+	require.NoError(t, err, "the user is git if the address has none")
 	assert.NotContains(t, g.Server.Users(), "thief")
 	assert.Empty(t, asked)
 	assert.NoFileExists(t, filepath.Join(home, "canary"))

@@ -33,7 +33,7 @@ func (s *sshTransport) signer() (ssh.Signer, error) {
 	}
 	what := "is no private key in PEM or OpenSSH form"
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		what = "is protected by a passphrase, and there is nobody to type it: give a key without one, as a deploy key that may only read"
+		what = "is protected by a passphrase, which an agent cannot type: give a key without one, such as a deploy key that may only read"
 	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(text); err == nil {
 		what = "is the public half of a key: give the private one, and the public one to the git host"
 	}

@@ -91,7 +91,7 @@ func FuzzParseURLRedact(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, shape string) {
-		// The secret stands where credentials stand; elsewhere it would be a path, which is no secret.
+		// The secret is in the place of credentials; elsewhere it would be a path, which is not a secret.
 		in := strings.ReplaceAll(shape, "%s", "S3CR3Tq7")
 		u, err := ParseURL(in)
 		if err != nil {
