@@ -1,6 +1,5 @@
-// Package daemon is what the long-running binaries share: how they are told what to do and end, how they log, and which
-// servers stand beside their work. The injector and the receiver run by it as a whole; the agent, which works without an API
-// server too, takes single parts.
+// Package daemon holds what the long-running binaries share: command lines, exit codes, logging, and the health and metrics
+// servers. The injector and the receiver use all of it. The agent, which also works without an API server, uses single parts.
 //
 //	s, err := parse(args, env, stderr) // by Flags, Parse and Explain
 //	if err == nil {
@@ -25,10 +24,11 @@ const (
 	ExitUsage  = 2
 )
 
-// ErrUsage marks a command line that cannot be run; it was explained already.
+// ErrUsage marks an invalid command line that was already reported to the user.
 var ErrUsage = errors.New("usage")
 
-// Flags begins a command line. What is wrong with it, and --help, is told to out: about stands above its flags, end below.
+// Flags returns a flag set that writes its usage and parse errors to out. The usage prints about above the flags and end below
+// them.
 func Flags(name string, out io.Writer, about, end string) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.SetOutput(out)
@@ -40,8 +40,8 @@ func Flags(name string, out io.Writer, about, end string) *flag.FlagSet {
 	return f
 }
 
-// Parse reads a command line. The error of a bad one wraps ErrUsage, that of --help is flag.ErrHelp. Whether what it says can
-// be run is another question: see Explain.
+// Parse parses args. The error wraps ErrUsage, or is flag.ErrHelp if args ask for help. Parse does not check whether the values
+// make sense; see Explain.
 func Parse(f *flag.FlagSet, args []string) error {
 	err := f.Parse(args)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
@@ -50,8 +50,8 @@ func Parse(f *flag.FlagSet, args []string) error {
 	return fmt.Errorf("%w: %w", ErrUsage, err)
 }
 
-// Explain tells all at once what keeps a command line from being run that was parsed: arguments that are no flags, and the
-// problems that were found, of which some may be nil. The error wraps ErrUsage; it is nil where nothing is wrong.
+// Explain reports everything that is wrong with a parsed command line at once: positional arguments and the given problems, of
+// which some may be nil. It prints them and returns an error that wraps ErrUsage, or nil if there are none.
 func Explain(f *flag.FlagSet, problems ...error) error {
 	if f.NArg() > 0 {
 		problems = slices.Insert(problems, 0, fmt.Errorf("unexpected argument %q", f.Arg(0)))
@@ -64,7 +64,7 @@ func Explain(f *flag.FlagSet, problems ...error) error {
 	return fmt.Errorf("%w: %w", ErrUsage, err)
 }
 
-// OneOf says what is wrong with the value of a flag that is a choice. A choice of "" is left out of what is said.
+// OneOf returns an error if value is not one of the choices of flag name. The message omits the empty choice.
 func OneOf(name, value string, choices ...string) error {
 	if slices.Contains(choices, value) {
 		return nil
@@ -72,7 +72,7 @@ func OneOf(name, value string, choices ...string) error {
 	return fmt.Errorf("--%s: %q is none of %s", name, value, strings.Trim(strings.Join(choices, ", "), ", "))
 }
 
-// Exit returns the exit code of a command that ended with err, and tells talk why it failed, where that has not been told.
+// Exit returns the exit code for err. It prints err to talk unless Parse or Explain already did.
 func Exit(err error, name string, talk io.Writer) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
@@ -84,7 +84,7 @@ func Exit(err error, name string, talk io.Writer) int {
 	return ExitFailed
 }
 
-// Texts is a flag that may be given several times.
+// Texts is the value of a repeatable string flag.
 type Texts []string
 
 func (t *Texts) String() string { return "" }

@@ -18,30 +18,30 @@ import (
 	"stoker.io/stoker/internal/serve"
 )
 
-// Endpoint is a server. Flag, without its dashes, says where it listens; Listen opens it there.
+// Endpoint is a server. Flag is the name of the flag that holds its address; Listen opens it there.
 type Endpoint struct {
 	Flag   string
 	Listen func(context.Context) (*serve.Server, error)
 }
 
-// Config is what a binary consists of.
+// Config describes a binary to Run.
 type Config struct {
 	Settings Settings
-	// Namespace is the binary's own, for the log.
+	// Namespace is the namespace of the binary. It is only logged.
 	Namespace string
-	// Endpoints are its own servers. Those of --health-addr and --metrics-addr come with the settings.
+	// Endpoints are the servers in addition to those of --health-addr and --metrics-addr.
 	Endpoints []Endpoint
-	// Ready reports whether requests may be led here. Waits is what /readyz says while they may not: what is waited for.
+	// Ready reports whether the binary accepts requests. Until then, /readyz answers Waits.
 	Ready func() bool
 	Waits string
-	// Loops are what it does besides. Each ends with its context.
+	// Loops run beside the servers until their context ends.
 	Loops   []func(context.Context) error
 	Metrics *prometheus.Registry
 	Log     *slog.Logger
 }
 
-// Run opens the servers, then serves and runs the loops until ctx ends or one of them fails, which ends the others. It
-// returns when all have ended. The error of a server that cannot be opened names its flag. Loops find the log in their
+// Run opens the servers, then serves and runs the loops until ctx ends or one of them fails. A failure stops the others. Run
+// returns after all of them have ended. If a server cannot be opened, the error names its flag. The loops find the log in their
 // context, as client-go does.
 func Run(ctx context.Context, c Config) error {
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.Log.Handler())))
@@ -67,7 +67,7 @@ func plain(name, addr string, h http.Handler) Endpoint {
 	return Endpoint{Flag: name, Listen: func(ctx context.Context) (*serve.Server, error) { return serve.Listen(ctx, addr, h) }}
 }
 
-// Health answers /healthz, always, and /readyz, with what is waited for until ready.
+// Health serves /healthz, which always succeeds, and /readyz, which answers 503 with the text waits until ready returns true.
 func Health(ready func() bool, waits string) *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{
 		"GET /healthz": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") },
@@ -81,14 +81,14 @@ func Health(ready func() bool, waits string) *serve.Mux {
 	})
 }
 
-// Registry makes a registry that measures the process and Go's runtime already.
+// Registry returns a registry with the collectors of the process and the Go runtime.
 func Registry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
 
-// Metrics answers /metrics, four requests at a time and ten seconds each.
+// Metrics serves /metrics. It answers at most four requests at a time, each within ten seconds.
 func Metrics(reg *prometheus.Registry) *serve.Mux {
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 	return serve.NewMux(map[string]http.HandlerFunc{"GET /metrics": metrics.ServeHTTP})

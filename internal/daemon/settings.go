@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Settings is what every binary is told that serves the GatewaySyncs of a cluster.
+// Settings are the flags of every binary that serves the GatewaySyncs of a cluster.
 type Settings struct {
-	// WatchNamespace are the namespaces to serve; none stands for all.
+	// WatchNamespace lists the namespaces to serve; empty means all.
 	WatchNamespace     Texts
 	WatchLabelSelector string
 
@@ -23,7 +23,7 @@ type Settings struct {
 	Kubeconfig  string
 	Version     bool
 
-	// Selector is WatchLabelSelector, once Problems has read it.
+	// Selector is the parsed WatchLabelSelector, set by Problems.
 	Selector labels.Selector
 }
 
@@ -39,7 +39,7 @@ func (s *Settings) Register(f *flag.FlagSet) {
 	f.BoolVar(&s.Version, "version", false, "print the version and exit")
 }
 
-// Problems reads the settings and says what is wrong with them, for Explain.
+// Problems parses the settings and returns what is wrong with them, for Explain.
 func (s *Settings) Problems() []error {
 	problems := []error{OneOf("log-format", s.LogFormat, "json", "text"), LevelProblem(s.LogLevel)}
 	for _, ns := range s.WatchNamespace {
@@ -54,12 +54,12 @@ func (s *Settings) Problems() []error {
 	return problems
 }
 
-// LevelProblem says what is wrong with the value of --log-level.
+// LevelProblem returns an error if level is not a value of --log-level.
 func LevelProblem(level string) error {
 	return OneOf("log-level", level, "debug", "info", "warn", "error")
 }
 
-// Log makes the log of a binary: as text, or, with any other format, as JSON. A level that is none stands for info.
+// Log returns a logger that writes text if format is "text", and JSON otherwise. An unknown level means info.
 func Log(out io.Writer, format, level string) *slog.Logger {
 	o := &slog.HandlerOptions{}
 	var l slog.Level
