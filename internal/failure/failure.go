@@ -1,5 +1,5 @@
-// Package failure holds the one error type that crosses the rooms of the agent: a reason from the closed list of
-// api/v1alpha1 and a sentence for people. What happens next follows from the reason's class, never from the text.
+// Package failure holds the error type that crosses the packages of the agent: a reason from the closed list of api/v1alpha1
+// and a sentence for people. What happens next depends on the class of the reason, never on the text.
 package failure
 
 import (
@@ -12,13 +12,13 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Error is an outcome that has a name. Its text says what is wrong and what to do, and never holds a secret.
+// Error is an error with a reason. Its text says what is wrong and what to do, and never holds a secret.
 type Error struct {
 	Reason v1alpha1.Reason
 	err    error
 }
 
-// New makes an Error. The format is that of fmt.Errorf: %w keeps the cause reachable for errors.Is and errors.As.
+// New returns an Error. The format is that of fmt.Errorf: %w keeps the cause reachable for errors.Is and errors.As.
 func New(reason v1alpha1.Reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, err: fmt.Errorf(format, args...)}
 }
@@ -27,7 +27,7 @@ func (e *Error) Error() string { return e.err.Error() }
 
 func (e *Error) Unwrap() error { return e.err }
 
-// Reason returns the reason that err carries, as an Error or as one of api/v1alpha1, or fallback where it has none.
+// Reason returns the reason that err carries, as an Error or a v1alpha1.Error, or fallback if it carries none.
 func Reason(err error, fallback v1alpha1.Reason) v1alpha1.Reason {
 	if r, ok := reason(err); ok {
 		return r
