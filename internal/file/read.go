@@ -1,4 +1,4 @@
-// Package file reads small files that others write: bounded, and with a hint when they change.
+// Package file reads and watches small files that other programs write.
 package file
 
 import (
@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Read returns what is in a file of at most limit bytes. A longer one is an error.
+// Read returns the content of a file. A file of more than limit bytes is an error.
 func Read(name string, limit int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

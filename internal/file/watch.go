@@ -8,18 +8,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watcher says when one of some files may have changed. It is a hint: there are file systems that send no events, and
-// limits of watches, so that who needs a file reads it once a period too.
+// Watcher signals that one of its files may have changed. The signal is only a hint: some file systems send no events, and the
+// kernel limits the number of watches. Callers must also read their files periodically.
 type Watcher struct {
 	fs      *fsnotify.Watcher
 	log     *slog.Logger
 	changed chan struct{}
 
 	mu      sync.Mutex
-	watched map[string]bool // whether it could be watched
+	watched map[string]bool // whether the watch was established
 }
 
-// Watch watches the files' directories, because editors and volumes of Kubernetes replace files by renaming.
+// Watch watches the directories of the files, because editors and Kubernetes volumes replace files by renaming.
 func Watch(log *slog.Logger, names ...string) *Watcher {
 	w := &Watcher{log: log, changed: make(chan struct{}, 1), watched: map[string]bool{}}
 	if len(names) == 0 {
@@ -36,7 +36,7 @@ func Watch(log *slog.Logger, names ...string) *Watcher {
 	return w
 }
 
-// Add watches more files. It may be called again with the same ones: a directory may be another by now.
+// Add watches more files. Adding a file again is allowed and renews the watch if its directory was replaced.
 func (w *Watcher) Add(names ...string) {
 	if w.fs == nil {
 		return
@@ -66,28 +66,28 @@ func (w *Watcher) forward() {
 			if !ok {
 				return
 			}
-			// A mounted volume changes by its ..data link.
+			// Kubernetes updates a mounted volume by replacing its ..data link.
 			if !w.is(filepath.Clean(e.Name)) && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
 				continue
 			}
-		case _, ok := <-w.fs.Errors: // an overflow: something changed, it is not known what
+		case _, ok := <-w.fs.Errors: // the event queue overflowed: some file may have changed
 			if !ok {
 				return
 			}
 		}
 		select {
 		case w.changed <- struct{}{}:
-		default: // one is pending already
+		default: // a signal is already pending
 		}
 	}
 }
 
-// Changed receives after a change; several changes may come as one.
+// Changed returns a channel that receives after a change. Several changes may arrive as one.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Close ends the watching.
+// Close stops watching.
 func (w *Watcher) Close() {
 	if w.fs != nil {
-		_ = w.fs.Close() // it only watched
+		_ = w.fs.Close() // nothing to flush
 	}
 }
