@@ -1,5 +1,5 @@
-// Package giturl tells whether two addresses name one repository. Senders write the address of a repository in another
-// form than a GatewaySync does: https where it says ssh, with .git or without.
+// Package giturl compares repository addresses. A sender may write an address in another form than the GatewaySync does: https
+// instead of ssh, with or without .git.
 package giturl
 
 import (
@@ -9,16 +9,16 @@ import (
 
 const maxAddress = 2048
 
-// Same reports whether two addresses name one repository: the same host and the same path. Scheme, user, port, a trailing
-// slash, .git and case do not count: hosts serve one repository over https and ssh, at ports of their own. Neither does
-// what is no address name anything, nor are folders of a machine the same as anything but themselves.
+// Same reports whether two addresses name the same repository, that is, the same host and path. It ignores scheme, user, port,
+// case, a trailing slash and .git, because hosts serve one repository over https and ssh at different ports. An invalid address
+// equals nothing, and a local folder equals only itself.
 func Same(a, b string) bool {
 	hostA, pathA, okA := split(a)
 	hostB, pathB, okB := split(b)
 	return okA && okB && hostA == hostB && strings.EqualFold(pathA, pathB)
 }
 
-// split takes an address apart. The host is "" for a folder.
+// split returns the host and path of an address. The host is "" for a folder.
 func split(s string) (host, path string, ok bool) {
 	s = strings.TrimSpace(s)
 	if s == "" || len(s) > maxAddress {
@@ -46,7 +46,7 @@ func split(s string) (host, path string, ok bool) {
 	return strings.ToLower(u.Hostname()), path, path != ""
 }
 
-// scp reads user@host:path.
+// scp parses the form user@host:path.
 func scp(s string) (host, path string, ok bool) {
 	if i := strings.LastIndexByte(s[:colon(s)], '@'); i >= 0 {
 		s = s[i+1:]
@@ -59,7 +59,8 @@ func scp(s string) (host, path string, ok bool) {
 	return host, path, host != "" && path != ""
 }
 
-// colon is where the path of user@host:path begins; the end where there is none. An IPv6 address stands in brackets.
+// colon returns the index of the colon that separates host and path in user@host:path, or len(s) if there is none. An IPv6 host
+// is in brackets.
 func colon(s string) int {
 	from := strings.IndexByte(s, ']') + 1
 	if i := strings.IndexByte(s[from:], ':'); i >= 0 {
