@@ -1,4 +1,4 @@
-// Package keypair serves a certificate that somebody else, such as cert-manager, puts into a directory and renews there.
+// Package keypair serves a certificate that another program, such as cert-manager, writes to a directory and renews there.
 package keypair
 
 import (
@@ -20,7 +20,7 @@ import (
 
 var errNone = errors.New("there is no certificate yet")
 
-// maxFile bounds a file of the directory; a Secret holds no more.
+// maxFile is the largest file to read; a Secret cannot hold more.
 const maxFile = 1 << 20
 
 // Mounted serves tls.crt and tls.key of a directory.
@@ -33,12 +33,13 @@ type Mounted struct {
 	last    [2][]byte
 }
 
-// NewMounted reads the directory anew every so often. ends, which may be nil, is told when the certificate ends.
+// NewMounted returns a Mounted that rereads dir at the interval every. It calls ends, which may be nil, with the expiry of each
+// new certificate.
 func NewMounted(dir string, every time.Duration, log *slog.Logger, ends func(time.Time)) *Mounted {
 	return &Mounted{dir: dir, every: every, log: log, ends: ends}
 }
 
-// GetCertificate is for tls.Config.
+// GetCertificate implements the callback of tls.Config.
 func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := m.serving.Load(); c != nil {
 		return c, nil
@@ -46,10 +47,11 @@ func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, errNone
 }
 
-// Ready reports whether there is a certificate.
+// Ready reports whether a certificate was loaded.
 func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
 
-// Run reads until ctx ends. A pair that cannot be served, such as one that is being replaced, leaves the last good one.
+// Run rereads the directory until ctx ends. If the pair is invalid, for example because it is just being replaced, Mounted
+// keeps serving the last good one.
 func (m *Mounted) Run(ctx context.Context) error {
 	said := ""
 	for {
