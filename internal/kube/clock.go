@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Clock is that of the API server, which says in each answer how late it is. Whoever compares a time with what somebody on
-// another node wrote, or the API server, goes by it: clocks of nodes that nobody sets differ by minutes and more.
+// Clock is the clock of the API server, estimated from the Date headers of its answers. Use it to compare times that another
+// node or the API server wrote: unsynchronized node clocks differ by minutes or more.
 type Clock struct {
-	ahead atomic.Int64 // of this node's, in nanoseconds, as far as that is proven
+	ahead atomic.Int64 // offset of the API server to this node in nanoseconds, as far as the answers prove it
 }
 
-// brisk is how long an answer may take that tells the time.
+// brisk is the longest duration of a request whose Date header is used.
 const brisk = 2 * time.Second
 
-// Now is the time, with the monotonic part of this node's clock. A nil Clock is this node's, and so is one that has not heard
-// of an API server yet.
+// Now returns the time with the monotonic reading of this node's clock. A nil Clock, and one that has not seen an answer yet,
+// returns the time of this node.
 func (c *Clock) Now() time.Time {
 	if c == nil {
 		return time.Now()
@@ -24,8 +24,9 @@ func (c *Clock) Now() time.Time {
 	return time.Now().Add(time.Duration(c.ahead.Load()))
 }
 
-// heard takes the time of an answer to a request that was sent and answered when this node's clock said so. A date has no
-// parts of a second, and nobody knows at which moment it was written: of what that leaves open, nothing is corrected.
+// heard updates the offset from an answer to a request that was sent and answered at these times of this node's clock. A Date
+// header has a resolution of one second and may be written at any moment in between, so heard corrects only what lies outside
+// of this interval.
 func (c *Clock) heard(date string, sent, got time.Time) {
 	at, err := http.ParseTime(date)
 	if err != nil || got.Sub(sent) > brisk {
@@ -39,7 +40,7 @@ func (c *Clock) heard(date string, sent, got time.Time) {
 	c.ahead.Store(int64(min(max(time.Duration(c.ahead.Load()), first), last)))
 }
 
-// told lets c hear what is answered by way of next.
+// told returns a RoundTripper that passes the answers of next to c.
 func (c *Clock) told(next http.RoundTripper) http.RoundTripper { return listener{c, next} }
 
 type listener struct {
@@ -57,5 +58,5 @@ func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// WrappedRoundTripper lets client-go reach what is behind.
+// WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
 func (l listener) WrappedRoundTripper() http.RoundTripper { return l.next }

@@ -13,20 +13,20 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Clients are the ways to the API server.
+// Clients are the clients of an API server.
 type Clients struct {
 	Config  *rest.Config
 	Core    kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Clock is the API server's; nil for this node's.
+	// Clock is the clock of the API server; nil means the clock of this node.
 	Clock *Clock
 }
 
-// Now is the time by the clock of the API server.
+// Now returns the time by the clock of the API server.
 func (c Clients) Now() time.Time { return c.Clock.Now() }
 
-// Connect makes clients from a kubeconfig file, or, where none is named, from the pod that this runs in. Nothing is
-// dialled yet. agent names the program in requests ("stoker-agent/v1.2").
+// Connect returns clients for a kubeconfig file, or for the service account of the pod if kubeconfig is "". It does not connect
+// yet. agent is the user agent of the requests ("stoker-agent/v1.2").
 func Connect(kubeconfig, agent string) (Clients, error) {
 	config, err := configure(kubeconfig, rest.InClusterConfig)
 	if err != nil {
@@ -35,8 +35,8 @@ func Connect(kubeconfig, agent string) (Clients, error) {
 	return ConnectTo(config, agent)
 }
 
-// configure finds the API server. From a pod the way to it leads through the cluster: a proxy in the environment, which is for
-// git, does not know its address.
+// configure finds the API server. A pod reaches it inside the cluster, so configure ignores the proxy of the environment, which
+// is meant for git.
 func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
 	if kubeconfig != "" {
 		return clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -51,8 +51,8 @@ func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest
 
 func unproxied(*http.Request) (*url.URL, error) { return nil, nil }
 
-// Directly is for who has found the API server otherwise, as kubectl does: where it is the pod's own, which env tells of, and
-// nobody has named a proxy for it, it is asked without one, too. It changes config.
+// Directly disables the proxy of the environment for a configuration that was found elsewhere, as kubectl finds it, if it leads
+// to the API server of the pod that env describes and names no proxy of its own. It changes config.
 func Directly(config *rest.Config, env func(string) string) {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
 	if host != "" && config.Proxy == nil && config.Host == "https://"+net.JoinHostPort(host, port) {
@@ -60,7 +60,7 @@ func Directly(config *rest.Config, env func(string) string) {
 	}
 }
 
-// ConnectTo makes clients from a configuration, which is copied.
+// ConnectTo returns clients for a copy of config.
 func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = agent
@@ -68,7 +68,7 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	clock := &Clock{}
 	config.Wrap(clock.told)
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	both, err := rest.HTTPClientFor(config) // one connection: client-go shares none where a proxy, or none, was named
+	both, err := rest.HTTPClientFor(config) // a shared client, because client-go does not share connections if Proxy is set
 	if err != nil {
 		return Clients{}, err
 	}
@@ -76,7 +76,7 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, err
 	}
-	plain := rest.CopyConfig(config) // custom resources are served as JSON
+	plain := rest.CopyConfig(config) // custom resources have no protobuf encoding
 	plain.ContentType, plain.AcceptContentTypes = "", ""
 	dyn, err := dynamic.NewForConfigAndClient(plain, both)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// sayAgain is how often a failure of the same words is logged, and maxSaid how many of them are remembered.
+// sayAgain is how often a failure with the same text is logged. maxSaid is how many texts are remembered.
 const sayAgain, maxSaid = 10 * time.Minute, 64
 
-// LogFailures returns what OnWatchError and ListWatch tell of tries that failed: it logs those of the same words once in a
-// while. That a watch is listed anew is no failure.
+// LogFailures returns a callback for OnWatchError and ListWatch. It logs a failure with the same text at most once per
+// sayAgain. An expired watch, which the informer answers with a new list, is not a failure.
 func LogFailures(log *slog.Logger, what string) func(error) {
 	var mu sync.Mutex
 	said := map[string]time.Time{}

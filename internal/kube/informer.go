@@ -10,14 +10,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Informer watches objects of one kind and keeps them, decoded one by one.
+// Informer watches objects of one kind and caches them, each decoded on its own.
 type Informer[T any] struct {
 	shared cache.SharedIndexInformer
 	reg    cache.ResourceEventHandlerRegistration
 	failed func(error)
 }
 
-// item is what the informer's store holds: the object, or why it cannot be read.
+// item is an entry of the informer's store: the object, or the reason why it cannot be decoded.
 type item[T any] struct {
 	metav1.ObjectMeta
 	metav1.TypeMeta
@@ -25,11 +25,12 @@ type item[T any] struct {
 	err    error
 }
 
-// DeepCopyObject implements runtime.Object. Stored items are never changed.
+// DeepCopyObject implements runtime.Object. A shallow copy suffices because stored items never change.
 func (i *item[T]) DeepCopyObject() runtime.Object { c := *i; return &c }
 
-// Informer makes an informer for the objects that selectors admit (nil for all). changed is called, one call at a time,
-// with namespace and name of what was added, changed or deleted, and of everything when it was listed anew; it must not block.
+// Informer returns an informer for the objects that selectors admit (nil for all). It calls changed with namespace and name of
+// each object that was added, changed or deleted, and of every object after a new list. The calls are sequential and must not
+// block.
 func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(namespace, name string)) (*Informer[T], error) {
 	in := &Informer[T]{failed: func(error) {}}
 	shared := cache.NewSharedIndexInformer(ListWatch(o.client, selectors, func(err error) { in.failed(err) }),
@@ -57,7 +58,7 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(
 	return in, nil
 }
 
-// transform decodes an object when it comes in. It may be called again with its own result.
+// transform decodes an incoming object. It returns its own results unchanged, because client-go may call it again with them.
 func (o *Objects[T]) transform(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -71,8 +72,8 @@ func (o *Objects[T]) transform(obj any) (any, error) {
 	return i, nil
 }
 
-// OnWatchError calls f, in the place of client-go's own log, whenever a try to list or to open a watch fails. Both are tried
-// again with growing pauses. It must be called before Run.
+// OnWatchError calls f, instead of client-go's logger, when an attempt to list or watch fails. The informer retries both with
+// growing pauses. OnWatchError must be called before Run.
 func (in *Informer[T]) OnWatchError(f func(error)) error {
 	in.failed = f
 	return in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
@@ -81,15 +82,15 @@ func (in *Informer[T]) OnWatchError(f func(error)) error {
 // Run watches until ctx ends.
 func (in *Informer[T]) Run(ctx context.Context) { in.shared.RunWithContext(ctx) }
 
-// HasSynced reports whether the first list is there and changed was called for all of it.
+// HasSynced reports whether the first list is complete and changed was called for all of its objects.
 func (in *Informer[T]) HasSynced() bool {
 	return in.shared.HasSynced() && (in.reg == nil || in.reg.HasSynced())
 }
 
-// ErrNotSeen means that the informer does not hold such an object.
+// ErrNotSeen means that the informer does not hold the object.
 var ErrNotSeen = errors.New("no such object was seen")
 
-// Get returns an object as it was last seen. It must not be changed. The error is ErrNotSeen or an *UndecodableError.
+// Get returns the last seen version of an object. Callers must not change it. The error is ErrNotSeen or an *UndecodableError.
 func (in *Informer[T]) Get(namespace, name string) (*T, error) {
 	obj, ok, err := in.shared.GetStore().GetByKey(cache.NewObjectName(namespace, name).String())
 	if err != nil {
@@ -102,7 +103,7 @@ func (in *Informer[T]) Get(namespace, name string) (*T, error) {
 	return i.object, i.err
 }
 
-// List returns all objects that can be read. They must not be changed.
+// List returns all objects that could be decoded. Callers must not change them.
 func (in *Informer[T]) List() []*T {
 	var list []*T
 	for _, obj := range in.shared.GetStore().List() {
@@ -113,7 +114,7 @@ func (in *Informer[T]) List() []*T {
 	return list
 }
 
-// Undecodable returns what cannot be read.
+// Undecodable returns the errors of the objects that could not be decoded.
 func (in *Informer[T]) Undecodable() []*UndecodableError {
 	var list []*UndecodableError
 	for _, obj := range in.shared.GetStore().List() {

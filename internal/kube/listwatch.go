@@ -19,20 +19,21 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// atOnce is how long it takes at most to go on with a watch. Where it takes longer, client-go has tried more than once.
+// atOnce is the longest time that resuming a watch may take. If it takes longer, client-go has retried.
 const atOnce = 5 * time.Second
 
-// ListWatch is what an informer lists and watches by what selectors admit (nil for all). Each try that fails is told, where
-// told is not nil, and one that the API server has not answered, or not for itself, is made again with growing pauses.
+// ListWatch returns the list and watch functions of an informer for what selectors admit (nil for all). It reports each failed
+// attempt to told unless told is nil. If the API server did not answer, or a proxy answered for it, ListWatch retries with
+// growing pauses.
 //
-// A watch that cannot be gone on with at once is not gone on with at all: everything is listed anew, which is told by an error
-// that apierrors.IsResourceExpired. While the API server was away its store may have gone back to a backup, and it would say
-// nothing then, for hours or days, to who knows a later version. A watch that follows such a list counts however long it
-// takes: an API server that has too much to do is not asked for a list over and over.
+// If a watch cannot be resumed at once, ListWatch does not resume it: it returns an error that apierrors.IsResourceExpired, and
+// the informer lists everything again. While the API server was away, its store may have been restored from a backup. It would
+// then send nothing, for hours or days, to a client that knows a later version. A watch that follows such a list may take any
+// time, so that an overloaded API server is not asked for list after list.
 //
-// No list asks for a version: it is the first, for which the API server's memory is good enough, or it is of what the store has
-// now. client-go would ask for what was seen or newer, and an API server that has not come that far says try again, which
-// client-go does for most of a minute.
+// No list asks for a minimum version. The first list may come from the API server's cache; all others read the current state of
+// the store. client-go would ask for the last seen version or newer, and retry for most of a minute if the API server does not
+// have that version yet.
 func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOptions), told func(error)) *cache.ListWatch {
 	choose := func(o *metav1.ListOptions) {
 		if selectors != nil {
@@ -44,7 +45,7 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			told(err)
 		}
 	}
-	var anew atomic.Bool // it was listed anew, and no watch has been opened since
+	var anew atomic.Bool // the informer must list again, and no watch has been opened since
 	list := func(o *metav1.ListOptions) {
 		choose(o)
 		if o.ResourceVersion != "0" {
@@ -58,7 +59,7 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			begin := func() (watch.Interface, error) { return client.Watch(ctx, o) }
-			if o.SendInitialEvents != nil { // it is a list
+			if o.SendInitialEvents != nil { // a streaming list
 				list(&o)
 				w, err := patiently(ctx, failed, begin)
 				if err == nil {

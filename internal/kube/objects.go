@@ -1,6 +1,6 @@
-// Package kube is what the binaries that talk to Kubernetes share: how the API server is reached, and typed access to
-// the kinds of stoker.io through the dynamic client, which reads objects one by one. A field of a wrong type is then the
-// problem of its own object only; a typed list would fail as a whole.
+// Package kube holds what the binaries share to talk to Kubernetes: connections, caches, and typed access to the kinds of
+// stoker.io. The access goes through the dynamic client and decodes objects one by one, so that a field of a wrong type affects
+// only its own object. A typed list would fail as a whole.
 package kube
 
 import (
@@ -20,13 +20,13 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Object is a kind of stoker.io.
+// Object is an object of a kind of stoker.io.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Kind names a kind and how the API server serves it.
+// Kind is the name of a kind and of its resource.
 type Kind struct {
 	Name, Plural string
 }
@@ -38,13 +38,13 @@ var (
 	SyncReport  = Kind{v1alpha1.KindSyncReport, "syncreports"}
 )
 
-// Resource is the kind's group, version and resource.
+// Resource returns the group, version and resource of the kind.
 func (k Kind) Resource() schema.GroupVersionResource {
 	return v1alpha1.GroupVersion.WithResource(k.Plural)
 }
 
-// Objects gives access to the objects of one kind in one namespace, as *T. An empty namespace stands for all of them, to
-// read only.
+// Objects reads and writes the objects of one kind in one namespace, as *T. An empty namespace means all namespaces, for
+// reading only.
 type Objects[T any] struct {
 	kind      Kind
 	namespace string
@@ -52,17 +52,17 @@ type Objects[T any] struct {
 	resource  dynamic.NamespaceableResourceInterface
 }
 
-// GatewaySyncs are the GatewaySyncs of a namespace.
+// GatewaySyncs returns access to the GatewaySyncs of a namespace.
 func GatewaySyncs(c dynamic.Interface, namespace string) *Objects[v1alpha1.GatewaySync] {
 	return objects[v1alpha1.GatewaySync](c, GatewaySync, namespace)
 }
 
-// SyncTargets are the SyncTargets of a namespace.
+// SyncTargets returns access to the SyncTargets of a namespace.
 func SyncTargets(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncTarget] {
 	return objects[v1alpha1.SyncTarget](c, SyncTarget, namespace)
 }
 
-// SyncReports are the SyncReports of a namespace.
+// SyncReports returns access to the SyncReports of a namespace.
 func SyncReports(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncReport] {
 	return objects[v1alpha1.SyncReport](c, SyncReport, namespace)
 }
@@ -76,11 +76,11 @@ func objects[T any](c dynamic.Interface, k Kind, namespace string) *Objects[T] {
 	return o
 }
 
-// UndecodableError means that the API server holds an object that this version cannot read.
+// UndecodableError means that the API server holds an object that this version cannot decode.
 type UndecodableError struct {
 	Kind, Namespace, Name string
 	Err                   error
-	// Object is what the API server sent. It must not be changed.
+	// Object is what the API server sent. Callers must not change it.
 	Object *unstructured.Unstructured
 }
 
@@ -90,8 +90,8 @@ func (e *UndecodableError) Error() string {
 
 func (e *UndecodableError) Unwrap() error { return e.Err }
 
-// Target returns an unreadable SyncTarget as one that an unknown agent holds. Each of its versions is a sign of life: it may
-// come from a newer agent. Without any for MaxLeadDuration, it may be replaced.
+// Target returns an undecodable SyncTarget as one that an unknown agent holds, because a newer agent may have written it. Each
+// new resourceVersion counts as a renewal of its lock. After MaxLeadDuration without one, the SyncTarget may be replaced.
 func (e *UndecodableError) Target() *v1alpha1.SyncTarget {
 	t := &v1alpha1.SyncTarget{}
 	t.Namespace, t.Name, t.UID, t.ResourceVersion = e.Namespace, e.Name, e.Object.GetUID(), e.Object.GetResourceVersion()
@@ -130,12 +130,12 @@ func (o *Objects[T]) decoded(u *unstructured.Unstructured, err error) (*T, error
 	return o.decode(u)
 }
 
-// Get reads one object. Its error is the API server's, or an *UndecodableError.
+// Get reads one object. The error is the API server's or an *UndecodableError.
 func (o *Objects[T]) Get(ctx context.Context, name string) (*T, error) {
 	return o.decoded(o.client.Get(ctx, name, metav1.GetOptions{}))
 }
 
-// List reads all objects that opts select. Those that cannot be read are left out and named in undecodable.
+// List reads all objects that opts select. It leaves out those that cannot be decoded and returns their errors in undecodable.
 func (o *Objects[T]) List(ctx context.Context, opts metav1.ListOptions) (list []*T, undecodable []*UndecodableError, err error) {
 	l, err := o.client.List(ctx, opts)
 	if err != nil {
@@ -163,8 +163,8 @@ func (o *Objects[T]) Create(ctx context.Context, t *T, opts metav1.CreateOptions
 	return o.decoded(o.client.Create(ctx, u, opts))
 }
 
-// Update replaces an object; with a resourceVersion in it, only as long as nobody else wrote it. Sub-resources are named
-// by sub, such as "status".
+// Update replaces an object. If t has a resourceVersion, the update fails once another client has written the object. sub names
+// a subresource, such as "status".
 func (o *Objects[T]) Update(ctx context.Context, t *T, opts metav1.UpdateOptions, sub ...string) (*T, error) {
 	u, err := o.encode(t)
 	if err != nil {

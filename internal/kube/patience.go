@@ -11,16 +11,16 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// Pauses between two tries to reach the API server. Those of client-go grow to a minute, and a gateway would hear of a new
-// commit a minute after an API server is back that was away for ten seconds.
+// Pauses between two attempts to reach the API server. Those of client-go grow to a minute, so after an outage of ten seconds a
+// gateway would learn of a new commit a minute late.
 const (
 	firstPause = time.Second
 	mostPause  = 8 * time.Second
 )
 
-// patiently does something again until the API server says what it would say again, or ctx ends. One whose etcd is away, and a
-// load balancer before it, are away although they answer. The outcome of each try is told.
-// Pauses are spread over twice their length, so that not all agents come back at once.
+// patiently repeats do until it succeeds, fails in a way that a retry does not change, or ctx ends. It also retries if the API
+// server answers but its etcd is away, or if only a load balancer answers. It passes the outcome of each attempt to told. Each
+// pause is spread over up to twice its length, so that not all agents return at once.
 func patiently[T any](ctx context.Context, told func(error), do func() (T, error)) (T, error) {
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		result, err := do()
@@ -34,14 +34,13 @@ func patiently[T any](ctx context.Context, told func(error), do func() (T, error
 	}
 }
 
-// answered tells an error of the API server's own from one of the way there.
+// answered reports whether err is an answer of the API server and not an error on the way there.
 func answered(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status)
 }
 
-// Passing reports whether the error of a request may be gone by itself: the API server is away, or busy. An object that
-// cannot be read stays so.
+// Passing reports whether a retry may help: the API server is away or busy. An object that cannot be decoded stays so.
 func Passing(err error) bool {
 	if !answered(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)

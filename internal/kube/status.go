@@ -8,8 +8,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// StatusDifference returns the merge patch that turns one status into the other, or nil if they are equal. Lists count as a
-// whole. Of a status that could not be read, nothing stays.
+// StatusDifference returns the merge patch that turns was into is, or nil if they are equal. It replaces lists as a whole. If
+// was could not be decoded, the patch removes all of its fields that are not in is.
 func StatusDifference(was, is *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
 	there, err := asMap(was)
 	if err != nil {
@@ -71,7 +71,8 @@ func diff(was, is map[string]any) map[string]any {
 	return patch
 }
 
-// StatusPatch wraps a difference for the status of gs. The API server refuses it if gs was written since it was read.
+// StatusPatch wraps a difference as a patch for the status of gs. The API server rejects the patch if gs was written since it
+// was read.
 func StatusPatch(gs *v1alpha1.GatewaySync, change map[string]any) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID},

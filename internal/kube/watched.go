@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Namespaces are what to watch for who serves those that are listed: each once, or "", which stands for all, where none is.
+// Namespaces returns the namespaces to watch: each of listed once, or "" for all if the list is empty.
 func Namespaces(listed []string) []string {
 	if len(listed) == 0 {
 		return []string{metav1.NamespaceAll}
@@ -22,14 +22,14 @@ func Namespaces(listed []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(listed)))
 }
 
-// Watched are the GatewaySyncs of some namespaces, from memory.
+// Watched caches the GatewaySyncs of some namespaces.
 type Watched struct {
 	informers map[string]*Informer[v1alpha1.GatewaySync] // by namespace; "" for all
-	refused   map[string]*atomic.Bool                    // the API server does not let them be listed
+	refused   map[string]*atomic.Bool                    // set once the API server forbids listing
 }
 
-// Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (none for all). changed may be
-// nil, and is called as by Objects.Informer; failed, where it is not nil, as by Informer.OnWatchError.
+// Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all). changed is
+// called as by Objects.Informer and failed as by Informer.OnWatchError; both may be nil.
 func Watch(client dynamic.Interface, namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*Watched, error) {
 	w := &Watched{informers: map[string]*Informer[v1alpha1.GatewaySync]{}, refused: map[string]*atomic.Bool{}}
 	choose := func(o *metav1.ListOptions) {
@@ -68,7 +68,7 @@ func (w *Watched) Run(ctx context.Context) error {
 	return nil
 }
 
-// HasSynced reports whether everything that there is was seen once.
+// HasSynced reports whether the first list of every namespace is complete.
 func (w *Watched) HasSynced() bool {
 	for _, in := range w.informers {
 		if !in.HasSynced() {
@@ -78,8 +78,9 @@ func (w *Watched) HasSynced() bool {
 	return true
 }
 
-// Served reports whether there is nothing more to wait for: everything was seen once, but for namespaces that the API server
-// does not let us list, and that is not all of them. A namespace whose rights are missing must not stop what serves the others.
+// Served reports whether there is nothing more to wait for: the first list is complete in every namespace that the API server
+// allows us to list, and there is at least one such namespace. Missing rights in one namespace must not stop what serves the
+// others.
 func (w *Watched) Served() bool {
 	served := 0
 	for namespace, in := range w.informers {
@@ -93,7 +94,7 @@ func (w *Watched) Served() bool {
 	return served > 0
 }
 
-// Seen reports whether what there is in a namespace was seen once.
+// Seen reports whether the first list of a namespace is complete.
 func (w *Watched) Seen(namespace string) bool {
 	for _, watched := range []string{namespace, metav1.NamespaceAll} {
 		if in := w.informers[watched]; in != nil {
@@ -103,7 +104,8 @@ func (w *Watched) Seen(namespace string) bool {
 	return false
 }
 
-// Get returns one that was seen. It must not be changed. The error is ErrNotSeen or an *UndecodableError.
+// Get returns the last seen version of a GatewaySync. Callers must not change it. The error is ErrNotSeen or an
+// *UndecodableError.
 func (w *Watched) Get(namespace, name string) (*v1alpha1.GatewaySync, error) {
 	for _, watched := range []string{namespace, metav1.NamespaceAll} {
 		if in := w.informers[watched]; in != nil {
@@ -113,7 +115,7 @@ func (w *Watched) Get(namespace, name string) (*v1alpha1.GatewaySync, error) {
 	return nil, ErrNotSeen
 }
 
-// List returns all that were seen and can be read. They must not be changed.
+// List returns all GatewaySyncs that could be decoded. Callers must not change them.
 func (w *Watched) List() []*v1alpha1.GatewaySync {
 	var list []*v1alpha1.GatewaySync
 	for _, in := range w.informers {
@@ -122,7 +124,7 @@ func (w *Watched) List() []*v1alpha1.GatewaySync {
 	return list
 }
 
-// Undecodable returns what was seen and cannot be read.
+// Undecodable returns the errors of the GatewaySyncs that could not be decoded.
 func (w *Watched) Undecodable() []*UndecodableError {
 	var list []*UndecodableError
 	for _, in := range w.informers {
