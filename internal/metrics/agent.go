@@ -1,4 +1,4 @@
-// Package metrics names what the binaries measure. Labels come from closed sets only: no ref, path, URL or commit, so
+// Package metrics defines the metrics of the binaries. Label values come from closed sets only: no ref, path, URL or commit, so
 // that the number of series does not grow with what is synced.
 package metrics
 
@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Agent is what an agent measures. Its methods take plain values, so that the loops that drive syncs share them.
+// Agent holds the metrics of an agent. Its methods take plain values, so that all loops of the agent can use them.
 type Agent struct {
 	reconciles *prometheus.CounterVec
 	reconcile  *prometheus.HistogramVec
@@ -24,10 +24,10 @@ type Agent struct {
 	syncLabels prometheus.Labels
 }
 
-// seconds are the buckets of everything that takes between a millisecond and minutes.
+// seconds are the buckets of all durations, from 4 milliseconds to minutes.
 var seconds = prometheus.ExponentialBuckets(0.004, 4, 9)
 
-// NewAgent registers the metrics of an agent for one gateway.
+// NewAgent registers the metrics of the agent of one gateway.
 func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gateway string) *Agent {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: name, Help: help}, labels)
@@ -59,13 +59,13 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 	return a
 }
 
-// Turn records one turn of a loop; result is the class of its outcome.
+// Turn records one iteration of a loop; result is the class of its outcome.
 func (a *Agent) Turn(loop, result string, d time.Duration) {
 	a.reconciles.WithLabelValues(loop, result).Inc()
 	a.reconcile.WithLabelValues(loop).Observe(d.Seconds())
 }
 
-// Resolved records that git was asked for a ref; result is a reason.
+// Resolved records a ref lookup in the remote repository; result is a reason.
 func (a *Agent) Resolved(result string, d time.Duration) {
 	a.resolve.WithLabelValues(result).Observe(d.Seconds())
 }
@@ -75,7 +75,7 @@ func (a *Agent) Fetched(kind string, d time.Duration) {
 	a.clone.WithLabelValues(kind).Observe(d.Seconds())
 }
 
-// Synced records a sync; result is its reason, verified whether the gateway holds the target now.
+// Synced records a sync; result is its reason. If verified is true, the gateway holds the target now.
 func (a *Agent) Synced(result string, d time.Duration, verified bool, at time.Time) {
 	a.sync.WithLabelValues(result).Observe(d.Seconds())
 	if verified {

@@ -2,8 +2,8 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Fleet is what the lead of a GatewaySync measures. It has series only while it leads, so that a sum over all agents
-// counts each gateway once.
+// Fleet holds the metrics of a GatewaySync that its lead reports. The series exist only while the agent leads, so that a sum
+// over all agents counts each gateway once.
 type Fleet struct {
 	discovered, synced *prometheus.GaugeVec
 	labels             prometheus.Labels
@@ -23,13 +23,13 @@ func NewFleet(reg prometheus.Registerer, namespace, gatewaySync string) *Fleet {
 	return f
 }
 
-// Set records how many gateways there are, and how many of them are synced.
+// Set records the number of gateways and how many of them are synced.
 func (f *Fleet) Set(discovered, synced int) {
 	f.discovered.With(f.labels).Set(float64(discovered))
 	f.synced.With(f.labels).Set(float64(synced))
 }
 
-// Clear removes the series: this agent does not lead any more.
+// Clear removes the series when the agent stops leading.
 func (f *Fleet) Clear() {
 	f.discovered.Delete(f.labels)
 	f.synced.Delete(f.labels)

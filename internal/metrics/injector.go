@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Injector is what an injector measures.
+// Injector holds the metrics of an injector.
 type Injector struct {
 	injections *prometheus.CounterVec
 	without    *prometheus.GaugeVec
@@ -42,7 +42,7 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 	return m
 }
 
-// none is the label of what has no reason.
+// none is the label value of an empty reason.
 const none = "none"
 
 func label(r v1alpha1.Reason) string {
@@ -57,7 +57,7 @@ func (m *Injector) Injection(result string, reason v1alpha1.Reason) {
 	m.injections.WithLabelValues(result, label(reason)).Inc()
 }
 
-// Without sets how many pods lack their agent, by reason. Reasons that are not in it are not there any more.
+// Without sets the number of pods without their agent, by reason. Reasons that are not in pods are removed.
 func (m *Injector) Without(pods map[v1alpha1.Reason]int) {
 	m.without.Reset()
 	for reason, n := range pods {
@@ -65,14 +65,14 @@ func (m *Injector) Without(pods map[v1alpha1.Reason]int) {
 	}
 }
 
-// Eviction records an eviction that was tried: evicted, blocked (by a disruption budget) or failed.
+// Eviction records an eviction attempt: evicted, blocked (by a disruption budget) or failed.
 func (m *Injector) Eviction(result string) { m.evictions.WithLabelValues(result).Inc() }
 
-// Turn records one turn of a loop; result is the class of its outcome.
+// Turn records one iteration of a loop; result is the class of its outcome.
 func (m *Injector) Turn(loop, result string, d time.Duration) {
 	m.reconciles.WithLabelValues(loop, result).Inc()
 	m.reconcile.WithLabelValues(loop).Observe(d.Seconds())
 }
 
-// CertificateEnds sets when the certificate that is served ends.
+// CertificateEnds sets the expiry of the certificate that is served.
 func (m *Injector) CertificateEnds(at time.Time) { m.expiry.Set(float64(at.Unix())) }

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Receiver is what a receiver measures.
+// Receiver holds the metrics of a receiver.
 type Receiver struct {
 	received    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
@@ -46,7 +46,7 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 	return m
 }
 
-// Received records a request to /webhook. source is a sender, or unknown where nobody proved to be one.
+// Received records a request to /webhook. source is the sender, or "unknown" if the request was not authenticated.
 func (m *Receiver) Received(source, result string, d time.Duration) {
 	m.received.WithLabelValues(source, result).Inc()
 	m.duration.WithLabelValues(result).Observe(d.Seconds())
@@ -58,14 +58,14 @@ func (m *Receiver) Status(result string) { m.statuses.WithLabelValues(result).In
 // SecretRead records a read of a Secret: read, missing, forbidden or failed.
 func (m *Receiver) SecretRead(result string) { m.secrets.WithLabelValues(result).Inc() }
 
-// Panic records a request that was not understood at all.
+// Panic records a request whose handler panicked.
 func (m *Receiver) Panic() { m.panics.Inc() }
 
-// Connections sets how many are open.
+// Connections sets the number of open connections.
 func (m *Receiver) Connections(n int) { m.connections.Set(float64(n)) }
 
-// ConnectionClosed records one that was closed at once: too many of one address.
+// ConnectionClosed records a connection that was closed because there were too many, by reason.
 func (m *Receiver) ConnectionClosed(reason string) { m.closed.WithLabelValues(reason).Inc() }
 
-// CertificateEnds sets when the certificate that is served ends.
+// CertificateEnds sets the expiry of the certificate that is served.
 func (m *Receiver) CertificateEnds(at time.Time) { m.expiry.Set(float64(at.Unix())) }
