@@ -1,4 +1,4 @@
-// Package pace says how long to wait before something is done again, bounded, jittered, longer after each failure, and waits.
+// Package pace computes bounded, jittered pauses between retries, and waits for them.
 package pace
 
 import (
@@ -11,16 +11,15 @@ import (
 
 const (
 	firstRetry = time.Second
-	// MaxRetry bounds the pause between two retries, but for a tenth of jitter.
+	// MaxRetry is the longest pause between two retries, before 10 % jitter.
 	MaxRetry = 5 * time.Minute
-	// MaxAsked bounds how long a server that is asked can keep us away.
+	// MaxAsked is the longest pause that a server can ask for, for example by Retry-After.
 	MaxAsked = time.Hour
-	// waiting is how often something is looked at that comes about by itself: a gateway that starts.
+	// waiting is how often to check for something that needs no action, such as a gateway that starts.
 	waiting = 2 * time.Second
 )
 
-// Backoff is the pause after the nth failure in a row of a class. Period is the pace at which the thing is looked at
-// anyway.
+// Backoff returns the pause after the nth failure in a row of a class. period is the regular poll interval.
 func Backoff(class v1alpha1.Class, n int, period time.Duration) time.Duration {
 	switch class {
 	case v1alpha1.ClassWorking:
@@ -35,23 +34,23 @@ func Backoff(class v1alpha1.Class, n int, period time.Duration) time.Duration {
 	}
 }
 
-// Retry is the pause before the nth try after a failure: it doubles from a second up to most.
+// Retry returns the pause before the nth retry. It doubles from one second up to most.
 func Retry(n int, most time.Duration) time.Duration {
 	return Jitter(min(firstRetry<<min(max(n-1, 0), 20), most))
 }
 
-// TooSlow is the pause after the nth time that something big did not come in the time that there was for it, and was thrown
-// away: it doubles from MaxRetry up to most of a day.
+// TooSlow returns the pause after the nth time that a large transfer exceeded its time limit and was discarded. It doubles from
+// MaxRetry up to about 21 hours.
 func TooSlow(n int) time.Duration {
 	return Jitter(MaxRetry << min(max(n-1, 0), 8))
 }
 
-// Jitter spreads d by a tenth to either side, so that many agents do not ask at once.
+// Jitter varies d by up to 10 % in either direction, so that many agents do not send requests at the same time.
 func Jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// Wait waits for d, and reports whether ctx let it: false where ctx ended before.
+// Wait waits for d. It returns false if ctx ended first.
 func Wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
