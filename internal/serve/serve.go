@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// maxHeader bounds the header of a request; nothing that is served here needs more.
+// maxHeader is the largest request header; no route needs more.
 const maxHeader = 16 << 10
 
-// drain is how long requests may finish after the end, where nothing else is said.
+// drain is how long requests may take to finish on shutdown unless Bounds says otherwise.
 const drain = 2 * time.Second
 
 // Server is a listening HTTP server.
@@ -25,24 +25,24 @@ type Server struct {
 	drain time.Duration
 }
 
-// Bounds are those of a server that strangers reach.
+// Bounds are the limits of a server that untrusted clients reach.
 type Bounds struct {
 	// TLS is nil for plain HTTP.
 	TLS *tls.Config
 	// MaxBody is the largest body in bytes.
 	MaxBody int64
-	// Body is how long a request may take to come in, Idle how long a connection may stay open without one.
+	// Body is how long reading a request may take. Idle is how long a connection may stay open without a request.
 	Body, Idle time.Duration
-	// Drain is how long requests may finish after the end.
+	// Drain is how long requests may take to finish on shutdown.
 	Drain time.Duration
-	// Log hears at debug level what net/http says of connections that went wrong; nil is net/http's own way, a line for each.
+	// Log receives the connection errors of net/http at debug level. If it is nil, net/http logs each of them itself.
 	Log *slog.Logger
-	// Limit is put between the listener and the server; nil for none.
+	// Limit wraps the listener; nil means no limit.
 	Limit func(net.Listener) net.Listener
 }
 
-// ListenBounded is Listen for requests of strangers. A connection has one request at a time: what is limited by connections
-// is limited by requests.
+// ListenBounded is Listen for requests of untrusted clients. It serves HTTP/1 only: a connection carries one request at a time,
+// so a limit on connections also limits requests.
 func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (*Server, error) {
 	s, err := listen(ctx, addr, h, b.TLS, b.MaxBody)
 	if err != nil {
@@ -60,7 +60,7 @@ func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (
 	return s, nil
 }
 
-// Listen opens addr ("host:port"; port 0 picks a free one) for h. It serves once Run is called.
+// Listen opens addr ("host:port"; port 0 picks a free one) for h. Requests are served once Run is called.
 func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
 	return listen(ctx, addr, h, nil, 1<<20)
 }
@@ -86,10 +86,10 @@ func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config
 	}}, nil
 }
 
-// Addr returns the address that is really listened on.
+// Addr returns the address that the server listens on, with the port that was picked.
 func (s *Server) Addr() string { return s.l.Addr().String() }
 
-// ignoreClosed drops what Serve returns after an ordinary Shutdown.
+// ignoreClosed drops the error that Serve returns after Shutdown.
 func ignoreClosed(err error) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -97,12 +97,12 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Run serves until ctx ends, then lets requests finish for a while.
+// Run serves until ctx ends, then gives open requests time to finish.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		if s.srv.TLSConfig != nil {
-			done <- s.srv.ServeTLS(s.l, "", "") // the certificate is the configuration's
+			done <- s.srv.ServeTLS(s.l, "", "") // TLSConfig holds the certificate
 			return
 		}
 		done <- s.srv.Serve(s.l)
