@@ -1,5 +1,5 @@
-// Package tuning is what whoever runs agents may set of them: how they log, and how much they take. The agent has these flags,
-// in a pod and outside of one, and the injector admits them, and no others, for the agents that it puts into pods.
+// Package tuning holds the flags that the operator of a fleet may set for its agents: logging and resource limits. The agent
+// has these flags in and outside of a pod. The injector accepts exactly these flags for the agents that it adds to pods.
 package tuning
 
 import (
@@ -28,7 +28,7 @@ type Settings struct {
 	MaxDepth      int
 }
 
-// Register adds the flags. What the settings hold are the defaults.
+// Register adds the flags. The current values of s are the defaults.
 func (s *Settings) Register(f *flag.FlagSet) {
 	f.StringVar(&s.LogFormat, "log-format", s.LogFormat, "json, text, or auto: text on a terminal")
 	f.StringVar(&s.LogLevel, "log-level", s.LogLevel, "debug, info, warn or error")
@@ -43,10 +43,10 @@ func (s *Settings) Register(f *flag.FlagSet) {
 	f.Var((*age)(&s.LostFoundAge), "lost-found-age", "how long lost+found keeps a file, in hours or days (`duration`)")
 }
 
-// deepest is the largest --max-depth: the agent opens the directories of a path one in the other.
+// deepest is the largest --max-depth: the agent keeps one open directory per level of a path.
 const deepest = 1000
 
-// Problems says what is wrong with the flags that were given, for daemon.Explain.
+// Problems returns what is wrong with the flags that were set, for daemon.Explain.
 func (s *Settings) Problems(f *flag.FlagSet) []error {
 	numbers := map[string]int64{
 		"max-files": int64(s.MaxFiles), "max-path": int64(s.MaxPath), "max-depth": int64(s.MaxDepth), "max-blob": int64(s.MaxBlob), "max-rendered": int64(s.MaxRendered),
@@ -68,7 +68,7 @@ func (s *Settings) Problems(f *flag.FlagSet) []error {
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// Size is a flag that takes bytes, or KiB, MiB and GiB.
+// Size is a flag value in bytes, with an optional suffix KiB, MiB or GiB.
 type Size int64
 
 var units = []struct {
@@ -102,7 +102,7 @@ func (b *Size) Set(v string) error {
 	return fmt.Errorf("%q is not a size such as 512MiB", v)
 }
 
-// age is a duration that may be given in days.
+// age is a duration that may also be given in days, such as 30d.
 type age time.Duration
 
 func (a *age) String() string { return time.Duration(*a).String() }
