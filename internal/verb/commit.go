@@ -8,7 +8,7 @@ import (
 )
 
 // AtCommit returns v, the verdict about gs, for a caller that asked for a commit: it is Overtaken if the gateways are to run
-// another one. "" is any commit. It is pure.
+// another commit. An empty commit means any. AtCommit is pure.
 func AtCommit(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if commit == "" || err != nil || v.Phase == Overtaken {

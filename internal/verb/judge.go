@@ -11,10 +11,10 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Phase is how far the gateways are with what they are to run.
+// Phase is how far the gateways are with the desired ref.
 type Phase string
 
-// The phases. Only Progressing is followed by another one while nobody asks for something else.
+// The phases. Without a new request, only Progressing changes into another phase.
 const (
 	Progressing Phase = "Progressing"
 	Succeeded   Phase = "Succeeded"
@@ -23,7 +23,7 @@ const (
 	Overtaken   Phase = "Superseded"
 )
 
-// Verdict is where a fleet stands with what was asked of it.
+// Verdict is the progress of a fleet towards the desired ref.
 type Verdict struct {
 	Phase    Phase           `json:"phase"`
 	Ref      string          `json:"ref"`
@@ -31,24 +31,24 @@ type Verdict struct {
 	Gateways Count           `json:"gateways"`
 	Reason   v1alpha1.Reason `json:"reason,omitempty"`
 	Message  string          `json:"message"`
-	// Behind are the gateways that do not run it yet.
+	// Behind lists the gateways that do not run the commit yet.
 	Behind []Behind `json:"behind,omitempty"`
-	// Waits is true where all that is missing waits for a person, a gate or a Designer.
+	// Waits is true if everything that is missing waits for a person, a gate or a Designer.
 	Waits bool `json:"waits,omitempty"`
-	// Since is when the agents were there last; zero unless the reason is AgentsAway and no status says so.
+	// Since is when an agent last led; zero if unknown or if the reason is not AgentsAway.
 	Since time.Time `json:"-"`
-	// open: the reports would tell more.
+	// open means that the SyncReports would make the verdict more precise
 	open bool
 }
 
-// Count is a number of gateways.
+// Count holds numbers of gateways.
 type Count struct {
 	Total  int `json:"total"`
 	Synced int `json:"synced"`
 	Failed int `json:"failed"`
 }
 
-// Behind is a gateway that does not run what it is to run, and why.
+// Behind is a gateway that does not run what it should, and why.
 type Behind struct {
 	Name    string                    `json:"name"`
 	Pod     string                    `json:"pod,omitempty"`
@@ -58,21 +58,21 @@ type Behind struct {
 	Message string                    `json:"message,omitempty"`
 }
 
-// Evidence is what Judge goes by beside the GatewaySync.
+// Evidence is what Judge considers in addition to the GatewaySync.
 type Evidence struct {
 	// Now is the time by the clock of the API server.
 	Now time.Time
-	// Reports, by pod, tell which gateways have dealt with the last request. Without them a failure counts only once all
-	// gateways have.
+	// Reports, by pod, show which gateways have handled the last request. Without them a failure counts only once all gateways
+	// have handled it.
 	Reports map[string]*v1alpha1.SyncReport
-	// Target has the lock of the lead; nil if it was not read. Then only the age of the status tells whether an agent leads.
+	// Target holds the lock of the lead; nil if it was not read. Then only the age of the status shows whether an agent leads.
 	Target *v1alpha1.SyncTarget
 }
 
-// Judge says how far the gateways of gs are with ref, or, where ref is "", with what they are to run now. It is pure.
+// Judge reports how far the gateways of gs are with ref, or with the desired ref if ref is "". It is pure.
 //
-// It never relies on Ready alone: the status must speak of today's generation and ref, git must have been asked since the
-// last request, and each gateway must run the commit and have dealt with that request; and agents must be there who say so.
+// Judge never relies on the condition Ready alone. The status must describe the current generation and ref, git must have been
+// polled since the last request, each gateway must run the commit and have handled that request, and an agent must lead.
 func Judge(gs *v1alpha1.GatewaySync, ref string, e Evidence) Verdict {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
@@ -91,7 +91,7 @@ type judge struct {
 	Evidence
 	want   v1alpha1.Desired
 	v      Verdict
-	broken *Behind // the first gateway that cannot get there
+	broken *Behind // the first gateway that a retry does not help
 }
 
 func (j *judge) overtaken(ref string) Verdict {
@@ -103,34 +103,34 @@ func (j *judge) overtaken(ref string) Verdict {
 	return j.v
 }
 
-// current reports whether the status speaks of this spec.
+// current reports whether the status describes the current spec.
 func (j *judge) current() bool { return j.Status.ObservedGeneration == j.Generation }
 
-// looked reports whether git was asked for this ref, and the commit it is requested at, since the last request, with whatever
-// outcome.
+// looked reports whether git was polled for this ref and the requested commit since the last request, with any outcome.
 func (j *judge) looked() bool {
 	t := j.Status.Target
 	return j.current() && t != nil && t.Ref == j.want.Ref && (j.want.RequestedAt == "" || t.RequestedAt == j.want.RequestedAt) &&
 		(t.Commit == "" || j.want.CheckCommit(t.Commit) == nil)
 }
 
-// moved reports whether another ref is wanted than the one that the status speaks of: who annotates one by hand may leave
-// everything else as it was.
+// moved reports whether the desired ref differs from that of the status. An annotation edited by hand may change the ref and
+// nothing else.
 func (j *judge) moved() bool { return j.Status.Target != nil && j.Status.Target.Ref != j.want.Ref }
 
-// handled reports whether all gateways have dealt with the last request.
+// handled reports whether all gateways have handled the last request.
 func (j *judge) handled() bool {
 	return j.want.RequestedAt == "" || j.Status.LastHandledRequest == j.want.RequestedAt
 }
 
-// lost reports whether all agents were away for longer than anybody waits: the rows say what was, and a request counts as
-// handled only because it is given up.
+// lost reports whether all agents were away until the progress deadline. The rows are then out of date, and a request counts as
+// handled only because it was given up.
 func (j *judge) lost() bool {
 	c := j.condition(v1alpha1.ConditionReady)
 	return c != nil && c.Status == metav1.ConditionUnknown && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
 }
 
-// away is what is said where all agents are away, and nobody has given them up: what the rows say was before.
+// away returns the condition Ready if it says that all agents are away, but not for so long that they are given up. The rows
+// are then out of date.
 func (j *judge) away() *metav1.Condition {
 	if c := j.condition(v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
 		return c
@@ -138,7 +138,7 @@ func (j *judge) away() *metav1.Condition {
 	return nil
 }
 
-// handledBy reports whether one gateway has.
+// handledBy reports whether one gateway has handled the last request.
 func (j *judge) handledBy(g *v1alpha1.DiscoveredGateway) bool {
 	if j.handled() {
 		return true
@@ -147,7 +147,7 @@ func (j *judge) handledBy(g *v1alpha1.DiscoveredGateway) bool {
 	return r != nil && r.Status.HandledRequest == j.want.RequestedAt
 }
 
-// condition returns a condition of this generation.
+// condition returns a condition of the current generation, or nil.
 func (j *judge) condition(name string) *metav1.Condition {
 	c := meta.FindStatusCondition(j.Status.Conditions, name)
 	if c == nil || c.ObservedGeneration != j.Generation || !j.current() {
@@ -158,8 +158,8 @@ func (j *judge) condition(name string) *metav1.Condition {
 
 const unhandled = "has not dealt with the request yet"
 
-// count looks at every gateway. Synced are those that run the commit; one of them that has not dealt with the request is behind
-// all the same, as far as the reports tell.
+// count evaluates every gateway. Synced gateways run the commit. If the reports show that a synced gateway has not handled the
+// request, it is also Behind.
 func (j *judge) count() {
 	looked := j.looked()
 	if looked {
@@ -191,7 +191,7 @@ func (j *judge) count() {
 		j.v.Behind = append(j.v.Behind, b)
 	}
 	j.v.open = looked && !j.handled() && (failing || len(rows) > 0 && len(j.v.Behind) == 0)
-	// Of a very large fleet the status has not all rows. Those that are synced are left out first: as many as the status counts.
+	// The status of a very large fleet omits rows, synced gateways first. Add those that its counters include.
 	var synced, total int
 	if n, _ := fmt.Sscanf(j.Status.GatewaysReady, "%d/%d", &synced, &total); n == 2 && total > len(rows) && len(rows) > 0 {
 		if looked {
@@ -201,7 +201,7 @@ func (j *judge) count() {
 	}
 }
 
-// judge returns the first of these that holds.
+// judge returns the first verdict that applies.
 func (j *judge) judge() Verdict {
 	c, n := j.v.Gateways, j.v.Gateways.Total
 	since, left := Left(j.GatewaySync, j.Target, j.Now)
@@ -220,7 +220,7 @@ func (j *judge) judge() Verdict {
 	case stalled != nil && (j.looked() || j.handled() && (!j.moved() || j.lost())) && v1alpha1.Reason(stalled.Reason) == v1alpha1.ReasonProgressDeadlineExceeded:
 		return j.say(Failed, v1alpha1.ReasonProgressDeadlineExceeded, stalled.Message)
 	case n > 0 && left:
-		j.v.Since, j.v.Gateways.Synced, j.v.Behind = since, 0, nil // what the rows say is the past
+		j.v.Since, j.v.Gateways.Synced, j.v.Behind = since, 0, nil // the rows are out of date
 		return j.say(Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since))
 	case j.Paused():
 		return j.say(Held, v1alpha1.ReasonPaused, j.progress()+"; paused: resume it, or look for spec.paused")
@@ -247,11 +247,11 @@ func (j *judge) judge() Verdict {
 	return j.say(Progressing, reason, j.progress())
 }
 
-// lockFor is how long a lock holds that does not say so.
+// lockFor is the duration of a lock that names none.
 const lockFor = 15 * time.Second
 
-// Left reports whether no agent leads, so that no one would take back what the status of gs says, and since when, as far as
-// that is known. The lock tells it within seconds; a target that is nil was not read, and then the age of the status tells.
+// Left reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
+// within seconds. If target is nil, because it was not read, the age of the status decides.
 func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, left bool) {
 	confirmed := gs.Status.Confirmed(now)
 	if at := gs.Status.ConfirmedAt; at != nil && !at.After(now) {
@@ -286,7 +286,7 @@ func renewed(t *v1alpha1.SyncTarget, now time.Time) (at time.Time) {
 	return at
 }
 
-// Unconfirmed says what to do about a status that no agent confirms.
+// Unconfirmed returns what to do about a status that no agent confirms.
 func Unconfirmed(since time.Time) string {
 	at := ""
 	if !since.IsZero() {
@@ -300,7 +300,8 @@ func (j *judge) say(p Phase, reason v1alpha1.Reason, message string) Verdict {
 	return j.v
 }
 
-// heldOff begins the message of a fleet that runs well, and yet not what the spec says: a rollback is in force.
+// heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
+// says.
 func (j *judge) heldOff() string {
 	unless := j.RequestedUnless()
 	if !j.want.Override || !v1alpha1.IsCommit(unless) {
@@ -309,7 +310,7 @@ func (j *judge) heldOff() string {
 	return fmt.Sprintf("%s: %s is held off at %s: ", v1alpha1.ReasonRolledBack, j.Spec.Git.Ref, Short(unless))
 }
 
-// progress is the fleet in a line.
+// progress returns the state of the fleet in one line.
 func (j *judge) progress() string {
 	v := &j.v
 	what := v.Ref
@@ -331,19 +332,19 @@ func (j *judge) progress() string {
 	return line
 }
 
-// Fails reports whether waiting does not help. So says also who does not want to wait for a person (designerSessionPolicy fail):
-// an Error where others are Held.
+// Fails reports whether waiting does not help. With designerSessionPolicy fail, an open Designer session fails too: the status
+// is then Error instead of Held.
 func (b Behind) Fails() bool {
 	class := b.Reason.Class()
 	return class == v1alpha1.ClassStalled || class == v1alpha1.ClassHeld && b.Status == v1alpha1.GatewayError
 }
 
-// Rests reports whether the gateway is behind because a person wants it so: its profile is paused, or asks for a dry run.
+// Rests reports whether the gateway is behind on purpose: its profile is paused, or asks for a dry run.
 func (b Behind) Rests() bool {
 	return b.Reason == v1alpha1.ReasonPaused || b.Reason == v1alpha1.ReasonDryRun
 }
 
-// String is a gateway and why it is behind.
+// String returns the gateway and why it is behind.
 func (b Behind) String() string {
 	line := fmt.Sprintf("%s %s", v1alpha1.GatewayLabel(b.Name, b.Pod), b.Status)
 	if b.Reason != "" && string(b.Reason) != string(b.Status) {
@@ -355,5 +356,5 @@ func (b Behind) String() string {
 	return line
 }
 
-// Short is the beginning of a commit that people read.
+// Short returns the abbreviated commit.
 func Short(commit string) string { return commit[:min(len(commit), minPrefix)] }

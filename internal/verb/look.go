@@ -12,9 +12,9 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Look is Judge for a caller that can ask the API server. While a request is open, the SyncReports tell which gateways have dealt
-// with it; that all is done counts only if the lock of the SyncTarget is renewed. The verdict counts beside an error, too: it
-// then goes by the GatewaySync alone.
+// Look is Judge for callers that can query the API server. While a request is open, it reads the SyncReports to find out which
+// gateways have handled it. Before it returns Succeeded, it checks that the lock of the SyncTarget is renewed. The verdict is
+// valid even with an error; it is then based on less evidence.
 func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
 	var failed error
 	e := Evidence{Now: clients.Now()}
@@ -38,14 +38,14 @@ func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, r
 	return v, failed
 }
 
-// targetOf reads the SyncTarget of gs; one that does not exist has no lead.
+// targetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead.
 func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
 	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
 	switch _, later := errors.AsType[*kube.UndecodableError](err); {
 	case apierrors.IsNotFound(err):
 		return &v1alpha1.SyncTarget{}, nil
 	case later:
-		return nil, nil // of another version: the age of the status tells
+		return nil, nil // of another version: the age of the status decides
 	case err != nil:
 		return nil, fmt.Errorf("the SyncTarget cannot be read, so that no agent leads is seen only after %s: %w", v1alpha1.ConfirmedFor, err)
 	}

@@ -12,18 +12,18 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// What is remembered of the past, so that a request that comes again is known: of each sender the last ids, and the last
-// tags that were followed. It stands in two annotations, which people read, too.
+// Two annotations record past requests, so that a repeated request is recognized: the last ids of each sender, and the last
+// tags that were followed. People read these annotations too.
 const (
 	maxID  = 256
-	maxIDs = 32 << 10 // the whole annotation; all of an object's annotations have 256 KiB together
-	// keptIDs of a sender, keptTags, and how many characters either may have together.
+	maxIDs = 32 << 10 // limit of the annotation; all annotations of an object may have 256 KiB
+	// keptIDs is the number of ids per sender, keptTags the number of tags, and keptChars the limit of either list in bytes.
 	keptIDs, keptTags, keptChars = 8, 16, 1024
-	// ahead is how far the clock of Kargo may be ahead. An id of a later time says nothing about the order of others.
+	// ahead is how far the clock of Kargo may be ahead. Ids from further in the future say nothing about the order of others.
 	ahead = 5 * time.Minute
 )
 
-// remember returns the list with one more as its last, which is always kept; the oldest are forgotten.
+// remember appends one to the list, which always keeps it, and drops the oldest entries.
 func remember(list []string, one string, most int) []string {
 	list = append(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one }), one)
 	list = list[max(0, len(list)-most):]
@@ -37,8 +37,8 @@ func words(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, " "), func(s string) bool { return s == "" })
 }
 
-// readIDs reads the annotation stoker.io/requested-ids: of each sender the ids, the newest last. What somebody else wrote
-// there, and is not of its form, counts for nothing.
+// readIDs parses the annotation stoker.io/requested-ids: the ids of each sender, newest last. It ignores an annotation of
+// another form.
 func readIDs(text string) map[string][]string {
 	var have map[string]string
 	if len(text) > maxIDs || json.Unmarshal([]byte(text), &have) != nil {
@@ -51,7 +51,7 @@ func readIDs(text string) map[string][]string {
 	return ids
 }
 
-// writeIDs writes the annotation. Senders that are none, and ids that can be none, are forgotten, so that it cannot grow.
+// writeIDs formats the annotation. It drops unknown senders and overlong ids, so that the annotation cannot grow.
 func writeIDs(ids map[string][]string) (string, error) {
 	lines := map[string]string{}
 	for _, sender := range Senders {
@@ -74,7 +74,7 @@ func writeIDs(ids map[string][]string) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// before looks for a request in what is remembered, and says what became of it where it is not a new one.
+// before returns the outcome of a request that was made before or is older than the last one, or "" if the request is new.
 func before(ids map[string][]string, by, id string, now time.Time) (Outcome, string) {
 	if id == "" {
 		return "", ""
@@ -95,19 +95,19 @@ func newest(ids map[string][]string, by string) string {
 	return ""
 }
 
-// Taken reports whether a request of this sender with this id was carried out before, as far as is remembered.
+// Taken reports whether a request of this sender with this id is recorded as carried out.
 func Taken(gs *v1alpha1.GatewaySync, by, id string) bool {
 	return id != "" && slices.Contains(readIDs(gs.Annotations[v1alpha1.AnnotationRequestedIDs])[by], id)
 }
 
-// NotTaken reports whether a request with this id is known never to have been taken: it would have left its id, and only
-// ids that are older stand there. Of ids without an order nothing is known.
+// NotTaken reports whether a request with this id was certainly never carried out: it would have left its id, and only older
+// ids are recorded. Nothing is certain about ids without an order.
 func NotTaken(gs *v1alpha1.GatewaySync, id string) bool {
 	last := newest(readIDs(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), "kargo")
 	return last != "" && older("kargo", last, id) && !Taken(gs, "kargo", id)
 }
 
-// Followed are the tags that were followed last, the newest last.
+// Followed returns the tags that were followed last, newest last.
 func Followed(gs *v1alpha1.GatewaySync) []string {
 	text := gs.Annotations[v1alpha1.AnnotationRequestedTags]
 	if len(text) > maxIDs {
@@ -117,19 +117,19 @@ func Followed(gs *v1alpha1.GatewaySync) []string {
 	return tags[max(0, len(tags)-keptTags):]
 }
 
-// Ordered reports whether the id is one of those that have an order: the name of a promotion of Kargo is
-// <stage>.<ulid>.<freight>, and ULIDs sort by time.
+// Ordered reports whether ids of this kind have an order: the name of a Kargo promotion is <stage>.<ulid>.<freight>, and ULIDs
+// sort by time.
 func Ordered(by, id string) bool { return by == "kargo" && ulid(id) != "" }
 
-// older reports whether a promotion of Kargo is older than the last one. Ids of others have no order.
+// older reports whether a Kargo promotion is older than the last one. Ids of other senders have no order.
 func older(by, id, last string) bool {
 	return Ordered(by, id) && Ordered(by, last) && ulid(id) < ulid(last)
 }
 
-// digits are those of a ULID. Its first ten are the milliseconds since 1970.
+// digits are the digits of a ULID. Its first ten encode the milliseconds since 1970.
 const digits = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// ulid returns the ULID in the name of a promotion in lower case, or "". The stage may hold dots itself.
+// ulid returns the ULID in the name of a promotion in lower case, or "". The stage may contain dots itself.
 func ulid(id string) string {
 	parts := strings.Split(strings.ToLower(id), ".")
 	for i := len(parts) - 1; i >= 0; i-- {
@@ -140,7 +140,7 @@ func ulid(id string) string {
 	return ""
 }
 
-// stamped is when a promotion was made, by the clock of Kargo.
+// stamped returns when a promotion was created, by the clock of Kargo.
 func stamped(id string) time.Time {
 	var ms int64
 	for _, c := range ulid(id)[:min(10, len(ulid(id)))] {

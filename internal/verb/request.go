@@ -1,6 +1,5 @@
-// Package verb holds what may be asked of a GatewaySync, as the command line and every other setter do it: which
-// annotations say it, how they are written, and how far the gateways have come with it. The command line prints what it
-// returns; nothing here prints.
+// Package verb carries out requests to a GatewaySync for the command line and all other senders: which annotations express a
+// request, how they are written, and how far the gateways are with it. It prints nothing.
 package verb
 
 import (
@@ -19,56 +18,57 @@ import (
 // Senders are the values of the annotation stoker.io/requested-by.
 var Senders = []string{"cli", "hook", "argocd", "kargo", "github", "gitlab", "gitea", "bitbucket", "azuredevops", "generic"}
 
-// Request is what a setter asks for.
+// Request is what a sender asks for.
 type Request struct {
-	// Ref is the ref that the gateways are to run; "" leaves it as it is and asks for a fresh look at git.
+	// Ref is the ref that the gateways are to run. If it is "", the request keeps the ref and only asks for a poll of git.
 	Ref string
-	// Commit is the commit that Ref has to stand at; "" for wherever it stands. Only with Ref.
+	// Commit is the commit that Ref must resolve to; "" for any. It needs a Ref.
 	Commit string
-	// Unless is a commit: the request counts only while spec.git.ref resolves to it. Only with Ref.
+	// Unless is a commit: the request is valid only while spec.git.ref resolves to it. It needs a Ref.
 	Unless string
 	// By is one of Senders.
 	By string
-	// For says in words what the request belongs to. Only with Ref.
+	// For describes what the request belongs to. It needs a Ref.
 	For string
-	// ID tells a request that is sent again from a new one; "" where the sender has none.
+	// ID identifies a request, so that a repeated one is recognized; "" if the sender has none.
 	ID string
-	// Follows is true where Ref is a tag that is taken because it came to be. It is remembered, so that it is taken once.
+	// Follows is true if Ref is a new tag that is followed. The tag is recorded, so that it is followed only once.
 	Follows bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool
-	// UID, where there is one, is that of the object which this is asked of; "" is whichever has the name when it is carried out.
+	// UID is that of the GatewaySync that the request is meant for; "" is whichever has the name at the time of the write.
 	UID types.UID
-	// Decider, where there is one, decides anew on the object that is written; the fields above are what it was before.
+	// Decider, if not nil, decides again for the object that is written, in place of the fields above.
 	Decider Decider
 }
 
-// Decider decides what to ask of a GatewaySync as it is now, or says why nothing. It has to be comparable.
+// Decider decides what to request of a GatewaySync in its current state, or returns why there is nothing to request.
+// Implementations must be comparable.
 type Decider interface {
 	Decide(gs *v1alpha1.GatewaySync) (r Request, why string, err error)
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome string
 
 const (
-	// Set means that the request stands in the annotations now.
+	// Set means that the request was written to the annotations.
 	Set Outcome = "Set"
-	// Unchanged means that it stood there already, or that it was dealt with when it came first.
+	// Unchanged means that the request was there already, or was carried out before.
 	Unchanged Outcome = "Unchanged"
-	// Superseded means that a newer promotion has been asked for before: nothing was written.
+	// Superseded means that a newer promotion was requested before. Nothing was written.
 	Superseded Outcome = "Superseded"
-	// Ignored means that the Decider asks nothing: nothing was written.
+	// Ignored means that the Decider requests nothing. Nothing was written.
 	Ignored Outcome = "Ignored"
 )
 
-// Answer is what a setter learns.
+// Answer is the result for the sender.
 type Answer struct {
 	Outcome Outcome
-	// Ref is what was asked for; where that was no ref, what was to run at the time. Where the object wants another one, the
-	// request was taken once and somebody has asked for something else since.
+	// Ref is the requested ref, or the desired ref at that time if the request named none. If the object desires another ref,
+	// the request was carried out once and has been replaced since.
 	Ref string
-	// At is the value of stoker.io/requested-at that stands on the object now: what a gateway must have dealt with.
+	// At is the current value of stoker.io/requested-at, which the gateways must handle.
 	At string
 	// Message is a sentence for people.
 	Message string
@@ -76,7 +76,7 @@ type Answer struct {
 	GatewaySync *v1alpha1.GatewaySync
 }
 
-// InvalidError means that a request can never be carried out: somebody has to write another one.
+// InvalidError means that a request can never be carried out: the sender must change it.
 type InvalidError struct{ err error }
 
 func (e *InvalidError) Error() string { return e.err.Error() }
@@ -85,7 +85,7 @@ func (e *InvalidError) Unwrap() error { return e.err }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf(format, args...)} }
 
-// Check says what is wrong with a request in itself.
+// Check returns an *InvalidError if the request is not valid in itself.
 func (r Request) Check() error {
 	switch {
 	case !slices.Contains(Senders, r.By):
@@ -106,7 +106,7 @@ func (r Request) Check() error {
 	return nil
 }
 
-// decided is the request for the object as it is; the answer has an outcome where there is nothing to ask for.
+// decided returns the request for the current object. The answer has an outcome if there is nothing to request.
 func (r Request) decided(gs *v1alpha1.GatewaySync) (Request, Answer, error) {
 	if r.Decider == nil {
 		return r, Answer{}, nil
@@ -118,8 +118,7 @@ func (r Request) decided(gs *v1alpha1.GatewaySync) (Request, Answer, error) {
 	return now, Answer{}, errors.Join(err, now.Check())
 }
 
-// plan returns the annotations that carry a request out (nil takes one away), or none and an answer where there is nothing
-// to write. It is pure.
+// plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
 func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*string, Answer, error) {
 	have := gs.Annotations
 	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
@@ -132,7 +131,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 		d, err := v1alpha1.DesiredRef(gs, "")
 		same := err == nil && d.Ref == r.Ref && d.Stood == "" && strings.EqualFold(d.Commit, r.Commit)
 		if same && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
-			// Who asks may know that it has moved: git is looked at again, and what is in force stays as it is.
+			// The sender may know that the ref has moved: poll git, and leave what is in force as it is.
 			answer.Message = "it is to run " + r.Ref + " already: git is looked at again"
 			r.Ref, r.Unless, r.Commit = "", "", ""
 		}
@@ -154,7 +153,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 			write[v1alpha1.AnnotationRequestedUnless] = &r.Unless
 		}
 	} else if _, asked := have[v1alpha1.AnnotationRequestedRef]; asked {
-		delete(write, v1alpha1.AnnotationRequestedBy) // it tells who asked for the ref
+		delete(write, v1alpha1.AnnotationRequestedBy) // it belongs to the requested ref
 	}
 	if r.Follows && r.Ref != "" {
 		tags := strings.Join(remember(Followed(gs), r.Ref, keptTags), " ")
@@ -184,7 +183,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	return write, answer, nil
 }
 
-// annotated is what annotations are after a write.
+// annotated returns the annotations after a write.
 func annotated(have map[string]string, write map[string]*string) map[string]string {
 	after := maps.Clone(have)
 	if after == nil {
@@ -200,7 +199,7 @@ func annotated(have map[string]string, write map[string]*string) map[string]stri
 	return after
 }
 
-// stamp is a time that differs from the last one, which clocks alone do not promise.
+// stamp returns a time that differs from last, because the clock may not have advanced.
 func stamp(now time.Time, last string) string {
 	now = now.UTC()
 	if now.Format(time.RFC3339Nano) == last {

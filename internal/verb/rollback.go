@@ -11,23 +11,23 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// ErrTooEarly means that the lead has not yet said what a rollback needs to know: ask again soon.
+// ErrTooEarly means that the lead has not yet reported what a rollback needs to know. Try again soon.
 var ErrTooEarly = errors.New("the lead has not yet said at which commit the desired ref is")
 
-// ErrNothingGood means that no commit has run on all gateways yet, so that there is none to go back to.
+// ErrNothingGood means that no commit has run on all gateways yet, so that there is no commit to go back to.
 var ErrNothingGood = errors.New("no commit has run on all its gateways yet: there is nothing to go back to")
 
-// minPrefix is how many digits name a commit of the history.
+// minPrefix is the number of digits that identify a commit of the history.
 const minPrefix = 7
 
-// Rollback asks for the last good commit, or for the one of the history that to begins with. Where spec.git.ref led to what
-// is rolled back, the request counts only until that ref moves on. A rollback to what is wanted already changes nothing.
+// Rollback requests the last good commit, or the commit of the history that starts with to. If spec.git.ref led to the current
+// commit, the request is valid only until that ref moves on. A rollback to what is desired already changes nothing.
 func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id string) (Answer, error) {
 	return s.back(ctx, namespace, name, "", to, by, id)
 }
 
-// RollbackFrom is Rollback where failed is the commit that is to run. Where by now it is another one, which nobody has
-// judged, nothing is changed; where the lead has not looked at what is wanted by now, the error is ErrTooEarly.
+// RollbackFrom is Rollback on the condition that the commit failed is still desired. If another commit is desired by now,
+// nothing changes, because that one may be good. If the lead has not resolved the desired ref yet, the error is ErrTooEarly.
 func (s *Setter) RollbackFrom(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
 	return s.back(ctx, namespace, name, failed, to, by, id)
 }
@@ -59,14 +59,14 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 	})
 }
 
-// fails reports whether what is wanted now leads to the commit that failed; "" stands for any. The status of a moment ago
-// says nothing of a request, or of a spec, that has come since.
+// fails reports whether the desired ref resolves to the failed commit; "" means any commit. A status from before the last
+// request, or from before the current spec, is not used.
 func fails(gs *v1alpha1.GatewaySync, failed string) (bool, error) {
 	if failed == "" {
 		return true, nil
 	}
 	d, sound := wanted(gs)
-	if !sound { // nobody looks for it
+	if !sound { // the lead does not resolve it
 		return false, nil
 	}
 	commit := runs(gs, d)
@@ -76,7 +76,7 @@ func fails(gs *v1alpha1.GatewaySync, failed string) (bool, error) {
 	return commit == failed, nil
 }
 
-// rollback finds what to ask for; the answer has an outcome where there is nothing to ask for.
+// rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
 func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	commit, err := goal(gs, to)
 	if err != nil {
@@ -86,16 +86,16 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	r := Request{Ref: commit}
 	d, sound := wanted(gs)
 	switch {
-	case !sound: // the request names no ref, and is replaced
+	case !sound: // the request names no valid ref, and is replaced
 		return r, Answer{}, nil
-	case strings.EqualFold(d.Ref, commit): // git says it, in letters of either size, or somebody asked for it
+	case strings.EqualFold(d.Ref, commit): // the spec or a request names that commit; commits in git may have capital digits
 		done.Ref, done.Message = d.Ref, "it is to run "+commit[:minPrefix]+" already"
 		return Request{}, done, nil
 	case d.Override && runs(gs, d) == commit:
 		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", d.Ref, commit[:minPrefix])
 		return Request{}, done, nil
 	case d.Override:
-		// Not the spec led to what is rolled back. Where that is a rollback itself, its condition goes on.
+		// The spec did not lead to the current commit. If a rollback did, its condition stays in force.
 		if unless := gs.RequestedUnless(); v1alpha1.IsCommit(unless) {
 			r.Unless = unless
 		}
@@ -116,7 +116,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	return r, Answer{}, nil
 }
 
-// runs is the commit that the lead has found for what is wanted since the last request; "" where it has not looked yet.
+// runs returns the commit that the lead resolved for the desired ref since the last request, or "" if it has not done so yet.
 func runs(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
 	t := gs.Status.Target
 	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || d.RequestedAt != "" && t.RequestedAt != d.RequestedAt || d.CheckCommit(t.Commit) != nil {
@@ -125,13 +125,13 @@ func runs(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
 	return t.Commit
 }
 
-// wanted is what is to run now; it is not sound where an annotation is no ref.
+// wanted returns the desired ref. It is not sound if an annotation holds no valid ref.
 func wanted(gs *v1alpha1.GatewaySync) (d v1alpha1.Desired, sound bool) {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	return d, err == nil
 }
 
-// unresolved says why the commit of the desired ref is not known.
+// unresolved returns why the commit of the desired ref is not known.
 func unresolved(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
 	if gs.Status.ObservedGeneration != gs.Generation {
 		return fmt.Sprintf("its status is of generation %d and the spec of %d", gs.Status.ObservedGeneration, gs.Generation)
@@ -144,7 +144,7 @@ func unresolved(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
 	return "it has not asked git for " + d.Ref + " since that was requested"
 }
 
-// CheckTo says what is wrong with the beginning of a commit to go back to, as an *InvalidError; "" is none, and right.
+// CheckTo returns an *InvalidError if to is not the beginning of a commit. An empty to is valid.
 func CheckTo(to string) error {
 	if to != "" && (len(to) < minPrefix || len(to) > 40 || strings.Trim(strings.ToLower(to), "0123456789abcdef") != "") {
 		return invalid("%.80q is not a commit: write its first %d digits or more", to, minPrefix)
@@ -152,7 +152,7 @@ func CheckTo(to string) error {
 	return nil
 }
 
-// goal is the commit to go back to.
+// goal returns the commit to go back to.
 func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
@@ -180,7 +180,7 @@ func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
 	return found, nil
 }
 
-// known are the commits that ran on all gateways.
+// known returns the commits that ran on all gateways.
 func known(gs *v1alpha1.GatewaySync) []v1alpha1.CommitRecord {
 	list := gs.Status.History
 	if g := gs.Status.LastGood; g != nil {

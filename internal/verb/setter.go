@@ -17,24 +17,24 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// FieldManager is under which name all setters write.
+// FieldManager is the field manager of all writes.
 const FieldManager = "stoker-request"
 
 const (
-	// attempts bounds how often a write is tried against others who write the same object: the lead's status does.
+	// attempts bounds the tries of a write that conflicts with other writers of the object, such as the lead's status.
 	attempts = 12
-	// firstPause before the next attempt; it grows, and is jittered so that setters do not march in step.
+	// firstPause is the pause before the second attempt. It grows, and is jittered so that setters do not march in step.
 	firstPause = 20 * time.Millisecond
 	maxPause   = time.Second
 )
 
-// Setter asks things of GatewaySyncs. It never writes the spec.
+// Setter writes requests to GatewaySyncs. It never writes the spec.
 type Setter struct {
 	client dynamic.Interface
 	now    func() time.Time
 }
 
-// NewSetter makes a Setter; now is the clock, time.Now where it is nil.
+// NewSetter returns a Setter. now is its clock; nil means time.Now.
 func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
 	if now == nil {
 		now = time.Now
@@ -42,11 +42,11 @@ func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
 	return &Setter{client: client, now: now}
 }
 
-// ErrReplaced means that the object was deleted, and that another one has its name by now. Such an error is a NotFound, too: of
-// the new one nobody has asked anything.
+// ErrReplaced means that the object was deleted and another one has its name now. The error is also a NotFound, because the
+// request was not meant for the new object.
 var ErrReplaced = errors.New("it was deleted, and another one has its name by now")
 
-// Replaced is that error where gs is another object than the one with this UID; "" is any.
+// Replaced returns ErrReplaced if gs has another UID than uid. An empty uid matches any object.
 func Replaced(gs *v1alpha1.GatewaySync, uid types.UID) error {
 	if uid == "" || gs.UID == uid {
 		return nil
@@ -54,8 +54,8 @@ func Replaced(gs *v1alpha1.GatewaySync, uid types.UID) error {
 	return fmt.Errorf("%w: %w", apierrors.NewNotFound(kube.GatewaySync.Resource().GroupResource(), gs.Name), ErrReplaced)
 }
 
-// Ask carries out a request. To ask the same again changes nothing. The error is the API server's, the Decider's, an
-// *InvalidError, or the context's.
+// Ask carries out a request. Repeating it changes nothing. The error is the API server's, the Decider's, an *InvalidError, or
+// the context's.
 func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (Answer, error) {
 	if err := r.Check(); err != nil {
 		return Answer{}, err
@@ -69,7 +69,7 @@ func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (An
 	})
 }
 
-// Pause pauses a GatewaySync, or lets it go on: by annotation, which nobody reverts.
+// Pause pauses or resumes a GatewaySync. It writes an annotation, which no GitOps tool reverts.
 func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) (Answer, error) {
 	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
@@ -86,9 +86,9 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 	})
 }
 
-// change writes the annotations that plan finds for the object as it is now. It plans again where somebody else wrote the
-// object meanwhile: what was decided on an older state is never written. It stays with the object that it began with, or with
-// the one that uid names: a new one of that name may be of other people.
+// change writes the annotations that plan returns for the current object. If another client has written the object meanwhile,
+// it plans again, so that it never writes a decision about an older state. It sticks to the object with this uid, or to the one
+// that it read first, because a new object of that name may belong to another user.
 func (s *Setter) change(ctx context.Context, namespace, name string, uid types.UID, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
 	syncs := kube.GatewaySyncs(s.client, namespace)
 	var conflict error
