@@ -16,10 +16,10 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// patience is how long somebody who pressed Tab waits for the API server.
+// patience is how long completion waits for the API server.
 const patience = 3 * time.Second
 
-// completions gives the commands the names that the cluster has.
+// completions registers completion functions for names, refs and other values from the cluster.
 func (c *cli) completions(root *cobra.Command) error {
 	var errs []error
 	for _, command := range root.Commands() {
@@ -43,7 +43,7 @@ func (c *cli) completions(root *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// completeArgs completes the name of a GatewaySync, and after it a ref.
+// completeArgs completes the name of a GatewaySync, and a ref after it.
 func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	if len(args) == 1 && strings.Contains(command.Use, "REF") {
@@ -69,7 +69,7 @@ func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]s
 	return names, none
 }
 
-// of completes from the GatewaySync that is named already.
+// of completes from the GatewaySync that the first argument names.
 func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
 	if len(args) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.Gate
 	return from(gs)
 }
 
-// refs are what somebody may want to ask for: the ref of the spec, and what ran before.
+// refs returns the ref of the spec and those of the history.
 func refs(gs *v1alpha1.GatewaySync) []string {
 	list := []string{described(gs.Spec.Git.Ref, "spec.git.ref")}
 	for _, h := range gs.Status.History {
@@ -98,7 +98,7 @@ func refs(gs *v1alpha1.GatewaySync) []string {
 	return slices.Compact(list)
 }
 
-// commits are what can be rolled back to.
+// commits returns the commits that a rollback can go back to.
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
@@ -107,7 +107,7 @@ func commits(gs *v1alpha1.GatewaySync) []string {
 	return list
 }
 
-// described is a completion with what shells show beside it.
+// described returns a completion with the description that shells show beside it.
 func described(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
 
 func (c *cli) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -15,14 +15,14 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// within bounds a command that asks the API server for something and does not wait for gateways.
+// within is the time limit of a command that queries the API server and does not wait for gateways.
 const within = 30 * time.Second
 
 // place is a cluster and a namespace in it.
 type place struct {
 	kube.Clients
 	namespace string
-	patient   bool // nobody watches: an API server that does not answer is asked again
+	patient   bool // retry while the API server does not answer, because no terminal is attached
 }
 
 // connect finds the cluster and the namespace as kubectl does.
@@ -46,8 +46,9 @@ func (c *cli) connect() (place, error) {
 
 func (p place) setter() *verb.Setter { return verb.NewSetter(p.Dynamic, p.Now) }
 
-// persist asks the API server again where it did not answer, for as long as a command may take. A Job's first second may have no
-// network yet, and an API server that is started again refuses connections for some. A person sees it and knows better.
+// persist retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
+// the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
+// retry: the user sees the error and decides.
 func (p place) persist(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -59,7 +60,7 @@ func (p place) persist(ctx context.Context, ask func(context.Context) error) err
 	}
 }
 
-// unanswered reports whether the API server did not answer, or could not: another try may do.
+// unanswered reports whether the API server did not answer or was unable to, so that a retry may help.
 func unanswered(err error) bool {
 	_, cut := errors.AsType[*url.Error](err)
 	status := apierrors.APIStatus(nil)
@@ -75,7 +76,7 @@ func (p place) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, 
 	return gs, err
 }
 
-// explain says what to do about an error of the API server.
+// explain adds to an error of the API server what to do about it.
 func (p place) explain(name string, err error) error {
 	gone, isGone := errors.AsType[*apierrors.StatusError](err)
 	switch {
@@ -101,7 +102,7 @@ func (p place) explain(name string, err error) error {
 	return err
 }
 
-// explainAsked is explain for who asked for a change.
+// explainAsked is explain for the error of a write.
 func (p place) explainAsked(name string, err error) error {
 	told := p.explain(name, err)
 	if unanswered(err) {
@@ -110,7 +111,7 @@ func (p place) explainAsked(name string, err error) error {
 	return told
 }
 
-// load is get for who has no answer of its own to what goes wrong.
+// load is get with the error explained.
 func (p place) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
 	gs, err := p.get(ctx, name)
 	return gs, p.explain(name, err)

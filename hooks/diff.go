@@ -125,7 +125,7 @@ func (c *cli) compare(ctx context.Context, p place, name, only string, d *drawin
 	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
 }
 
-// compare plans one gateway.
+// compare plans the change of one gateway.
 func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
 	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, row.PodName, metav1.GetOptions{})
 	if err != nil {
@@ -163,7 +163,7 @@ func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alph
 	return differ(row, live, changes), nil
 }
 
-// differ tells a plan.
+// differ converts a plan to a difference.
 func differ(row v1alpha1.DiscoveredGateway, live state, changes *plan.Changes) difference {
 	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
 	if !live.Commit.IsZero() {
@@ -204,7 +204,7 @@ func word(op plan.Op) string {
 	return ""
 }
 
-// state is what diff reads of an agent's /state.
+// state holds the fields of an agent's /state that diff reads.
 type state struct {
 	Gateway string `json:"gateway"`
 
@@ -220,11 +220,12 @@ type state struct {
 }
 
 const (
-	healthPort = "8082"  // of an agent that was written by hand and names no port
-	maxState   = 8 << 20 // bytes of an agent's answer
+	healthPort = "8082"  // default port, for an agent that was added by hand and names no port
+	maxState   = 8 << 20 // largest answer of an agent in bytes
 )
 
-// healthPortOf is where the agent of a pod answers: the injector takes another port where a container names the usual one.
+// healthPortOf returns the health port of the agent in a pod. The injector picks another port if a container uses the default
+// one.
 func healthPortOf(pod *corev1.Pod) (port string, ok bool) {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name != v1alpha1.AgentContainer {
@@ -240,7 +241,8 @@ func healthPortOf(pod *corev1.Pod) (port string, ok bool) {
 	return "", false
 }
 
-// state asks an agent what lies on its gateway. Another program may answer on that port, and is not believed.
+// state queries an agent for what its gateway runs. It verifies the gateway's name, because another program may answer on that
+// port.
 func (p place) state(ctx context.Context, pod *corev1.Pod, gateway string) (state, error) {
 	port, ok := healthPortOf(pod)
 	if !ok {

@@ -1,5 +1,5 @@
-// Command stoker asks for versions and tells where gateways stand, from a terminal and from Jobs. It is kubectl stoker, too,
-// where it is called kubectl-stoker.
+// Command stoker requests refs and reports the state of gateways, from a terminal and from Jobs. Installed as kubectl-stoker,
+// it is a kubectl plugin.
 //
 // docs/cli.md is the reference of its commands, generated from them.
 package main

@@ -46,7 +46,7 @@ ReplicaSets, to create evictions, and to get and patch custom resource definitio
 		defer cancel()
 		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace}.Plan(ctx)
 		if plan == nil {
-			plan = []migrate.Action{} // a list also as JSON
+			plan = []migrate.Action{} // an empty list in JSON instead of null
 		}
 		r := result{data: plan}
 		var lines [][]string

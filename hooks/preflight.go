@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/hooks/preflight"
 )
 
-// flight is what preflight is asked.
+// flight holds the flags of preflight.
 type flight struct {
 	*cli
 	from *syncing
@@ -114,7 +114,7 @@ func (x *flight) run(ctx context.Context, args []string) error {
 	return x.say(found)
 }
 
-// told takes what file and flags say.
+// told adds the gateways of the flags and the GatewaySync of the file to asked.
 func (x *flight) told(asked *preflight.Asked) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
@@ -131,7 +131,7 @@ func (x *flight) told(asked *preflight.Asked) error {
 		return told(err)
 	}
 	x.warn(v1alpha1.Warnings(gs))
-	if x.ref != "" { // a file in which something puts the ref later, such as the revision that is handed down
+	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
 		gs.Spec.Git.Ref, asked.Ref = x.ref, ""
 	}
 	asked.GatewaySync, asked.Coming = gs, true
@@ -144,7 +144,7 @@ func (x *flight) warn(list []string) {
 	}
 }
 
-// live adds what the cluster knows. It reports false where there is nothing to look at.
+// live adds what the cluster knows. It returns false if there is nothing to check.
 func (x *flight) live(ctx context.Context, name string, asked *preflight.Asked) (bool, error) {
 	p, err := x.connect()
 	if err != nil {
@@ -182,7 +182,7 @@ func (x *flight) live(ctx context.Context, name string, asked *preflight.Asked) 
 	return true, nil
 }
 
-// merged is what annotations are once a manifest is applied.
+// merged returns the annotations after a manifest is applied.
 func merged(live, given map[string]string) map[string]string {
 	all := maps.Clone(live)
 	if all == nil {
@@ -192,10 +192,10 @@ func merged(live, given map[string]string) map[string]string {
 	return all
 }
 
-// maxPods bounds how many pods are asked for at once.
+// maxPods bounds the list of pods.
 const maxPods = 500
 
-// gatewaysOf adds the gateways that the status knows, with what their pods say of themselves where that may be read.
+// gatewaysOf adds the gateways of the status, with the labels and annotations of their pods if they can be read.
 func (x *flight) gatewaysOf(ctx context.Context, p place, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
@@ -228,7 +228,7 @@ func (x *flight) gatewaysOf(ctx context.Context, p place, gs *v1alpha1.GatewaySy
 	}
 }
 
-// say prints what was found; the error is what is wrong.
+// say prints the result. The error lists the problems.
 func (x *flight) say(found preflight.Result) error {
 	x.warn(found.Warnings)
 	r := result{data: found}
@@ -262,7 +262,7 @@ func passed(found preflight.Result) string {
 		counted(len(profiles), "profile"), counted(gateways, "gateway"), counted(files, "file"))
 }
 
-// seriousness is the exit code for problems.
+// seriousness returns the exit code for problems.
 func seriousness(list []preflight.Problem) int {
 	all := func(is func(v1alpha1.Reason) bool) bool {
 		return !slices.ContainsFunc(list, func(p preflight.Problem) bool { return !is(p.Reason) })
@@ -276,7 +276,7 @@ func seriousness(list []preflight.Problem) int {
 	return exitFailed
 }
 
-// problems writes a line for each, and for each reason where to read on.
+// problems lists the problems, followed by the documentation of each reason.
 func problems(list []preflight.Problem) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d problems", len(list))

@@ -24,7 +24,7 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// forms of output.
+// Output formats.
 const (
 	asTable = "table"
 	asJSON  = "json"
@@ -32,7 +32,7 @@ const (
 	asName  = "name"
 )
 
-// outputs gives a command the flag for the form of its output. The form is checked before the command runs.
+// outputs adds the flag for the output format to a command. The format is checked before the command runs.
 func outputs(command *cobra.Command) *string {
 	form := command.Flags().StringP("output", "o", asTable, "form of the output: table, json, yaml or name")
 	inner := command.RunE
@@ -46,10 +46,10 @@ func outputs(command *cobra.Command) *string {
 	return form
 }
 
-// result is what a command prints: in each form something else.
+// result is the output of a command in all formats.
 type result struct {
 	table func(io.Writer)
-	data  any      // as JSON and YAML
+	data  any      // for JSON and YAML
 	names []string // one per line
 }
 
@@ -81,7 +81,7 @@ func (c *cli) print(form string, r result) error {
 	return nil
 }
 
-// rows writes a table as kubectl does. Cells come from the cluster and may hold anything.
+// rows writes a table as kubectl does. It cleans the cells, which come from the cluster and may hold anything.
 func rows(w io.Writer, head []string, lines [][]string) {
 	t := printers.GetNewTabWriter(w)
 	fmt.Fprintln(t, strings.Join(head, "\t"))
@@ -98,10 +98,10 @@ func rows(w io.Writer, head []string, lines [][]string) {
 		}
 		fmt.Fprintln(t)
 	}
-	_ = t.Flush() // nobody is left to tell when stdout is closed
+	_ = t.Flush() // if stdout is closed, there is no place to report the error
 }
 
-// clean takes out what could drive a terminal: control characters but the end of a line.
+// clean replaces characters that could control a terminal: control characters except the newline, and bidirectional ones.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && (unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control)) {
@@ -115,7 +115,7 @@ func oneLine(s string) string { return clean(strings.Join(strings.Fields(s), " "
 
 const maxCell = 100
 
-// cut shortens a text for a table.
+// cut shortens a text to maxCell characters for a table.
 func cut(s string) string {
 	s = oneLine(s)
 	if r := []rune(s); len(r) > maxCell {
@@ -131,7 +131,7 @@ func age(t time.Time) string {
 	return duration.HumanDuration(time.Since(t))
 }
 
-// at is a ref with its commit.
+// at returns a ref with its commit.
 func at(ref, commit string) string {
 	switch {
 	case commit == "":
@@ -142,7 +142,7 @@ func at(ref, commit string) string {
 	return ref + " at " + verb.Short(commit)
 }
 
-// counted is a number of things, by the name of one.
+// counted returns a number with its noun, such as "2 files".
 func counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// maxManifest bounds a GatewaySync's file; an object in Kubernetes is at most 1.5 MiB.
+	// maxManifest is the largest file with a GatewaySync; an object in Kubernetes has at most 1.5 MiB.
 	maxManifest = 1536 << 10
-	// maxOffline bounds the work on a directory of git.
+	// maxOffline is the time limit for work on a local repository.
 	maxOffline = 10 * time.Minute
 )
 
-// drawing is what render is asked.
+// drawing holds the flags of render.
 type drawing struct {
 	file, repo, ref, profile, gateway, ignition string
 	into, show                                  string
@@ -75,7 +75,7 @@ patches, excludes and all checks are those of the agent, so that what fails here
 	return command
 }
 
-// source adds the flags that say what commit is looked at.
+// source adds the flags that choose the commit.
 func (d *drawing) source(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&d.repo, "repo", ".", "directory of git")
@@ -83,7 +83,7 @@ func (d *drawing) source(command *cobra.Command) {
 	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, whose form signatures of resources have")
 }
 
-// told adds to a failure what it is called, and where to read on.
+// told adds the reason of a failure and the address of its documentation.
 func told(err error) error {
 	if reason := failure.Reason(err, ""); reason != "" {
 		return fmt.Errorf("%s: %w%s", reason, err, help(reason))
@@ -91,7 +91,7 @@ func told(err error) error {
 	return err
 }
 
-// form is the form of signatures.
+// form returns the form of signatures for the version of Ignition.
 func (d *drawing) form() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
@@ -100,7 +100,7 @@ func (d *drawing) form() (resource.Form, error) {
 	return resource.FormOf(major, minor), nil
 }
 
-// seenAs is the ref that templates see: the asked-for one, and for what happens to be checked out that of the spec.
+// seenAs returns the ref that templates see: the requested one, or that of the spec for HEAD.
 func (d *drawing) seenAs(gs *v1alpha1.GatewaySync) string {
 	if d.ref == "HEAD" {
 		return gs.Spec.Git.Ref
@@ -162,7 +162,7 @@ func named(profile string) string {
 	return profile
 }
 
-// read reads a GatewaySync from a file.
+// read reads and validates a GatewaySync from a file, and prints its warnings.
 func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
 	gs, err := c.decode(name)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
 	return gs, nil
 }
 
-// decode reads a GatewaySync from a file, or from stdin where that is "-", and validates nothing.
+// decode reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
 func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 	var raw []byte
 	var err error
@@ -201,7 +201,7 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 	return gs, nil
 }
 
-// target is the gateway that the flags describe.
+// target returns the gateway that the flags describe.
 func (d *drawing) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
 	form, err := d.form()
 	if err != nil {
@@ -221,7 +221,7 @@ func (d *drawing) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
 	}}, nil
 }
 
-// drawn is a file as JSON has it.
+// drawn is a file in JSON output.
 type drawn struct {
 	Path       string `json:"path"`
 	Source     string `json:"source"`
@@ -248,7 +248,7 @@ func files(changes *plan.Changes, sizes map[string]int64) result {
 	return r
 }
 
-// write writes all files below a directory that nothing lies in.
+// write writes all files to a directory that is new or empty.
 func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -257,7 +257,7 @@ func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // nothing is written through it any more
+	defer func() { _ = root.Close() }() // only a directory handle
 	there, err := os.ReadDir(dir)
 	if err != nil {
 		return err

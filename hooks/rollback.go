@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// goesBack is what is printed of a rollback; of one that changes nothing, why.
+// goesBack is printed for a rollback. A rollback that changes nothing prints its message instead.
 const goesBack = "goes back"
 
 func (c *cli) rollback() *cobra.Command {
@@ -49,7 +49,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 	to := f.String("to", "", "a commit of the history, seven digits or more; left out: the last good one")
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		failed := ""
-		if err := verb.CheckTo(*to); err != nil { // before anybody is asked
+		if err := verb.CheckTo(*to); err != nil { // before anything else happens
 			return err
 		}
 		if *ifNeeded {
@@ -63,7 +63,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 			failed = commit
 		}
 		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (verb.Answer, error) {
-			for { // the lead may be about to say where the branch stands
+			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
 				if !errors.Is(err, verb.ErrTooEarly) || !pace.Wait(ctx, time.Second) {
 					return answer, err
@@ -74,7 +74,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 	return command
 }
 
-// needed finds out whether the commit that is wanted now is what fails, and which that is; it says why where it is not.
+// needed finds out whether the desired commit itself fails, and returns it. If not, it prints why.
 func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
 	if err := (verb.Request{By: a.by, ID: a.id}).Check(); err != nil {
 		return false, "", err
@@ -97,17 +97,17 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		if d, err := v1alpha1.DesiredRef(gs, ""); err != nil || !v1alpha1.IsCommit(d.Ref) {
 			return not("request %s went back before, and by now another ref is wanted", a.id)
 		}
-		return true, "", nil // the answer to a repeat is not another one
+		return true, "", nil // a repeated Job gets the same answer
 	case gs.Status.LastGood == nil:
 		return not("%s", verb.ErrNothingGood)
 	}
-	// What failed may be mended in git by now, or not be known yet.
+	// The failure may be fixed in git by now, or not be reported yet.
 	before := verb.Judge(gs, "", verb.Evidence{Now: p.Now()})
 	if err := p.persist(ctx, func(ctx context.Context) error {
 		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
 		return err
 	}); err != nil {
-		if bad, ok := errors.AsType[*verb.InvalidError](err); ok { // who asked for what is wanted now named no ref
+		if bad, ok := errors.AsType[*verb.InvalidError](err); ok { // the desired ref is not valid
 			return not("%s", bad)
 		}
 		return false, "", p.explain(name, err)
@@ -128,10 +128,10 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 	return true, v.Commit, nil
 }
 
-// verdict waits until it is known how it ends, for as long as within says. The last word counts.
+// verdict waits up to within until the outcome is known. It returns the last verdict.
 //
-// A deadline that is over begins anew when a fresh look is asked for. So what was said before that stands, where git says the
-// same commit still and a gateway that it is the commit's fault.
+// A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
+// still the same and a gateway blames it.
 func (a *asking) verdict(ctx context.Context, p place, name string, before verb.Verdict, within time.Duration) (verb.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -142,7 +142,7 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 		if n == 0 {
 			looking = ctx
 		}
-		w.ref = "" // whatever is wanted now
+		w.ref = "" // any desired ref
 		v, err := w.look(looking)
 		switch {
 		case err == nil:
@@ -166,18 +166,18 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 	return last, nil
 }
 
-// late reports whether it failed because it took too long.
+// late reports whether the failure is an expired progress deadline.
 func late(v verb.Verdict) bool {
 	return v.Phase == verb.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
 }
 
-// undecided reports whether a gateway fails for what is not the commit's fault, while others have not said yet how they fare.
+// undecided reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
 func undecided(v verb.Verdict) bool {
 	return !ofCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
 }
 
-// ofCommit reports whether a failure lies in what the commit holds, so that another one helps. Gateways say so: what is wrong
-// before they have it (the ref, the git server, the spec) is no fault of the commit's.
+// ofCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
+// Failures before they have the commit (the ref, the git server, the spec) are not caused by it.
 func ofCommit(v verb.Verdict) bool {
 	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
 		return slices.ContainsFunc(v.Behind, brought)
@@ -187,14 +187,14 @@ func ofCommit(v verb.Verdict) bool {
 	switch {
 	case i < 0 || v.Gateways.Failed == 0:
 		return false
-	case len(failed) > v.Gateways.Failed: // some speak of what was wanted before
+	case len(failed) > v.Gateways.Failed: // some describe an earlier commit
 		return brought(failed[i])
 	}
 	return slices.ContainsFunc(failed, brought)
 }
 
-// brought reports whether it is what the commit brought that a gateway does not run. A repository that cannot be read is not: a
-// git server's login page looks so.
+// brought reports whether a gateway rejects the content of the commit. UnsupportedRepository is not in the list, because the
+// login page of a git server looks like it.
 func brought(b verb.Behind) bool {
 	switch b.Reason {
 	case v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonPatchFailed, v1alpha1.ReasonConfigSyntaxError, v1alpha1.ReasonSourceMissing,

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// Exit codes. Those that the agent has, too, mean the same there.
+// Exit codes. Those that the agent has too mean the same there.
 const (
 	exitDone       = 0
 	exitFailed     = 1
@@ -28,7 +28,7 @@ const (
 	exitAgain      = 7
 )
 
-// outcomeError is an outcome with an exit code of its own.
+// outcomeError is an error with its own exit code.
 type outcomeError struct {
 	code int
 	err  error
@@ -42,7 +42,7 @@ func outcome(code int, format string, args ...any) error {
 	return &outcomeError{code, fmt.Errorf(format, args...)}
 }
 
-// run is the whole program: what main and the tests call. args are those of the process, its name first.
+// run is the whole program, for main and tests. args[0] is the name of the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	name := "stoker"
 	if base := filepath.Base(args[0]); strings.HasPrefix(base, "kubectl-stoker") {
@@ -59,7 +59,7 @@ func (c *cli) run(ctx context.Context, name string, args []string) int {
 		return exitDone
 	}
 	var code int
-	if !c.started { // what cobra says of arguments and flags before a command runs
+	if !c.started { // cobra rejected arguments or flags before a command ran
 		code = exitUsage
 		err = fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())
 	} else {
@@ -69,14 +69,14 @@ func (c *cli) run(ctx context.Context, name string, args []string) int {
 	return code
 }
 
-// codeOf is the exit code of an error.
+// codeOf returns the exit code of an error.
 func codeOf(ctx context.Context, err error) int {
 	if own, ok := errors.AsType[*outcomeError](err); ok {
 		return own.code
 	}
 	_, invalid := errors.AsType[*verb.InvalidError](err)
 	switch {
-	// Others wrote the object at each of many tries, or made it anew.
+	// Other clients wrote the object at each of many attempts, or it was deleted and created again.
 	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err), errors.Is(err, verb.ErrReplaced):
 		return exitAgain
 	case invalid:
@@ -89,14 +89,14 @@ func codeOf(ctx context.Context, err error) int {
 	return exitFailed
 }
 
-// cli is what all commands share.
+// cli holds what all commands share.
 type cli struct {
 	out, talk io.Writer
-	live      bool // somebody watches talk
+	live      bool // talk is a terminal
 	in        io.Reader
 	env       func(string) string
 	flags     *genericclioptions.ConfigFlags
-	started   bool // the arguments are understood, and a command runs
+	started   bool // the command line was valid and a command runs
 }
 
 func newCLI(stdout, stderr io.Writer) *cli {
@@ -105,7 +105,7 @@ func newCLI(stdout, stderr io.Writer) *cli {
 	return &cli{out: stdout, talk: stderr, live: terminal(stderr), in: os.Stdin, env: os.Getenv, flags: f}
 }
 
-// root is the command with all others in it.
+// root returns the root command with all others.
 func (c *cli) root(name string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stoker",
@@ -148,7 +148,7 @@ answer: try again.`,
 	}
 	root.AddCommand(c.version(), c.options())
 	root.SetUsageTemplate(brief.Replace(root.UsageTemplate()))
-	if err := c.completions(root); err != nil { // a flag that is not there: the completion test sees it
+	if err := c.completions(root); err != nil { // a flag does not exist: a defect that the completion test catches
 		fmt.Fprintf(c.talk, "completion: %v\n", err)
 	}
 	return root

@@ -14,17 +14,17 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// asking is what commands share that ask for something.
+// asking holds what the commands that write requests share.
 type asking struct {
 	*cli
 	output *string
 	by, id string
-	commit string // where the ref has to stand
+	commit string // commit that the ref must resolve to
 	wait   bool
 	limits *limits
 }
 
-// asks makes a command one that asks.
+// asks makes command one that writes a request by run.
 func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []string) error) *asking {
 	a := &asking{cli: c}
 	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), a, args) }
@@ -32,7 +32,7 @@ func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []
 	return a
 }
 
-// sends adds the flags of a request that has a sender.
+// sends adds the flags of a request with a sender.
 func (a *asking) sends(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&a.by, "by", "cli", "who asks: "+strings.Join(verb.Senders, ", "))
@@ -100,7 +100,7 @@ are not part of it, so that a Job that is repeated asks once; one whose sync is 
 	return command
 }
 
-// syncing takes the ref from a sync of Argo CD. Sender and id follow from it, too, where they are not given.
+// syncing returns the commit of an Argo CD sync. It also sets sender and id if the flags do not.
 func (a *asking) syncing(ctx context.Context, command *cobra.Command, name string, from *syncing) (string, error) {
 	p, err := a.connect()
 	if err != nil {
@@ -123,8 +123,9 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 	return found.Commit, nil
 }
 
-// idOf is the id of a Job's request: a sync that is tried again has the start that it had, and may bring another commit. The name
-// that Argo CD makes holds both, but for a sync of several sources, where it holds the start alone.
+// idOf returns the id of a Job's request. A retried sync keeps its start time but may bring another commit, so the id needs
+// both. The Job name that Argo CD generates holds both, except for a sync of several sources, for which it holds only the start
+// time.
 func idOf(job application.Job, found application.Sync) string {
 	id := job.Name
 	made, named := application.ParseMade(job.Name)
@@ -160,7 +161,7 @@ answer to a sync that is held as MassDeletion.`,
 		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (verb.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force})
 			if err == nil && heldOff(answer.GatewaySync) != "" {
-				answer.Ref = "" // it is a rollback's, and may lapse with the look that is asked for
+				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
 			return answer, err
 		})
@@ -208,7 +209,7 @@ func (c *cli) resume() *cobra.Command {
 	return command
 }
 
-// ask carries one request out and prints what became of it.
+// ask carries out a request, prints the answer, and waits if the flags say so.
 func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, place) (verb.Answer, error)) error {
 	p, err := a.connect()
 	if err != nil {
@@ -250,7 +251,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 		return err
 	}
 	v, err := a.await(ctx, p, name, answer.Ref, a.commit, a.limits)
-	if err == nil && *a.output == asTable { // else one object is all
+	if err == nil && *a.output == asTable { // the other formats print one object only
 		fmt.Fprintln(a.out, clean(v.Message))
 	}
 	return err

@@ -18,12 +18,12 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// resourceName is an object as kubectl names it.
+// resourceName returns the name of an object in the form of kubectl.
 func resourceName(gs *v1alpha1.GatewaySync) string {
 	return strings.ToLower(v1alpha1.Kind) + "." + v1alpha1.GroupVersion.Group + "/" + gs.Name
 }
 
-// bareObject is an object as people want to read it.
+// bareObject returns a copy without managed fields, with kind and version set.
 func bareObject(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
 	gs = gs.DeepCopy()
 	gs.ManagedFields = nil
@@ -82,7 +82,7 @@ func (c *cli) get() *cobra.Command {
 	return command
 }
 
-// list reads all GatewaySyncs of a namespace, and names those that cannot be read.
+// list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.
 func (c *cli) list(ctx context.Context, p place) ([]*v1alpha1.GatewaySync, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -96,7 +96,7 @@ func (c *cli) list(ctx context.Context, p place) ([]*v1alpha1.GatewaySync, error
 	return list, nil
 }
 
-// leads are the SyncTargets of a namespace, whose locks tell which GatewaySyncs have a lead.
+// leads holds the SyncTargets of a namespace, whose locks show which GatewaySyncs have a lead.
 type leads struct {
 	now     time.Time
 	read    bool
@@ -114,13 +114,13 @@ func (c *cli) leads(ctx context.Context, p place) leads {
 	for _, t := range list {
 		l.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
 	}
-	for _, u := range undecodable { // of another version: the age of the status tells
+	for _, u := range undecodable { // of another version: the age of the status decides
 		l.targets[types.NamespacedName{Namespace: u.Namespace, Name: u.Name}] = nil
 	}
 	return l
 }
 
-// of is the SyncTarget of gs: an empty one if there is none, nil if it is not known.
+// of returns the SyncTarget of gs: an empty one if there is none, nil if it is unknown.
 func (l leads) of(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
 	t, ok := l.targets[types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name}]
 	if l.read && !ok {
@@ -204,7 +204,7 @@ As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, number
 	return command
 }
 
-// describe writes a GatewaySync for people.
+// describe prints a GatewaySync and its verdict.
 func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 	line := func(what, value string) {
 		if value != "" {
@@ -251,7 +251,7 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 	rows(w, []string{"GATEWAY", "STATUS", "REASON", "COMMIT", "PROFILE", "DRIFT", "POD", "MESSAGE"}, lines)
 }
 
-// origin says who wants the ref, where it is not the spec.
+// origin returns who requested the ref, or "" if it comes from the spec.
 func origin(gs *v1alpha1.GatewaySync) string {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil || !d.Override && d.Commit == "" {

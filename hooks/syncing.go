@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/hooks/application"
 )
 
-// syncing is what a Job of a sync of Argo CD is told about itself.
+// syncing holds the flags of a Job in an Argo CD sync.
 type syncing struct {
 	*cli
 	application, source    string
@@ -20,7 +20,7 @@ type syncing struct {
 	within                 time.Duration
 }
 
-// unnamed is the value of --application that leaves its name to be found out.
+// unnamed is the value of --application that means: find the Application of this Job.
 const unnamed = "auto"
 
 // syncs adds the flags of a command that can take its ref from a sync.
@@ -38,7 +38,7 @@ func (c *cli) syncs(command *cobra.Command) *syncing {
 // on reports whether the ref comes from a sync.
 func (s *syncing) on() bool { return s.application != "" }
 
-// job is the Job that this runs in.
+// job returns the Job that this process runs in.
 func (s *syncing) job(p place) application.Job {
 	j := application.Job{Namespace: s.env("POD_NAMESPACE"), Name: s.env("JOB_NAME")}
 	if j.Namespace == "" {
@@ -50,7 +50,7 @@ func (s *syncing) job(p place) application.Job {
 	return j
 }
 
-// learn finds the commit that is being synced, if it is one of the repository of gs.
+// learn returns the commit that is being synced. It fails if the commit is not from the repository of gs.
 func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {

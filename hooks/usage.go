@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// brief leaves kubectl's flags, which all commands have, to the command options: they would bury a command's own.
+// brief removes kubectl's global flags from the help of each command, where they would bury its own flags, and refers to the
+// command options.
 var brief = strings.NewReplacer(
 	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
@@ -26,7 +27,7 @@ func (c *cli) options() *cobra.Command {
 	}
 }
 
-// counts says of arguments that are too few or too many how the command is written.
+// counts wraps inner with messages that show the form of the command.
 func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		err := inner(command, args)

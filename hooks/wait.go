@@ -17,10 +17,10 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// limits are how long a wait may take.
+// limits holds the flags of a wait.
 type limits struct {
 	timeout, empty time.Duration
-	noRollback     bool // what a rollback went back to is not what is waited for
+	noRollback     bool // fail if the gateways run what a rollback went back to
 }
 
 func waitFlags(command *cobra.Command) *limits {
@@ -30,7 +30,7 @@ func waitFlags(command *cobra.Command) *limits {
 	return l
 }
 
-// holds adds the flag by which what a rollback went back to is not what is waited for.
+// holds adds the flag --no-rollback.
 func (l *limits) holds(command *cobra.Command) {
 	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "end with 1 while a rollback holds off spec.git.ref")
 }
@@ -101,7 +101,7 @@ missing; in a pipe it says nothing until the end. Where they stand is asked at l
 	return command
 }
 
-// watcher follows one GatewaySync.
+// watcher waits for one GatewaySync.
 type watcher struct {
 	*cli
 	place
@@ -109,15 +109,15 @@ type watcher struct {
 	ref    string // "" until it is known
 	commit string // "" for any
 	uid    types.UID
-	empty  time.Time // since when there is no gateway
+	empty  time.Time // when the lack of gateways was first seen
 	said   string
-	blind  bool // reports cannot be read, and that was said
+	blind  bool // the error about unreadable reports was printed
 
-	heldOff string // the spec's ref, while a rollback is in force
-	lapses  string // the spec's ref, where ref is what a rollback went back to
+	heldOff string // the ref of the spec while a rollback is in force
+	lapses  string // the ref of the spec if ref is that of a rollback
 }
 
-// heldOff is spec.git.ref where a rollback is in force, else "". The status has seen today's request by then, or says so.
+// heldOff returns spec.git.ref while a rollback is in force, and "" otherwise.
 func heldOff(gs *v1alpha1.GatewaySync) string {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil || !d.Override || !d.ResolveSpec {
@@ -126,9 +126,8 @@ func heldOff(gs *v1alpha1.GatewaySync) string {
 	return gs.Spec.Git.Ref
 }
 
-// await waits for gateways to run ref, or, where that is "", what is wanted at the beginning; at commit, if it is not "". The
-// verdict is the last one;
-// the error says how it ended where it is not what was waited for.
+// await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
+// returns the last verdict. The error says how the wait ended unless the gateways got there.
 func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (verb.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
 		return verb.Verdict{}, outcome(exitUsage, "--timeout must be more than nothing, and --timeout-empty not less")
@@ -139,7 +138,7 @@ func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *l
 	last := verb.Verdict{Message: "the API server has not said yet where GatewaySync " + name + " stands"}
 	for n := 0; ; n++ {
 		looking := waiting
-		if n == 0 { // who waits for a moment only hears where it stands, too
+		if n == 0 { // even the shortest wait reports where the gateways stand
 			looking = ctx
 		}
 		v, err := w.look(looking)
@@ -165,14 +164,14 @@ func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *l
 	return last, w.late(last, l)
 }
 
-// interval is the pause after the look n: short at first, when most of it happens.
+// interval returns the pause after look n: short at first, when most of the changes happen.
 func interval(n int) time.Duration {
 	return min(250*time.Millisecond+time.Duration(n)*50*time.Millisecond, 2*time.Second)
 }
 
 const maxLook = 10 * time.Second
 
-// look asks where the gateways stand.
+// look returns the current verdict.
 func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxLook)
 	defer cancel()
@@ -185,7 +184,7 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 	}
 	w.uid = gs.UID
 	v, err := verb.Look(ctx, w.Clients, gs, w.ref)
-	if w.lapses != "" && v.Phase == verb.Overtaken && v.Ref == w.lapses { // git was seen to have moved on from what is held off
+	if w.lapses != "" && v.Phase == verb.Overtaken && v.Ref == w.lapses { // the spec's ref has moved on, which ended the rollback
 		w.ref, w.lapses = v.Ref, ""
 		v, err = verb.Look(ctx, w.Clients, gs, w.ref)
 	}
@@ -201,7 +200,7 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 	return v, nil
 }
 
-// ended reports whether a verdict ends the wait, and as what.
+// ended reports whether a verdict ends the wait, and with which error.
 func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 	if v.Reason != v1alpha1.ReasonNoGateways || v.Phase != verb.Progressing {
 		w.empty = time.Time{}
@@ -236,7 +235,7 @@ func (w *watcher) none(after time.Duration) error {
 	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, v1alpha1.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
 }
 
-// late is the end of a wait that took too long.
+// late returns the error of a wait that timed out.
 func (w *watcher) late(v verb.Verdict, l *limits) error {
 	switch {
 	case v.Phase == "":
@@ -251,7 +250,7 @@ func (w *watcher) late(v verb.Verdict, l *limits) error {
 
 const maxOthers = 20
 
-// others names who is behind, a line each, where it is more than the one that the message names.
+// others lists the gateways that are behind, one per line, if there are several.
 func others(v verb.Verdict) string {
 	if len(v.Behind) < 2 {
 		return ""
@@ -267,7 +266,7 @@ func others(v verb.Verdict) string {
 	return b.String()
 }
 
-// tell says on a terminal how far it is, when that is news.
+// tell prints the progress on a terminal when it changes.
 func (w *watcher) tell(line string) {
 	if line = oneLine(line); w.live && line != w.said {
 		fmt.Fprintf(w.talk, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
