@@ -16,19 +16,19 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// Self is where a Job looks for what it is.
+// Self describes the Job that this process runs in, and how to inspect it.
 type Self struct {
 	Job Job
 	// PodInfo is the directory of a downward API volume with the files annotations and labels of the pod.
 	PodInfo string
-	// InstanceLabel is the label by which Argo CD marks its objects.
+	// InstanceLabel is the label that Argo CD sets on its objects.
 	InstanceLabel string
-	// Client reads the Job itself, where that is allowed; nil for not.
+	// Client reads the Job; nil if that is not allowed.
 	Client kubernetes.Interface
 }
 
-// Application finds out by whose sync the Job was made: from what is said of its pod, which takes no rights, else from the
-// Job, which takes the right to get it.
+// Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights, and
+// otherwise the Job, which needs the right to get it.
 func (s Self) Application(ctx context.Context) (Name, error) {
 	for _, kind := range []string{"annotations", "labels"} {
 		pairs, err := podInfo(filepath.Join(s.PodInfo, kind))
@@ -56,7 +56,8 @@ func (s Self) Application(ctx context.Context) (Name, error) {
 	return name, nil
 }
 
-// marked reads the marks of Argo CD; the annotation counts before the label, which others write, too.
+// marked returns the Application that the metadata names. The annotation takes precedence over the label, which other tools
+// set, too.
 func (s Self) marked(annotations, labels map[string]string) (Name, bool) {
 	if name, ok := FromTracking(annotations[TrackingAnnotation]); ok {
 		return name, true
@@ -70,7 +71,7 @@ func (s Self) marked(annotations, labels map[string]string) (Name, bool) {
 // maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
 const maxPodInfo = 2 << 20
 
-// podInfo reads a file of a downward API volume: a line for each pair, name="value". No file is no pair.
+// podInfo reads a file of a downward API volume: one name="value" per line. A missing file has no pairs.
 func podInfo(name string) (map[string]string, error) {
 	raw, err := file.Read(name, maxPodInfo)
 	switch {
@@ -82,7 +83,7 @@ func podInfo(name string) (map[string]string, error) {
 	return parsePairs(string(raw)), nil
 }
 
-// parsePairs passes over lines that are no pair.
+// parsePairs ignores malformed lines.
 func parsePairs(text string) map[string]string {
 	pairs := map[string]string{}
 	for line := range strings.Lines(text) {

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The metadata by which Argo CD marks what belongs to an Application.
+// Metadata by which Argo CD marks the objects of an Application.
 const (
 	TrackingAnnotation = "argocd.argoproj.io/tracking-id"
-	InstanceLabel      = "app.kubernetes.io/instance" // unless Argo CD is told another one
+	InstanceLabel      = "app.kubernetes.io/instance" // the default; Argo CD can be configured to use another one
 )
 
 // Name is the name of an Application.
@@ -21,7 +21,7 @@ type Name struct{ Namespace, Name string }
 
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// ParseName reads NAMESPACE/NAME, or NAME alone, which is in the namespace of Argo CD.
+// ParseName parses NAMESPACE/NAME, or NAME in the namespace of Argo CD.
 func ParseName(s string) (Name, error) {
 	namespace, name, ok := strings.Cut(s, "/")
 	if !ok {
@@ -35,9 +35,9 @@ func ParseName(s string) (Name, error) {
 
 func named(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
 
-// FromTracking reads the annotation argocd.argoproj.io/tracking-id: "app:group/Kind:namespace/name", where app is
-// "namespace_app" for an Application outside of the namespace of Argo CD. Only what stands before the first colon is
-// looked at: the rest is left out in part for objects whose name is generated.
+// FromTracking parses the annotation argocd.argoproj.io/tracking-id: "app:group/Kind:namespace/name", where app is
+// "namespace_app" for an Application outside of the namespace of Argo CD. It reads only the part before the first colon,
+// because the rest is incomplete for objects with a generated name.
 func FromTracking(id string) (Name, bool) {
 	app, _, ok := strings.Cut(id, ":")
 	if !ok {
@@ -46,10 +46,10 @@ func FromTracking(id string) (Name, bool) {
 	return fromApp(app)
 }
 
-// FromInstance reads the label by which Argo CD marks its objects; it has the same form.
+// FromInstance parses the instance label, which has the form of app in the tracking id.
 func FromInstance(value string) (Name, bool) { return fromApp(value) }
 
-// fromApp takes the form apart that Argo CD gives the name of an Application; no name of Kubernetes has an underscore.
+// fromApp parses namespace_app or app. Names in Kubernetes have no underscore.
 func fromApp(app string) (Name, bool) {
 	namespace, name, ok := strings.Cut(app, "_")
 	if !ok {
@@ -58,18 +58,18 @@ func fromApp(app string) (Name, bool) {
 	return Name{namespace, name}, named(namespace) && named(name)
 }
 
-// Job is what a Job of a sync knows of itself.
+// Job is the namespace and name of a Job.
 type Job struct{ Namespace, Name string }
 
 func (j Job) String() string { return j.Namespace + "/" + j.Name }
 
-// Made is what the name of a Job tells that Argo CD made from metadata.generateName.
+// Made is what the name of a Job shows that Argo CD created from metadata.generateName.
 type Made struct {
-	// Revision is the beginning of the sync's revision; "" where the name does not tell, as for several sources.
+	// Revision is the beginning of the sync's revision, or "" if the name has none, as for several sources.
 	Revision string
-	// Phase is the hook's, in lower case: presync, sync, postsync, syncfail.
+	// Phase is that of the hook in lower case: presync, sync, postsync, syncfail.
 	Phase string
-	// Started is when the sync was started.
+	// Started is when the sync started.
 	Started time.Time
 }
 
@@ -77,8 +77,8 @@ var madeName = regexp.MustCompile(`^(.*)-(presync|sync|postsync|syncfail|postdel
 
 const revisionDigits = 7
 
-// ParseMade reads the name of a Job: the generateName, the first seven characters of the revision, the phase, and the start
-// of the sync in seconds. It reports false for names that somebody gave.
+// ParseMade parses a generated Job name: generateName, the first seven characters of the revision, the phase, and the start of
+// the sync in seconds. It returns false for other names.
 func ParseMade(name string) (Made, bool) {
 	m := madeName.FindStringSubmatch(name)
 	if m == nil {
@@ -89,7 +89,7 @@ func ParseMade(name string) (Made, bool) {
 		return Made{}, false
 	}
 	made := Made{Phase: m[2], Started: time.Unix(seconds, 0).UTC()}
-	// A generateName that does not end in a dash runs into the revision: then nobody can tell where it begins.
+	// If generateName does not end in a dash, the beginning of the revision is ambiguous.
 	if from := len(m[1]) - revisionDigits; from > 0 && m[1][from-1] == '-' && hex(m[1][from:]) {
 		made.Revision = m[1][from:]
 	}
@@ -100,13 +100,13 @@ func hex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") 
 
 var podName = regexp.MustCompile(`^(.+)-[a-z0-9]{5}$`)
 
-// maxPodBase is how much of a Job's name its pods carry, with the dash behind it.
+// maxPodBase is how many characters of a Job's name its pods carry, with the dash behind it.
 const maxPodBase = 58
 
-// OfPod is the name of the Job that made a pod, from the pod's name; "" where that does not tell.
+// OfPod returns the name of the Job that created a pod, or "" if the pod's name does not show it.
 func OfPod(pod string) string {
 	m := podName.FindStringSubmatch(pod)
-	if m == nil || len(m[1]) >= maxPodBase { // it may have been cut
+	if m == nil || len(m[1]) >= maxPodBase { // it may be truncated
 		return ""
 	}
 	return m[1]

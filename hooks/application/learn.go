@@ -19,51 +19,51 @@ import (
 )
 
 var (
-	// ErrOvertaken means that the sync which made the Job is over: what it was made for is no longer asked for.
+	// ErrOvertaken means that the sync which created the Job is over, so that its request is obsolete.
 	ErrOvertaken = errors.New("the sync that made this Job is over")
-	// ErrStale means that the Application did not say in time which revision it syncs.
+	// ErrStale means that the Application did not report in time which revision it syncs.
 	ErrStale = errors.New("the Application does not say which revision it syncs")
-	// ErrOtherRepository means that the revision is none of the repository that was asked for.
+	// ErrOtherRepository means that the revision is not from the requested repository.
 	ErrOtherRepository = errors.New("the revision is of another repository")
 )
 
-// Asked is what is asked about a sync.
+// Asked describes a sync to look up.
 type Asked struct {
 	Application Name
 	Job         Job
-	// Repo is the repository whose commit is asked for.
+	// Repo is the repository of the commit.
 	Repo string
-	// Source tells which of several sources counts: its position from 1, as the argocd command line has it, or its address.
-	// "" is the one whose repository is Repo.
+	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its address. If it
+	// is "", the source is the one whose repository is Repo.
 	Source string
-	// Within bounds the wait until the Application speaks of this sync.
+	// Within limits the wait until the Application reports this sync.
 	Within time.Duration
 }
 
-// Sync is what was found out.
+// Sync is the result.
 type Sync struct {
 	Application Name
-	// Commit is the whole commit that the sync brings.
+	// Commit is the full commit that is synced.
 	Commit  string
 	Started metav1.Time
 }
 
-// pause between two looks. A sync says what it brings some two seconds after it has made its first hooks.
+// pause is the time between two reads. A sync reports its revision about two seconds after it created its first hooks.
 const pause = 500 * time.Millisecond
 
 const maxLook = 10 * time.Second
 
-// Learn reads the Application until it speaks of the sync that made the Job.
+// Learn reads the Application until it reports the sync that created the Job.
 //
-// Argo CD writes that a new sync is running before it has replaced the result of the last one. So a result counts only
-// where it has this very Job among the hooks that run, or where its revision begins as the one in the Job's name.
+// Argo CD marks a new sync as running before it replaces the result of the last one. So Learn accepts a result only if this Job
+// is among its running hooks, or if its revision begins like the one in the Job's name.
 func Learn(ctx context.Context, client dynamic.Interface, asked Asked) (Sync, error) {
 	waiting, cancel := context.WithTimeout(ctx, asked.Within)
 	defer cancel()
 	why := ErrStale
 	for n := 0; ; n++ {
 		looking := waiting
-		if n == 0 { // however short the time is, it is asked once
+		if n == 0 { // read at least once, however short the time is
 			looking = ctx
 		}
 		app, err := get(looking, client, asked.Application)
@@ -77,7 +77,7 @@ func Learn(ctx context.Context, client dynamic.Interface, asked Asked) (Sync, er
 			why = err
 		case looking.Err() == nil && !passing(err):
 			return Sync{}, err
-		case looking.Err() == nil && n == 0: // what the Application has said counts for more than a look that came too late
+		case looking.Err() == nil && n == 0: // a message of the Application is more useful than a later timeout
 			why = fmt.Errorf("%w: %w", ErrStale, err)
 		}
 		if !pace.Wait(waiting, pause) {
@@ -105,13 +105,13 @@ func get(ctx context.Context, client dynamic.Interface, name Name) (*Application
 	return nil, err
 }
 
-// passing reports whether an error may be gone by itself. An Application that cannot be read stays so.
+// passing reports whether a retry may help. An Application that cannot be decoded stays so.
 func passing(err error) bool {
 	_, unreadable := errors.AsType[*unreadableError](err)
 	return !unreadable && kube.Passing(err)
 }
 
-// judge says what one look at the Application tells. It is pure.
+// judge evaluates one read of the Application. It is pure.
 func (a Asked) judge(app *Application) (Sync, error) {
 	o := app.Status.OperationState
 	if o == nil {
@@ -144,7 +144,7 @@ func revision(r *SyncResult) string {
 	return fmt.Sprintf("%.40q", r.Revision)
 }
 
-// pick finds the commit of the source that counts.
+// pick returns the commit of the selected source.
 func (a Asked) pick(app *Application, r *SyncResult) (string, error) {
 	sources, revisions := pairs(app, r)
 	if len(sources) != len(revisions) {
@@ -171,8 +171,7 @@ func (a Asked) pick(app *Application, r *SyncResult) (string, error) {
 	return revisions[found], nil
 }
 
-// pairs are the sources of a sync with their revisions. What the result says counts before the spec, which may have
-// changed since.
+// pairs returns the sources of a sync with their revisions. It prefers the result over the spec, which may have changed since.
 func pairs(app *Application, r *SyncResult) ([]Source, []string) {
 	switch {
 	case len(r.Revisions) > 0 && len(r.Sources) > 0:
@@ -187,7 +186,7 @@ func pairs(app *Application, r *SyncResult) ([]Source, []string) {
 	return nil, nil
 }
 
-// wants reports whether the source at index i is the one that counts.
+// wants reports whether the source at index i is the selected one.
 func (a Asked) wants(i int, s Source) bool {
 	switch n, err := strconv.Atoi(a.Source); {
 	case a.Source == "":
@@ -214,7 +213,7 @@ func addresses(sources []Source) string {
 	return strings.Join(list, ", ")
 }
 
-// address is the address of a repository without what may be a password in it.
+// address returns the address of a repository without user and password.
 func address(s string) string {
 	if scheme, rest, ok := strings.Cut(s, "://"); ok {
 		host, path, _ := strings.Cut(rest, "/")

@@ -1,5 +1,5 @@
-// Package application finds out for a Job of a sync which Application of Argo CD it belongs to, and which revision that
-// sync brings. It reads one Application and knows nothing else of Argo CD.
+// Package application finds out which Argo CD Application a hook Job belongs to, and which revision its sync brings. It reads a
+// single Application and nothing else of Argo CD.
 package application
 
 import (
@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Resource is where Applications are.
+// Resource is the resource of Applications.
 var Resource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "applications"}
 
-// DefaultNamespace is where Argo CD keeps Applications unless it is told otherwise.
+// DefaultNamespace is the default namespace of Applications.
 const DefaultNamespace = "argocd"
 
-// Application is what is read of an Application.
+// Application holds the fields of an Application that are read.
 type Application struct {
 	Metadata struct {
 		Name      string `json:"name"`
@@ -33,15 +33,15 @@ type Application struct {
 	} `json:"status"`
 }
 
-// Source is where manifests come from.
+// Source is a source of manifests.
 type Source struct {
 	RepoURL string `json:"repoURL"`
 	Path    string `json:"path"`
-	// Chart is set where the source is a repository of Helm charts, whose revisions are no commits.
+	// Chart is set if the source is a repository of Helm charts, whose revisions are not commits.
 	Chart string `json:"chart"`
 }
 
-// OperationState is the last sync, or the one that is under way.
+// OperationState is the last or current sync.
 type OperationState struct {
 	Phase      string      `json:"phase"`
 	Message    string      `json:"message"`
@@ -49,7 +49,7 @@ type OperationState struct {
 	SyncResult *SyncResult `json:"syncResult"`
 }
 
-// SyncResult is what a sync brought. At the beginning of a sync it is still that of the one before.
+// SyncResult is the result of a sync. At the beginning of a sync it is still that of the previous one.
 type SyncResult struct {
 	Resources []ResourceResult `json:"resources"`
 	Revision  string           `json:"revision"`
@@ -67,19 +67,19 @@ type ResourceResult struct {
 	HookPhase string `json:"hookPhase"`
 }
 
-// over reports whether the sync has ended, or is being ended.
+// over reports whether the sync has ended or is terminating.
 func (o *OperationState) over() bool {
 	return slices.Contains([]string{"Succeeded", "Failed", "Error", "Terminating"}, o.Phase)
 }
 
-// running reports whether the sync waits for a hook: a Job of that name.
+// running reports whether job is a running hook of the sync.
 func (r *SyncResult) running(job Job) bool {
 	return job.Name != "" && slices.ContainsFunc(r.Resources, func(x ResourceResult) bool {
 		return x.Group == "batch" && x.Kind == "Job" && x.Namespace == job.Namespace && x.Name == job.Name && x.HookPhase == "Running"
 	})
 }
 
-// read reads an Application as an untyped client has it.
+// read decodes an Application.
 func read(u *unstructured.Unstructured) (*Application, error) {
 	raw, err := json.Marshal(u.Object)
 	if err != nil {
@@ -92,7 +92,7 @@ func read(u *unstructured.Unstructured) (*Application, error) {
 	return a, nil
 }
 
-// unreadableError means that an Application has another form than is known here: to look again does not help.
+// unreadableError means that an Application has an unknown form, so that a retry does not help.
 type unreadableError struct{ err error }
 
 func (e *unreadableError) Error() string {
@@ -101,7 +101,7 @@ func (e *unreadableError) Error() string {
 
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// at is a time for people.
+// at formats a time for messages.
 func at(t metav1.Time) string {
 	if t.IsZero() {
 		return "an unknown time"
