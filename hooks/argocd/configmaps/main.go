@@ -1,5 +1,5 @@
-// Command configmaps writes what Argo CD's ConfigMaps need to know of GatewaySyncs, from the scripts in
-// resource_customizations: one file for the chart and one for kustomize of each. `go generate ./hooks/argocd/...` runs it.
+// Command configmaps generates the patches of Argo CD's ConfigMaps for GatewaySyncs from the scripts in
+// resource_customizations: one file of each for the chart and one for kustomize. `go generate ./hooks/argocd/...` runs it.
 package main
 
 import (
@@ -17,8 +17,8 @@ func main() {
 	}
 }
 
-// run reads the scripts in the first folder, and writes to the second what the chart ships and to the third what kustomize
-// reads.
+// run reads the scripts in the first folder. It writes the files of the chart to the second and those of kustomize to the
+// third.
 func run(args []string) error {
 	if len(args) != 3 {
 		return fmt.Errorf("want three folders: the scripts, the chart's and kustomize's; got %d", len(args))

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// actions are what people can do with a GatewaySync in Argo CD, in the order of its menu.
+// actions are the actions of a GatewaySync in Argo CD, in the order of its menu.
 var actions = []string{"force-sync", "pause", "resume", "rollback"}
 
-// render returns the patches of the ConfigMaps by the names of their files.
+// render returns the patches of the ConfigMaps by file name.
 func render(scripts fs.FS) (map[string]string, error) {
 	health, err := fs.ReadFile(scripts, "health.lua")
 	if err != nil {
@@ -45,7 +45,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 	}, nil
 }
 
-// configMap is a patch of a ConfigMap: `kubectl patch configmap NAME -n argocd --type merge --patch-file FILE`, or a
+// configMap returns a patch of a ConfigMap, for `kubectl patch configmap NAME -n argocd --type merge --patch-file FILE` or a
 // strategic merge of kustomize.
 func configMap(name, what string, data ...[2]string) string {
 	var b strings.Builder
@@ -59,7 +59,7 @@ func configMap(name, what string, data ...[2]string) string {
 	return b.String()
 }
 
-// entry writes a key with a text of several lines.
+// entry writes a key with a multi-line text.
 func entry(b *strings.Builder, key, text string) {
 	fmt.Fprintf(b, "%s: |\n%s", key, indented(text))
 }
@@ -75,8 +75,8 @@ func indented(text string) string {
 	return b.String()
 }
 
-// The receiver takes the ref of an Application's sync for nothing: what was synced is a commit of the repository that the
-// Application is in. So the body is a hint to look at git now, and its id makes a repeat one.
+// The receiver ignores the ref of an Application's sync, because the synced revision is a commit of the repository that holds
+// the Application. The body only triggers a poll of git, and its id identifies repeats.
 const (
 	service = `url: http://stoker-receiver.stoker-system.svc:9444
 headers:
