@@ -1,5 +1,5 @@
-// Package check looks at an installation and at the gateways of a namespace, and says what is wrong and how to mend it.
-// It only reads.
+// Package check examines an installation and the gateways of a namespace, and reports problems and how to fix them. It only
+// reads.
 package check
 
 import (
@@ -13,10 +13,10 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// State is how a check came out.
+// State is the outcome of a check.
 type State string
 
-// The states. Unknown: whoever looks may not see it.
+// The states. Unknown means that the user may not read what the check needs.
 const (
 	OK      State = "ok"
 	Warning State = "warning"
@@ -24,10 +24,10 @@ const (
 	Unknown State = "unknown"
 )
 
-// Topic is what a check is about. It is a heading of docs/troubleshooting.md, with "check " before it.
+// Topic is the subject of a check. docs/troubleshooting.md has a heading for each, with the prefix "check ".
 type Topic string
 
-// Topics are all of them, in their order.
+// Topics lists all topics in the order of the output.
 var Topics = []Topic{kinds, leftovers, roles, policies, webhook, injector, receiver, syncs, pods, bindings, lead, rights}
 
 const (
@@ -45,23 +45,23 @@ const (
 	rights    Topic = "rights"
 )
 
-// Finding is one line of the answer.
+// Finding is one line of the output.
 type Finding struct {
 	State   State  `json:"state"`
 	Check   Topic  `json:"check"`
 	Message string `json:"message"`
-	// ReadOn is a heading of the documentation, by its place in the repository.
+	// ReadOn is a heading of the documentation, relative to the root of the repository.
 	ReadOn string `json:"readOn"`
 }
 
 const page = "docs/troubleshooting.md#"
 
-// on makes a finding about a topic.
+// on returns a finding about the topic.
 func (t Topic) on(s State, message string) Finding {
 	return Finding{s, t, message, page + "check-" + string(t)}
 }
 
-// because makes a finding that has a reason of the closed list.
+// because returns a finding with a reason, which has a heading of its own.
 func (t Topic) because(s State, reason v1alpha1.Reason, message string) Finding {
 	f := t.on(s, message)
 	for _, r := range v1alpha1.Reasons {
@@ -72,7 +72,7 @@ func (t Topic) because(s State, reason v1alpha1.Reason, message string) Finding 
 	return f
 }
 
-// unseen is the finding for what could not be read.
+// unseen returns the finding for an object that could not be read.
 func (t Topic) unseen(what string, err error) Finding {
 	state := Failed
 	if apierrors.IsForbidden(err) {
@@ -81,20 +81,20 @@ func (t Topic) unseen(what string, err error) Finding {
 	return t.on(state, what+" cannot be read: "+err.Error())
 }
 
-// Looker looks.
+// Looker runs the checks.
 type Looker struct {
 	kube.Clients
 	Namespace string
 	Now       func() time.Time
 }
 
-// maxList bounds what is read of a kind.
+// maxList bounds each list.
 const maxList = 5000
 
-// ErrUnreachable means that nothing can be said: the API server does not answer.
+// ErrUnreachable means that no check ran because the API server does not answer.
 var ErrUnreachable = errors.New("the API server does not answer")
 
-// Look goes through all checks. The error is the API server's where it answers nothing at all.
+// Look runs all checks. It fails if the API server does not answer.
 func (l Looker) Look(ctx context.Context) ([]Finding, error) {
 	if _, err := l.Core.Discovery().ServerVersion(); err != nil {
 		return nil, errors.Join(ErrUnreachable, err)
@@ -108,7 +108,7 @@ func (l Looker) Look(ctx context.Context) ([]Finding, error) {
 	door, doors := l.receiver(ctx)
 	list = append(list, door)
 	if served.State != OK {
-		return list, ctx.Err() // the rest is about objects of these kinds
+		return list, ctx.Err() // all other checks read these kinds
 	}
 	return append(list, l.namespace(ctx, doors)...), ctx.Err()
 }

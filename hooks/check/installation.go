@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// The names of the chart.
+// The names that the chart uses.
 const (
 	injectorName = "stoker-injector"
 	agentRole    = "stoker-agent"
@@ -26,7 +26,7 @@ const (
 
 func lower(s string) string { return strings.ToLower(s) }
 
-// kinds asks whether the API server serves our kinds.
+// kinds checks whether the API server serves our kinds.
 func (l Looker) kinds() Finding {
 	served, err := l.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -51,7 +51,7 @@ func (l Looker) kinds() Finding {
 	return kinds.on(OK, "GatewaySync, SyncTarget and SyncReport are served")
 }
 
-// leftovers names what an earlier product of the same API group left behind. Pods are named by their own check.
+// leftovers reports what an earlier product of the same API group left behind. Its pods belong to another check.
 func (l Looker) leftovers(ctx context.Context) []Finding {
 	plan, err := migrate.Finder{Clients: l.Clients, Namespace: l.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
 	var list []Finding
@@ -69,7 +69,7 @@ func (l Looker) leftovers(ctx context.Context) []Finding {
 	return list
 }
 
-// roles looks for what agents, injector and setters are bound to.
+// roles checks whether the ClusterRoles of agents and setters exist.
 func (l Looker) roles(ctx context.Context) []Finding {
 	var list []Finding
 	for _, role := range []struct{ name, without string }{
@@ -90,7 +90,7 @@ func (l Looker) roles(ctx context.Context) []Finding {
 	return list
 }
 
-// policies looks for what narrows those roles.
+// policies checks whether the policies that narrow those roles exist.
 func (l Looker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := l.Core.AdmissionregistrationV1()
@@ -112,7 +112,7 @@ func (l Looker) policies(ctx context.Context) []Finding {
 	return list
 }
 
-// webhook looks at how the API server finds the injector.
+// webhook checks how the API server reaches the injector.
 func (l Looker) webhook(ctx context.Context) []Finding {
 	found, err := l.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -136,7 +136,7 @@ func (l Looker) webhook(ctx context.Context) []Finding {
 	return list
 }
 
-// entry says what is wrong with one entry of the configuration.
+// entry returns what is wrong with one entry of the configuration.
 func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
 	if w.ClientConfig.Service == nil {
 		return "it names no Service"
@@ -157,7 +157,7 @@ func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
 	return ""
 }
 
-// injector looks at the Deployment that the webhook leads to.
+// injector checks the Deployment of the injector.
 func (l Looker) injector(ctx context.Context) Finding {
 	list, err := l.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector", Limit: maxList,
@@ -171,7 +171,7 @@ func (l Looker) injector(ctx context.Context) Finding {
 	return rollout(injector, list.Items, "pods start without agents")
 }
 
-// rollout says whether the pods of Deployments are ready, and what follows where none is.
+// rollout reports whether the pods of Deployments are ready. without is the consequence if none is.
 func rollout(t Topic, list []appsv1.Deployment, without string) Finding {
 	for i := range list {
 		d := &list[i]

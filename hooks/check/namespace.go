@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// namespace looks at the gateways of a namespace.
+// namespace checks the gateways of a namespace.
 func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 	found, bad, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
@@ -45,9 +45,9 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 	return append(list, l.rights(ctx)...)
 }
 
-// sync tells one GatewaySync.
+// sync reports the verdict on one GatewaySync.
 func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
-	v, _ := verb.Look(ctx, l.Clients, gs, "") // who may not read SyncReports hears of a failure later
+	v, _ := verb.Look(ctx, l.Clients, gs, "") // without the right to read SyncReports, failures show later
 	switch v.Phase {
 	case verb.Succeeded:
 		return syncs.because(OK, v.Reason, gs.Name+": "+v.Message)
@@ -57,7 +57,7 @@ func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
 	return syncs.because(Warning, v.Reason, gs.Name+": "+v.Message)
 }
 
-// pods looks for pods that ask for an agent: has it one, and may it speak?
+// pods checks whether each pod that asks for an agent has one that may report.
 func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	all, err := l.Core.CoreV1().Pods(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
@@ -94,7 +94,7 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 	return append(list, l.bindings(ctx, slices.Compact(accounts))...)
 }
 
-// pod says what is wrong with a pod that asks for an agent.
+// pod returns what is wrong with a pod that asks for an agent.
 func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
@@ -118,13 +118,13 @@ func hasAgent(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer })
 }
 
-// foreignAgent reports whether the container of the agent's name is another program's.
+// foreignAgent reports whether the agent's container belongs to another program.
 func foreignAgent(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
-// waits is why the agent of a pod does not run, by the kubelet's words: its image cannot be pulled, or it ends again and again.
-// What belongs to every start is no reason.
+// waits returns why the agent of a pod does not run, in the words of the kubelet: its image cannot be pulled, or it crashes
+// again and again. It ignores the states of a normal start.
 func waits(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting
@@ -139,7 +139,7 @@ func waits(p *corev1.Pod) string {
 	return ""
 }
 
-// bindings asks whether the agents' ServiceAccounts may report.
+// bindings checks whether the agents' ServiceAccounts may report.
 func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(accounts) == 0 {
 		return nil
@@ -169,7 +169,7 @@ func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(missing) > 0 {
 		return []Finding{bindings.on(Failed, "no RoleBinding gives ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
 	}
-	// A binding to a role that is not there, or lets nobody write reports, gives nothing.
+	// A binding grants nothing if its role does not exist or does not allow writing reports.
 	role, err := l.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -189,10 +189,10 @@ func writesReports(r rbacv1.PolicyRule) bool {
 	return has(r.APIGroups, v1alpha1.GroupVersion.Group) && has(r.Resources, kube.SyncReport.Plural) && has(r.Verbs, "patch")
 }
 
-// grace is how long after its time a lock is still taken for held: a clock here may differ from one there.
+// grace is added to the duration of a lock, because the clocks may differ.
 const grace = time.Minute
 
-// lead asks whether somebody leads.
+// lead checks whether an agent leads.
 func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return nil
@@ -202,7 +202,7 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		return []Finding{lead.unseen("SyncTarget "+gs.Name, err)}
 	}
 	r := target.Spec.Lead
-	pod, _, _ := strings.Cut(r.Holder, "_") // the rest tells one of its agents from the next
+	pod, _, _ := strings.Cut(r.Holder, "_") // the rest distinguishes the agents of one pod
 	switch {
 	case r.Holder == "" || r.Renewed == nil:
 		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
@@ -214,7 +214,7 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	return []Finding{lead.on(OK, gs.Name+": "+pod+" leads")}
 }
 
-// rights asks what whoever looks may do here.
+// rights checks what the user may do.
 func (l Looker) rights(ctx context.Context) []Finding {
 	review, err := l.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// The names of the chart.
+// The names that the chart uses.
 const (
 	receiverName    = "stoker-receiver"
 	receiverSecrets = "stoker-receiver-secrets"
@@ -25,14 +25,14 @@ const (
 // account is a ServiceAccount.
 type account struct{ namespace, name string }
 
-// doors are the receivers of the cluster, as far as they may be seen.
+// doors are the receivers of the cluster that the user can see.
 type doors struct {
 	accounts []account
-	// hidden: whether there is one cannot be seen. Then any account of its name is taken for one.
+	// hidden means that the user may not list receivers. Then any account with the name of a receiver counts as one.
 	hidden bool
 }
 
-// guess is the account that a message names.
+// guess returns the account to name in messages.
 func (d doors) guess() account {
 	if d.hidden || len(d.accounts) == 0 {
 		return account{releaseSpace, receiverName}
@@ -48,7 +48,7 @@ func (d doors) among(subjects []rbacv1.Subject) bool {
 	})
 }
 
-// receiver looks for receivers and whether they are ready.
+// receiver checks the Deployments of receivers.
 func (l Looker) receiver(ctx context.Context) (Finding, doors) {
 	list, err := l.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver", Limit: maxList,
@@ -70,8 +70,8 @@ func (l Looker) receiver(ctx context.Context) (Finding, doors) {
 	return rollout(receiver, list.Items, "nobody can ask over HTTP"), d
 }
 
-// asked looks at each GatewaySync that names a Secret: may the receiver read it, and is it there? Whoever asks without is
-// told 401 and nothing else.
+// asked checks, for each GatewaySync that references a Secret, whether the receiver may read it and whether it exists. The
+// receiver itself only answers 401 then.
 func (l Looker) asked(ctx context.Context, found []*v1alpha1.GatewaySync, d doors) []Finding {
 	found = slices.DeleteFunc(slices.Clone(found), func(gs *v1alpha1.GatewaySync) bool {
 		off := gs.Spec.Webhook.Enabled != nil && !*gs.Spec.Webhook.Enabled
@@ -96,18 +96,18 @@ func (l Looker) asked(ctx context.Context, found []*v1alpha1.GatewaySync, d door
 	return append(list, l.secrets(ctx, found)...)
 }
 
-// grants are the rights on Secrets of a namespace that its RoleBindings give to the receivers.
+// grants are the rights to read Secrets that the RoleBindings of a namespace give to the receivers.
 type grants struct {
 	doors
 	namespace string
 	named     map[string]bool
-	// every: a Role names no Secret, which is all of them.
+	// every is a role without resourceNames, which grants all Secrets.
 	every    string
 	roles    map[string]*rbacv1.Role        // by name
 	bindings map[string]*rbacv1.RoleBinding // by name
 }
 
-// grants reads them. Of each kind one list is read, and each ClusterRole that is bound to a receiver here.
+// grants collects the rights. It reads one list of each kind, and each ClusterRole that is bound to a receiver.
 func (l Looker) grants(ctx context.Context, d doors) (*grants, error) {
 	api := l.Core.RbacV1()
 	bound, err := api.RoleBindings(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
@@ -144,7 +144,7 @@ func (l Looker) grants(ctx context.Context, d doors) (*grants, error) {
 	return g, nil
 }
 
-// add takes what rules give.
+// add adds the rights of rules.
 func (g *grants) add(role string, rules []rbacv1.PolicyRule) {
 	has := func(list []string, word, all string) bool {
 		return slices.Contains(list, word) || slices.Contains(list, all)
@@ -162,7 +162,7 @@ func (g *grants) add(role string, rules []rbacv1.PolicyRule) {
 	}
 }
 
-// tell says of each GatewaySync whether the receiver may read its Secret.
+// tell reports for each GatewaySync whether the receiver may read its Secret.
 func (g *grants) tell(found []*v1alpha1.GatewaySync) []Finding {
 	var list []Finding
 	var without []string
@@ -189,8 +189,9 @@ func (g *grants) tell(found []*v1alpha1.GatewaySync) []Finding {
 	return list
 }
 
-// mend is the command that gives the right to read Secrets by their names, beside what is there. Where the chart has made no Role,
-// another name is taken than the chart would: what is not Helm's no later upgrade can take over.
+// mend returns the command that grants the right to read the named Secrets in addition to the existing rights. If the chart has
+// not created its Role, the command uses another name, because a later Helm upgrade cannot adopt objects that Helm did not
+// create.
 func (g *grants) mend(names []string) string {
 	to, own := g.guess(), receiverSecrets
 	if g.roles[own] == nil {
@@ -214,7 +215,7 @@ func (g *grants) mend(names []string) string {
 	switch b := g.bindings[own]; {
 	case b == nil:
 		steps = append(steps, "kubectl create rolebinding "+in+" --role="+own+" "+subject)
-	case b.RoleRef.Kind != "Role" || b.RoleRef.Name != own: // what a RoleBinding gives cannot be changed
+	case b.RoleRef.Kind != "Role" || b.RoleRef.Name != own: // the roleRef of a RoleBinding is immutable
 		steps = append(steps, fmt.Sprintf("kubectl create rolebinding %s-named --namespace %s --role=%s %s", own, g.namespace, own, subject))
 	case !g.among(b.Subjects):
 		steps = append(steps, "kubectl set subject rolebinding "+in+" "+subject)
@@ -222,7 +223,7 @@ func (g *grants) mend(names []string) string {
 	return strings.Join(steps, " && ")
 }
 
-// unnamed are those of the names that a Role does not name.
+// unnamed returns the names that a Role does not list.
 func unnamed(role *rbacv1.Role, names []string) []string {
 	if role == nil {
 		return names
@@ -232,7 +233,7 @@ func unnamed(role *rbacv1.Role, names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return of.named[name] })
 }
 
-// secrets looks at the Secrets themselves, each once. It says nothing of one that is right.
+// secrets checks the Secrets themselves, each once. It reports only problems.
 func (l Looker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	var list []Finding
 	read := map[string]*corev1.Secret{}
@@ -256,7 +257,7 @@ func (l Looker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Fi
 	return list
 }
 
-// useless says what is wrong with a Secret that lets nobody in.
+// useless returns why the receiver rejects every request with this Secret.
 func useless(s *corev1.Secret, namespace string, ref *v1alpha1.SecretKeyRef) string {
 	if s.Name == "" {
 		return fmt.Sprintf("there is no Secret %s, so that everybody is refused: kubectl create secret generic %s --namespace %s --from-literal=%s=$(openssl rand -hex 32)",
