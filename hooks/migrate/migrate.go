@@ -1,5 +1,5 @@
-// Package migrate finds what an earlier product that shares the API group stoker.io left in a cluster and keeps this one from
-// working, and removes it. It deletes no object: what needs that is left to the operator.
+// Package migrate finds and removes what an earlier product with the same API group, stoker.io, left in a cluster and what
+// keeps this one from working. It deletes no object; such steps are left to the operator.
 package migrate
 
 import (
@@ -23,10 +23,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Finalizer is the earlier product's. Nothing removes it any more, so that its objects and their namespaces cannot be deleted.
+// Finalizer is the finalizer of the earlier product. No controller removes it any more, so its objects and their namespaces
+// cannot be deleted.
 const Finalizer = "stoker.io/finalizer"
 
-// What is to be done.
+// The kinds of actions.
 const (
 	RemoveFinalizer = "remove finalizer"
 	Adopt           = "label for Helm"
@@ -34,10 +35,10 @@ const (
 	ByHand          = "by hand"
 )
 
-// maxList bounds what is read of a kind.
+// maxList bounds each list.
 const maxList = 5000
 
-// Action is one thing to do.
+// Action is one step of the migration.
 type Action struct {
 	Do     string `json:"do"`
 	Object string `json:"object"`
@@ -47,10 +48,10 @@ type Action struct {
 	apply func(context.Context) error
 }
 
-// OfPod reports whether it is about a pod.
+// OfPod reports whether the action concerns a pod.
 func (a Action) OfPod() bool { return a.pod }
 
-// Apply does it. An action for a person does nothing.
+// Apply carries out the action. It does nothing for an action that is left to the operator.
 func (a Action) Apply(ctx context.Context) error {
 	if a.apply == nil {
 		return nil
@@ -69,7 +70,7 @@ type Finder struct {
 	Release, ReleaseNamespace string
 }
 
-// Plan returns what is to be done, in this order. What could not be read is in the error, beside the actions that are known.
+// Plan returns the actions in order. The error tells what could not be read; the returned actions are valid nevertheless.
 func (f Finder) Plan(ctx context.Context) ([]Action, error) {
 	adopt, err := f.definitions(ctx)
 	kinds, errKinds := f.kinds(ctx)
@@ -86,8 +87,8 @@ var definition = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Vers
 
 const managedBy = "app.kubernetes.io/managed-by"
 
-// definitions finds the earlier product's definition of GatewaySync: Helm refuses to install over one that no release owns. If
-// SyncTargets are defined, too, this product has been installed, in whatever way.
+// definitions finds the earlier product's definition of GatewaySync, because Helm refuses to install over one that no release
+// owns. If SyncTargets are defined, too, this product was installed before, and there is nothing to do.
 func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	crds := f.Dynamic.Resource(definition)
 	_, err := crds.Get(ctx, kube.SyncTarget.Resource().GroupResource().String(), metav1.GetOptions{})
@@ -137,13 +138,14 @@ func merge(ctx context.Context, in dynamic.ResourceInterface, name string, patch
 	return err
 }
 
-// kinds looks at the objects of every kind of the group for the finalizer, and names kinds that are not this product's.
+// kinds looks for the finalizer on the objects of every kind of the group, and reports kinds that do not belong to this
+// product.
 func (f Finder) kinds(ctx context.Context) (list []Action, err error) {
 	served, err := f.Core.Discovery().ServerPreferredResources()
 	if len(served) == 0 && err != nil {
 		return nil, err
 	}
-	var errs []error // an API service that is away says nothing about ours
+	var errs []error // an unavailable API service must not hide the other kinds
 	for _, l := range served {
 		version, err := schema.ParseGroupVersion(l.GroupVersion)
 		if err != nil || version.Group != v1alpha1.GroupVersion.Group {
@@ -189,7 +191,7 @@ func (f Finder) finalizer(kind schema.GroupVersionResource, o *unstructured.Unst
 		in = f.Dynamic.Resource(kind).Namespace(o.GetNamespace())
 	}
 	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(s string) bool { return s == Finalizer })
-	// The resourceVersion is a condition: another's finalizer that came meanwhile stays.
+	// The resourceVersion is a precondition, so that finalizers added meanwhile are kept.
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(), "finalizers": left}}
 	a.apply = func(ctx context.Context) error { return merge(ctx, in, o.GetName(), patch) }
 	return a, true
@@ -202,7 +204,7 @@ func object(kind, namespace, name string) string {
 	return namespace + " " + kind + "/" + name
 }
 
-// webhooks finds configurations that put another program's agents into pods, and says whether there is ours.
+// webhooks finds webhook configurations that inject another program's agent, and reports whether ours is installed.
 func (f Finder) webhooks(ctx context.Context) (list []Action, ours bool, err error) {
 	found, err := f.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
@@ -225,14 +227,14 @@ func (f Finder) webhooks(ctx context.Context) (list []Action, ours bool, err err
 	return list, ours, nil
 }
 
-// pods finds those that carry another program's agent. One pod of a GatewaySync is evicted at a time, and only if all of its
-// others are ready and the next pod gets this agent.
+// pods finds pods with another program's agent. It evicts one pod of a GatewaySync at a time, and only if all of its other pods
+// are ready and the next pod gets this agent.
 func (f Finder) pods(ctx context.Context, injected bool) (list []Action, err error) {
 	found, err := f.Core.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
 		return nil, err
 	}
-	busy := map[string]string{} // why no pod of a GatewaySync is evicted now
+	busy := map[string]string{} // by GatewaySync: why no pod of it is evicted now
 	of := func(p *corev1.Pod) string {
 		name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 		return p.Namespace + "/" + name
@@ -286,7 +288,7 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// comesBack says why the next pod would be no better; empty if it would.
+// comesBack returns why the next pod would not get this agent, or "" if it would.
 func (f Finder) comesBack(ctx context.Context, p *corev1.Pod) string {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
