@@ -1,5 +1,5 @@
-// Package offline answers what a sync would write, from a directory of git and without a gateway: with the plan, the
-// templates and the checks of the agent itself.
+// Package offline computes what a sync would write, from a repository and without a gateway. It uses the agent's own plan,
+// templates and checks.
 package offline
 
 import (
@@ -20,15 +20,14 @@ import (
 // maxBlob is the agent's default limit of a single file.
 const maxBlob = 512 << 20
 
-// Checkout reads commits of a repository. Of a directory of git (a clone, or a bare repository) what is not committed is
-// not seen.
+// Checkout reads commits of a repository. Uncommitted changes of a local clone are not included.
 type Checkout struct {
 	remote *repo.Remote
 	store  *repo.Store
-	dir    string // of the store; it goes with Close
+	dir    string // directory of the store; Close removes it
 }
 
-// Open opens a directory of git.
+// Open opens a local repository.
 func Open(dir string) (_ *Checkout, err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -48,7 +47,7 @@ func Open(dir string) (_ *Checkout, err error) {
 	return From(remote)
 }
 
-// From opens a repository, wherever it is. The Checkout closes remote. Nothing is sent yet.
+// From opens a local or remote repository. It does not connect yet. Close closes remote.
 func From(remote *repo.Remote) (_ *Checkout, err error) {
 	c := &Checkout{remote: remote}
 	if c.dir, err = os.MkdirTemp("", "stoker-"); err == nil {
@@ -60,7 +59,7 @@ func From(remote *repo.Remote) (_ *Checkout, err error) {
 	return c, nil
 }
 
-// Close lets go of everything.
+// Close releases all resources.
 func (c *Checkout) Close() error {
 	errs := []error{c.remote.Close()}
 	if c.store != nil {
@@ -72,7 +71,7 @@ func (c *Checkout) Close() error {
 	return errors.Join(errs...)
 }
 
-// Gateway is for whom a tree is made.
+// Gateway describes the gateway that a tree is made for.
 type Gateway struct {
 	Profile v1alpha1.Effective
 	Facts   plan.Facts // without ref and commit
@@ -80,21 +79,22 @@ type Gateway struct {
 	Form resource.Form
 }
 
-// Refs asks for all refs.
+// Refs lists the refs of the remote.
 func (c *Checkout) Refs(ctx context.Context) (*repo.Refs, error) { return c.remote.Refs(ctx) }
 
-// Allowed holds what a request resolved to against the patterns of refs that a request may name.
+// Allowed returns an error if at is not covered by the patterns of refs that a request may name.
 func (c *Checkout) Allowed(ctx context.Context, all *repo.Refs, patterns []string, at repo.Resolution) error {
 	return all.Allowed(ctx, c.store, c.remote, patterns, at)
 }
 
-// Fetch brings a commit. Tree does so, too; who makes many trees of one commit learns here what is wrong with all.
+// Fetch fetches a commit. Tree does so, too; a caller that makes many trees of one commit gets the errors that concern all of
+// them here.
 func (c *Checkout) Fetch(ctx context.Context, at repo.Resolution) error {
 	_, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref)
 	return err
 }
 
-// Resolve finds the commit of a ref; HEAD is the one that is checked out.
+// Resolve returns the commit of a ref; HEAD is the one that is checked out.
 func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, error) {
 	ref, err := repo.ParseRef(name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, e
 	return c.remote.Resolve(ctx, ref)
 }
 
-// Tree makes what a gateway would have at a commit. ref is what templates see as the desired ref.
+// Tree returns the files of a gateway at a commit. ref is the desired ref that templates see.
 func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref string) (*Tree, error) {
 	if _, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref); err != nil {
 		return nil, err
@@ -131,14 +131,14 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 	return t, ctx.Err()
 }
 
-// From is what a sync of this tree does to a gateway on which before lies, and nothing else.
+// From returns the changes that a sync of t makes to a gateway with the files of before.
 func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 	return plan.Compute(plan.Input{
 		Desired: t.desired, Manifest: before, State: before, From: before.Commit, To: t.Commit,
 	})
 }
 
-// Check holds what a plan writes to what a gateway must never be given. It returns the sizes of the files.
+// Check applies the agent's checks to every file that the plan writes. It returns the sizes of the files.
 func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	for _, c := range changes.List {
@@ -154,7 +154,7 @@ func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// Faults are all that Check would say, one file after the other, at most as many as limit.
+// Faults returns the errors of Check for all files, at most limit.
 func (t *Tree) Faults(changes *plan.Changes, limit int) []error {
 	var errs []error
 	for _, c := range changes.List {
@@ -180,7 +180,7 @@ func (t *Tree) check(c plan.Change) (int64, error) {
 	return n, err
 }
 
-// Write writes a file of the tree; it reports whether there is one.
+// Write writes the content of a file to w. It returns false if there is no such file.
 func (t *Tree) Write(w io.Writer, path string) (bool, error) {
 	f, ok := t.files[path]
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Tree is what lies on a gateway after a sync of one commit, as the agent's manifest and its disk would show it. Its zero
-// value is a gateway that was never synced.
+// Tree is the content of a gateway after a sync of one commit, in the form of the agent's manifest and disk. Its zero value is
+// a gateway that was never synced.
 type Tree struct {
 	Commit  plan.ID
 	desired *plan.Desired
@@ -27,7 +27,7 @@ var (
 	_ plan.State    = (*Tree)(nil)
 )
 
-// record notes what a sync of an empty gateway wrote.
+// record stores the files that a sync writes to an empty gateway.
 func (t *Tree) record(changes *plan.Changes, ref string) {
 	t.files, t.dirs = make(map[string]plan.Owned, len(changes.List)), map[string]bool{}
 	for _, c := range changes.List {
@@ -125,7 +125,7 @@ func (t *Tree) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-// atMost refuses what is more than its limit.
+// atMost fails once more than left bytes are written.
 type atMost struct {
 	to   *bytes.Buffer
 	left int64
