@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Gateway is one that is known, or will be.
+// Gateway is an existing or expected gateway.
 type Gateway struct {
 	Name string
 	// Pod is the name of its pod; "" for that of the gateway.
@@ -23,17 +23,17 @@ type Gateway struct {
 	// Profile is that of the pod's annotation; "" for the default one.
 	Profile             string
 	Labels, Annotations map[string]string
-	// Unread is why labels and annotations of the pod are not known; "" where they are.
+	// Unread is why the labels and annotations of the pod are unknown; "" if they are known.
 	Unread string
-	// madeUp stands for gateways of a profile that are not there yet.
+	// madeUp marks a stand-in for the future gateways of a profile.
 	madeUp bool
 }
 
-// standIn is the name of gateways that are made up.
+// standIn is the name of stand-in gateways.
 const standIn = "gateway"
 
-// targets are the gateways that the commit is planned for. Of a spec that is not sound only the profiles of known gateways
-// are of use: Validate has said what is wrong with the others.
+// targets returns the gateways to plan for. If the spec is not sound, it adds no stand-ins, because Validate has already
+// reported what is wrong with their profiles.
 func (l *look) targets(sound bool) []Gateway {
 	profiles := l.GatewaySync.Spec.Sync.Profiles
 	var list []Gateway
@@ -85,7 +85,7 @@ func (l *look) narrowed(profile string) bool {
 	return len(l.Profiles) == 0 || slices.Contains(l.Profiles, profile)
 }
 
-// plan plans the commit for one gateway.
+// plan plans the commit for one gateway and records the problems.
 func (l *look) plan(ctx context.Context, from *offline.Checkout, at repo.Resolution, g Gateway) {
 	effective, err := l.GatewaySync.Effective(g.Profile, g.Annotations)
 	if err != nil {
@@ -141,8 +141,8 @@ func (l *look) target(g Gateway, effective v1alpha1.Effective) offline.Gateway {
 	}}
 }
 
-// blame notes what is wrong for a gateway. What depends on the name or the labels of one that is not there yet is no
-// reason to stop those that bring it; nor is what depends on labels that may not be read.
+// blame records a problem of a gateway. It only warns if the problem depends on the name or labels of a gateway that does not
+// exist yet, because that must not stop the sync that creates it, or on labels that cannot be read.
 func (l *look) blame(g Gateway, err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
 	switch {
@@ -159,7 +159,7 @@ func (l *look) blame(g Gateway, err error) {
 	}
 }
 
-// inProfile says in which profile something is wrong.
+// inProfile adds the profile to an error.
 func inProfile(profile string, err error) error {
 	if profile == "" {
 		return err
@@ -167,7 +167,7 @@ func inProfile(profile string, err error) error {
 	return failure.New(failure.Reason(err, v1alpha1.ReasonProfilesInvalid), "profile %s: %w", profile, err)
 }
 
-// templated reports whether what a profile takes from the commit depends on the gateway.
+// templated reports whether the mappings of a profile depend on the gateway.
 func (l *look) templated(profile string) bool {
 	p := l.GatewaySync.Spec.Sync.Profiles[profile]
 	return slices.ContainsFunc(p.Mappings, func(m v1alpha1.Mapping) bool {
@@ -175,13 +175,13 @@ func (l *look) templated(profile string) bool {
 	})
 }
 
-// nothing is a source that no commit has.
+// nothing is a source path that no commit has.
 const nothing = ".stoker/preflight/nothing"
 
-// alone finds what is wrong with each mapping by itself, and with its files, where all together fail with the first that is.
+// alone plans each mapping on its own, to find all problems if planning them together stops at the first one.
 func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolution, g offline.Gateway, first error) []error {
 	all := g.Profile.Mappings
-	if len(all) < 2 || g.Profile.Profile == "" { // one alone of a service path may be missing
+	if len(all) < 2 || g.Profile.Profile == "" { // a single mapping of a service path may be missing
 		return []error{first}
 	}
 	g.Profile.SystemName, g.Profile.SystemNameTemplate = "", "" // its file may come with another mapping
@@ -190,7 +190,7 @@ func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolu
 		one := g
 		one.Profile.Mappings = slices.Clone(all)
 		for j := range all {
-			if j != i { // so that the number in the error is the one in the spec
+			if j != i { // keep the positions, so that the number in an error is that of the spec
 				one.Profile.Mappings[j] = v1alpha1.Mapping{Source: nothing, Destination: all[j].Destination, Type: v1alpha1.MappingDir}
 			}
 		}
@@ -207,7 +207,7 @@ func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolu
 	return append(errs, faults...)
 }
 
-// faultsOf is what is wrong with files of a tree; what does not let it be planned is said where it is planned.
+// faultsOf returns what is wrong with the files of a tree. Errors that prevent planning are reported by plan.
 func faultsOf(tree *offline.Tree) []error {
 	changes, err := tree.From(&offline.Tree{})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Mounts finds secrets in what a Job mounts: it needs no right to read Secrets.
+// Mounts reads secrets from files that a Job mounts, so that it needs no right to read Secrets.
 type Mounts struct {
 	// Files maps NAME/KEY to a file.
 	Files map[string]string
@@ -36,14 +36,13 @@ func (m Mounts) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.Strin
 	return v, fmt.Errorf("%s: %w", field, err)
 }
 
-// Reachable implements peers.Secrets: what is not there now is not there for this run.
+// Reachable implements peers.Secrets. It does not wait: mounts do not change during a run.
 func (m Mounts) Reachable(field peers.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
 	return err
 }
 
-// readOnce reads each secret once: a file that a shell makes of a command's output, <(command), is a pipe and empty the second
-// time.
+// readOnce reads each secret once. A process substitution of a shell, <(command), is a pipe that is empty the second time.
 type readOnce struct {
 	peers.Secrets
 	mu    sync.Mutex

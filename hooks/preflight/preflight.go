@@ -1,6 +1,5 @@
-// Package preflight finds out before a sync whether there is something that gateways could run: with the agent's own code
-// it asks git, fetches the commit, and plans it for every profile. Nothing is written anywhere but into a directory for
-// temporary files.
+// Package preflight checks before a sync whether gateways could run its commit. It polls git, fetches the commit, and plans it
+// for every profile with the agent's own code. It writes only to a temporary directory.
 package preflight
 
 import (
@@ -20,17 +19,17 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// Asked is what is looked at.
+// Asked describes what to check.
 type Asked struct {
-	// GatewaySync has the spec that is to count, and annotations and status as they are.
+	// GatewaySync has the spec to check, and the current annotations and status.
 	GatewaySync *v1alpha1.GatewaySync
-	// Ref is looked at in the place of the desired one, as if it was requested; "" for the desired one.
+	// Ref replaces the desired ref, as if it was requested; "" for the desired one.
 	Ref string
-	// Coming means that the spec is about to be applied, and is not the one in the cluster.
+	// Coming means that the spec is about to be applied and is not the one in the cluster.
 	Coming bool
-	// Gateways are those that are known. A profile that none of them has is looked at for one that is made up.
+	// Gateways are the known gateways. A profile without any is checked for a stand-in.
 	Gateways []Gateway
-	// Profiles narrows what is looked at; empty for all.
+	// Profiles restricts the check; empty for all.
 	Profiles []string
 	Secrets  Mounts
 	// Form is that of the signatures of resources.
@@ -38,7 +37,7 @@ type Asked struct {
 	Remote repo.RemoteOptions
 }
 
-// Result is what was found.
+// Result is the outcome of a check.
 type Result struct {
 	Ref      string    `json:"ref,omitempty"`
 	Commit   string    `json:"commit,omitempty"`
@@ -47,9 +46,9 @@ type Result struct {
 	Warnings []string  `json:"warnings,omitempty"`
 }
 
-// Checked is a gateway that would get files.
+// Checked is a gateway that was planned successfully.
 type Checked struct {
-	Gateway string `json:"gateway,omitempty"` // "" for one that was made up
+	Gateway string `json:"gateway,omitempty"` // "" for a stand-in
 	Profile string `json:"profile"`
 	Files   int    `json:"files"`
 }
@@ -58,18 +57,18 @@ type Checked struct {
 type Problem struct {
 	Reason  v1alpha1.Reason `json:"reason"`
 	Message string          `json:"message"`
-	// Gateways are those that it would fail for; empty where it is not about single ones.
+	// Gateways lists the gateways that it concerns; empty if it concerns all.
 	Gateways []string `json:"gateways,omitempty"`
 }
 
 const (
-	// maxProblems bounds what one run tells; who has that many mends some, and runs it again.
+	// maxProblems bounds the output; fix some of them and run the check again.
 	maxProblems = 50
 	maxWarnings = 50
 )
 
-// Look finds out everything that it can in one run: what is wrong with a profile does not hide what is wrong with another.
-// The error is that of a run that was ended, or of a disk.
+// Look runs the checks. Problems of one profile do not hide those of another. The error is not about the commit: ctx ended, or
+// the disk failed.
 func Look(ctx context.Context, asked Asked) (Result, error) {
 	l := &look{Asked: asked, secrets: &readOnce{Secrets: asked.Secrets}, r: Result{Checked: []Checked{}, Problems: []Problem{}}}
 	err := l.all(ctx)
@@ -83,7 +82,7 @@ type look struct {
 	Asked
 	secrets peers.Secrets
 	r       Result
-	want    v1alpha1.Desired // if the desired ref is what is looked at
+	want    v1alpha1.Desired // set if the desired ref is checked
 }
 
 func (l *look) all(ctx context.Context) (err error) {
@@ -122,7 +121,7 @@ func (l *look) all(ctx context.Context) (err error) {
 	return nil
 }
 
-// spec looks at the object itself. It reports whether spec.git can be used, and whether all of it can.
+// spec validates the spec. It reports whether spec.git is valid, and whether all of it is.
 func (l *look) spec() (git, sound bool) {
 	git, sound = true, true
 	for _, e := range v1alpha1.Validate(l.GatewaySync) {
@@ -137,7 +136,7 @@ func below(e *field.Error, path string) bool {
 	return e.Field == path || strings.HasPrefix(e.Field, path+".") || strings.HasPrefix(e.Field, path+"[")
 }
 
-// credentials looks whether those for git are there; the gateways' own are their agents' affair.
+// credentials checks that the credentials for git exist. Those of the gateways concern only their agents.
 func (l *look) credentials() bool {
 	err := peers.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.secrets)
 	if err == nil {
@@ -149,7 +148,7 @@ func (l *look) credentials() bool {
 	return false
 }
 
-// each takes errors apart that were joined.
+// each splits joined errors.
 func each(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
@@ -157,7 +156,7 @@ func each(err error) []error {
 	return []error{err}
 }
 
-// resolve asks git where the ref stands, and whether it may be asked for, as the lead does.
+// resolve resolves the ref and checks that it is allowed, as the lead does.
 func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolution, bool) {
 	refused := func(err error) (repo.Resolution, bool) {
 		l.fail(err, v1alpha1.ReasonGitUnreachable, "")
@@ -187,7 +186,7 @@ func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolu
 	return at, true
 }
 
-// desire finds the ref that is looked at, and whether that is a request.
+// desire sets the ref to check, and reports whether it is requested.
 func (l *look) desire(all *repo.Refs) (request bool, err error) {
 	gs := l.GatewaySync
 	want, err := v1alpha1.DesiredRef(gs, "")
@@ -203,13 +202,13 @@ func (l *look) desire(all *repo.Refs) (request bool, err error) {
 	l.r.Ref = want.Ref
 	switch held := want.Override && want.ResolveSpec; {
 	case held && l.Coming:
-		// What the sync asks for is what a rollback holds off: to judge the commit that it went back to would let a sync pass
-		// that asks for a broken one again.
+		// The sync brings the ref that the rollback holds off. Checking the commit of the rollback would let a sync pass that
+		// brings the broken commit again.
 		l.warn("a rollback to %s is in force; looked at is %s, which it holds off", verb.Short(want.Ref), gs.Spec.Git.Ref)
 		l.r.Ref = gs.Spec.Git.Ref
 		return false, err
 	case held:
-		// What the sync asks for is not known: the spec in the cluster may be the one that it is about to mend.
+		// It is unknown what the sync brings: the spec in the cluster may be the one that it is about to fix.
 		l.warn("a rollback to %s is in force and looked at; what it holds off, %s, is not", verb.Short(want.Ref), gs.Spec.Git.Ref)
 	}
 	l.want = want
@@ -224,7 +223,7 @@ func find(all *repo.Refs, name string) (repo.Resolution, error) {
 	return all.Resolve(ref)
 }
 
-// fail notes a problem, each once. A gateway that has it, too, is added to it.
+// fail records a problem once, and adds the gateway to it.
 func (l *look) fail(err error, otherwise v1alpha1.Reason, gateway string) {
 	p := Problem{Reason: failure.Reason(err, otherwise), Message: err.Error()}
 	i := slices.IndexFunc(l.r.Problems, func(q Problem) bool { return q.Reason == p.Reason && q.Message == p.Message })
