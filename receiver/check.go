@@ -19,15 +19,15 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// checkWithin is how long the command check waits for an installation that has just been made, checkEach bounds one question.
+// checkWithin is how long the command check waits for a new installation. checkEach is the timeout of one request.
 const (
 	checkWithin, checkEvery, checkEach = time.Minute, 2 * time.Second, 10 * time.Second
 	commandCheck                       = "check"
 	maxAnswer                          = 64 << 10
 )
 
-// check is the command check: does a receiver answer at an address, and lets nobody in without a secret? It is what
-// `helm test` runs.
+// check is the command check, which `helm test` runs. It verifies that a receiver answers at an address and rejects a request
+// without a secret.
 func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("receiver "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -55,7 +55,7 @@ func checkClient(authority string) (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if authority != "" {
 		pem, err := file.Read(authority, 1<<20)
-		if errors.Is(err, fs.ErrNotExist) { // the Secret of a certificate of a public authority has none
+		if errors.Is(err, fs.ErrNotExist) { // the Secret of a certificate from a public authority has none
 			return newClient(config), nil
 		}
 		if err != nil {

@@ -1,7 +1,7 @@
-// Command receiver takes what git hosts, Argo CD, Kargo and scripts send over HTTP, and asks the same of GatewaySyncs as the
-// command line does.
+// Command receiver accepts webhooks of git hosts, Argo CD, Kargo and scripts, and makes the same requests to GatewaySyncs as
+// the command line.
 //
-// docs/webhooks.md is the reference of its flags, its routes, its rights and its metrics.
+// docs/webhooks.md is the reference of its flags, routes, rights and metrics.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25) // what strangers send is garbage at once, and its memory is not to be had twice
+		debug.SetGCPercent(25) // request bodies become garbage at once; keep the heap small
 	}
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

@@ -20,15 +20,17 @@ import (
 )
 
 const (
-	// readEvery is how often the certificate and the secrets are read. The kubelet itself needs up to a minute to bring new ones.
+	// readEvery is how often the certificate and the secrets are read. The kubelet takes up to a minute to update a mounted
+	// Secret.
 	readEvery = 10 * time.Second
-	// connections are served at a time, and so many of one address: all of an ingress come from one.
+	// connections limits open connections, and connectionsEach those of one address. All connections through an ingress have
+	// the same address.
 	connections, connectionsEach = 384, 256
-	// bodyWithin and idleFor bound a connection that brings nothing, drainFor the answers to what came before the end.
+	// bodyWithin and idleFor bound an inactive connection, drainFor the pending answers at shutdown.
 	bodyWithin, idleFor, drainFor = 10 * time.Second, 20 * time.Second, 15 * time.Second
 )
 
-// run is the whole program: what main and the tests call. It returns the exit code.
+// run is the whole program, for main and tests. It returns the exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == commandCheck {
 		return daemon.Exit(check(ctx, args[1:], stdout, stderr), "receiver "+commandCheck, stderr)
@@ -44,7 +46,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return daemon.Exit(err, "receiver", stderr)
 }
 
-// work builds the parts and runs them until ctx ends. Then the servers stop first, and what was accepted is carried out.
+// work creates the parts and runs them until ctx ends. The servers stop first; then the accepted requests are carried out.
 func work(ctx context.Context, s settings, log *slog.Logger) error {
 	reg := daemon.Registry()
 	measured := metrics.NewReceiver(reg, version)

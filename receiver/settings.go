@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// settings is everything that the receiver is told from outside; docs/webhooks.md lists the same, and a test compares them.
+// settings are the flags and the environment of the receiver. docs/webhooks.md lists them, and a test compares both.
 type settings struct {
 	daemon.Settings
 
@@ -30,7 +30,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	return f
 }
 
-// parse reads the command line and the environment; its errors are those of daemon.Parse and daemon.Explain.
+// parse parses the command line and the environment. The errors are those of daemon.Parse and daemon.Explain.
 func parse(args []string, env func(string) string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)
