@@ -1,5 +1,5 @@
-// Package credential tells whether who sends knows a secret. What is compared is compared in constant time, and the work is
-// the same whether there is a secret or not.
+// Package credential checks whether the sender of a request knows a secret. It compares in constant time and does the same work
+// whether a secret exists or not.
 package credential
 
 import (
@@ -14,12 +14,11 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// MaxValues is how many values one secret may have at a time: the new one and the old one while senders are changed over,
-// with some room.
+// MaxValues is the number of values that one secret may have: the old and the new one during a rotation, and some more.
 const MaxValues = 4
 
-// Values reads a secret: one value a line, without the space around it. A secret of more values than MaxValues has none, so
-// that a file of another kind is not taken for a list of secrets; ok is false then.
+// Values parses a secret: one value per line, without surrounding space. If there are more than MaxValues, ok is false, so that
+// a file of another kind is not taken for a list of secrets.
 func Values(content []byte) (values []secret.String, ok bool) {
 	if len(content) > maxContent {
 		return nil, false
@@ -37,22 +36,22 @@ func Values(content []byte) (values []secret.String, ok bool) {
 
 const maxContent = 64 << 10
 
-// Proof is what a request brings with it to show that its sender knows a secret.
+// Proof is the evidence in a request that its sender knows a secret.
 type Proof struct {
 	signed bool
-	mac    []byte // of the body, where it is signed
+	mac    []byte // of the body, if signed
 	token  secret.String
 }
 
-// Signed reports whether the proof covers the body. It says nothing where there is none.
+// Signed reports whether the proof covers the body. It is meaningless if Read returned false.
 func (p Proof) Signed() bool { return p.signed }
 
-// signatures are the headers of senders that sign. The first that is there counts: GitHub and Gitea send an older one, too,
-// of a weaker kind.
+// signatures are the headers with signatures. The first one that is present counts, because GitHub and Gitea also send an older
+// and weaker one.
 var signatures = []string{"X-Hub-Signature-256", "X-Hub-Signature"}
 
-// Read finds the proof in a header. ok is false where there is none that could be right: no header, one that is there
-// twice, or a form that is not taken, such as a signature of another kind than SHA-256.
+// Read finds the proof in a header. ok is false if there is no acceptable one: the header is missing or repeated, or the form
+// is not supported, such as a signature other than SHA-256.
 func Read(h http.Header) (p Proof, ok bool) {
 	for _, name := range signatures {
 		if list := h.Values(name); len(list) > 0 {
@@ -90,18 +89,18 @@ type Checker struct {
 	key    [32]byte
 }
 
-// NewChecker makes a Checker.
+// NewChecker returns a Checker with random keys.
 func NewChecker() *Checker {
 	c := &Checker{}
 	var nobody [32]byte
-	_, _ = rand.Read(nobody[:]) // it never fails
+	_, _ = rand.Read(nobody[:]) // never fails
 	_, _ = rand.Read(c.key[:])
 	c.nobody = secret.New(hex.EncodeToString(nobody[:]))
 	return c
 }
 
-// Knows reports whether a proof of this body fits one of the values. It compares with n values, whatever there are: those
-// that are missing are made up by one that nobody knows. So the time it takes says nothing about the secret.
+// Knows reports whether a proof of this body matches one of the values. It always compares with n values and fills up with a
+// random one, so that the duration reveals nothing about the secret.
 func (c *Checker) Knows(p Proof, body []byte, values []secret.String, n int) bool {
 	known := 0
 	for i := range max(n, len(values)) {
@@ -120,7 +119,7 @@ func (c *Checker) fits(p Proof, body []byte, value secret.String) int {
 		h.Write(body)
 		return subtle.ConstantTimeCompare(h.Sum(nil), p.mac)
 	}
-	// Hashes have one length, whatever the texts have.
+	// Hashing makes both texts equally long, as a constant-time comparison requires.
 	return subtle.ConstantTimeCompare(c.hash(value.Reveal()), c.hash(p.token.Reveal()))
 }
 

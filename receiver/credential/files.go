@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Files are secrets in files, which are read again while they are used.
+// Files holds secrets from files, which are reread periodically.
 type Files struct {
 	names []string
 	every time.Duration
@@ -57,11 +57,10 @@ func (f *Files) join() {
 	f.all.Store(&all)
 }
 
-// Values are all values of all files.
+// Values returns the values of all files.
 func (f *Files) Values() []secret.String { return *f.all.Load() }
 
-// Run reads the files again every so often until ctx ends. One that cannot be read keeps its values, one that is empty has
-// none.
+// Run rereads the files until ctx ends. A file that cannot be read keeps its values; an empty file loses them.
 func (f *Files) Run(ctx context.Context) error {
 	said := make([]string, len(f.names))
 	ticker := time.NewTicker(f.every)
