@@ -9,53 +9,55 @@ import (
 	"time"
 )
 
-// MaxBody is the largest body that is read. Git hosts send less, but for pushes of thousands of commits.
+// MaxBody is the largest body that is read. Git hosts send less, except for pushes of thousands of commits.
 const MaxBody = 1 << 20
 
 const (
-	// small bodies are read by as many as there are connections, larger ones by a few at a time. Who sends nothing gets no more
-	// than tiny, whatever length was announced.
+	// Every connection may read a small body at the same time; larger ones are limited by Bodies. A sender that sends nothing
+	// costs only tiny, whatever Content-Length it announces.
 	tiny, small = 1 << 10, 16 << 10
-	// waits is how long a larger one waits for its turn, comes how long it may take to come in.
+	// waits is how long a larger body waits for a slot, comes how long it may take to arrive.
 	waits, comes = 3 * time.Second, 5 * time.Second
 )
 
 var (
 	// ErrTooLarge means that a body is larger than MaxBody.
 	ErrTooLarge = errors.New("the body is larger than 1 MiB")
-	// ErrBusy means that too many large bodies come in.
+	// ErrBusy means that too many large bodies arrive at the same time.
 	ErrBusy = errors.New("too many large requests come in at once")
 )
 
-// Bodies reads bodies, of which only a few large ones are in memory at a time, and a third of these of one address.
+// Bodies reads request bodies. It limits how many large ones are in memory, and gives one address at most a third of these
+// slots.
 type Bodies struct {
-	large chan struct{} // the places that are taken
+	large chan struct{} // the slots in use
 	each  int
 
 	mu     sync.Mutex
-	idle   [][]byte // of places that are free again
+	idle   [][]byte // buffers of free slots
 	owners map[string]*share
 }
 
-// share is what one address has of the places.
+// share holds the slots of one address.
 type share struct {
 	places chan struct{}
-	users  int // that have one, or wait
+	users  int // requests that hold a slot or wait for one
 }
 
-// NewBodies makes a Bodies that has so many large ones at a time. Their memory is used again and again.
+// NewBodies returns a Bodies with the given number of slots for large bodies. It reuses their memory.
 func NewBodies(large int) *Bodies {
 	return &Bodies{large: make(chan struct{}, large), each: max(1, large/3), owners: map[string]*share{}}
 }
 
-// Read reads a body. release has to be called when it is no longer needed, and then it must not be used; it is never nil.
-// The error is ErrTooLarge, ErrBusy, or what reading it came to.
+// Read reads a body. The caller must call release, which is never nil, when it no longer uses the body. The error is
+// ErrTooLarge, ErrBusy, or the error of the read.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	release = func() {}
 	if r.ContentLength > MaxBody {
 		return nil, release, ErrTooLarge
 	}
-	// A recorder in a test has no deadline. One that stayed would end the request while it waits for its answer.
+	// A recorder in a test has no deadline. Reset the deadline at the end, or it would end the request while it waits for its
+	// answer.
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(comes))
 	defer func() { _ = deadline(time.Time{}) }()
@@ -86,7 +88,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	return buffer[:small+n], release, err
 }
 
-// take is what was used last, so that there are no more than are needed at a time.
+// take returns the buffer that was used last, so that no more are allocated than are needed at the same time.
 func (b *Bodies) take() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,10 +107,10 @@ func (b *Bodies) put(buffer []byte) {
 	b.idle = append(b.idle, buffer)
 }
 
-// errFull means that there may be more than there is room for.
+// errFull means that the buffer is full and there may be more to read.
 var errFull = errors.New("full")
 
-// fill reads to the end, or as long as there is room.
+// fill reads until the end or until the buffer is full.
 func fill(r io.Reader, into []byte) (n int, err error) {
 	for n < len(into) {
 		m, err := r.Read(into[n:])
@@ -123,7 +125,7 @@ func fill(r io.Reader, into []byte) (n int, err error) {
 	return n, errFull
 }
 
-// enter waits for a place of the address, and for one of all. leave gives both back.
+// enter waits for a slot of the address and a slot of the total. leave releases both.
 func (b *Bodies) enter(ctx context.Context, host string) (leave func(), ok bool) {
 	timer := time.NewTimer(waits)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
-// Package gate bounds what strangers can take: connections, and memory for what they send.
+// Package gate bounds the connections and the memory that untrusted senders can use.
 package gate
 
 import (
@@ -7,18 +7,19 @@ import (
 	"sync"
 )
 
-// Limits bound connections.
+// Limits are the limits of a listener.
 type Limits struct {
-	// Total is how many are served at a time. More wait outside until one is free.
+	// Total is the number of connections that are served at the same time. Further ones wait in the kernel.
 	Total int
-	// Each is how many one address may have: one more is closed at once, so that one address cannot take all.
+	// Each is the number of connections of one address. Further ones are closed at once, so that one address cannot use them
+	// all.
 	Each int
-	// Opened is told how many are open, Closed that one was closed at once. Both may be nil.
+	// Opened receives the number of open connections. Closed is called when a connection is closed at once. Both may be nil.
 	Opened func(int)
 	Closed func()
 }
 
-// Listener lets so many connections in.
+// Listener returns a listener that applies limits to l.
 func Listener(l net.Listener, limits Limits) net.Listener {
 	if limits.Opened == nil {
 		limits.Opened = func(int) {}
@@ -40,7 +41,7 @@ type listener struct {
 	each map[string]int
 }
 
-// Accept waits for a place before it takes a connection.
+// Accept waits for a free slot before it accepts a connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case l.places <- struct{}{}:
@@ -57,12 +58,13 @@ func (l *listener) Accept() (net.Conn, error) {
 		if l.enters(host) {
 			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leaves(host) })}, nil
 		}
-		_ = c.Close() // nobody was heard yet
+		_ = c.Close() // nothing was read from it
 		l.Closed()
 	}
 }
 
-// owner is whose address it is: one of IPv4, or the 64 bits of IPv6 that one network has to itself.
+// owner returns the key of an address: the address itself for IPv4, and its /64 prefix for IPv6, because one client usually has
+// all of it.
 func owner(address string) string {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -96,7 +98,7 @@ func (l *listener) leaves(host string) {
 	l.Opened(len(l.places))
 }
 
-// Close ends the waiting, too.
+// Close also ends a waiting Accept.
 func (l *listener) Close() error {
 	l.end.Do(func() { close(l.ended) })
 	return l.Listener.Close()
@@ -107,7 +109,7 @@ type conn struct {
 	leave func()
 }
 
-// Close gives the place back.
+// Close also releases the slot.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.leave()
