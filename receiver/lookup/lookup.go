@@ -1,5 +1,4 @@
-// Package lookup knows the GatewaySyncs that a receiver serves, from memory: whoever sends, the API server is not asked who
-// there is.
+// Package lookup caches the GatewaySyncs that a receiver serves, so that a request never causes a lookup at the API server.
 package lookup
 
 import (
@@ -14,22 +13,23 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Lookup knows GatewaySyncs.
+// Lookup caches GatewaySyncs.
 type Lookup struct {
 	seen       *kube.Watched
-	namespaces []string // that are watched; none for all
+	namespaces []string // the watched namespaces; empty for all
 }
 
-// Told is what a Lookup tells. None of it may block.
+// Told holds the callbacks of a Lookup. They must not block.
 type Told struct {
-	// Changed is told of each that is served and came or changed, Unreadable of each that nobody can be served for.
+	// Changed is called for each served GatewaySync that was added or changed, Unreadable for each that cannot be decoded and
+	// therefore not served.
 	Changed    func(*v1alpha1.GatewaySync)
 	Unreadable func(*kube.UndecodableError)
-	// Failed is told when the API server cannot be watched.
+	// Failed is called when a watch fails.
 	Failed func(error)
 }
 
-// New makes a Lookup of the namespaces (none for all), for the GatewaySyncs that selector admits (nil for all).
+// New returns a Lookup for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all).
 func New(client dynamic.Interface, namespaces []string, selector labels.Selector, told Told) (*Lookup, error) {
 	l := &Lookup{namespaces: namespaces}
 	var err error
@@ -48,17 +48,16 @@ func New(client dynamic.Interface, namespaces []string, selector labels.Selector
 // Run watches until ctx ends.
 func (l *Lookup) Run(ctx context.Context) error { return l.seen.Run(ctx) }
 
-// Served reports whether there is nothing more to wait for: everything that there is was seen once, but for namespaces that may
-// not be watched.
+// Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.
 func (l *Lookup) Served() bool { return l.seen.Served() }
 
-// Unseen reports whether a namespace is to be served and nobody knows what there is in it.
+// Unseen reports whether a namespace is to be served but its content is not known.
 func (l *Lookup) Unseen(namespace string) bool {
 	return (len(l.namespaces) == 0 || slices.Contains(l.namespaces, namespace)) && !l.seen.Seen(namespace)
 }
 
-// Get returns one that is served and can be read, or nil. It must not be changed. One that says webhook.enabled: false is
-// not served.
+// Get returns a GatewaySync, or nil if it does not exist, cannot be decoded or has spec.webhook.enabled: false. Callers must
+// not change it.
 func (l *Lookup) Get(namespace, name string) *v1alpha1.GatewaySync {
 	gs, err := l.seen.Get(namespace, name)
 	if err != nil || gs == nil || !gs.Spec.Webhook.IsEnabled() {
@@ -67,7 +66,7 @@ func (l *Lookup) Get(namespace, name string) *v1alpha1.GatewaySync {
 	return gs
 }
 
-// List returns all that are served. They must not be changed.
+// List returns all served GatewaySyncs. Callers must not change them.
 func (l *Lookup) List() []*v1alpha1.GatewaySync {
 	return slices.DeleteFunc(l.seen.List(), func(gs *v1alpha1.GatewaySync) bool { return !gs.Spec.Webhook.IsEnabled() })
 }
