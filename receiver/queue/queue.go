@@ -1,5 +1,5 @@
-// Package queue carries requests out: for each object one at a time and in order, what says the same as one, for all objects
-// a few at once. Whoever asks is answered when what was asked for is done, never before: an answer is a promise.
+// Package queue carries out requests: one at a time and in order for each object, with equal requests merged, and a few at a
+// time for all objects. A request is answered only after it was carried out.
 package queue
 
 import (
@@ -12,41 +12,41 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// Joiner is a Decider that can decide for another one, too. What would wait behind it is then one with it.
+// Joiner is a Decider that can merge with another one, so that the requests of both become one.
 type Joiner interface {
 	verb.Decider
-	// Join returns what decides for both; false where nothing can.
+	// Join returns a Decider for both, or false if they cannot be merged.
 	Join(other verb.Decider) (both verb.Decider, ok bool)
-	// Lasting reports whether it may be decided at any time, since nothing is taken from who asked later.
+	// Lasting reports whether the request may be carried out late, because it cannot override a later request.
 	Lasting() bool
 }
 
-// Key is the object that is asked something of.
+// Key identifies the object of a request.
 type Key struct{ Namespace, Name string }
 
-// Config is what a Queue needs. The fields that are zero have defaults.
+// Config configures a Queue. Zero fields get defaults.
 type Config struct {
-	// Do carries one request out. Its context ends after Within.
+	// Do carries out one request. Its context ends after Within.
 	Do func(context.Context, Key, verb.Request) (verb.Answer, error)
-	// Within bounds one request, for a ref from when it was asked for.
+	// Within limits a request. For a ref, the time starts when the request arrives.
 	Within time.Duration
-	// Pace is the least time between two looks at git that are asked of one object. It doubles up to MaxPace while more come: a
-	// burst then is a few writes. How often git is asked is the lead's own matter.
+	// Pace is the minimum time between two poll requests for one object. It doubles up to MaxPace while more arrive, so that a
+	// burst causes only a few writes. The lead decides by itself how often it polls git.
 	Pace, MaxPace time.Duration
-	// AtOnce is how many requests are carried out at once.
+	// AtOnce is how many requests are carried out at the same time.
 	AtOnce int
-	// Objects is how many objects may have requests waiting; Waiting, how many different requests for a ref one object may.
+	// Objects is how many objects may have waiting requests. Waiting is how many different requests may wait for one object.
 	Objects, Waiting int
 }
 
 var (
-	// ErrFull means that too many objects have requests waiting.
+	// ErrFull means that too many objects have waiting requests.
 	ErrFull = errors.New("requests for too many GatewaySyncs are waiting")
 	// ErrCrowded means that too many different requests wait for one object.
 	ErrCrowded = errors.New("too many different requests for this GatewaySync are waiting")
-	// ErrLate means that those before it took so long that somebody may have asked for something else since.
+	// ErrLate means that earlier requests took so long that this one may be obsolete.
 	ErrLate = errors.New("requests before this one took too long")
-	// ErrClosed means that the program ends.
+	// ErrClosed means that the queue is closed.
 	ErrClosed = errors.New("the receiver is stopping")
 )
 
@@ -60,29 +60,29 @@ type Queue struct {
 	mu      sync.Mutex
 	closed  bool
 	objects map[Key]*object
-	busy    int // objects with something to do
+	busy    int // number of objects with work
 }
 
-// object is one that something was asked of lately.
+// object is the state of an object with recent requests.
 type object struct {
 	waiting []*batch
-	last    verb.Request // for a ref
+	last    verb.Request // the last one for a ref
 	running bool
 	woken   chan struct{}
 }
 
-// batch is one request, or several that say the same.
+// batch is one request, or several equal ones.
 type batch struct {
 	request verb.Request
-	until   time.Time // until when the last of those who ask is told yes
+	until   time.Time // latest deadline of the callers
 	done    chan struct{}
 	answer  verb.Answer
 	err     error
 }
 
-// New makes a Queue. It has to be closed.
+// New returns a Queue. The caller must close it.
 func New(c Config) *Queue {
-	c.Within = either(c.Within, 8*time.Second) // git hosts wait ten
+	c.Within = either(c.Within, 8*time.Second) // git hosts wait ten seconds
 	c.Pace, c.MaxPace = either(c.Pace, 50*time.Millisecond), either(c.MaxPace, 250*time.Millisecond)
 	c.AtOnce, c.Objects, c.Waiting = either(c.AtOnce, 8), either(c.Objects, 256), either(c.Waiting, 16)
 	return &Queue{Config: c, slots: make(chan struct{}, c.AtOnce), closing: make(chan struct{}), objects: map[Key]*object{}}
@@ -96,24 +96,24 @@ func either[T comparable](value, otherwise T) T {
 	return value
 }
 
-// hint reports whether a request only asks for a look at git.
+// hint reports whether a request only asks for a poll of git.
 func hint(r verb.Request) bool { return r.Ref == "" && !r.Force }
 
 // ordered reports whether the ids of its sender have an order.
 func ordered(r verb.Request) bool { return verb.Ordered(r.By, r.ID) }
 
-// paced reports whether a request only asks for a look at git, or may: one for the same ref once more.
+// paced reports whether a request may only cause a poll of git: a hint, or the same ref again.
 func (o *object) paced(r verb.Request) bool { return hint(r) || r == o.last && r.ID == "" }
 
-// lasting reports whether it may be carried out at any time. A ref may not: who was told no asks again, or for another one, and
-// what is written then would be what nobody waits for, over what was asked for since. So many hints wait only as are one.
+// lasting reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error
+// and may have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
 func (b *batch) lasting() bool {
 	j, ok := b.request.Decider.(Joiner)
 	return hint(b.request) && !ordered(b.request) || ok && j.Lasting()
 }
 
-// Ask has a request carried out and returns its outcome. Where ctx is cancelled before, the request is carried out all the same;
-// after its deadline, a request for a ref is not. The error is one of this package, that of Do, or the context's.
+// Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After the deadline
+// of ctx a request for a ref is dropped. The error is one of this package, that of Do, or the context's.
 func (q *Queue) Ask(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
 	until := time.Now().Add(q.Within)
 	if end, ok := ctx.Deadline(); ok && end.Before(until) {
@@ -131,8 +131,8 @@ func (q *Queue) Ask(ctx context.Context, key Key, r verb.Request) (verb.Answer, 
 	}
 }
 
-// enter finds a batch that waits and says the same, or makes one. One that is being carried out is not joined: what it
-// looks at may be older than the request.
+// enter adds a request to a waiting batch that it can join, or makes a new one. It does not join the batch that is being
+// carried out, whose view of the object may be older than the request.
 func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -169,7 +169,8 @@ func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) 
 	return b, nil
 }
 
-// takes makes r part of a request whose Decider can decide for both. It has no id then: one that is sent again is not all.
+// takes merges r into the batch if both Deciders can be joined. The merged request has no id, because a repeat of one part is
+// not a repeat of the whole.
 func (b *batch) takes(r verb.Request) bool {
 	j, ok := b.request.Decider.(Joiner)
 	if !ok || r.Decider == nil || r.UID != b.request.UID {
@@ -182,10 +183,9 @@ func (b *batch) takes(r verb.Request) bool {
 	return ok
 }
 
-// joins returns the batch that r becomes part of. All hints for one object say the same, but for who sends them: several have no
-// id, or one of them that is a repeat would let the others be taken for repeats. One whose id has an order stays alone: whoever
-// asks later how far it is asks whether that id was taken. Two requests for a ref say the same only while nothing else was asked
-// for between them.
+// joins returns the batch that r joins, or nil. All hints for one object are equal except for their sender. A merged hint has
+// no id, so that a repeated part does not make the whole a repeat. A hint with an ordered id stays alone, because its sender
+// may ask later whether this id was carried out. Two requests for a ref merge only if no other ref was requested in between.
 func (o *object) joins(r verb.Request) *batch {
 	if !hint(r) {
 		for _, b := range slices.Backward(o.waiting) {
@@ -211,7 +211,7 @@ func (o *object) joins(r verb.Request) *batch {
 	return nil
 }
 
-// work carries out what is asked of one object, and ends when nothing was asked for a while.
+// work carries out the requests of one object. It returns when the object has been idle for a while.
 func (q *Queue) work(key Key, o *object) {
 	pace, due := time.Duration(0), time.Time{}
 	for {
@@ -231,7 +231,7 @@ func (q *Queue) work(key Key, o *object) {
 			continue
 		}
 		if hint(b.request) || b.request.ID == "" {
-			if time.Since(due) > pace { // it was quiet
+			if time.Since(due) > pace { // the burst is over
 				pace = 0
 			}
 			pace = min(max(2*pace, q.Pace), q.MaxPace)
@@ -241,8 +241,8 @@ func (q *Queue) work(key Key, o *object) {
 	}
 }
 
-// next takes what is to be done now: requests for a ref at once and in their order, what is paced when it is due. It returns
-// how long to wait where there is nothing, and forgets the object where there is nothing to wait for.
+// next returns the batch to carry out now: requests for a ref immediately and in order, paced requests when they are due. If
+// there is none, it returns how long to wait, and removes an idle object.
 func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,7 +253,7 @@ func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Dur
 		}
 	}
 	wait = time.Until(due)
-	held := false // a request for a ref waits, and those behind it with it
+	held := false // a request for a ref waits, and so do those behind it
 	for i, b := range o.waiting {
 		switch {
 		case wait > 0 && o.paced(b.request):
@@ -275,7 +275,7 @@ func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Dur
 
 func (q *Queue) carryOut(key Key, b *batch) {
 	defer close(b.done)
-	q.slots <- struct{}{} // each of those that hold one ends within its time
+	q.slots <- struct{}{} // bounded, because every holder has a deadline
 	defer func() { <-q.slots }()
 	until := b.until
 	if b.lasting() {
@@ -290,7 +290,7 @@ func (q *Queue) carryOut(key Key, b *batch) {
 	b.answer, b.err = q.Do(ctx, key, b.request)
 }
 
-// Close carries out what waits, at once, and ends. What is asked from now on is not taken.
+// Close carries out all waiting requests without pauses, and rejects new ones.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	if !q.closed {
