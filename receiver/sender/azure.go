@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// azureBody is what is read of the events of Azure DevOps.
+// azureBody holds the fields that are read of any Azure DevOps event.
 type azureBody struct {
 	ID        string `json:"id"`
 	EventType string `json:"eventType"`
@@ -38,7 +38,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 	default:
 		return nothing(id, "event %s says nothing about what to run", quote(b.EventType)), nil
 	}
-	var p azurePush // other events have other types under the same names
+	var p azurePush // decoded separately, because other events use these names for other types
 	if err := decode(h, body, &p); err != nil {
 		return Request{}, err
 	}

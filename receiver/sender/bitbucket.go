@@ -7,7 +7,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// maxLinks bounds how many addresses of a repository are looked at.
+// maxLinks bounds the addresses of a repository that are used.
 const maxLinks = 8
 
 func parseBitbucket(h http.Header, body []byte) (Request, error) {
@@ -24,11 +24,11 @@ func parseBitbucket(h http.Header, body []byte) (Request, error) {
 	}
 }
 
-// bitbucketCloudBody is what is read of repo:push.
+// bitbucketCloudBody holds the fields that are read of repo:push.
 type bitbucketCloudBody struct {
 	Push struct {
 		Changes []struct {
-			New *struct { // null where it was deleted
+			New *struct { // null if deleted
 				Type string `json:"type"`
 				Name string `json:"name"`
 			} `json:"new"`
@@ -69,7 +69,7 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 	return r, nil
 }
 
-// bitbucketDataCenterBody is what is read of repo:refs_changed. Older versions send no links.
+// bitbucketDataCenterBody holds the fields that are read of repo:refs_changed. Older versions send no links.
 type bitbucketDataCenterBody struct {
 	Changes []struct {
 		Ref struct {
@@ -91,7 +91,7 @@ type bitbucketDataCenterBody struct {
 	} `json:"repository"`
 }
 
-// optional is a value that another version of a sender writes in another form: then it is as good as missing.
+// optional is a value that some versions of a sender write in another form, which counts as missing.
 type optional[T any] struct{ value T }
 
 // UnmarshalJSON never fails.

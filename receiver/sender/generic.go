@@ -9,9 +9,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// genericBody is our own: {"ref": "…", "commit": "…", "id": "…", "source": "…"}, each of which may be left out; and two older ones.
-// Fields are raw, because what is left out and what is null or a number are not the same here: a ref that a template turned
-// into nothing, or "1.10" that became 1.1, must not be taken for something else.
+// genericBody is our own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"} with all fields optional, and two older
+// ones. The fields are raw to tell a missing field from null or a number: a ref that a template emptied, or "1.10" that became
+// 1.1, must be rejected.
 type genericBody struct {
 	Ref         json.RawMessage `json:"ref"`
 	Commit      json.RawMessage `json:"commit"`
@@ -21,12 +21,12 @@ type genericBody struct {
 	Freight     json.RawMessage `json:"freight"`
 	EventType   json.RawMessage `json:"eventType"`
 	PublisherID json.RawMessage `json:"publisherId"`
-	// What a promotion of Kargo says of itself. It is only shown.
+	// Fields of a Kargo promotion. They are only displayed.
 	Project json.RawMessage `json:"project"`
 	Stage   json.RawMessage `json:"stage"`
 	Actor   json.RawMessage `json:"actor"`
 	URL     json.RawMessage `json:"url"`
-	// What git hosts send, whose ref is none that is asked for.
+	// Fields that git hosts send. They show that ref is not a request.
 	Repository json.RawMessage `json:"repository"`
 	ObjectKind json.RawMessage `json:"object_kind"`
 	EventName  json.RawMessage `json:"event_name"`
@@ -45,7 +45,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	if b.EventType != nil && b.PublisherID != nil { // a proxy took the header away
+	if b.EventType != nil && b.PublisherID != nil { // a proxy removed the header
 		r, err := parseAzure(h, body)
 		r.Sender = AzureDevOps
 		return r, err
@@ -91,7 +91,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	return r, nil
 }
 
-// promotion says in words which promotion a request belongs to.
+// promotion describes the promotion that a request belongs to.
 func (b genericBody) promotion() string {
 	var said []string
 	for _, f := range []struct {
@@ -106,7 +106,7 @@ func (b genericBody) promotion() string {
 	return strings.Join(said, ", ")
 }
 
-// text reads a field that is a string with something in it, or is left out.
+// text decodes an optional field, which must be a non-empty string.
 func text(name string, raw json.RawMessage, into *string) error {
 	if raw == nil {
 		return nil
@@ -117,7 +117,7 @@ func text(name string, raw json.RawMessage, into *string) error {
 	if json.Unmarshal(raw, into) != nil || *into == "" {
 		return invalid("%s is empty: leave it out, or say what it is to be", name)
 	}
-	if len(*into) >= 40 && isNone(*into) { // what git hosts say of a branch that was deleted
+	if len(*into) >= 40 && isNone(*into) { // git hosts send zeros for a deleted branch
 		return invalid("%s is the id of no commit", name)
 	}
 	return nil
@@ -139,7 +139,7 @@ func kindOf(raw json.RawMessage) string {
 
 func object(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// parseApplication reads the older body of Argo CD's notifications.
+// parseApplication parses the older body of Argo CD notifications.
 func parseApplication(r Request, raw json.RawMessage) (Request, error) {
 	var app struct {
 		Metadata struct {
@@ -160,7 +160,7 @@ func parseApplication(r Request, raw json.RawMessage) (Request, error) {
 // maxFreight bounds the commits of a freight.
 const maxFreight = 100
 
-// parseFreight reads the older body of Kargo's events.
+// parseFreight parses the older body of Kargo events.
 func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 	var freight struct {
 		Commits []struct {
@@ -195,8 +195,9 @@ func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 	return r, nil
 }
 
-// Choose returns what to ask for in a GatewaySync: the ref, and where it has to stand ("" for wherever it does), or those of
-// the commits that are offered that are of its repository. The error is an *InvalidError. found is false where no commit is.
+// Choose returns the ref to request and the commit that it must resolve to ("" for any): those of the request itself, or of the
+// offered commit from the repository of git. found is false if no offered commit is from that repository. The error is an
+// *InvalidError.
 func (r Request) Choose(git v1alpha1.GitSpec) (ref, commit string, found bool, err error) {
 	if r.Commits == nil {
 		return r.Ref, r.Commit, true, nil

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// gitHubBody is what is read of the events of GitHub, Gitea and Forgejo.
+// gitHubBody holds the fields that are read of events of GitHub, Gitea and Forgejo.
 type gitHubBody struct {
 	Ref        string           `json:"ref"`
-	RefType    string           `json:"ref_type"` // create and delete: branch or tag, and Ref is short
+	RefType    string           `json:"ref_type"` // of create and delete: branch or tag; Ref is then a short name
 	After      string           `json:"after"`
 	Deleted    bool             `json:"deleted"`
 	Action     string           `json:"action"`
@@ -60,7 +60,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		if b.Deleted || isNone(b.After) {
 			return nothing(id, "what is deleted is not synced"), nil
 		}
-		if !isCommit(b.After) { // it is not used, but tells a push from a deletion
+		if !isCommit(b.After) { // not used, but it tells a push from a deletion
 			return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
 		}
 		if !strings.HasPrefix(b.Ref, "refs/") {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// gitLabBody is what is read of the events of GitLab.
+// gitLabBody holds the fields that are read of GitLab events.
 type gitLabBody struct {
 	ObjectKind string        `json:"object_kind"`
-	EventName  string        `json:"event_name"` // a system hook has this alone
+	EventName  string        `json:"event_name"` // instead of object_kind in system hooks
 	Ref        string        `json:"ref"`
 	After      string        `json:"after"`
 	Tag        string        `json:"tag"`
@@ -47,7 +47,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	default:
 		return nothing(id, "%s says nothing about what to run", quote(what)), nil
 	}
-	var b gitLabBody // other kinds have other types under the same names
+	var b gitLabBody // decoded separately, because other kinds use these names for other types
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
@@ -61,7 +61,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 		r.Refs = []string{tags + b.Tag}
 	case isNone(b.After):
 		return nothing(id, "what is deleted is not synced"), nil
-	case !isCommit(b.After): // it is not used, but tells a push from a deletion
+	case !isCommit(b.After): // not used, but it tells a push from a deletion
 		return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
 	case !strings.HasPrefix(b.Ref, "refs/"):
 		return Request{}, invalid("ref: a push has a full name, such as refs/heads/main, and not %s", quote(b.Ref))

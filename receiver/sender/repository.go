@@ -7,15 +7,15 @@ import (
 	"stoker.io/stoker/internal/giturl"
 )
 
-// Repository is a repository as a delivery names it: by an address, or, where the host sends none, by the last parts of its
+// Repository identifies a repository in a delivery: by an address or, if the host sends none, by the last two elements of its
 // path.
 type Repository struct {
 	Address string
-	// Path, such as PLANT/site, is used where there is no address.
+	// Path, such as PLANT/site, is used if there is no address.
 	Path string
 }
 
-// Is reports whether r is the repository of git.repo, whichever of its forms either is written in.
+// Is reports whether r is the repository of git.repo, in any form of the address.
 func (r Repository) Is(repo string) bool {
 	if r.Address != "" {
 		return giturl.Same(azure(r.Address), azure(repo))
@@ -26,8 +26,8 @@ func (r Repository) Is(repo string) bool {
 	return len(have) == 2 && n > 2 && have[0] != "" && strings.EqualFold(want[n-2], have[0]) && strings.EqualFold(want[n-1], have[1])
 }
 
-// azure brings the addresses of Azure DevOps, which differ between ssh and https and between today's host and the older one,
-// into one form: organisation/project/_git/repository. All others stay as they are.
+// azure normalizes the addresses of Azure DevOps to organisation/project/_git/repository. They differ between ssh and https,
+// and between the current host and the older one. It returns other addresses unchanged.
 func azure(s string) string {
 	host, path := "", ""
 	if u, err := url.Parse(s); err == nil && u.Host != "" {
@@ -49,13 +49,13 @@ func azure(s string) string {
 	case host != "dev.azure.com":
 		return s
 	}
-	if len(parts) == 3 && parts[1] == "_git" { // a project's repository of the same name
+	if len(parts) == 3 && parts[1] == "_git" { // the repository has the name of its project
 		parts = []string{parts[0], parts[2], "_git", parts[2]}
 	}
 	return (&url.URL{Scheme: "https", Host: "dev.azure.com", Path: "/" + strings.Join(parts, "/")}).String()
 }
 
-// addresses are those that are there.
+// addresses returns the non-empty addresses as repositories.
 func addresses(list ...string) []Repository {
 	var all []Repository
 	for _, a := range list {

@@ -1,6 +1,6 @@
-// Package sender understands what git hosts, Argo CD, Kargo and others send: one parser each, and one Request that comes
-// out of all of them. It is pure. It trusts nobody: what a body says is compared with the GatewaySync by the caller, and no
-// parser takes an address out of a body to be used, nor a commit out of what a git host sends.
+// Package sender parses the webhooks of git hosts, Argo CD, Kargo and others: one parser for each, which all return a Request.
+// It is pure. It trusts no input: the caller compares it with the GatewaySync. No parser takes an address from a body to
+// connect to, or a commit from a git host to run.
 package sender
 
 import (
@@ -13,22 +13,22 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Kind is what a delivery is.
+// Kind is the kind of a delivery.
 type Kind string
 
 // The kinds.
 const (
-	// Ping only asks whether somebody is there.
+	// Ping only tests the connection.
 	Ping Kind = "ping"
-	// Move says that refs of a repository were made or have moved.
+	// Move reports that refs of a repository were created or moved.
 	Move Kind = "move"
-	// Ask is a request of somebody who may choose the ref.
+	// Ask is a request of a sender that may choose the ref.
 	Ask Kind = "ask"
-	// Nothing is understood, and nothing follows from it.
+	// Nothing is valid but has no effect.
 	Nothing Kind = "nothing"
 )
 
-// The senders, as they stand in stoker.io/requested-by.
+// The senders, as in stoker.io/requested-by.
 const (
 	GitHub      = "github"
 	GitLab      = "gitlab"
@@ -40,46 +40,46 @@ const (
 	Generic     = "generic"
 )
 
-// Request is what a delivery comes down to.
+// Request is the result of parsing a delivery.
 type Request struct {
 	// Sender is one of the constants above.
 	Sender string
 	Kind   Kind
-	// ID tells a delivery that is repeated from a new one; "" where it has none.
+	// ID identifies a delivery, so that a repeated one is recognized; "" if it has none.
 	ID string
-	// Repositories are the addresses under which a moved repository is known, in any form (Move).
+	// Repositories are the addresses of the repository, in any form (Move).
 	Repositories []Repository
-	// Refs are the full names that were made or have moved (Move).
+	// Refs are the full names that were created or moved (Move).
 	Refs []string
-	// Ref is what is asked for (Ask); "" for a fresh look at git.
+	// Ref is the requested ref (Ask); "" for a poll of git.
 	Ref string
-	// Commit is where Ref has to stand (Ask); "" for wherever it stands.
+	// Commit is the commit that Ref must resolve to (Ask); "" for any.
 	Commit string
-	// For says in words what is asked for belongs to (Ask).
+	// For describes what the request belongs to (Ask).
 	For string
-	// Commits are offered instead of a Ref: that of the right repository counts (Ask).
+	// Commits are offered instead of a Ref; the one from the GatewaySync's repository counts (Ask).
 	Commits []Commit
-	// Why says in words why nothing follows (Nothing).
+	// Why says why the delivery has no effect (Nothing).
 	Why string
 }
 
-// Commit is a commit of some repository: its id, a tag that stands at it, or both.
+// Commit is a commit of some repository: its id, a tag of it, or both.
 type Commit struct {
 	Repository Repository
 	Tag, ID    string
 }
 
-// InvalidError means that a body is none of what its sender sends. Its text may be shown to the sender.
+// InvalidError means that a body is not valid for its sender. The text may be shown to the sender.
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
-// maxRefs bounds how many refs of one delivery are looked at; hosts send fewer.
+// maxRefs bounds the refs of one delivery; hosts send fewer.
 const maxRefs = 1000
 
-// Parse understands a delivery by its header and body. Its error is an *InvalidError.
+// Parse parses a delivery. The error is an *InvalidError.
 func Parse(h http.Header, body []byte) (Request, error) {
 	if !utf8.Valid(body) {
 		return Request{}, invalid("the body is no UTF-8")
@@ -98,7 +98,7 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	return r, nil
 }
 
-// Name says who sends, as far as the header tells.
+// Name returns the sender that the header shows.
 func Name(h http.Header) string {
 	name, _ := choose(h)
 	return name
@@ -106,7 +106,7 @@ func Name(h http.Header) string {
 
 type parser func(http.Header, []byte) (Request, error)
 
-// choose finds the parser. Gitea and Forgejo send the header of GitHub, too.
+// choose returns the parser. Gitea and Forgejo also send the header of GitHub, so they come first.
 func choose(h http.Header) (string, parser) {
 	switch {
 	case h.Get("X-Forgejo-Event") != "", h.Get("X-Gitea-Event") != "":
@@ -123,10 +123,10 @@ func choose(h http.Header) (string, parser) {
 	return Generic, parseGeneric
 }
 
-// decode reads a JSON object into a struct of ours. Fields that it does not have are passed over, names count as they are
-// written, and a value of another type than ours is an error that names it.
+// decode decodes a JSON object into a struct. It ignores unknown fields and compares names exactly. The error for a value of a
+// wrong type names the field.
 func decode(h http.Header, body []byte, into any) error {
-	if bytes.HasPrefix(body, []byte("payload=")) { // what the header says of it does not count: curl calls everything a form
+	if bytes.HasPrefix(body, []byte("payload=")) { // regardless of the content type: curl labels everything as a form
 		return invalid("the body is a form: choose application/json as the content type of the webhook")
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, into); err != nil {
@@ -135,7 +135,7 @@ func decode(h http.Header, body []byte, into any) error {
 	return nil
 }
 
-// short keeps what a JSON error repeats of the body from growing.
+// short truncates a JSON error, which may quote the body.
 func short(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "")
 	if len(text) > 200 {
@@ -144,7 +144,7 @@ func short(err error) string {
 	return text
 }
 
-// delivery is the id of a delivery, or "" where it is none that can be kept.
+// delivery returns the id of a delivery, or "" if it is unsuitable for an annotation.
 func delivery(h http.Header, names ...string) string {
 	for _, name := range names {
 		id := h.Get(name)
@@ -159,12 +159,12 @@ func delivery(h http.Header, names ...string) string {
 	return ""
 }
 
-// isCommit reports whether an id is one of a commit that is there. Hosts send zeros after a ref was deleted.
+// isCommit reports whether id is a full commit id. Hosts send zeros for a deleted ref.
 func isCommit(id string) bool {
 	return (len(id) == 40 || len(id) == 64) && strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
 }
 
-// isNone reports whether an id is that of nothing.
+// isNone reports whether id consists of zeros.
 func isNone(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
 
 const (
@@ -172,10 +172,10 @@ const (
 	tags     = "refs/tags/"
 )
 
-// nothing is a delivery that changes nothing here.
+// nothing returns a Request without effect.
 func nothing(id, format string, args ...any) Request {
 	return Request{Kind: Nothing, ID: id, Why: fmt.Sprintf(format, args...)}
 }
 
-// quote shows a word of a body.
+// quote quotes and truncates a word of a body.
 func quote(s string) string { return fmt.Sprintf("%.60q", s) }
