@@ -12,16 +12,16 @@ import (
 	"stoker.io/stoker/receiver/gate"
 )
 
-// caller is what is known of whoever sends a request.
+// caller is the result of authentication.
 type caller struct {
-	gs   *v1alpha1.GatewaySync // nil where there is none that is served
+	gs   *v1alpha1.GatewaySync // nil if no served GatewaySync has this name
 	body []byte
-	own  bool // it knows the secret of the GatewaySync itself, and not only one of the installation
+	own  bool // the secret is that of the GatewaySync, not an install-wide one
 }
 
-// admit reads a request and finds out who sends it. It answers those that it does not let in, and returns the result that
-// it answered with. What it does takes as long, and reads the same from outside, whether there is such a GatewaySync, such
-// a secret, or neither. release has to be called when the body is no longer needed.
+// admit reads and authenticates a request. If it rejects the request, it answers it and returns the result of the answer. For
+// an unauthenticated sender, duration and answer are the same whether the GatewaySync or its secret exists or not. The caller
+// must call release when it no longer uses the body.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c caller, release func(), refused string) {
 	began := time.Now()
 	release = func() {}
@@ -29,7 +29,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 		return c, release, tooLarge(w)
 	}
 	proof, ok := credential.Read(r.Header)
-	if bodyless && proof.Signed() { // a signature of nothing would be good for ever
+	if bodyless && proof.Signed() { // the signature of an empty body would be valid forever
 		ok = false
 	}
 	if !ok {
@@ -44,7 +44,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 		case errors.Is(err, gate.ErrBusy):
 			busy(w, err.Error())
 			return c, release, "busy"
-		case err != nil: // it never came in whole
+		case err != nil: // the body was incomplete
 			w.Header().Set("Connection", "close")
 			say(w, http.StatusBadRequest, "invalid", "the body did not come in whole")
 			return c, release, "invalid"
@@ -77,9 +77,8 @@ func tooLarge(w http.ResponseWriter) string {
 	return "toolarge"
 }
 
-// turnAway refuses, not before its time. While the API server does not answer, or a Secret was not read yet that has just been
-// named, nobody can be told from anybody: then all are asked to come again, whatever they ask of; and where it does not say what there
-// is in a namespace, all who ask of that.
+// turnAway rejects a request, with a fixed delay. While the vault is unsure or the namespace is unseen, missing secrets prove
+// nothing, so every sender is asked to retry.
 func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, began time.Time) string {
 	pace.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
 	if s.vault.Unsure() || s.find.Unseen(r.PathValue("namespace")) {

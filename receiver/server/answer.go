@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// answer is the body of every answer to /webhook, and of those to /status that tell no phase.
+// answer is the body of all answers to /webhook, and of errors of /status.
 type answer struct {
 	// Result is accepted, repeated, ignored, pong, superseded, invalid, refused, unknown, toolarge, busy or failed.
 	Result      string `json:"result"`
@@ -15,7 +15,7 @@ type answer struct {
 	Message     string `json:"message"`
 }
 
-// maxMessage bounds what is said of an error.
+// maxMessage bounds the text of an error in bytes.
 const maxMessage = 500
 
 func write(w http.ResponseWriter, code int, body any) {
@@ -28,7 +28,7 @@ func write(w http.ResponseWriter, code int, body any) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // whoever asked may be gone
+	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
 func say(w http.ResponseWriter, code int, result, message string) {
@@ -38,14 +38,14 @@ func say(w http.ResponseWriter, code int, result, message string) {
 	write(w, code, answer{Result: result, Message: message})
 }
 
-// refuse is the answer to all whom nobody vouches for, the same whatever is there.
+// refuse answers an unauthenticated request. The answer is always the same.
 func refuse(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
 	w.Header().Set("Connection", "close")
 	say(w, http.StatusUnauthorized, "refused", "no valid credential came with this request")
 }
 
-// busy asks to come again.
+// busy asks the sender to retry.
 func busy(w http.ResponseWriter, message string) {
 	w.Header().Set("Retry-After", "5")
 	say(w, http.StatusServiceUnavailable, "busy", message)

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/receiver/sender"
 )
 
-// errHintsOnly means that a request asks for more than its secret is good for.
+// errHintsOnly means that a request needs the GatewaySync's own secret.
 var errHintsOnly = errors.New("an install-wide secret is for pushes only: to ask for a ref, or for the status, use the GatewaySync's own (spec.webhook.secretRef)")
 
 const (
@@ -21,24 +21,24 @@ const (
 	tags     = "refs/tags/"
 )
 
-// delivery is what came and who sends it. What it comes to is decided on the object that is written: two tags that come
-// together are judged one after the other, through whichever replica.
+// delivery decides about a webhook for the object that is written, so that two tags that arrive together, even at different
+// replicas, are compared one after the other.
 type delivery struct {
 	sender.Request
 	own     bool
-	lasting bool // it takes the gateways to no lower tag than what is wanted when it is written
+	lasting bool // it cannot lower the version that is desired when it is written
 }
 
-// decider decides about what came for gs.
+// decider returns the Decider of a webhook for gs.
 func decider(gs *v1alpha1.GatewaySync, r sender.Request, own bool) *delivery {
 	return &delivery{Request: r, own: own, lasting: !gs.Spec.Webhook.AllowDowngrade}
 }
 
-// together is how many refs are decided about at once.
+// together bounds the refs of a merged delivery.
 const together = 1000
 
-// Join makes one of two deliveries of the same sender about the same repository: who pushes many tags at once sends one
-// delivery for each, and the highest is wanted.
+// Join merges two deliveries of the same sender about the same repository. A push of many tags causes one delivery for each,
+// and the highest version is wanted.
 func (d *delivery) Join(other verb.Decider) (verb.Decider, bool) {
 	o, ok := other.(*delivery)
 	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > together {
@@ -49,16 +49,16 @@ func (d *delivery) Join(other verb.Decider) (verb.Decider, bool) {
 	return &both, true
 }
 
-// Lasting implements queue.Joiner. No poll finds a followed tag, and few git hosts tell of it again.
+// Lasting implements queue.Joiner. A followed tag must not be lost: polling does not find it, and few git hosts send it again.
 func (d *delivery) Lasting() bool { return d.lasting }
 
-// Decide decides on a GatewaySync as it is now.
+// Decide implements verb.Decider.
 func (d *delivery) Decide(gs *v1alpha1.GatewaySync) (verb.Request, string, error) {
 	return decide(gs, d.Request, d.own)
 }
 
-// decide says what a delivery asks of a GatewaySync, or why it asks nothing. own tells whether its sender knows the secret
-// of the GatewaySync itself. It is pure.
+// decide returns the request that a delivery makes to a GatewaySync, or why it makes none. own reports whether the sender knows
+// the secret of the GatewaySync itself. It is pure.
 func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Request, why string, err error) {
 	ask = verb.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
@@ -80,8 +80,7 @@ func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Requ
 	return ask, r.Why, nil
 }
 
-// moved decides about refs that were made or have moved. What the gateways run is never taken from them but where the
-// GatewaySync follows tags.
+// moved decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
 func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask verb.Request) (verb.Request, string, error) {
 	ours := false
 	for _, repository := range r.Repositories {
@@ -121,7 +120,7 @@ func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask verb.Reques
 	return ask, why, nil
 }
 
-// wanted is what is to run. A request that names no ref counts for nothing here: the lead says so in the status.
+// wanted returns the desired ref. It ignores a request with an invalid ref, which the lead reports in the status.
 func wanted(gs *v1alpha1.GatewaySync) v1alpha1.Desired {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
@@ -130,18 +129,18 @@ func wanted(gs *v1alpha1.GatewaySync) v1alpha1.Desired {
 	return d
 }
 
-// concerns reports whether a full name is what the gateways run, or what that depends on.
+// concerns reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
 func concerns(gs *v1alpha1.GatewaySync, full string) bool {
 	d := wanted(gs)
 	return names(d.Ref, full) || d.ResolveSpec && names(gs.Spec.Git.Ref, full)
 }
 
-// names reports whether a ref, in whichever form, stands for a full name. A commit stands for none: it never moves.
+// names reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.
 func names(ref, full string) bool {
 	switch {
 	case v1alpha1.IsCommit(ref):
 		return false
-	case ref == "HEAD": // which branch that is the delivery does not always say
+	case ref == "HEAD": // a delivery does not always say which branch that is
 		return strings.HasPrefix(full, branches)
 	case strings.HasPrefix(ref, "refs/"):
 		return ref == full
@@ -149,7 +148,7 @@ func names(ref, full string) bool {
 	return full == branches+ref || full == tags+ref
 }
 
-// unfollowed says why a tag does not become the requested ref, or "".
+// unfollowed returns why a tag does not become the requested ref, or "".
 func unfollowed(gs *v1alpha1.GatewaySync, tag string, own bool) string {
 	w := gs.Spec.Webhook
 	admitted := false

@@ -1,5 +1,5 @@
-// Package server is the receiver: HTTP in front of the same requests that the command line makes. A git host, Argo CD, Kargo
-// or a script says that something is new or what is to run; whoever asked may ask how far the gateways are.
+// Package server implements the receiver: an HTTP interface to the same requests that the command line makes. Git hosts, Argo
+// CD, Kargo or scripts report changes or request a ref, and may query the progress of the gateways.
 package server
 
 import (
@@ -29,35 +29,35 @@ import (
 	"stoker.io/stoker/receiver/vault"
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
-	// Clients lead to the API server. Where Config is set, requests, status and Secrets get connections of their own, so
-	// that none of them waits for the others.
+	// Clients are the clients of the API server. If Clients.Config is set, requests, status and Secrets use separate
+	// connections, so that they do not wait for each other.
 	Clients kube.Clients
 	// Namespace is the receiver's own.
 	Namespace string
-	// Watch are the namespaces that are served; none stands for all. Selector, where it is not nil, admits GatewaySyncs.
+	// Watch lists the namespaces to serve; empty means all. Selector, if not nil, selects GatewaySyncs.
 	Watch    []string
 	Selector labels.Selector
-	// Install returns the values of the install-wide secrets; nil where there are none.
+	// Install returns the values of the install-wide secrets. It may be nil.
 	Install func() []secret.String
 	Metrics *metrics.Receiver
 	Log     *slog.Logger
 }
 
 const (
-	// refuseAfter is when a request is refused that nobody vouches for, counted from its header: later than what is
-	// done until then takes, so that the time says nothing, and late enough that trying is slow.
+	// refuseAfter is when an unauthenticated request is answered, counted from its header. It exceeds the time of all checks,
+	// so that the duration reveals nothing, and it slows down guessing.
 	refuseAfter = 100 * time.Millisecond
-	// answerWithin bounds the wait for what was asked. Git hosts wait for ten seconds.
+	// answerWithin limits the wait for a request. Git hosts wait for ten seconds.
 	answerWithin = 9 * time.Second
-	// largeBodies is how many bodies of more than a few KiB are in memory at a time.
+	// largeBodies is how many bodies of more than a few KiB may be in memory.
 	largeBodies = 12
-	// firstRetry is the first pause before the API server is asked again that did not answer.
+	// firstRetry is the first pause before a retry if the API server does not answer.
 	firstRetry = 250 * time.Millisecond
 )
 
-// Server serves. It runs once.
+// Server handles the requests. It runs once.
 type Server struct {
 	Config
 	find    *lookup.Lookup
@@ -65,17 +65,17 @@ type Server struct {
 	checker *credential.Checker
 	bodies  *gate.Bodies
 	queue   *queue.Queue
-	looks   *queue.Queue // reads of what is asked for, for who cannot rely on memory
+	looks   *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
 	setter  *verb.Setter
 	asking  kube.Clients
 	status  kube.Clients
-	waiting chan struct{} // a place for each answer that is held back
+	waiting chan struct{} // a slot for each answer that is held back
 
 	mu      sync.Mutex
-	refused int // since it was logged last
+	refused int // since the last log message
 }
 
-// New makes a Server. Nothing is asked of the API server yet.
+// New returns a Server. It does not contact the API server yet.
 func New(c Config) (*Server, error) {
 	if c.Install == nil {
 		c.Install = func() []secret.String { return nil }
@@ -99,7 +99,7 @@ func New(c Config) (*Server, error) {
 	return s, err
 }
 
-// secretOf is where the secret of a GatewaySync is; false where it names none.
+// secretOf returns the place of the secret of a GatewaySync, or false if it references none.
 func secretOf(gs *v1alpha1.GatewaySync) (vault.Place, bool) {
 	ref := gs.Spec.Webhook.SecretRef
 	if ref == nil {
@@ -108,14 +108,14 @@ func secretOf(gs *v1alpha1.GatewaySync) (vault.Place, bool) {
 	return vault.Place{Namespace: gs.Namespace, Name: ref.Name, Key: ref.Key}, true
 }
 
-// names has the secret of a GatewaySync read that has just been seen.
+// names makes the vault read the secret of a GatewaySync.
 func (s *Server) names(gs *v1alpha1.GatewaySync) {
 	if p, ok := secretOf(gs); ok {
 		s.vault.Wants(p)
 	}
 }
 
-// named are the secrets of all GatewaySyncs, once these were seen.
+// named returns the places of the secrets of all GatewaySyncs, or false while these are unknown.
 func (s *Server) named() (places []vault.Place, ok bool) {
 	for _, gs := range s.find.List() {
 		if p, ok := secretOf(gs); ok {
@@ -125,12 +125,12 @@ func (s *Server) named() (places []vault.Place, ok bool) {
 	return places, s.find.Served()
 }
 
-// unreadable says that nobody can be let in for a GatewaySync, as its secret is not known.
+// unreadable logs that requests for a GatewaySync are rejected because its secret is unknown.
 func (s *Server) unreadable(err *kube.UndecodableError) {
 	s.Log.Error("this GatewaySync cannot be read, so that requests are refused: mend the field", "namespace", err.Namespace, "gatewaysync", err.Name, "error", err.Err)
 }
 
-// Run watches until ctx ends, and then carries out what was accepted. The HTTP server in front of it has to end before it.
+// Run watches until ctx ends. The HTTP server must stop before Close.
 func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
@@ -140,13 +140,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// Close carries out what was accepted, and takes no more.
+// Close carries out the accepted requests, and rejects new ones.
 func (s *Server) Close() {
 	s.looks.Close()
 	s.queue.Close()
 }
 
-// Ready reports whether everything that there is was seen once, but for namespaces that may not be watched, and the Secrets read.
+// Ready reports whether all GatewaySyncs that may be watched were seen, and their Secrets read.
 func (s *Server) Ready() bool { return s.find.Served() && s.vault.Complete() }
 
 // Routes serves /webhook and /status.
@@ -157,10 +157,10 @@ func (s *Server) Routes() *serve.Mux {
 	})
 }
 
-// errUnthought is the answer to a request that is a defect of this program.
+// errUnthought is the error of a request that caused a panic.
 var errUnthought = errors.New("the receiver could not handle this request: see its log")
 
-// net keeps a request that nobody has thought of from ending the program. Its metric stays 0.
+// net recovers from a panic of a handler and counts it.
 func (s *Server) net(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -174,7 +174,7 @@ func (s *Server) net(serve http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// safely is the same for what is carried out for requests, beside them.
+// safely recovers from a panic of a queued request and counts it.
 func (s *Server) safely(do func(context.Context, queue.Key, verb.Request) (verb.Answer, error)) func(context.Context, queue.Key, verb.Request) (verb.Answer, error) {
 	return func(ctx context.Context, key queue.Key, r verb.Request) (answer verb.Answer, err error) {
 		defer func() {
@@ -197,7 +197,7 @@ func (s *Server) carryOut(ctx context.Context, key queue.Key, r verb.Request) (v
 	return answer, err
 }
 
-// read reads what a request is about to be made of.
+// read reads a GatewaySync.
 func (s *Server) read(ctx context.Context, key queue.Key, r verb.Request) (verb.Answer, error) {
 	return persist(ctx, func() (verb.Answer, error) {
 		gs, err := kube.GatewaySyncs(s.asking.Dynamic, key.Namespace).Get(ctx, key.Name)
@@ -208,7 +208,7 @@ func (s *Server) read(ctx context.Context, key queue.Key, r verb.Request) (verb.
 	})
 }
 
-// persist asks an API server that does not answer again, for as long as there is time.
+// persist retries do while the API server does not answer, until ctx ends.
 func persist(ctx context.Context, do func() (verb.Answer, error)) (verb.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()
@@ -221,7 +221,7 @@ func persist(ctx context.Context, do func() (verb.Answer, error)) (verb.Answer, 
 	}
 }
 
-// passing reports whether an error may be gone in a moment: the API server did not answer, or could not.
+// passing reports whether a retry may help, because the API server did not answer or could not.
 func passing(err error) bool {
 	if _, ok := errors.AsType[*verb.InvalidError](err); ok {
 		return false
@@ -232,7 +232,7 @@ func passing(err error) bool {
 	return kube.Passing(err) || apierrors.IsConflict(err)
 }
 
-// sayRefused logs, now and then, how many requests were refused: a sender with a wrong secret is looked for here.
+// sayRefused logs periodically how many requests were rejected, which helps to find a sender with a wrong secret.
 func (s *Server) sayRefused(ctx context.Context) {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// lookWithin bounds the reads for one answer.
+	// lookWithin limits the reads for one answer.
 	lookWithin = 5 * time.Second
-	// emptyAfter is how long after a request a fleet may be without gateways: they may come with it.
+	// emptyAfter is how long after a request a fleet may have no gateways; they may be created together with it.
 	emptyAfter = time.Minute
 	maxQuery   = 256
-	// maxWait bounds how long an answer may be held back, which the drain of the server has to exceed, and maxWaiting how many
-	// are at once, which is a part of the connections of one address.
+	// maxWait limits how long an answer may be held back. It must be shorter than the drain time of the server. maxWaiting
+	// limits how many are held back at the same time. It must be lower than the connections of one address.
 	maxWait    = 10 * time.Second
 	maxWaiting = 64
-	// lookEach is how often a change is looked for in memory, lookAnyway how often the API server is asked without one.
+	// lookEach is how often the cache is checked for a change, lookAnyway how often the API server is queried without one.
 	lookEach, lookAnyway = 100 * time.Millisecond, 2 * time.Second
 )
 
@@ -36,7 +36,7 @@ const (
 type Status struct {
 	// Phase is Progressing, Succeeded, Failed or Superseded.
 	Phase verb.Phase `json:"phase"`
-	// Ref is what the gateways are to run, and Commit where that is, "" while nobody knows.
+	// Ref is the desired ref, and Commit its commit, or "" while it is unknown.
 	Ref      string          `json:"ref"`
 	Commit   string          `json:"commit"`
 	Gateways verb.Count      `json:"gateways"`
@@ -79,13 +79,13 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 	return string(status.Phase)
 }
 
-// query is what a caller asks about: a ref, a commit and a request, each "" for any, and for how long it waits for an end.
+// query holds the parameters: ref, commit and request id, each "" for any, and how long to wait for a final phase.
 type query struct {
 	ref, commit, id string
 	wait            time.Duration
 }
 
-// parse reads ?ref=…&commit=…&id=…&wait=….
+// parse parses ?ref=…&commit=…&id=…&wait=….
 func parse(raw string) (q query, err error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
@@ -115,8 +115,8 @@ func parse(raw string) (q query, err error) {
 	return q, nil
 }
 
-// await is look until it ends, or the wait is over. Most of what changes is seen in memory first. A caller that finds too many
-// others waiting is answered at once.
+// await returns the status when it is final or the wait is over. It detects most changes in the cache. If too many others wait
+// already, it answers at once.
 func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
 	look := func() (Status, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookWithin)
@@ -149,8 +149,8 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 	return status, nil
 }
 
-// look asks the API server itself: what is in memory may be older than the request that is asked about. Another object of that
-// name is told of to nobody who knows the secret of the one that is gone.
+// look queries the API server, because the cache may be older than the request in question. If the object was replaced, it
+// returns NotFound: the caller authenticated with the secret of the old object.
 func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
 	gs, err := kube.GatewaySyncs(s.status.Dynamic, seen.Namespace).Get(ctx, seen.Name)
 	if err == nil {
@@ -169,11 +169,11 @@ func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) 
 	return conclude(gs, verb.AtCommit(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
 }
 
-// ahead is by how much a recorded time may be later than now: the API server's clock is known to a few seconds.
+// ahead is how far a recorded time may be in the future: the API server's clock is known to within a few seconds.
 const ahead = 5 * time.Second
 
-// asked is since when what is wanted was asked for: by the API server's own record of the write, since clocks of those who ask
-// may be far off. Without one, the caller's time counts. A time that is yet to come counts for nothing: whoever may patch
+// asked returns when the desired ref was requested. It uses the API server's record of the write, because the clocks of senders
+// may be wrong, and otherwise the time in the annotation. It ignores times in the future: a user who may patch
 // metadata.managedFields could otherwise keep a request in progress for years.
 func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	since := gs.CreationTimestamp.Time
@@ -197,7 +197,8 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	return since
 }
 
-// conclude turns a verdict into an answer that ends some time: whoever polls it may have no deadline of its own. It is pure.
+// conclude converts a verdict to an answer that becomes final at some time, because a polling caller may have no deadline of
+// its own. It is pure.
 func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time) Status {
 	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
 	if st.Phase == verb.Held {
@@ -219,9 +220,9 @@ func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time
 		}
 		return st
 	}
-	// A new commit, or a gateway that fell back, may have begun later than the request. Ready tells less: its time is another one
-	// whenever agents come or go.
-	if v.Since.After(since) { // the agents were there until then
+	// A new commit, or a gateway that fell back, may restart the progress after the request. The condition Ready is not used,
+	// because it changes whenever agents come or go.
+	if v.Since.After(since) { // agents were present until then
 		since = v.Since
 	}
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {

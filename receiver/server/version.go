@@ -12,13 +12,13 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// A version in the name of a tag: what comes last, after a v or not, behind whatever stands before it.
+// withV and withoutV match a tag that ends in a version, with an optional prefix before it.
 var (
 	withV    = regexp.MustCompile(`^(?:(.*?)[-_/@])??[vV]([0-9].*)$`)
 	withoutV = regexp.MustCompile(`^(?:(.*?)[-_/@])??([0-9].*)$`)
 )
 
-// version reads the version in a tag, and what stands before it: plant/v1.2.3 and plant-1.2.3 are versions of plant.
+// version returns the version in a tag and its prefix: plant/v1.2.3 and plant-1.2.3 are versions of plant.
 func version(tag string) (of string, v *semver.Version) {
 	for _, form := range []*regexp.Regexp{withV, withoutV} {
 		if m := form.FindStringSubmatch(tag); m != nil {
@@ -37,9 +37,9 @@ func newer(tag, than string) bool {
 	return a != nil && (b == nil || a.GreaterThan(b))
 }
 
-// below says why a tag is not known to be news: it has to be at least the current version, and none that was there before.
-// Deliveries can be sent again by whoever has seen one, and hosts themselves tell of one version several times; so a tag
-// counts only upwards, and what somebody went back from stays where it is.
+// below returns why a tag is rejected as not new: it must be at least the current version, and must not have been desired
+// before. Anyone who has seen a delivery can replay it, and hosts report one version several times. So tags only move upwards,
+// and a version that was rolled back stays away.
 func below(gs *v1alpha1.GatewaySync, tag string) string {
 	of, v := version(tag)
 	if v == nil {
@@ -55,7 +55,7 @@ func below(gs *v1alpha1.GatewaySync, tag string) string {
 	return ""
 }
 
-// past are the tags and branches that ran, or were to run because they are followed.
+// past returns the tags and branches that ran, or that were requested because they are followed.
 func past(gs *v1alpha1.GatewaySync) []string {
 	refs := verb.Followed(gs)
 	if g := gs.Status.LastGood; g != nil {
@@ -73,7 +73,8 @@ func past(gs *v1alpha1.GatewaySync) []string {
 	return slices.DeleteFunc(refs, v1alpha1.IsCommit)
 }
 
-// current is the version that is to run, or, where that is none (a branch, a commit of a rollback), the highest of the past.
+// current returns the desired version or, if the desired ref has none (a branch, or a commit of a rollback), the highest past
+// one.
 func current(gs *v1alpha1.GatewaySync, past []string, of string) (highest *semver.Version, at string) {
 	refs := past
 	if wanted := strings.TrimPrefix(wanted(gs).Ref, tags); !v1alpha1.IsCommit(wanted) {

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/receiver/sender"
 )
 
-// unknown is the sender in the metrics of a request that nobody vouches for.
+// unknown is the source label of an unauthenticated request.
 const unknown = "unknown"
 
 // webhook serves POST /webhook/{namespace}/{name}.
@@ -47,7 +47,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 	ctx, cancel := context.WithTimeout(r.Context(), answerWithin)
 	defer cancel()
 	ask, why, err := decide(c.gs, request, c.own)
-	if err == nil && why != "" && request.Kind != sender.Nothing { // what is in memory may be older than the push
+	if err == nil && why != "" && request.Kind != sender.Nothing { // the cache may be older than the push
 		now, problem := s.now(ctx, key, c.gs.UID)
 		if problem != nil {
 			return source, s.failed(w, key, problem)
@@ -69,17 +69,17 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		say(w, http.StatusAccepted, "ignored", why)
 		return source, "ignored"
 	}
-	ask.UID = c.gs.UID // its secret let them in, and no other's
+	ask.UID = c.gs.UID // the sender knows the secret of this object only
 	return source, s.ask(ctx, w, key, ask)
 }
 
-// now is a GatewaySync as the API server has it. A burst is a few reads, as it is of hints.
+// now reads the current GatewaySync. The queue merges a burst into a few reads.
 func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (*v1alpha1.GatewaySync, error) {
 	got, err := s.looks.Ask(ctx, key, verb.Request{UID: uid})
 	return got.GatewaySync, err
 }
 
-// ask has a request carried out and says what became of it. "Accepted" is said when the API server has it.
+// ask queues a request and answers with its outcome. "Accepted" means that the API server has stored it.
 func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, ask verb.Request) string {
 	got, err := s.queue.Ask(ctx, key, ask)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 	return a.Result
 }
 
-// failed says why a request was not carried out.
+// failed answers a request that was not carried out.
 func (s *Server) failed(w http.ResponseWriter, key queue.Key, err error) string {
 	_, invalid := errors.AsType[*verb.InvalidError](err)
 	switch {
