@@ -1,5 +1,5 @@
-// Package vault reads the Secrets that GatewaySyncs name, ahead of the requests: none waits for a read, so that its time says
-// nothing of what is there.
+// Package vault reads the Secrets that GatewaySyncs reference, ahead of the requests. No request waits for a read, so its
+// duration does not reveal whether a Secret exists.
 package vault
 
 import (
@@ -24,48 +24,48 @@ import (
 )
 
 const (
-	// every is how often is looked what is due. freshFor is how long what was read counts, so that a new value is known in
-	// half a minute, and retryAfter how long it is at most when nothing could be read: at first less, as the right may come a
-	// moment later.
+	// every is the interval of the loop. freshFor is how long a value is used before the next read, so that a new value is
+	// known within 30 seconds. retryAfter is the longest pause after a failed read. The first pauses are shorter, because the
+	// right to read may be granted a moment later.
 	every, freshFor, retryAfter = time.Second, 25 * time.Second, 10 * time.Second
-	// staleFor is how long the last value goes on counting while the API server does not answer.
+	// staleFor is how long the last value is used while the API server does not answer.
 	staleFor = 10 * time.Minute
-	// sureAfter is when it counts that a Secret may not be read which was read before: an API server that has just started
-	// refuses everything until it has read the roles.
+	// sureAfter is how long the vault keeps the value of a Secret that it may no longer read: a restarted API server forbids
+	// everything until it has loaded the roles.
 	sureAfter = 20 * time.Second
-	// awayFor is how long after a read that got no answer nobody is told from anybody: longer than until the next one.
+	// awayFor is how long the vault is unsure after a read without an answer: longer than until the next read.
 	awayFor = retryAfter + 2*readWithin
-	// readWithin bounds a read, atOnce how many there are at a time, and round how many before what is new gets its turn.
+	// readWithin limits a read, atOnce the number of parallel reads, and round the number of reads before new Secrets take
+	// precedence again.
 	readWithin, atOnce, round = 3 * time.Second, 8, 32
-	// maxEntries bounds what is read and remembered.
+	// maxEntries bounds the number of Secrets.
 	maxEntries = 4096
-	// sayAgain is how often one problem with one Secret is logged.
+	// sayAgain is how often the same problem of a Secret is logged.
 	sayAgain = 10 * time.Minute
 )
 
-// Account is the ServiceAccount that the receiver runs as.
+// Account is the ServiceAccount of the receiver.
 const Account = "stoker-receiver"
 
-// role is how the right to read Secrets is called where the chart gives it. What is to be made beside it has the name of the
-// Secret behind.
+// role is the name of the Role that the chart creates for reading Secrets. An additional Role appends the name of the Secret.
 const role = "stoker-receiver-secrets"
 
-// Place is where a secret is.
+// Place is the key of a Secret.
 type Place struct{ Namespace, Name, Key string }
 
-// Config is what a Vault needs.
+// Config configures a Vault.
 type Config struct {
 	Client kubernetes.Interface
-	// Namespace is the receiver's own, for what is said about missing rights.
+	// Namespace is the receiver's own, for messages about missing rights.
 	Namespace string
 	Log       *slog.Logger
-	// Named returns the places of all secrets; false while they are not known.
+	// Named returns the places of all secrets, or false while they are unknown.
 	Named func() ([]Place, bool)
-	// Read, which may be nil, is told the outcome of each read: read, missing, forbidden or failed.
+	// Read, if not nil, receives the outcome of each read: read, missing, forbidden or failed.
 	Read func(result string)
 }
 
-// Vault reads Secrets.
+// Vault reads and caches Secrets.
 type Vault struct {
 	Config
 	woken chan struct{}
@@ -73,25 +73,25 @@ type Vault struct {
 	mu       sync.Mutex
 	entries  map[Place]*entry
 	away     time.Time
-	answered time.Time // when the API server last said something of a Secret
-	behind   bool      // something was never read
-	complete bool      // and once nothing was
+	answered time.Time // last answer about any Secret
+	behind   bool      // some Secret was never read
+	complete bool      // every Secret was read at some time
 	saidFull time.Time
 }
 
 type entry struct {
 	values []secret.String
-	read   time.Time // when the values were
+	read   time.Time // when the values were read
 	until  time.Time // when to read again
-	failed time.Time // since when it cannot be read
-	alone  time.Time // since when that is so while others are answered
-	// refused is since when it may not be read.
+	failed time.Time // when reads began to fail
+	alone  time.Time // when reads began to fail while others succeed
+	// refused is when reads began to be forbidden.
 	refused time.Time
 	said    string
 	saidAt  time.Time
 }
 
-// New makes a Vault. It holds nothing until it runs.
+// New returns a Vault. It is empty until Run.
 func New(c Config) *Vault {
 	if c.Read == nil {
 		c.Read = func(string) {}
@@ -99,23 +99,23 @@ func New(c Config) *Vault {
 	return &Vault{Config: c, woken: make(chan struct{}, 1), entries: map[Place]*entry{}, behind: true}
 }
 
-// Unsure reports whether "no values" says nothing: the API server did not answer lately, or a Secret that is named has not
-// been read yet. One that it does not answer for while it does for others (it was encrypted with a key that is gone) is
-// reason enough for as long as its last value would count, and then its own matter.
+// Unsure reports whether missing values prove nothing: the API server did not answer recently, or some referenced Secret has
+// not been read yet. If the API server fails for one Secret only, for example because its encryption key is lost, the vault is
+// unsure only for staleFor.
 func (v *Vault) Unsure() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.behind || time.Now().Before(v.away)
 }
 
-// Complete reports whether everything that is named was read once, or cannot be.
+// Complete reports whether every referenced Secret was read once or cannot be read.
 func (v *Vault) Complete() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.complete
 }
 
-// Values returns the values of a secret as they were read last; none where it cannot be read, which is logged with what to do.
+// Values returns the last values of a secret, or none if it cannot be read. The log says why, and what to do.
 func (v *Vault) Values(p Place) []secret.String {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -125,7 +125,7 @@ func (v *Vault) Values(p Place) []secret.String {
 	return nil
 }
 
-// Wants says that a place is named now. It is read at once where it is new.
+// Wants adds a place. A new one is read at once.
 func (v *Vault) Wants(p Place) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -152,7 +152,7 @@ func (v *Vault) Run(ctx context.Context) error {
 					return nil
 				})
 			}
-			_ = group.Wait() // none of them fails
+			_ = group.Wait() // never fails
 		}
 		select {
 		case <-ctx.Done():
@@ -163,7 +163,7 @@ func (v *Vault) Run(ctx context.Context) error {
 	}
 }
 
-// due forgets what is no longer named, and returns what to read now: what was never read comes first.
+// due drops places that are no longer referenced and returns those to read now, new ones first.
 func (v *Vault) due(now time.Time) []Place {
 	named, ok := v.Named()
 	v.mu.Lock()
@@ -231,11 +231,11 @@ func (v *Vault) refresh(ctx context.Context, p Place) {
 	result := outcome(err)
 	v.Read(result)
 	switch {
-	case result == "forbidden": // which is known without the store that all the others come from
+	case result == "forbidden": // the API server decides this without its store
 		e.alone = time.Time{}
 	case result != "failed":
 		v.answered, e.alone = now, time.Time{}
-	case now.Sub(v.answered) >= freshFor+awayFor: // it does not answer for any
+	case now.Sub(v.answered) >= freshFor+awayFor: // no Secret gets an answer
 		e.alone = time.Time{}
 	case e.alone.IsZero():
 		e.alone = now
@@ -263,8 +263,8 @@ func (v *Vault) refresh(ctx context.Context, p Place) {
 	v.say(p, e, err, now)
 }
 
-// outcome is how a read ended that brought nothing: failed where the API server said nothing of the Secret. It does so, too,
-// where it does not know this program's token, which is the same for all Secrets.
+// outcome classifies a failed read. It is failed if the API server said nothing about the Secret. That includes a rejected
+// token, which concerns all Secrets.
 func outcome(err error) string {
 	switch {
 	case isOurs(err):
@@ -277,7 +277,7 @@ func outcome(err error) string {
 	return "missing"
 }
 
-// contentError is a Secret that is there and has no usable value.
+// contentError means that a Secret exists but has no usable value.
 type contentError struct{ text string }
 
 func (e *contentError) Error() string { return e.text }
@@ -310,7 +310,7 @@ func valuesOf(s *corev1.Secret, p Place) ([]secret.String, error) {
 	return values, nil
 }
 
-// say logs a problem once, and again after a while.
+// say logs a problem once, and again after sayAgain.
 func (v *Vault) say(p Place, e *entry, err error, now time.Time) {
 	what := err.Error()
 	if what == e.said && now.Sub(e.saidAt) < sayAgain {
@@ -325,7 +325,7 @@ func (v *Vault) say(p Place, e *entry, err error, now time.Time) {
 	v.Log.Error("this secret cannot be used, so that requests are refused", args...)
 }
 
-// grant is how the right to read a Secret is given.
+// grant returns the command that grants the right to read a Secret.
 func (v *Vault) grant(p Place) string {
 	own := role + "-" + p.Name
 	return fmt.Sprintf("kubectl create role %s -n %s --verb=get --resource=secrets --resource-name=%s && kubectl create rolebinding %s -n %s --role=%s --serviceaccount=%s:%s",
