@@ -17,14 +17,13 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// proxies are the variables that agents may be given: those by which they find a proxy. The rest of their environment follows
-// from the pod and its GatewaySync.
+// proxies are the environment variables that --agent-env may set. All others follow from the pod and its GatewaySync.
 var proxies = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
 
-// maxVariable bounds the value of one, which is in every pod.
+// maxVariable bounds a value, which becomes part of every pod.
 const maxVariable = 4096
 
-// agentEnv reads --agent-env. No error has a value in it, for that may be a secret that does not belong there.
+// agentEnv parses --agent-env. The errors never quote a value, which may be a misplaced secret.
 func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 	seen := map[string]bool{}
 	for _, text := range given {
@@ -57,11 +56,11 @@ func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 
 var (
 	hostAndPort = regexp.MustCompile(`^[-._A-Za-z0-9]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
-	// unproxied is a host, a domain with or without a dot or *. before it, or an address, each with or without a port.
+	// unproxied matches a host, a domain with or without a leading dot or "*.", or an address, each with an optional port.
 	unproxied = regexp.MustCompile(`^(\*\.|\.)?[-_A-Za-z0-9][-._A-Za-z0-9]*(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
 )
 
-// proxyProblem says why a value is no address of a proxy that pods may carry.
+// proxyProblem returns why a value is not a proxy address that pods may contain, or "".
 func proxyProblem(value string) string {
 	address := value
 	if !strings.Contains(value, "://") {
@@ -82,8 +81,8 @@ func proxyProblem(value string) string {
 	return ""
 }
 
-// noProxyProblem says why a value is no list of what is asked without a proxy. An entry of another form would match nothing,
-// silently.
+// noProxyProblem returns why a value is not a valid NO_PROXY list, or "". An entry of another form would silently match
+// nothing.
 func noProxyProblem(value string) string {
 	if value == "" || len(value) > maxVariable {
 		return fmt.Sprintf("is empty, or longer than %d bytes", maxVariable)
@@ -98,7 +97,7 @@ func noProxyProblem(value string) string {
 	return ""
 }
 
-// agentArgs checks --agent-arg: flags that an agent reads as they are, and that say nothing about a pod.
+// agentArgs checks --agent-arg: only flags of package tuning, each once and with a valid value.
 func agentArgs(given []string) (errs []error) {
 	var s tuning.Settings
 	known := flag.NewFlagSet("agent", flag.ContinueOnError)

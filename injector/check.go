@@ -13,14 +13,14 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// checkWithin is how long the command check waits for an installation that has just been made: images are pulled, the
-// certificate is made, and the Service hears of its pods.
+// checkWithin is how long the command check waits for a new installation: images are pulled, the certificate is issued, and the
+// Service gets its endpoints.
 const (
 	checkWithin, checkEvery = time.Minute, 2 * time.Second
 	commandCheck            = "check"
 )
 
-// checkWebhook is the command check: does the webhook answer as the API server would ask it?
+// checkWebhook is the command check: it calls the webhook as the API server does.
 func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("injector "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)

@@ -1,7 +1,7 @@
-// Command injector puts the agent into gateway pods: a mutating admission webhook, and beside it, in one replica at a time,
-// the upkeep of what admission cannot do.
+// Command injector adds the agent to gateway pods. It is a mutating admission webhook. One replica at a time also runs upkeep,
+// which does what admission cannot do.
 //
-// docs/injector.md is the reference of its flags, its routes, its rights and its metrics.
+// docs/injector.md is the reference of its flags, routes, rights and metrics.
 package main
 
 import (

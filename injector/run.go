@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// certificateEvery is how often the certificate and the webhook configuration are looked at; certificateSettle is how
-	// long a new authority is published before its certificate is served.
+	// certificateEvery is how often the certificate and the webhook configuration are checked. certificateSettle is how long a
+	// new authority is published before its certificate is served.
 	certificateEvery, certificateSettle = time.Minute, time.Hour
-	// mountedEvery is how often a mounted certificate is read. The kubelet itself needs up to a minute to bring a new one.
-	// trustedEvery is how often it is asked whether the API server trusts it: nobody tells the injector that it does not.
+	// mountedEvery is how often a mounted certificate is read. The kubelet takes up to a minute to update it. trustedEvery is
+	// how often the injector checks that the webhook configuration trusts it.
 	mountedEvery, trustedEvery = 10 * time.Second, 5 * time.Second
 )
 
-// run is the whole program: what main and the tests call. It returns the exit code.
+// run is the whole program, for main and tests. It returns the exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == commandCheck {
 		return daemon.Exit(checkWebhook(ctx, args[1:], stdout, stderr), "injector "+commandCheck, stderr)
@@ -45,12 +45,13 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return daemon.Exit(err, "injector", stderr)
 }
 
-// work builds the parts and runs them until ctx ends. A review waits for a GatewaySync that is not in memory for askWithin at most.
+// work creates the parts and runs them until ctx ends. A review waits at most askWithin for a GatewaySync that is not in the
+// cache.
 func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Duration) error {
 	reg := daemon.Registry()
 	measured := metrics.NewInjector(reg, version)
 
-	// Two ways to the API server: whatever upkeep does, a review does not wait for it.
+	// Upkeep has a connection of its own, so that it never delays a review.
 	clients, err := kube.Connect(s.Kubeconfig, "stoker-injector/"+version)
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Dura
 		Ready: term.ready, Waits: "waiting for the certificate or for the list of GatewaySyncs",
 		Endpoints: []daemon.Endpoint{{Flag: "webhook-addr", Listen: func(ctx context.Context) (*serve.Server, error) {
 			config := &tls.Config{GetCertificate: cert.GetCertificate, MinVersion: tls.VersionTLS12}
-			return serve.ListenTLS(ctx, s.WebhookAddr, handler.Routes(), config, admission.MaxBody+1) // the handler says it in words
+			return serve.ListenTLS(ctx, s.WebhookAddr, handler.Routes(), config, admission.MaxBody+1) // one more, so that the handler reports it
 		}}},
 		Loops: []func(context.Context) error{cert.Run, find.Run, term.run},
 	})
@@ -95,7 +96,7 @@ func newKeeper(s settings, clients kube.Clients, m *metrics.Injector, log *slog.
 	}), looks)
 }
 
-// instance is who this replica is among the others.
+// instance returns the identity of this replica.
 func instance(s settings) string {
 	if s.Pod != "" {
 		return s.Pod

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// settings is everything that the injector is told from outside; docs/injector.md lists the same, and a test compares them.
+// settings are the flags and the environment of the injector. docs/injector.md lists them, and a test compares both.
 type settings struct {
 	daemon.Settings
 
@@ -48,19 +48,19 @@ type settings struct {
 	// Pod is the injector's own, from POD_NAME.
 	Pod string
 
-	// What follows from the above.
+	// Parsed values of the above.
 	image     v1alpha1.AgentImage
 	resources corev1.ResourceRequirements
 	agentEnv  []corev1.EnvVar
 }
 
-// Who gives the webhook its certificate.
+// Values of --certificates: the injector issues the certificate itself, or reads a mounted one.
 const (
 	certificatesOwn     = "own"
 	certificatesMounted = "mounted"
 )
 
-// agentResources leave an agent room for the first sync of a large repository; it needs little of it later.
+// agentResources are sufficient for the first sync of a large repository; later an agent needs little.
 const agentResources = `{"requests":{"cpu":"20m","memory":"64Mi"},"limits":{"memory":"512Mi"}}`
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
@@ -90,7 +90,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	return f
 }
 
-// parse reads the command line and the environment; its errors are those of daemon.Parse and daemon.Explain.
+// parse parses the command line and the environment. The errors are those of daemon.Parse and daemon.Explain.
 func parse(args []string, env func(string) string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)
@@ -137,7 +137,7 @@ func (s *settings) validate() []error {
 
 var imageDigest = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
 
-// parseImage splits a reference at its digest or tag. A colon before the last slash is that of a port.
+// parseImage splits a reference at its digest or tag. A colon before the last slash belongs to a port.
 func parseImage(reference string) (v1alpha1.AgentImage, error) {
 	if reference == "" {
 		return v1alpha1.AgentImage{}, errors.New("an image with a tag or a digest is required")
@@ -149,7 +149,7 @@ func parseImage(reference string) (v1alpha1.AgentImage, error) {
 		if !v1alpha1.IsImage(reference) {
 			return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is no image before its digest", reference)
 		}
-		repository, _, _ = cutTag(repository) // a digest says all that a tag could
+		repository, _, _ = cutTag(repository) // the digest takes precedence over a tag
 		return v1alpha1.AgentImage{Repository: repository, Digest: digest}, nil
 	}
 	repository, tag, ok := cutTag(reference)

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// repairDelay is how long after this replica became ready Services lead to it, with room: the kubelet's probe, the
-// EndpointSlice and every node's proxy come in between. A pod that is evicted sooner gets a successor without an agent.
+// repairDelay is how long it takes until Services lead to a replica that became ready, with a margin for the kubelet's probe,
+// the EndpointSlice and the proxy of every node. If a pod were evicted earlier, its successor would get no agent.
 const repairDelay = 10 * time.Second
 
-// steady returns whether ready has held for at least d. It has to be asked more often than ready changes.
+// steady returns a function that reports whether ready has been true for at least d. It must be called more often than ready
+// changes.
 func steady(ready func() bool, d time.Duration, now func() time.Time) func() bool {
 	var mu sync.Mutex
 	var since time.Time

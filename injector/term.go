@@ -18,16 +18,16 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// lease is the lock by which one replica at a time runs upkeep.
+// lease is the name of the Lease that elects the replica for upkeep.
 const lease = "stoker-injector-upkeep"
 
-// Times of the lock. Two replicas that work at once for a moment do no harm: each write is one that both would make, but for
-// an eviction, which is written into the lock first, and there only by who holds it.
+// Durations of the lease. Two replicas that run upkeep at the same time for a moment do no harm, because both would write the
+// same. Evictions are the exception; they are recorded in the Lease first, which only its holder can do.
 const (
 	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
 
-// term runs upkeep while this replica holds the lock.
+// term runs upkeep while this replica holds the lease.
 type term struct {
 	settings settings
 	scope    lookup.Scope
@@ -40,7 +40,7 @@ type term struct {
 	busy    sync.Mutex // held while upkeep runs here
 }
 
-// changed passes on what changed, where upkeep runs here.
+// changed forwards a change if upkeep runs here.
 func (t *term) changed(namespace, name string) {
 	if u := t.current.Load(); u != nil {
 		u.Changed(namespace, name)
@@ -79,7 +79,7 @@ func (t *term) run(ctx context.Context) error {
 	return nil
 }
 
-// ended waits until upkeep does not run here.
+// ended waits until upkeep has stopped here.
 func (t *term) ended() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
