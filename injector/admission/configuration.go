@@ -7,15 +7,15 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Names of the webhook configuration and of its two entries: what happens while no injector answers is a property of the
-// entry.
+// Names of the webhook configuration and its two entries. There are two because an entry determines what happens while no
+// injector answers.
 const (
 	ConfigurationName = "stoker-injector"
 	EntryPods         = "pods.stoker.io"
 	EntryRequire      = "require.pods.stoker.io"
 )
 
-// LabelInjection on a namespace or a pod admits injection ("enabled") or rules it out ("disabled").
+// LabelInjection on a namespace or a pod enables or disables injection.
 const LabelInjection = "stoker.io/injection"
 
 // Values of LabelInjection.
@@ -24,31 +24,31 @@ const (
 	InjectionDisabled = "disabled"
 )
 
-// Installation is what of the webhook configuration differs between clusters.
+// Installation holds what differs between clusters in the webhook configuration.
 type Installation struct {
 	// Namespace is the injector's own.
 	Namespace string
-	// Watch are the namespaces that it serves; none stands for all.
+	// Watch lists the namespaces to serve; empty means all.
 	Watch []string
-	// RequireLabel admits only namespaces that are labelled for it.
+	// RequireLabel admits only namespaces with the label LabelInjection.
 	RequireLabel bool
 	// TimeoutSeconds is how long the API server waits.
 	TimeoutSeconds int32
 }
 
-// asks is a CEL expression: an annotation of the pod, by its name or its older one, is "true". Indexing a map that has not
-// the key would be an error on every other pod of the cluster.
+// asks returns a CEL expression that is true if the annotation stoker.io/suffix of the pod, or its older name, is "true".
+// Indexing a map without the key would be an error for every other pod of the cluster.
 func asks(suffix string) string {
 	return "object.metadata.?annotations['stoker.io/" + suffix + "'].orValue(object.metadata.?annotations['ignition-sync.io/" + suffix + "'].orValue('')) == 'true'"
 }
 
-// Webhooks returns the entries of the MutatingWebhookConfiguration. The chart renders the same, and a test compares them.
+// Webhooks returns the entries of the MutatingWebhookConfiguration. The chart renders the same, and a test compares both.
 func Webhooks(in Installation) []admissionregv1.MutatingWebhook {
 	expr := func(key string, op metav1.LabelSelectorOperator, values ...string) metav1.LabelSelectorRequirement {
 		return metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: values}
 	}
 	namespaces := []metav1.LabelSelectorRequirement{
-		// Neither what the API server stands on nor the injector itself may ever wait for the injector.
+		// The pods of the control plane and of the injector must never depend on the injector.
 		expr("kubernetes.io/metadata.name", metav1.LabelSelectorOpNotIn, metav1.NamespaceSystem, in.Namespace),
 	}
 	if len(in.Watch) > 0 {

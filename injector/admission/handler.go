@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// MaxBody bounds a review: twice what the API server stores, since it may carry an old object too.
+	// MaxBody bounds a review. It is twice what the API server stores, because a review may also contain the old object.
 	MaxBody = 3 << 20
-	// maxAtOnce bounds how many reviews are read and answered at a time; the others wait for their turn.
+	// maxAtOnce bounds the reviews that are processed at the same time; others wait.
 	maxAtOnce = 64
-	// Path is where reviews are posted.
+	// Path is the path of the webhook.
 	Path = "/mutate"
 )
 
-// Finder finds the GatewaySyncs among which a pod finds its own.
+// Finder finds the GatewaySyncs from which the one of a pod is chosen.
 type Finder interface {
 	For(ctx context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error)
 }
 
-// Metrics counts what became of pods. reason is empty where there is none.
+// Metrics counts reviews. reason is empty if there is none.
 type Metrics interface {
 	Injection(result string, reason v1alpha1.Reason)
 }
 
-// Config is what a Handler works with.
+// Config configures a Handler.
 type Config struct {
 	Find     Finder
 	Scope    lookup.Scope
@@ -53,7 +53,6 @@ type Handler struct {
 	turns chan struct{}
 }
 
-// New makes a Handler.
 func New(c Config) *Handler { return &Handler{Config: c, turns: make(chan struct{}, maxAtOnce)} }
 
 // Routes serves reviews at Path.
@@ -61,11 +60,11 @@ func (h *Handler) Routes() *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{"POST " + Path: h.ServeHTTP})
 }
 
-// ServeHTTP answers one review. What is no review is refused with a 4xx, which the API server treats as no answer: the
-// webhook's failurePolicy decides.
+// ServeHTTP answers one review. It answers other requests with a 4xx status, which the API server treats like a missing answer:
+// the webhook's failurePolicy applies.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
-		if p := recover(); p != nil { // a net; nothing below is known to panic
+		if p := recover(); p != nil { // a safety net; no panic is known
 			h.Log.Error("a review failed", "panic", p, "stack", string(debug.Stack()))
 			http.Error(w, "the review failed; see the injector's log", http.StatusInternalServerError)
 		}
@@ -78,7 +77,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case h.turns <- struct{}{}:
 		defer func() { <-h.turns }()
 	case <-r.Context().Done():
-		return // whoever asked is gone
+		return // the client is gone
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -102,5 +101,5 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(out) // whoever asked is gone: nobody to tell
+	_, _ = w.Write(out) // an error means that the client is gone
 }

@@ -1,5 +1,5 @@
-// Package admission answers the API server's question what to add to a new pod. It never stands in the way: a pod that
-// cannot have an agent starts without one, with a warning, unless it says itself that it must not.
+// Package admission implements the webhook that adds the agent to new pods. A pod that cannot have an agent is admitted without
+// one and with a warning, unless its annotations require the agent.
 package admission
 
 import (
@@ -19,18 +19,18 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// maxWarning is how much of a warning the API server shows for certain.
+// maxWarning is the length up to which the API server is sure to show a warning.
 const maxWarning = 256
 
-// maxUID bounds what is echoed.
+// maxUID bounds the uid, which is part of the answer.
 const maxUID = 128
 
-// notReviewError is a request that is no review, for whoever sent it.
+// notReviewError means that a request is not a review. The text goes to the sender.
 type notReviewError string
 
 func (e notReviewError) Error() string { return string(e) }
 
-// parse reads a review. The error is an notReviewError.
+// parse decodes a review. The error is a notReviewError.
 func parse(body []byte) (*admissionv1.AdmissionRequest, error) {
 	review := admissionv1.AdmissionReview{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &review); err != nil {
@@ -92,7 +92,7 @@ func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops
 	switch d.Reason {
 	case "":
 		patch, err := json.Marshal(ops)
-		if err != nil { // it is made of plain values
+		if err != nil { // cannot happen with plain values
 			return allow(req.UID, "stoker: the patch could not be written: "+err.Error())
 		}
 		res.Patch, res.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
@@ -137,7 +137,7 @@ func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
 	}}
 }
 
-// short cuts a text to what is shown, at a whole character.
+// short truncates a text to maxWarning bytes at a whole character.
 func short(text string) string {
 	if len(text) <= maxWarning {
 		return text
