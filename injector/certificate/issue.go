@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// life is how long an own certificate lives. It is renewed after two thirds of it.
+	// life is the lifetime of a self-signed certificate. It is renewed after two thirds of it.
 	life = 90 * 24 * time.Hour
-	// backdated lets a clock that is behind take a new certificate.
+	// backdated allows for clocks that are slow.
 	backdated = time.Hour
-	// authorityName tells an own authority among those of a bundle.
+	// authorityName is the common name of our authorities in a bundle.
 	authorityName = "stoker-injector"
 	// maxAuthorities bounds a bundle.
 	maxAuthorities = 8
 )
 
-// issued is a certificate with its key and the authority that signed it. An authority signs one certificate and its key is
-// forgotten, so that nobody can sign with it later.
+// issued is a certificate with its key and the authority that signed it. Each certificate has an authority of its own, whose
+// key is discarded, so that it cannot sign anything else.
 type issued struct {
 	cert, key []byte // PEM
 	authority *x509.Certificate
@@ -77,7 +77,7 @@ func issue(names []string, now time.Time) (issued, error) {
 	}, nil
 }
 
-// sign makes a certificate; without a parent it signs itself.
+// sign creates a certificate. Without a parent it is self-signed.
 func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer *ecdsa.PrivateKey) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -94,7 +94,7 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer *e
 	return x509.ParseCertificate(der)
 }
 
-// load reads a pair and checks that roots lead to it, today and for every name.
+// load parses a pair and verifies it against roots at the time now for every name.
 func load(cert, key []byte, roots []*x509.Certificate, names []string, now time.Time) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -119,12 +119,12 @@ func load(cert, key []byte, roots []*x509.Certificate, names []string, now time.
 	return &pair, nil
 }
 
-// renewAt is when a certificate has lived two thirds of its life.
+// renewAt returns when a certificate has reached two thirds of its lifetime.
 func renewAt(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// authorities reads the certificates of a PEM bundle. What is none is passed over.
+// authorities parses the certificates of a PEM bundle. It ignores everything else.
 func authorities(bundle []byte) []*x509.Certificate {
 	var list []*x509.Certificate
 	for len(list) < 4*maxAuthorities {
@@ -139,7 +139,7 @@ func authorities(bundle []byte) []*x509.Certificate {
 	return list
 }
 
-// merge returns the authorities that have not ended, each once, the newest first.
+// merge returns the authorities that have not expired, without duplicates, newest first.
 func merge(now time.Time, lists ...[]*x509.Certificate) []*x509.Certificate {
 	var out []*x509.Certificate
 	for _, c := range slices.Concat(lists...) {

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// keep decides what to do with the Secret's content. It asks nobody.
+// keep decides about the content of the Secret. It is pure.
 type keep struct {
 	names     []string
 	settle    time.Duration
 	now       time.Time // by the API server's clock
-	node      time.Time // by this node's
+	node      time.Time // by this node's clock
 	published []*x509.Certificate
-	// mine is what this replica serves, as it was in the Secret; nothing where it serves none.
+	// mine is the pair that this replica serves, or empty.
 	mine [2][]byte
 
-	data  map[string][]byte // as it is; afterwards as it should be
-	serve *tls.Certificate  // what is to be served now
+	data  map[string][]byte // in: as it is; out: as it should be
+	serve *tls.Certificate  // the certificate to serve now
 	did   string
 }
 
-// look reports whether the content has to be written.
+// look updates the content and reports whether it changed.
 //
-// A certificate goes through three steps, each of which any replica may take: at two thirds of the life of the one that is
-// served, the next is made, and its authority joins the bundle; once the bundle with it has been in the webhook
-// configuration for a while, it is served; its predecessor's authority stays in the bundle until it ends.
+// A certificate is replaced in three steps, each by any replica. After two thirds of the lifetime of the current certificate,
+// the next one is issued and its authority added to the bundle. Once this bundle has been in the webhook configuration for the
+// time settle, the next certificate is served. The old authority stays in the bundle until it expires.
 func (k *keep) look() (changed bool, err error) {
 	before := k.data
 	k.data = maps.Clone(before)
@@ -38,8 +38,8 @@ func (k *keep) look() (changed bool, err error) {
 	roots := k.merge(authorities(k.data[keyBundle]), k.published)
 	current, err := load(k.data[keyCert], k.data[keyKey], roots, k.names, k.now)
 	if err != nil {
-		// Somebody deleted or broke the Secret. What this replica serves is trusted: it goes back, so that nobody has to
-		// trust a new certificate at once.
+		// The Secret was deleted or damaged. Restore the pair that this replica serves, because the API server trusts it
+		// already.
 		if current, err = load(k.mine[0], k.mine[1], roots, k.names, k.now); err != nil {
 			return true, k.fresh(roots)
 		}
@@ -69,7 +69,7 @@ func (k *keep) look() (changed bool, err error) {
 	return !maps.EqualFunc(before, k.data, bytes.Equal), nil
 }
 
-// fresh starts over: there is no certificate, or one that cannot be served. Whatever other replicas serve stays trusted.
+// fresh issues a new certificate because there is no usable one. The certificates that other replicas serve stay trusted.
 func (k *keep) fresh(roots []*x509.Certificate) error {
 	made, err := issue(k.names, k.now)
 	if err != nil {
@@ -84,8 +84,8 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 	return err
 }
 
-// merge returns the authorities that count, each once, the newest first. An authority stays until it has ended by both clocks,
-// and with it the certificate that it signed: whatever a replica still serves is trusted.
+// merge returns the valid authorities, without duplicates, newest first. An authority stays until it has expired by both
+// clocks, so that every certificate that a replica still serves is trusted.
 func (k *keep) merge(lists ...[]*x509.Certificate) []*x509.Certificate {
 	now := k.now
 	if k.node.Before(now) {
@@ -100,7 +100,7 @@ func (k *keep) drop() {
 	}
 }
 
-// trusts reports whether what is published leads to a certificate.
+// trusts reports whether a published authority signed c.
 func (k *keep) trusts(c *tls.Certificate) bool {
 	return slices.ContainsFunc(k.published, func(a *x509.Certificate) bool { return c.Leaf.CheckSignatureFrom(a) == nil })
 }

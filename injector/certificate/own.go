@@ -1,5 +1,5 @@
-// Package certificate gives the webhook its certificate: an own one, which replicas share by a Secret and renew among
-// themselves, or one that somebody else puts into a directory. What is served changes without a restart.
+// Package certificate provides the certificate of the webhook: a self-signed one that the replicas share in a Secret and renew,
+// or a mounted one. The certificate can change without a restart.
 package certificate
 
 import (
@@ -24,8 +24,8 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// Keys of the Secret. The certificate that comes next is there before it is served, and its authority in the bundle and in
-// the webhook configuration, so that the API server trusts it by then.
+// Keys of the Secret. The next certificate is stored before it is served. Its authority is published in the bundle and the
+// webhook configuration meanwhile, so that the API server trusts it in time.
 const (
 	keyBundle    = "ca.crt"
 	keyCert      = corev1.TLSCertKey
@@ -35,51 +35,50 @@ const (
 	keyNextSince = "next-since"
 )
 
-// fieldManager names the injector in what it writes.
+// fieldManager is the field manager of all writes.
 const fieldManager = "stoker-injector"
 
 const (
-	// maxTries bounds how often a turn starts over because another replica wrote first.
+	// maxTries bounds the attempts of one iteration when other replicas write the Secret first.
 	maxTries = 5
-	// retryIn is the pause after a turn that failed.
+	// retryIn is the pause after a failed iteration.
 	retryIn = 5 * time.Second
 	// absentIn is the pause while there is no webhook configuration.
 	absentIn = time.Second
 )
 
-// Config says where an own certificate is kept, and who has to trust it.
+// Config says where the certificate is stored and which webhook configuration must trust it.
 type Config struct {
 	Client    kubernetes.Interface
 	Namespace string
 	Secret    string
-	// Configuration is the MutatingWebhookConfiguration whose entries carry the bundle.
+	// Configuration is the MutatingWebhookConfiguration whose entries contain the bundle.
 	Configuration string
-	// Names are what the certificate is for.
+	// Names are the DNS names and addresses of the certificate.
 	Names []string
-	// Every is how often is looked. Settle is how long the authority of a new certificate is published before that is
-	// served: well above Every, and above what the API server needs to hear of it.
+	// Every is the interval of the checks. Settle is how long the authority of a new certificate is published before the
+	// certificate is served: much longer than Every and than the API server needs to notice it.
 	Every, Settle time.Duration
 	Log           *slog.Logger
-	// Ends is told when the certificate that is served ends.
+	// Ends is called with the expiry of the certificate that is served.
 	Ends func(time.Time)
-	// Now is the API server's time, as it was told by its last answer: by it the API server believes a certificate. The clock of
-	// this node may be wrong.
+	// Now returns the API server's time, because the API server verifies the certificate by its own clock. The clock of this
+	// node may be wrong.
 	Now func() time.Time
 }
 
-// Own keeps an own certificate. Any number of replicas share it.
+// Own manages a self-signed certificate. Any number of replicas share it.
 type Own struct {
 	Config
 	serving atomic.Pointer[tls.Certificate]
 	trusted atomic.Bool
-	mine    [2][]byte // what is served, as PEM
-	absent  bool      // the webhook configuration was not there when last looked
+	mine    [2][]byte // the pair that is served, in PEM
+	absent  bool      // there was no webhook configuration at the last check
 }
 
-// NewOwn makes an Own.
 func NewOwn(c Config) *Own { return &Own{Config: c} }
 
-// GetCertificate is for tls.Config.
+// GetCertificate implements the callback of tls.Config.
 func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := o.serving.Load(); c != nil {
 		return c, nil
@@ -87,10 +86,11 @@ func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNone
 }
 
-// Ready reports whether a certificate is served that the webhook configuration trusts. Without a configuration nobody asks.
+// Ready reports whether a certificate is served that the webhook configuration trusts. It is false without a webhook
+// configuration.
 func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
 
-// Run looks after the certificate until ctx ends.
+// Run maintains the certificate until ctx ends.
 func (o *Own) Run(ctx context.Context) error {
 	for {
 		pause := pace.Jitter(o.Every)
@@ -98,7 +98,7 @@ func (o *Own) Run(ctx context.Context) error {
 			o.Log.Error("the certificate could not be looked after; it is tried again", "error", err)
 			pause = pace.Jitter(min(retryIn, o.Every))
 		} else if o.absent {
-			pause = pace.Jitter(min(absentIn, o.Every)) // it is being installed
+			pause = pace.Jitter(min(absentIn, o.Every)) // the installation is in progress
 		}
 		if !pace.Wait(ctx, pause) {
 			return nil
@@ -116,7 +116,7 @@ func (o *Own) turn(ctx context.Context) error {
 	return fmt.Errorf("secret %s/%s changes faster than it can be read", o.Namespace, o.Secret)
 }
 
-// attempt is not done where another replica wrote first.
+// attempt runs one iteration. It returns false if another replica wrote the Secret first.
 func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 	secret, err := o.Client.CoreV1().Secrets(o.Namespace).Get(ctx, o.Secret, metav1.GetOptions{})
 	absent := apierrors.IsNotFound(err)
@@ -161,8 +161,7 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// published returns the authorities that every entry of the webhook configuration trusts now. Without a configuration
-// nobody calls.
+// published returns the webhook configuration, or nil if there is none, and our authorities that every entry trusts now.
 func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, []*x509.Certificate, error) {
 	c, err := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, o.Configuration, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -188,7 +187,7 @@ func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookCon
 	return c, slices.DeleteFunc(all, func(a *x509.Certificate) bool { return a.Subject.CommonName != authorityName }), nil
 }
 
-// publish makes every entry of the webhook configuration trust the bundle.
+// publish writes the bundle to every entry of the webhook configuration.
 func (o *Own) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, bundle []byte) error {
 	if c == nil {
 		return nil
@@ -209,7 +208,8 @@ func (o *Own) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConf
 	if len(entries) == 0 {
 		return nil
 	}
-	// Entries are merged by their name. The resourceVersion keeps one that was just removed from coming back by half.
+	// The patch merges entries by name. The resourceVersion prevents it from restoring a part of an entry that was just
+	// removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": c.ResourceVersion}, "webhooks": entries})
 	if err != nil {
 		return err

@@ -17,20 +17,19 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// lookWithin bounds one question about the webhook configuration.
+// lookWithin is the time limit for reading the webhook configuration.
 const lookWithin = 10 * time.Second
 
-// Source is where a certificate comes from.
+// Source provides a certificate.
 type Source interface {
 	Run(ctx context.Context) error
 	Ready() bool
 	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
-// Trusted serves a certificate, and knows whether the API server trusts it. Who puts one into a directory also tells the API
-// server whom to trust, and is not done with both at once: cert-manager changes the webhook configuration in a second, and the
-// kubelet brings the certificate a minute later. In between the API server calls nobody. So it is with the certificate that
-// replicas keep themselves where an upgrade hands that over to cert-manager: they may not put theirs back.
+// Trusted serves a certificate and checks that the webhook configuration trusts it. With cert-manager, both change at different
+// times: the configuration within a second, the mounted file up to a minute later. The API server cannot call the webhook in
+// between. The same happens to a self-signed certificate when an upgrade hands over to cert-manager.
 type Trusted struct {
 	Source
 	Config
@@ -38,23 +37,23 @@ type Trusted struct {
 	said    string
 }
 
-// NewTrusted makes a Trusted. Of c it takes who has to trust the certificate, how often is looked, and by which clock.
+// NewTrusted returns a Trusted. It uses Client, Configuration, Every, Log and Now of c.
 func NewTrusted(from Source, c Config) *Trusted { return &Trusted{Source: from, Config: c} }
 
-// Ready reports whether a certificate is served that every entry of the webhook configuration trusts. While the API server does
-// not say, what it said last counts.
+// Ready reports whether a certificate is served that every entry of the webhook configuration trusts. If the configuration
+// cannot be read, the last result stays valid.
 func (m *Trusted) Ready() bool { return m.Source.Ready() && m.trusted.Load() }
 
-// Run looks after the certificate, and at the webhook configuration, until ctx ends.
+// Run runs the source and checks the webhook configuration until ctx ends.
 func (m *Trusted) Run(ctx context.Context) error {
 	var source sync.WaitGroup
 	defer source.Wait()
-	source.Go(func() { _ = m.Source.Run(ctx) }) // it always returns nil
+	source.Go(func() { _ = m.Source.Run(ctx) }) // always nil
 	for {
 		m.look(ctx)
 		pause := m.Every
 		if !m.trusted.Load() {
-			pause = min(absentIn, m.Every) // it is being installed, or renewed
+			pause = min(absentIn, m.Every) // the installation or a renewal is in progress
 		}
 		if !pace.Wait(ctx, pace.Jitter(pause)) {
 			return nil
@@ -65,7 +64,7 @@ func (m *Trusted) Run(ctx context.Context) error {
 func (m *Trusted) look(ctx context.Context) {
 	pair, err := m.GetCertificate(nil)
 	if err != nil {
-		return // who brings it says so
+		return // the source logs the reason
 	}
 	asked, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -93,7 +92,7 @@ func (m *Trusted) look(ctx context.Context) {
 	}
 }
 
-// say logs what is wrong once. Errors tell the time, so that they are not compared.
+// say logs a problem once. It does not compare errors, because their texts contain the time.
 func (m *Trusted) say(what string, err error) {
 	if what == m.said {
 		return
@@ -106,7 +105,7 @@ func (m *Trusted) say(what string, err error) {
 	log.Warn(what)
 }
 
-// untrusted says why the API server would not take a certificate from the webhook, "" where it would, and what x509 says of it.
+// untrusted returns why the API server would reject the certificate, with the error of x509 if there is one, or "".
 func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certificate, now time.Time) (string, error) {
 	between := x509.NewCertPool()
 	for _, raw := range pair.Certificate[1:] {
@@ -117,7 +116,7 @@ func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certifi
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
 		roots := x509.NewCertPool()
-		// Without a bundle the API server goes by the authorities of its own system. What those are is seen from nowhere else.
+		// Without a bundle the API server uses its system roots, which are unknown here.
 		if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
 			return fmt.Sprintf("entry %s of the webhook configuration has no caBundle", w.Name), nil
 		}
@@ -129,7 +128,7 @@ func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certifi
 	return "", nil
 }
 
-// called is the name by which the API server calls the webhook of an entry.
+// called returns the name by which the API server calls the webhook of an entry.
 func called(w *admissionregv1.MutatingWebhook) string {
 	if s := w.ClientConfig.Service; s != nil {
 		return s.Name + "." + s.Namespace + ".svc"
