@@ -1,5 +1,5 @@
-// Package check asks the webhook what the API server would ask it, in the way the API server would: at the Service and with
-// the authority that the webhook configuration names. It is what `helm test` runs.
+// Package check calls the webhook as the API server does: through the Service and with the CA bundle of the webhook
+// configuration. `helm test` runs it.
 package check
 
 import (
@@ -27,29 +27,29 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// Config says what to ask.
+// Config configures Run.
 type Config struct {
 	Client kubernetes.Interface
 	// Configuration is the name of the MutatingWebhookConfiguration.
 	Configuration string
-	// Out is told what was found, a line for each entry of the configuration.
+	// Out receives a line for each entry of the configuration.
 	Out io.Writer
-	// Dial connects to an address of the cluster; nil is the machine's own way.
+	// Dial connects to an address in the cluster; nil means the default dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Within is how long an injector that has just been installed is tried again, and Every how often.
+	// Within is how long to retry, for a new installation, and Every how often.
 	Within, Every time.Duration
 }
 
 const (
-	// maxAnswer bounds an answer of the webhook: a plain pod gets a short one.
+	// maxAnswer bounds the answer, which is short for a plain pod.
 	maxAnswer = 64 << 10
-	// eachWithin bounds one question.
+	// eachWithin is the time limit of one attempt.
 	eachWithin = 10 * time.Second
 	uid        = types.UID("stoker-injector-check")
 )
 
-// Run returns nil when every entry of the webhook configuration leads to an injector that answers. Its error is that of the
-// last try: which entry does not, and what to look at.
+// Run returns nil when every entry of the webhook configuration leads to a working injector. The error is that of the last
+// attempt.
 func Run(ctx context.Context, c Config) error {
 	for end := time.Now().Add(c.Within); ; {
 		err := c.once(ctx)
@@ -140,7 +140,7 @@ func judge(address string, answer []byte) error {
 	return nil
 }
 
-// review is that of a pod that asks for nothing, as a dry run.
+// review returns the dry-run review of a pod that asks for nothing.
 func review() ([]byte, error) {
 	pod, err := json.Marshal(&corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
