@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// podAnnotations are all that a pod can say. Nothing of them but an image that the injector admits reaches what a pod may
-// do: no security context, ServiceAccount, mount or path of the node.
+// podAnnotations are all annotations that a pod may use. Except for an allowed image, they cannot change the rights of the pod:
+// no security context, ServiceAccount, mount or path of the node.
 var podAnnotations = []string{
 	v1alpha1.AnnotationInject, v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationServicePath,
 	v1alpha1.AnnotationDeploymentMode, v1alpha1.AnnotationTagProvider, v1alpha1.AnnotationSystemName, v1alpha1.AnnotationSystemNameTemplate,
@@ -18,10 +18,10 @@ var podAnnotations = []string{
 	v1alpha1.AnnotationRequire, v1alpha1.AnnotationInjected,
 }
 
-// maxUnknown bounds how many annotations a warning names.
+// maxUnknown bounds the annotations in a warning.
 const maxUnknown = 3
 
-// warnUnknown tells of annotations under our name that nobody reads: whoever wrote them expects something of them.
+// warnUnknown warns about annotations with our prefix that have no effect.
 func (s *sidecar) warnUnknown() {
 	var unknown []string
 	for _, key := range slices.Sorted(maps.Keys(s.pod.Annotations)) {

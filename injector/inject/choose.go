@@ -9,17 +9,17 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// maxNamed bounds how many names a message lists.
+// maxNamed bounds the names in a message.
 const maxNamed = 5
 
-// Named returns the GatewaySync that a pod's annotation names; empty where it leaves the choice to the namespace.
+// Named returns the GatewaySync that a pod's annotation names, or "".
 func Named(annotations map[string]string) string {
 	name, _ := v1alpha1.PodAnnotation(annotations, v1alpha1.AnnotationCRName)
 	return name
 }
 
-// Choose returns the GatewaySync of a pod among those of its namespace: the one that the pod names, else the only one. Where
-// there is none the decision says why.
+// Choose returns the GatewaySync of a pod: the one that its annotation names, or the only one of its namespace. If there is
+// none, it returns nil and the reason.
 func Choose(pod *corev1.Pod, there []*v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, Decision) {
 	name := Named(pod.Annotations)
 	if name != "" {

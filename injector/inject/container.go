@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Where the agent finds things in its container. docs/pods.md lists them.
+// Paths in the agent's container. docs/pods.md lists them.
 const (
 	dataPath   = "/ignition-data"
 	repoPath   = "/repo"
@@ -33,11 +33,11 @@ const (
 	// PortMetrics is the name of the agent's port for Prometheus.
 	PortMetrics = "stoker-metrics"
 
-	// tokenSeconds is how long a token of the ServiceAccount lives, as the API server's own admission asks for it: that
-	// marks it as one whose renewal is not urgent.
+	// tokenSeconds is the lifetime of a ServiceAccount token. It is the value that the API server's own admission uses, which
+	// marks the token as one whose renewal is not urgent.
 	tokenSeconds int64 = 3607
-	// startupSlack is what the agent has beyond spec.progressDeadline to let the gateway start, before the kubelet starts
-	// it again.
+	// startupSlack is the time in addition to spec.progressDeadline after which the kubelet restarts an agent that has not let
+	// the gateway start.
 	startupSlack = 10 * time.Minute
 )
 
@@ -85,7 +85,7 @@ func (s *sidecar) mounts() []corev1.VolumeMount {
 	return mounts
 }
 
-// identity is the environment, without what subPathExpr refers to.
+// identity returns the environment except for the variables of subPathExpr.
 func (s *sidecar) identity() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -132,11 +132,11 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	return env
 }
 
-// listed writes paths, which may have any character in them, as JSON.
+// listed encodes paths as JSON, because they may contain any character.
 func listed(paths []string) string {
 	text, err := json.Marshal(paths)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // impossible for strings
 	}
 	return string(text)
 }
@@ -151,8 +151,8 @@ func (s *sidecar) environment() []corev1.EnvVar {
 	return env
 }
 
-// container is the native sidecar. It has no readiness probe: an agent that has trouble must not take a healthy gateway
-// out of its Services.
+// container returns the native sidecar. It has no readiness probe, because a failing agent must not remove a healthy gateway
+// from its Services.
 func (s *sidecar) container() corev1.Container {
 	health, metrics := s.ports()
 	probe := func(path string) corev1.ProbeHandler {
@@ -172,9 +172,9 @@ func (s *sidecar) container() corev1.Container {
 		Resources:       s.resources(),
 		VolumeMounts:    s.mounts(),
 		SecurityContext: s.securityContext(),
-		// The gateway's container starts when this succeeds once.
+		// The gateway's container starts after the first success.
 		StartupProbe: &corev1.Probe{ProbeHandler: probe("/startupz"), PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: s.startupSeconds()},
-		// The process's own loop, never git, the API server or the gateway.
+		// Checks the process only, never git, the API server or the gateway.
 		LivenessProbe:            &corev1.Probe{ProbeHandler: probe("/healthz"), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
@@ -187,7 +187,7 @@ func (s *sidecar) pullPolicy() corev1.PullPolicy {
 	return s.defaults.Image.PullPolicy
 }
 
-// startupSeconds is how long the first sync may keep the gateway from starting.
+// startupSeconds returns how long the first sync may delay the gateway's start.
 func (s *sidecar) startupSeconds() int32 {
 	deadline, err := s.gs.Spec.Deadline()
 	if err != nil {
@@ -196,8 +196,8 @@ func (s *sidecar) startupSeconds() int32 {
 	return int32((deadline + startupSlack).Seconds())
 }
 
-// ports returns two ports that no container of the pod names: they share one network, and with hostNetwork it is the
-// node's, where the scheduler keeps pods apart by the ports that they name.
+// ports returns two ports that no container of the pod declares. Containers share one network. With hostNetwork that is the
+// node's, and the scheduler separates pods by their declared ports.
 func (s *sidecar) ports() (health, metrics int32) {
 	used := map[int32]bool{s.gs.Spec.Gateway.EffectivePort(): true, 8088: true, 8043: true, 8060: true}
 	for _, list := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
@@ -207,7 +207,7 @@ func (s *sidecar) ports() (health, metrics int32) {
 			}
 		}
 	}
-	for n := int32(0); ; n++ { // a pod is small: it cannot name every port
+	for n := int32(0); ; n++ { // ends, because a pod cannot declare every port
 		health = 8082 + n%6*10000 + n/6*2
 		if health > 65000 || !used[health] && !used[health+1] {
 			return health, health + 1

@@ -6,12 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// subPathPrefix begins the name of every variable that a subPathExpr of the agent refers to. Without it, whoever writes the
-// pod would set variables that the agent's libraries read: HTTPS_PROXY, SSL_CERT_FILE, GODEBUG.
+// subPathPrefix is the prefix of the variables that a subPathExpr of the agent uses. Without it, the author of a pod could set
+// variables that the agent's libraries read: HTTPS_PROXY, SSL_CERT_FILE, GODEBUG.
 const subPathPrefix = "STOKER_SUBPATH_"
 
-// expansion returns a subPathExpr with its variables renamed, and these variables, from the environment of the container
-// that has the mount. It is not ok if one of them is unknown or comes from where the agent must not look.
+// expansion returns a subPathExpr with renamed variables, and these variables, taken from the environment of the container with
+// the mount. ok is false if a variable is unknown or comes from a source that the agent must not read.
 func expansion(expr string, env []corev1.EnvVar) (renamed string, used []corev1.EnvVar, ok bool) {
 	var b strings.Builder
 	for {
@@ -43,7 +43,7 @@ func expansion(expr string, env []corev1.EnvVar) (renamed string, used []corev1.
 	}
 }
 
-// lookUp finds a variable whose value is written down, or is a field of the pod. The last one of a name counts.
+// lookUp finds a variable with a literal value or a field of the pod. The last one with this name counts.
 func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 	for i := len(env) - 1; i >= 0; i-- {
 		if env[i].Name != name {
@@ -61,5 +61,5 @@ func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 	return corev1.EnvVar{}, false
 }
 
-// verbatim writes a value so that the kubelet does not take $(NAME) in it for a reference.
+// verbatim escapes $(NAME), so that the kubelet does not expand it.
 func verbatim(value string) string { return strings.ReplaceAll(value, "$(", "$$(") }

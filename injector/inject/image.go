@@ -7,11 +7,11 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// image returns the agent's image: that of the pod's annotation if the injector admits it, else the GatewaySync's, part
-// by part over the default. Of the default repository a GatewaySync may name any version; another repository has to be
-// admitted, or the right to edit a GatewaySync would choose the program that holds the agent's token and Secrets. A digest
-// wins over a tag, but a tag that the GatewaySync names wins over a default digest. What no container runtime reads is
-// ignored: an init container that is never pulled keeps the gateway from starting.
+// image returns the agent's image: that of the pod's annotation if it is allowed, otherwise that of the GatewaySync merged over
+// the default. A GatewaySync may name any version of the default repository. Another repository must be allowed, because
+// otherwise the right to edit a GatewaySync would choose the program that gets the agent's token and Secrets. A digest takes
+// precedence over a tag, but a tag of the GatewaySync takes precedence over a default digest. An invalid reference is ignored,
+// because an init container that cannot be pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
 	if asked, ok := v1alpha1.PodAnnotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
 		if s.admits(asked) {
@@ -46,8 +46,8 @@ func reference(image v1alpha1.AgentImage) string {
 	return image.Repository + ":" + image.Tag
 }
 
-// admits compares with the prefixes as people mean them: acme.example/agent admits acme.example/agent:1 and not
-// acme.example/agent-of-another:1.
+// admits reports whether an image matches an allowed prefix at a boundary: acme.example/agent matches acme.example/agent:1 but
+// not acme.example/agent-of-another:1.
 func (s *sidecar) admits(image string) bool {
 	if !v1alpha1.IsImage(image) {
 		return false

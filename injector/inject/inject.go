@@ -1,5 +1,5 @@
-// Package inject decides, from a pod and its GatewaySync alone, how the pod gets its agent, or why it gets none. It asks
-// nobody: the same pod gives the same patch in the webhook, in upkeep and in a test.
+// Package inject decides, from a pod and its GatewaySync alone, how the pod gets its agent, or why it gets none. It is pure:
+// the same pod gets the same patch in the webhook, in upkeep and in a test.
 package inject
 
 import (
@@ -15,39 +15,39 @@ import (
 // Container is the name of the agent's container.
 const Container = v1alpha1.AgentContainer
 
-// Defaults are what the injector was told and no pod decides.
+// Defaults are the settings of the installation.
 type Defaults struct {
-	// Image is complete: a GatewaySync may leave out any part of its own. Of this repository it may name any version.
+	// Image is complete. A GatewaySync may override any part of it.
 	Image v1alpha1.AgentImage
 	// AllowedImages are prefixes of the images that a pod's annotation stoker.io/agent-image and spec.agent.image of a
 	// GatewaySync may name.
 	AllowedImages []string
-	// Resources are those of a GatewaySync that names none.
+	// Resources are used if the GatewaySync has none.
 	Resources corev1.ResourceRequirements
-	// Env and Args are added to those of every agent. Whoever names them has checked that agents know them, and that they are
-	// none of those that the pod decides.
+	// Env and Args are added to every agent. The caller has verified that agents know them and that they do not conflict with
+	// those of this package.
 	Env  []corev1.EnvVar
 	Args []string
 }
 
-// Op is one operation of RFC 6902. Only "add" is ever used.
+// Op is one operation of RFC 6902. Only "add" is used.
 type Op struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// Decision is what became of a pod, and why.
+// Decision is the result for a pod.
 type Decision struct {
-	// Injected is true where the operations put an agent into the pod.
+	// Injected is true if the operations add an agent.
 	Injected bool `json:"injected"`
-	// Reason is why not; empty where the pod is injected.
+	// Reason is why there is no agent; empty if Injected.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	// Message says the same for people, and what to do.
+	// Message explains the reason and what to do.
 	Message string `json:"message,omitempty"`
-	// Warnings are for whoever creates the pod.
+	// Warnings are for the client that creates the pod.
 	Warnings []string `json:"warnings,omitempty"`
-	// GatewaySync and Gateway are the names that were found. Gateway is empty where it is the pod's own, which a pod with
+	// GatewaySync and Gateway are the names that were found. Gateway is empty if it is the name of the pod, which a pod with
 	// generateName does not have yet.
 	GatewaySync string `json:"gatewaySync,omitempty"`
 	Gateway     string `json:"gateway,omitempty"`
@@ -70,7 +70,7 @@ func is(annotations map[string]string, name string) bool {
 	return value == "true"
 }
 
-// Has reports whether a pod has its agent: put there by the injector, or written by hand under its name.
+// Has reports whether a pod has a container with the agent's name, injected or added by hand.
 func Has(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -82,12 +82,12 @@ func Has(pod *corev1.Pod) bool {
 	return false
 }
 
-// Foreign reports whether a pod's container of the agent's name is another program's.
+// Foreign reports whether the container with the agent's name belongs to another program.
 func Foreign(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
-// WithoutForeign returns a copy of a pod as it would be without such a container and its volumes.
+// WithoutForeign returns a copy of a pod without that container and its volumes.
 func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	named := func(c corev1.Container) bool { return c.Name == Container }
@@ -97,8 +97,8 @@ func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// Patch returns what puts the agent into a pod: additions only, none where the pod has it already or cannot have it. gs is
-// what Choose found. Neither argument is changed.
+// Patch returns the operations that add the agent to a pod. There are none if the pod has an agent already or cannot have one.
+// gs is the result of Choose. Patch does not change its arguments.
 func Patch(pod *corev1.Pod, gs *v1alpha1.GatewaySync, d Defaults) ([]Op, Decision) {
 	if decision := fit(pod, gs); decision.Reason != "" {
 		return nil, decision
@@ -111,7 +111,7 @@ func Patch(pod *corev1.Pod, gs *v1alpha1.GatewaySync, d Defaults) ([]Op, Decisio
 	return s.ops(), Decision{Injected: true, Warnings: s.warnings, GatewaySync: gs.Name, Gateway: s.gateway}
 }
 
-// fit answers what needs no look at the pod's containers.
+// fit makes the checks that do not depend on the details of the containers.
 func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 	switch {
 	case !Wanted(pod.Annotations):
@@ -136,7 +136,7 @@ func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 	return Decision{}
 }
 
-// isStatic tells a pod that a kubelet reads from a file: its object in the API is a copy.
+// isStatic reports whether a kubelet reads the pod from a file. The object in the API is only a copy.
 func isStatic(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return true

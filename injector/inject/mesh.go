@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// meshes are the init containers by which a service mesh redirects the pod's connections, or checks that its CNI plugin did,
-// and the proxies that they are redirected to.
+// meshes are the init containers by which a service mesh redirects connections, or verifies that its CNI plugin did, and the
+// proxies that receive these connections.
 var meshes = []struct{ redirect, proxy string }{
 	{"istio-init", "istio-proxy"}, {"istio-validation", "istio-proxy"},
 	{"linkerd-init", "linkerd-proxy"}, {"linkerd-network-validator", "linkerd-proxy"},
 }
 
-// warnMesh warns of a proxy that starts after the agent: until it runs the agent reaches nobody, and the kubelet not its
-// probes. One that is a native sidecar starts before.
+// warnMesh warns about a proxy that starts after the agent. Until it runs, the agent has no network, and the kubelet's probes
+// of the agent fail. A proxy that is a native sidecar starts before.
 func (s *sidecar) warnMesh() {
 	there := func(name string) bool {
 		return slices.ContainsFunc(s.pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })

@@ -7,17 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// least is the least that an agent of a Guaranteed pod gets of a resource without a limit of its own. A first sync, for which
-// the gateway waits, keeps up to one processor busy, and a limit below that would throttle it. The amount is no whole number,
-// because the static policy of the CPU manager would reserve a processor for the agent alone.
+// least is the limit of the agent in a Guaranteed pod if the GatewaySync sets none. The gateway waits for the first sync, which
+// uses up to one processor, so a lower limit would throttle it. The CPU amount is not an integer, because the static policy of
+// the CPU manager would reserve a whole processor for the agent.
 var least = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),
 }
 
-// resources returns the agent's requests and limits. A Guaranteed pod stays Guaranteed. A pod with resources of its own as a
-// whole gets an agent without any, since what containers ask for may not exceed the pod's. There is never a limit on
-// ephemeral storage: the kubelet would evict the whole pod for it, gateway included.
+// resources returns the agent's requests and limits. A Guaranteed pod stays Guaranteed. If the pod has pod-level resources, the
+// agent gets none, because the sum of its containers must not exceed them. There is never a limit on ephemeral storage, because
+// the kubelet would evict the whole pod for it, including the gateway.
 func (s *sidecar) resources() corev1.ResourceRequirements {
 	if s.pod.Spec.Resources != nil {
 		return corev1.ResourceRequirements{}
@@ -30,7 +30,7 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 			r = s.defaults.Resources.DeepCopy()
 		}
 	}
-	r.Claims = nil // the pod has none for the agent
+	r.Claims = nil // the pod has no claims for the agent
 	delete(r.Limits, corev1.ResourceEphemeralStorage)
 	if guaranteed(s.pod) {
 		return Guaranteed(*r)
@@ -38,8 +38,8 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 	return *r
 }
 
-// Guaranteed returns what the agent of a Guaranteed pod gets in place of r: requests that equal limits. A limit that r names
-// counts as it is. A request without a limit says what an idle agent needs and is no limit on one that works.
+// Guaranteed returns the resources r for the agent of a Guaranteed pod, with requests equal to limits. Limits in r are kept. A
+// missing limit is the larger of least and the request, because a request only says what an idle agent needs.
 func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	r = *r.DeepCopy()
 	if r.Limits == nil {
@@ -61,8 +61,7 @@ func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return r
 }
 
-// ResourcesProblem says why a pod could not have an agent with such resources; empty where it could. The API server would
-// refuse the pod as a whole.
+// ResourcesProblem returns why the API server would reject a pod with these resources, or "".
 func ResourcesProblem(r corev1.ResourceRequirements) string {
 	for kind, list := range map[string]corev1.ResourceList{"requests": r.Requests, "limits": r.Limits} {
 		for name, amount := range list {
@@ -82,7 +81,7 @@ func ResourcesProblem(r corev1.ResourceRequirements) string {
 	return ""
 }
 
-// guaranteed reports whether every container of a pod has limits for CPU and memory and asks for just as much.
+// guaranteed reports whether every container of a pod has CPU and memory limits and requests that equal them.
 func guaranteed(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {

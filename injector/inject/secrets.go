@@ -12,14 +12,14 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// secretVolume is one Secret that the GatewaySync names, with the keys that it names of it.
+// secretVolume is a Secret that the GatewaySync references, with the referenced keys.
 type secretVolume struct {
 	name string
 	keys []string
 }
 
-// secrets lists the Secrets that an agent of this GatewaySync needs, sorted. The secret of webhooks is not among them: it
-// is the receiver's.
+// secrets returns the Secrets that an agent of this GatewaySync needs, sorted. The webhook secret is not among them, because
+// only the receiver needs it.
 func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
 	var list []secretVolume
 	for _, ref := range references(gs) {
@@ -37,8 +37,8 @@ func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
 	return list
 }
 
-// mountable guards against names that no API server has checked: a pod with them would be refused as a whole. Without the
-// file the agent says what is wrong.
+// mountable reports whether the name and key of a Secret are valid. The API server would reject a pod with invalid ones;
+// without the file, the agent reports the problem.
 func mountable(ref *v1alpha1.SecretKeyRef) bool {
 	return len(validation.IsDNS1123Subdomain(ref.Name)) == 0 && len(validation.IsConfigMapKey(ref.Key)) == 0
 }
@@ -74,8 +74,8 @@ func gitCredentials(gs *v1alpha1.GatewaySync) (key, hosts, token *v1alpha1.Secre
 
 func (v secretVolume) volumeName(i int) string { return "stoker-secret-" + strconv.Itoa(i) }
 
-// volume mounts the Secret as a folder of its own: it is there, empty, even where the Secret is not, and so tells a
-// credential that is missing from one that the pod was never given.
+// volume mounts the Secret as a folder of its own. The folder exists, empty, even if the Secret does not. This distinguishes a
+// missing credential from one that the pod does not mount.
 func (v secretVolume) volume(i int) corev1.Volume {
 	items := make([]corev1.KeyToPath, 0, len(v.keys))
 	for _, key := range v.keys {
@@ -86,8 +86,8 @@ func (v secretVolume) volume(i int) corev1.Volume {
 	}}}
 }
 
-// keysOf lists the keys that a pod mounts. A file that is not there may be one that nobody has created yet: only the list
-// tells that from one that no Secret can bring into this pod any more.
+// keysOf lists the keys that a pod mounts. If a file is missing, the list shows whether the Secret may still be created or the
+// pod can never get it.
 func keysOf(list []secretVolume) string {
 	var ids []string
 	for _, v := range list {

@@ -10,27 +10,27 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// ignitionID is user and group of the official image.
+// ignitionID is the user and group of the official image.
 const ignitionID int64 = 2003
 
-// annotationInjected is what the pod's annotation of the same name says afterwards.
+// annotationInjected is the value of the annotation on injected pods.
 const annotationInjected = "true"
 
-// sidecar gathers what is known of one pod's agent.
+// sidecar collects the properties of one pod's agent.
 type sidecar struct {
 	pod      *corev1.Pod
 	gs       *v1alpha1.GatewaySync
 	defaults Defaults
 
 	data      data
-	expansion []corev1.EnvVar // the variables of subPathExpr, under names of their own
+	expansion []corev1.EnvVar // the variables of subPathExpr, renamed
 	effective v1alpha1.Effective
 	gateway   string
 	secrets   []secretVolume
 	warnings  []string
 }
 
-// find looks at the pod in detail. The decision has a reason where the pod cannot have an agent.
+// find examines the pod. The decision has a reason if the pod cannot have an agent.
 func (s *sidecar) find() Decision {
 	name, err := v1alpha1.GatewayName(s.pod.Name, s.pod.Labels, s.pod.Annotations)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *sidecar) find() Decision {
 		if reason == v1alpha1.ReasonProfileNotFound || reason == v1alpha1.ReasonInvalidAnnotation {
 			return skip(reason, "%v", err)
 		}
-		// The rest is the agent's to report: it is put right in the GatewaySync, and needs no new pod.
+		// The agent reports other problems. They are fixed in the GatewaySync and need no new pod.
 		s.warn("GatewaySync %s: %v", s.gs.Name, err)
 		s.effective.SyncPeriod = v1alpha1.DefaultSyncPeriod
 	}
@@ -85,7 +85,7 @@ func (s *sidecar) findVolumes() Decision {
 	return Decision{}
 }
 
-// user is the user of the gateway's container; nil where only its image says it.
+// user returns the user of the gateway's container, or nil if only the image sets it.
 func (s *sidecar) user() *int64 {
 	if c := s.data.container.SecurityContext; c != nil && c.RunAsUser != nil {
 		return c.RunAsUser
@@ -106,9 +106,9 @@ func (s *sidecar) group() *int64 {
 	return nil
 }
 
-// securityContext is that of the Pod Security Standard restricted, as the gateway's own user: files that the agent writes
-// have to be the gateway's. A user that is not the official image's has the group that its image gives it, which is 0
-// where the image does not know it, for the agent as for the gateway.
+// securityContext complies with the Pod Security Standard restricted. The agent runs as the gateway's user, because it writes
+// files that the gateway must own. If the pod sets no group, the official user gets its own. Any other user gets the group from
+// the image, or 0 if the image does not know it; the same holds for the gateway.
 func (s *sidecar) securityContext() *corev1.SecurityContext {
 	user, group := s.user(), s.group()
 	if user == nil {
@@ -128,7 +128,7 @@ func (s *sidecar) securityContext() *corev1.SecurityContext {
 	}
 }
 
-// ops lists the additions. A list or map that is not there, or is empty, is added whole.
+// ops returns the additions. An absent or empty list or map is added as a whole.
 func (s *sidecar) ops() []Op {
 	var ops []Op
 	add := func(path string, value any) { ops = append(ops, Op{Op: "add", Path: path, Value: value}) }
@@ -169,10 +169,10 @@ func (s *sidecar) ops() []Op {
 	return ops
 }
 
-// escape writes a key as a part of a JSON pointer (RFC 6901).
+// escape escapes a key for a JSON pointer (RFC 6901).
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
-// dataMounts are the mounts of the data directory, as the gateway's container has them.
+// dataMounts returns the mounts of the data directory as in the gateway's container.
 func (s *sidecar) dataMounts() []corev1.VolumeMount {
 	m := s.data.mount
 	mounts := []corev1.VolumeMount{{Name: m.Name, MountPath: dataPath, SubPath: m.SubPath, SubPathExpr: m.SubPathExpr}}

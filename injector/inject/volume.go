@@ -10,30 +10,30 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// IgnitionData is where the official image has its data directory.
+// IgnitionData is the data directory of the official image.
 const IgnitionData = "/usr/local/bin/ignition/data"
 
-// usualNames are names of the data volume and of the gateway's container, the likeliest first.
+// Usual names of the data volume and of the gateway's container, most likely first.
 var (
 	usualVolumes    = []string{"data", "ignition-data"}
 	usualContainers = []string{"gateway", "ignition"}
 )
 
-// curated are the folders of the data directory that may have a volume of their own.
+// curated are the folders of the data directory that may have their own volume.
 var curated = []string{"projects", "config"}
 
-// data is the data directory as the gateway's container has it.
+// data describes the data directory of the gateway's container.
 type data struct {
 	container *corev1.Container
 	mount     corev1.VolumeMount
 	// below are the mounts of curated folders, with paths relative to the data directory.
 	below []corev1.VolumeMount
-	// foreign are the paths of the mounts that are not the agent's to write, relative to the data directory: it has none
-	// there, or only reads what is made of other objects.
+	// foreign are the paths of mounts that the agent must not write, relative to the data directory: the agent does not have
+	// them, or their content comes from other objects.
 	foreign []string
 }
 
-// findData finds the volume of the data directory and the container that runs the gateway on it.
+// findData finds the container that runs the gateway and its data volume.
 func findData(pod *corev1.Pod) (data, Decision) {
 	want, _ := v1alpha1.PodAnnotation(pod.Annotations, v1alpha1.AnnotationDataVolume)
 	if want != "" && findVolume(pod, want) == nil {
@@ -50,7 +50,7 @@ func findData(pod *corev1.Pod) (data, Decision) {
 	if why := unshareable(findVolume(pod, d.mount.Name), d.mount); why != "" {
 		return data{}, skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q %s: the agent has to write where the gateway reads", d.mount.Name, why)
 	}
-	root := path.Join("/", d.mount.MountPath) // as the kubelet reads a relative one
+	root := path.Join("/", d.mount.MountPath) // the kubelet treats a relative path in the same way
 	for _, m := range d.container.VolumeMounts {
 		rest, ok := strings.CutPrefix(path.Join("/", m.MountPath), root+"/")
 		if !ok {
@@ -69,8 +69,8 @@ func findData(pod *corev1.Pod) (data, Decision) {
 	return d, Decision{}
 }
 
-// locate looks for the mount of the data volume: that of the annotation, else what is mounted where Ignition has its data,
-// else a volume by its usual name.
+// locate finds the mount of the data volume: that of the annotation, otherwise the one at Ignition's data directory, otherwise
+// a volume with a usual name.
 func locate(pod *corev1.Pod, want string) (data, bool) {
 	if want != "" {
 		return mounted(pod, func(m corev1.VolumeMount) bool { return m.Name == want })
@@ -86,8 +86,8 @@ func locate(pod *corev1.Pod, want string) (data, bool) {
 	return data{}, false
 }
 
-// mounted returns the container that has such a mount. Of several it is the one with a gateway's usual name, else the
-// first; of several mounts of one container the one at Ignition's own path, else the first.
+// mounted returns a container with a matching mount. It prefers a container with a usual name, and then the first. Of several
+// mounts in a container, it prefers the one at Ignition's data directory, and then the first.
 func mounted(pod *corev1.Pod, is func(corev1.VolumeMount) bool) (data, bool) {
 	var found []data
 	for i := range pod.Spec.Containers {
@@ -124,7 +124,7 @@ func findVolume(pod *corev1.Pod, name string) *corev1.Volume {
 	return nil
 }
 
-// unshareable says why a sidecar cannot write a volume for the gateway; empty where it can.
+// unshareable returns why a sidecar cannot write a volume for the gateway, or "" if it can.
 func unshareable(v *corev1.Volume, m corev1.VolumeMount) string {
 	if m.ReadOnly {
 		return "is mounted read-only"
@@ -152,10 +152,10 @@ func unshareable(v *corev1.Volume, m corev1.VolumeMount) string {
 	return ""
 }
 
-// holdsSecrets tells the volumes that the agent is not shown, although the gateway mounts them below its data directory.
+// holdsSecrets reports whether a volume must stay hidden from the agent although it is below the data directory.
 func holdsSecrets(v *corev1.Volume) bool { return v == nil || v.Secret != nil || v.Projected != nil }
 
-// isMade tells the volumes whose content is made of other objects, so that it is written there and not by the agent.
+// isMade reports whether the content of a volume comes from other objects, so that the agent must not write it.
 func isMade(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.DownwardAPI != nil || v.Image != nil || v.GitRepo != nil ||
 		v.CSI != nil && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly
