@@ -1,5 +1,5 @@
-// Package lookup finds GatewaySyncs for the rest of the injector: from memory, and where a pod's is not there, by one
-// question to the API server.
+// Package lookup finds GatewaySyncs for the injector. It uses a cache, and queries the API server once if the GatewaySync of a
+// pod is not in it.
 package lookup
 
 import (
@@ -20,26 +20,26 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// AskWithin bounds the one question; the API server itself waits two seconds for the whole review.
+// AskWithin is the time limit of that query. The API server waits two seconds for the whole review.
 const AskWithin = time.Second
 
-// maxAsked is how many GatewaySyncs a live list reads: more than one is ambiguous already.
+// maxAsked bounds a live list; more than one GatewaySync is ambiguous anyway.
 const maxAsked = 8
 
-// Scope is which part of the cluster an injector serves.
+// Scope is the part of the cluster that an injector serves.
 type Scope struct {
 	// Own is the injector's own namespace.
 	Own string
-	// Watch are the namespaces that it serves; none stands for all.
+	// Watch lists the namespaces to serve; empty means all.
 	Watch []string
-	// Selector admits GatewaySyncs by their labels.
+	// Selector selects GatewaySyncs by their labels.
 	Selector labels.Selector
 }
 
-// system are namespaces that no gateway belongs into, and that a cluster cannot do without.
+// system are the namespaces of the control plane, where injection could break the cluster.
 var system = []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}
 
-// Excluded says why pods of a namespace get no agent; empty where they may.
+// Excluded returns why pods of a namespace get no agent, or "" if they may.
 func (s Scope) Excluded(namespace string) string {
 	switch {
 	case namespace == "":
@@ -54,24 +54,25 @@ func (s Scope) Excluded(namespace string) string {
 	return ""
 }
 
-// Namespaces are what to watch: those that are listed, or "" for all.
+// Namespaces returns the namespaces to watch, or "" for all.
 func (s Scope) Namespaces() []string { return kube.Namespaces(s.Watch) }
 
 func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 	return s.Selector == nil || s.Selector.Matches(labels.Set(gs.Labels))
 }
 
-// Lookup knows the GatewaySyncs of a scope.
+// Lookup caches the GatewaySyncs of a scope.
 type Lookup struct {
 	*kube.Watched
-	// Within bounds the one question: AskWithin, but in tests of a machine that has more to do.
+	// Within is the time limit of the query: AskWithin, except in tests on a busy machine.
 	Within time.Duration
 	scope  Scope
 	client dynamic.Interface
 	asking singleflight.Group
 }
 
-// New makes a Lookup. changed, which may be nil, is called with namespace and name of what changed; it must not block.
+// New returns a Lookup. It calls changed, which may be nil, with namespace and name of each changed GatewaySync. changed must
+// not block.
 func New(client dynamic.Interface, scope Scope, changed func(namespace, name string), log *slog.Logger) (*Lookup, error) {
 	seen, err := kube.Watch(client, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "GatewaySyncs cannot be watched; what was seen last counts"))
 	if err != nil {
@@ -80,19 +81,19 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 	return &Lookup{Watched: seen, Within: AskWithin, scope: scope, client: client}, nil
 }
 
-// In returns those of one namespace. They must not be changed.
+// In returns the GatewaySyncs of a namespace. Callers must not change them.
 func (l *Lookup) In(namespace string) []*v1alpha1.GatewaySync {
 	list := l.List()
 	return slices.DeleteFunc(list, func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace })
 }
 
-// Has reports whether there is one in a namespace, also one that cannot be read.
+// Has reports whether a namespace has a GatewaySync, including one that cannot be decoded.
 func (l *Lookup) Has(namespace string) bool {
 	return len(l.In(namespace)) > 0 || slices.ContainsFunc(l.Undecodable(), func(bad *kube.UndecodableError) bool { return bad.Namespace == namespace })
 }
 
-// For returns the GatewaySyncs among which a pod of a namespace finds its own: the one that it names, or all of them. What
-// is not in memory is asked for, by one request for all who ask at the same time. None is no error.
+// For returns the candidates for a pod of a namespace: the GatewaySync with this name, or all if name is "". If the cache has
+// none, it queries the API server; concurrent callers share one query. An empty result is not an error.
 func (l *Lookup) For(ctx context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error) {
 	if name == "" {
 		if list := l.In(namespace); len(list) > 0 {
