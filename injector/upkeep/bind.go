@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// agentRole is the ClusterRole of agents, and the name of the RoleBinding of each namespace.
+	// agentRole is the ClusterRole of agents and the name of the RoleBinding in each namespace.
 	agentRole = "stoker-agent"
-	// managedBy tells a RoleBinding that upkeep keeps.
+	// managedBy marks the RoleBindings that upkeep manages.
 	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "stoker-injector"
-	// unusedFor is how long a ServiceAccount keeps its rights after its last pod: pods are replaced one by one.
+	// unusedFor is how long a ServiceAccount keeps its rights after its last pod, because pods are replaced one by one.
 	unusedFor = 10 * time.Minute
-	// compareEvery is how often a RoleBinding is compared with what it should be when nothing changed.
+	// compareEvery is how often a RoleBinding is verified when nothing changed.
 	compareEvery = 5 * time.Minute
-	// maxBindings bounds how many are looked at that nothing else leads to.
+	// maxBindings bounds the list of leftovers.
 	maxBindings = 5000
 	// maxSubjects bounds a RoleBinding.
 	maxSubjects = 1000
 )
 
-// bind gives the agents of a namespace their rights: the ServiceAccounts of pods that ask for an agent, or have one, in a
-// namespace that is used: it has a GatewaySync, if only one that cannot be read, which its lead says. Where the namespace rules injection out only those that have one count: whoever asks for
-// an agent there gets none, and so nothing for it.
+// bind grants rights to the agents of a namespace that has a GatewaySync, even one that cannot be decoded, because its lead
+// must report that. It binds the ServiceAccounts of pods that ask for an agent or have one. In a namespace with injection
+// disabled, pods that only ask do not count.
 func (u *Upkeep) bind(ctx context.Context, n *namespace, used bool, pods []*corev1.Pod, now time.Time) error {
 	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
 		n.bound = false
@@ -70,7 +70,7 @@ func (u *Upkeep) bind(ctx context.Context, n *namespace, used bool, pods []*core
 	return unknown
 }
 
-// leftovers looks at the namespaces that have a RoleBinding of ours: all else there may be gone.
+// leftovers queues the namespaces with a RoleBinding of ours, because everything else in them may be gone.
 func (u *Upkeep) leftovers(ctx context.Context) {
 	if !u.AutoBind {
 		return
@@ -145,12 +145,12 @@ func (u *Upkeep) bound(n *namespace, names []string, err error) {
 	}
 }
 
-// known reports whether upkeep has looked at the namespace long enough to know which ServiceAccounts are unused.
+// known reports whether upkeep has watched the namespace long enough to know which ServiceAccounts are unused.
 func (n *namespace) known(now time.Time) bool {
 	return now.Sub(n.since) > unusedFor
 }
 
-// union adds to the subjects that are there those that are not.
+// union returns there with the missing subjects of more.
 func union(there, more []rbacv1.Subject) []rbacv1.Subject {
 	out := slices.Clone(there)
 	for _, s := range more {

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// annotationEvicted of the lock has the evictions whose successors have not come up.
+	// annotationEvicted of the Lease records the evictions whose successors have not started.
 	annotationEvicted = "stoker.io/evicted"
-	// remembered is how long a pod that was evicted is waited for: then its owner is taken for gone or scaled down on purpose. No
-	// pod that was there then is still young enough to be evicted.
+	// remembered is how long a successor is expected. Then the owner is assumed to be gone or scaled down on purpose, and no
+	// pod from that time is still young enough to be evicted.
 	remembered = time.Hour
-	// maxEvicted bounds how many are waited for at a time, so that the annotation stays below what an object may have.
+	// maxEvicted bounds the records, so that the annotation does not exceed the limit of an object.
 	maxEvicted = 500
-	// loadEvery is how often it is tried to read what was written.
+	// loadEvery is the pause between attempts to read the records.
 	loadEvery = time.Second
 )
 
@@ -35,29 +35,29 @@ var (
 	errFull    = fmt.Errorf("the successors of %d pods that were evicted have not come up: no more are evicted", maxEvicted)
 )
 
-// Lock is the Lease that whoever runs upkeep holds.
+// Lock identifies the Lease of the replica that runs upkeep.
 type Lock struct{ Namespace, Name, Holder string }
 
-// eviction is one whose successor has not come up yet.
+// eviction is one whose successor has not started yet.
 type eviction struct {
 	Namespace   string    `json:"namespace"`
 	GatewaySync string    `json:"gatewaySync"`
 	Pod         string    `json:"pod"`
 	UID         types.UID `json:"uid"`
 	Owner       types.UID `json:"owner"`
-	// By is the owner's kind and name, for people.
+	// By is the owner's kind and name, for messages.
 	By string `json:"by"`
-	// Deployment is the name of the one that the owner belongs to, "" where it belongs to none.
+	// Deployment is the name of the owner's Deployment, or "".
 	Deployment string `json:"deployment,omitempty"`
-	// Newest is when the youngest pod of the owner, or of its Deployment, was made: its successors are younger.
+	// Newest is when the youngest pod of the owner, or of its Deployment, was created. Successors are younger.
 	Newest metav1.Time `json:"newest"`
 	At     metav1.Time `json:"at"`
-	// Came says that the pod had a successor, which did not come up.
+	// Came means that a successor existed but did not start.
 	Came bool `json:"came,omitempty"`
 }
 
-// ledger writes evictions down, one of a GatewaySync, before they are made: in the lock itself, which every replica that comes
-// next reads, and which one that was replaced cannot write any more.
+// ledger records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
+// reads them, and a replica that lost the Lease can no longer write.
 type ledger struct {
 	client kubernetes.Interface
 	lock   Lock
@@ -67,7 +67,7 @@ type ledger struct {
 	evicted map[types.UID]eviction // by GatewaySync
 }
 
-// load reads what the replica before wrote down, until it can or ctx ends.
+// load reads the records of the previous replica. It retries until it succeeds or ctx ends.
 func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
 		lease, err := l.client.CoordinationV1().Leases(l.lock.Namespace).Get(ctx, l.lock.Name, metav1.GetOptions{})
@@ -85,10 +85,10 @@ func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 			}
 		}
 		return true, nil
-	}) // it ends with ctx, which the caller sees
+	}) // the caller checks ctx
 }
 
-// of returns the eviction of a GatewaySync's pod whose successor has not come up.
+// of returns the recorded eviction of a GatewaySync.
 func (l *ledger) of(gs types.UID) (eviction, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) 
 		return err
 	}
 	leases := l.client.CoordinationV1().Leases(l.lock.Namespace)
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // it is renewed meanwhile
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the lease is renewed concurrently
 		lease, err := leases.Get(ctx, l.lock.Name, metav1.GetOptions{})
 		switch {
 		case err != nil:

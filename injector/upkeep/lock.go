@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// lockFor counts where a lock does not say how long it holds, and is how long one that was let go is left to the next lead.
+	// lockFor is the duration of a lock that names none, and how long a released lock is left to the next lead.
 	lockFor = 15 * time.Second
-	// lockLook is how often a lock that is being renewed is looked at.
+	// lockLook is how often a lock that is being renewed is read.
 	lockLook = time.Minute
 )
 
-// lock is what was seen of a lead's lock. Its times are ours: the clock of another pod may be wrong.
+// lock is the last seen state of a lead's lock. Its times are from our clock, because that of another pod may be wrong.
 type lock struct {
 	holder, renewed string
-	since           time.Time // when it was first seen like this
-	next            time.Time // when to look again
+	since           time.Time // when this state was first seen
+	next            time.Time // when to read again
 }
 
-// free reports whether nobody leads, as far as can be told at now: nobody holds the lock, or whoever does has not renewed it
-// for as long as it holds. A lead that ends lets go of it, and another agent takes it in a moment: that is no absence.
+// free reports whether no agent leads at the time now: there is no holder, or the holder has not renewed the lock within its
+// duration. A released lock counts as free only after lockFor, because another agent usually takes it at once.
 func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if t == nil {
 		*l = lock{}
@@ -46,14 +46,14 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 		first := l.holder == ""
 		*l = lock{holder: lead.Holder, renewed: renewed, since: now, next: now.Add(lockLook)}
 		if first {
-			l.next = now.Add(holds + holds/3) // nothing is known of it yet
+			l.next = now.Add(holds + holds/3) // nothing is known about this lock yet
 		}
 		return false
 	}
 	return l.over(holds, now)
 }
 
-// over reports whether it has been like this for longer than d.
+// over reports whether the state is older than d.
 func (l *lock) over(d time.Duration, now time.Time) bool {
 	if now.Sub(l.since) > d {
 		l.next = time.Time{}

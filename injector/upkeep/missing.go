@@ -19,18 +19,18 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// quiet is for how long an owner must not have made a pod before one is evicted: times of pods are whole seconds, and its
-// successor is told from them by its own.
+// quiet is how long an owner must not have created a pod before an eviction. Creation times have a resolution of one second,
+// and the successor is recognized by its own.
 const quiet = 2 * time.Second
 
-// Why a pod that would be injected today has no agent, and why it is left as it is.
+// Why a pod that would be injected today has no agent, and why it is not evicted.
 const (
 	tooEarly = "the pod was created before its GatewaySync, or while no injector answered"
 	foreign  = "the container " + inject.Container + " of the pod is another program's (it lacks the variable POD_UID; see docs/migration.md)"
 	tooOld   = ", and is too old to be started again unasked"
 )
 
-// decided is why a pod without an agent has none, as long as its GatewaySync stays as it is.
+// decided is why a pod has no agent. It is valid while its GatewaySync does not change.
 type decided struct {
 	reason     v1alpha1.Reason // empty: it would be injected today
 	message    string
@@ -39,12 +39,12 @@ type decided struct {
 	generation int64
 }
 
-// missing deals with the pods that ask for an agent and have none. soon asks to look again in a moment.
+// missing handles the pods that ask for an agent and have none. soon requests another look in a moment.
 func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, turns map[string]turn, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range turns {
 		if t.stuck && t.absent {
-			without[v1alpha1.ReasonMissingSidecar]++ // it would be there but for us
+			without[v1alpha1.ReasonMissingSidecar]++ // we evicted it
 		}
 	}
 	var errs []error
@@ -64,7 +64,7 @@ func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 			errs = append(errs, err)
 		}
 		if d.reason == "" {
-			continue // it goes, or will
+			continue // it is being or will be evicted
 		}
 		without[d.reason]++
 		errs = append(errs, u.tell(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", string(d.reason),
@@ -76,7 +76,7 @@ func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 	return soon, errors.Join(errs...)
 }
 
-// why finds out what admission would answer for a pod today. The whole pod is read only where that depends on it, and once.
+// why returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
 func (u *Upkeep) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
 	out, err := u.ruledOut(ctx, n, now)
 	if err != nil {
@@ -94,7 +94,7 @@ func (u *Upkeep) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewayS
 	}
 	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	if err != nil || whole.UID != p.UID {
-		return decided{}, nil, ignoreGone(err) // the informer will say so
+		return decided{}, nil, ignoreGone(err) // the informer will report it
 	}
 	cause := tooEarly
 	if inject.Foreign(whole) {
@@ -113,8 +113,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// repair evicts a young pod that would be injected today, so that whoever made it makes it again. The reason is empty where
-// it did, or will.
+// repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
+// it was or will be evicted.
 func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
@@ -137,16 +137,16 @@ func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1
 	case t.stuck:
 		return lacks("it is not evicted, so as to start again with an agent, because " + t.wait), false, nil
 	case t.wait != "":
-		return decided{}, false, nil // what it waits for is seen
+		return decided{}, false, nil // the reason to wait is visible elsewhere
 	}
 	newest := there.newest(owner.UID, deployment(p))
 	if now.Sub(newest.Time) < quiet || !u.Answering() || !u.limiter.TryAccept() {
 		return decided{}, true, nil
 	}
-	// Asked first without effect: what a budget forbids again and again need not be written down each time.
+	// Dry run first: a blocked eviction is retried often and need not be recorded each time.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
-		return restart(cause + tooOld), false, err // this node's clock was set back since the API server last said what time it is
+		return restart(cause + tooOld), false, err // the local clock was behind the API server's
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
@@ -183,8 +183,8 @@ func ignoreFull(err error) error {
 	return err
 }
 
-// makesAgain reports whether an owner is known to replace any pod that ends. A Job is not: an eviction is a failure to it, and it
-// may have no attempt left.
+// makesAgain reports whether an owner replaces any pod that ends. A Job does not: an eviction counts as a failure and may use
+// up its last retry.
 func makesAgain(owner *metav1.OwnerReference) bool {
 	switch group, err := schema.ParseGroupVersion(owner.APIVersion); {
 	case err != nil:
@@ -196,7 +196,7 @@ func makesAgain(owner *metav1.OwnerReference) bool {
 	}
 }
 
-// newest is when the youngest pod of an owner was made, or of the Deployment that it belongs to.
+// newest returns when the youngest pod of an owner, or of its Deployment, was created.
 func (t podsThere) newest(owner types.UID, of string) (at metav1.Time) {
 	for _, p := range slices.Concat(t.live, t.ending) {
 		c := metav1.GetControllerOfNoCopy(p)
@@ -211,11 +211,11 @@ type result int
 
 const (
 	evictionDone    result = iota
-	evictionBlocked        // a disruption budget is against it
-	evictionMissed         // it failed, or the pod is another one by now
+	evictionBlocked        // a disruption budget forbids it
+	evictionMissed         // it failed, or the pod was replaced
 )
 
-// evict evicts a pod, or asks whether that may be.
+// evict evicts a pod, or checks whether it may.
 func (u *Upkeep) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, error) {
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	if dry {
@@ -225,7 +225,7 @@ func (u *Upkeep) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, er
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: options,
 	})
 	switch {
-	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause): // 429 alone may be a busy API server
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause): // status 429 alone may mean a busy API server
 		u.Metrics.Eviction("blocked")
 		return evictionBlocked, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):

@@ -13,25 +13,25 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// namespace is what is remembered of a namespace while one replica runs upkeep. Nothing in it is lost with that replica
-// that the next one would not find out again; what it could not is in the ledger. Only the worker that looks at the namespace touches it, but for without.
+// namespace is the state of a namespace while this replica runs upkeep. The next replica can reconstruct it; everything else is
+// in the ledger. Only the worker of the namespace uses it, except for the field without.
 type namespace struct {
 	name  string
 	since time.Time // of the first look
 
-	bound    bool                 // we keep a RoleBinding here
-	accounts map[string]time.Time // ServiceAccounts in use, and when they were last
-	checked  time.Time            // when the RoleBinding was last compared
+	bound    bool                 // our RoleBinding exists
+	accounts map[string]time.Time // ServiceAccounts and when they were last in use
+	checked  time.Time            // when the RoleBinding was last verified
 	wrote    []string             // the subjects that it had then
-	foreign  bool                 // it is somebody else's
+	foreign  bool                 // the RoleBinding is not ours
 
 	decided map[types.UID]decided
-	ends    map[types.UID]time.Time // pods that were evicted: when they are to have ended, or their successor was last there
+	ends    map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks   map[string]lock         // by GatewaySync
 
-	without map[v1alpha1.Reason]int // under Upkeep.mu
+	without map[v1alpha1.Reason]int // guarded by Upkeep.mu
 
-	ruled   string    // why the namespace's labels rule injection out
+	ruled   string    // why the namespace's labels disable injection
 	ruledAt time.Time // when they were read
 }
 
@@ -40,7 +40,7 @@ func (u *Upkeep) namespace(name string) *namespace {
 	defer u.mu.Unlock()
 	n, ok := u.namespaces[name]
 	if !ok {
-		// A RoleBinding that was ours before we began may be there.
+		// There may be a RoleBinding from an earlier replica.
 		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
 			ends: map[types.UID]time.Time{}, locks: map[string]lock{}}
 		u.namespaces[name] = n
@@ -55,7 +55,7 @@ func (u *Upkeep) forget(name string) {
 	u.count()
 }
 
-// count adds up the pods without an agent of all namespaces.
+// count sums up the pods without an agent over all namespaces.
 func (u *Upkeep) count() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -68,7 +68,7 @@ func (u *Upkeep) count() {
 	u.Metrics.Without(sum)
 }
 
-// tidy drops what is remembered of what is gone.
+// tidy removes the state of objects that are gone.
 func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) {
 	for uid := range n.decided {
 		if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
@@ -87,10 +87,10 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 	}
 }
 
-// namespaceFor is how long the labels of a namespace are believed.
+// namespaceFor is how long the labels of a namespace are cached.
 const namespaceFor = time.Minute
 
-// ruledOut says why pods of a namespace get no agent; empty where they may. Labels are read only where a pod lacks one.
+// ruledOut returns why pods of a namespace get no agent, or "" if they may. Labels are read only if a pod lacks an agent.
 func (u *Upkeep) ruledOut(ctx context.Context, n *namespace, now time.Time) (string, error) {
 	if why := u.Scope.Excluded(n.name); why != "" {
 		return why, nil

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// labelInjection on a pod or a namespace rules injection out, or admits it.
+// labelInjection on a pod or a namespace enables or disables injection.
 const labelInjection = "stoker.io/injection"
 
 // slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept, and that they end.
@@ -24,10 +24,10 @@ func slim(obj any) (any, error) {
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-		DeletionTimestamp: p.DeletionTimestamp, // one that ends takes no place, whatever it asks for
+		DeletionTimestamp: p.DeletionTimestamp, // a terminating pod does not count, even if it asks for an agent
 		Annotations:       own(p.Annotations), Labels: own(p.Labels),
 	}}
-	if inject.Has(p) && !inject.Foreign(p) { // to all of upkeep, a pod with another program's agent has none
+	if inject.Has(p) && !inject.Foreign(p) { // for upkeep, a pod with another program's agent has none
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
 	}
 	if !concerns(s) {
@@ -74,7 +74,7 @@ func asks(p *corev1.Pod) bool {
 // concerns reports whether a pod asks for an agent, or has one.
 func concerns(p *corev1.Pod) bool { return asks(p) || inject.Has(p) }
 
-// belongs reports whether a pod is a gateway of gs: the injector said so, or it asks for it.
+// belongs reports whether a pod is a gateway of gs, by the injector's label or because it asks for it.
 func belongs(p *corev1.Pod, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) bool {
 	if label, ok := p.Labels[v1alpha1.LabelCRName]; ok {
 		return label == gs.Name

@@ -13,14 +13,15 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// podWatch watches the pods of a namespace, or of all.
+// podWatch watches the pods of one namespace or of all.
 type podWatch struct {
 	namespace string // "" for all
 	informer  cache.SharedIndexInformer
-	refused   atomic.Bool // the API server does not let them be listed
+	refused   atomic.Bool // set once the API server forbids listing
 }
 
-// watchPods makes a podWatch. changed is called with pods that ask for an agent or have one, failed with tries that failed.
+// watchPods returns a podWatch. It calls changed with each changed pod that asks for an agent or has one, and failed with each
+// failed attempt.
 func watchPods(client kubernetes.Interface, namespace string, changed func(*corev1.Pod), failed func(error)) (*podWatch, error) {
 	w := &podWatch{namespace: namespace}
 	living := func(o *metav1.ListOptions) {
@@ -37,7 +38,7 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	if err := w.informer.SetTransform(slim); err != nil {
 		return nil, err
 	}
-	// Tries that failed are told already.
+	// ListWatch reports failed attempts already.
 	if err := w.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
 		return nil, err
 	}
@@ -55,13 +56,12 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	return w, err
 }
 
-// served reports whether there is nothing more to wait for: a namespace whose rights are missing must not stop what is done in
-// others.
+// served reports whether there is nothing more to wait for. Missing rights in one namespace must not stop upkeep of the others.
 func (w *podWatch) served() bool {
 	return w.informer.HasSynced() || w.namespace != "" && w.refused.Load()
 }
 
-// sees reports whether it is known which pods and GatewaySyncs a namespace has.
+// sees reports whether the pods and GatewaySyncs of a namespace are known.
 func (u *Upkeep) sees(namespace string) bool {
 	if !u.Find.Seen(namespace) {
 		return false

@@ -2,7 +2,7 @@ package upkeep
 
 import "sync"
 
-// maxSaid bounds what is remembered of Events. What is forgotten is told by the Event that is there already.
+// maxSaid bounds the memory of said. Sending an Event again is harmless: it exists already.
 const maxSaid = 20000
 
 // said remembers which Events were sent.

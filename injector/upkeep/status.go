@@ -21,11 +21,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// maxNamed bounds how many pods a message names.
+// maxNamed bounds the pods in a message.
 const maxNamed = 5
 
-// summarise writes the status of a GatewaySync that no live agent leads. The status has one writer at a time: the lead, and
-// only without one, we. The version of the object keeps a lead that comes at this very moment from being overwritten.
+// summarise writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
+// is none, upkeep. The resourceVersion prevents upkeep from overwriting a lead that starts at this moment.
 func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podsThere, now time.Time) error {
 	l := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = l }()
@@ -59,7 +59,7 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	_, err = kube.GatewaySyncs(u.Dynamic, gs.Namespace).Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil // somebody wrote it since; the informer will say so
+		return nil // it was written since; the informer will report it
 	case err != nil:
 		return fmt.Errorf("status of GatewaySync %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
@@ -68,9 +68,8 @@ func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.Gatew
 	return nil
 }
 
-// leaderless says where a GatewaySync stands whose agents are not there: without gateways it waits for nothing; with some it
-// waits for their agents, and not for longer than spec.progressDeadline. A request counts as handled only where nobody waits
-// for it any longer.
+// leaderless returns the status of a GatewaySync without agents. Without gateways there is nothing to wait for. Otherwise it
+// waits for their agents up to spec.progressDeadline. The request counts as handled once the wait is over.
 func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alpha1.GatewaySyncStatus {
 	s := gs.Status.DeepCopy()
 	asked := gs.AskedAt()
@@ -104,7 +103,7 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(since)
 		w.unknown(v1alpha1.ReasonAgentsAway, message)
 	}
-	// What the last lead knew of a gateway stays, but for where it stands: of today's spec nobody has said anything.
+	// Keep what the last lead knew of the gateways, except for their sync status, which is unknown for the current spec.
 	for i := range s.DiscoveredGateways {
 		row := &s.DiscoveredGateways[i]
 		row.SyncStatus, row.Reason, row.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
@@ -119,23 +118,23 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	return s
 }
 
-// unmoved reports whether the ref that is wanted is the one that the last lead wrote of. Where nobody can tell, it stays.
+// unmoved reports whether the desired ref is still that of the status. If it is invalid, it counts as unmoved.
 func unmoved(gs *v1alpha1.GatewaySync) bool {
 	d, err := v1alpha1.DesiredRef(gs, "")
 	return err != nil || gs.Status.Target != nil && gs.Status.Target.Ref == d.Ref
 }
 
-// truncated is a time as the API server keeps it.
+// truncated returns a time with the resolution of the API server.
 func truncated(t time.Time) time.Time { return t.Truncate(time.Second) }
 
-// podsThere are pods that ask for an agent or have one: those that live, and those that end.
+// podsThere are the pods that ask for an agent or have one, live and terminating.
 type podsThere struct {
 	live, ending []*corev1.Pod
-	// awaited is why one that we evicted has not been made again; empty where none is missing.
+	// awaited is why an evicted pod has no successor; empty if none is missing.
 	awaited string
 }
 
-// count is how many there are, with one that would be there but for us.
+// count returns the number of pods, including an evicted one without successor.
 func (t podsThere) count() int {
 	n := len(t.live) + len(t.ending)
 	if t.awaited != "" {
@@ -185,7 +184,7 @@ func list(pods []*corev1.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// writer sets conditions of one status.
+// writer sets the conditions of a status.
 type writer struct {
 	gs  *v1alpha1.GatewaySync
 	s   *v1alpha1.GatewaySyncStatus
@@ -205,13 +204,13 @@ func (w writer) unset(kinds ...string) {
 	}
 }
 
-// unknown says that nobody knows what the gateways run.
+// unknown sets the conditions for gateways whose state is unknown.
 func (w writer) unknown(reason v1alpha1.Reason, message string) {
 	w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, reason, message)
 	w.set(v1alpha1.ConditionReady, metav1.ConditionUnknown, reason, message)
 }
 
-// sidecars is by the same rule as the lead's, but for a pod that is not there because of us.
+// sidecars sets SidecarInjected by the same rule as the lead, and also accounts for a pod that upkeep evicted.
 func (w writer) sidecars(there podsThere) {
 	without := slices.DeleteFunc(slices.Clone(there.live), inject.Has)
 	var problems []string

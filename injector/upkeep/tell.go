@@ -18,14 +18,14 @@ import (
 
 const (
 	reportingController = "stoker.io/injector"
-	// maxNote is what the API server takes.
+	// maxNote is the limit of the API server.
 	maxNote = 1024
-	// maxEventName leaves room for the key in the name of an Event.
+	// maxEventName leaves room for the hash in the name of an Event.
 	maxEventName = 200
 )
 
-// tell sends an Event about a pod, once for each key: its name says what it is about, so that another replica, or the same
-// one later, finds it there.
+// tell sends an Event about a pod, once for each key. The name of the Event contains the hash of the key, so that another
+// replica finds it.
 func (u *Upkeep) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 	var related *corev1.ObjectReference

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// successorWithin is how long whoever made a pod has to make it again when it is gone, and startWithin how long the agent
-	// of a pod has to start: its image is pulled, and with startup "wait" the first sync is done.
+	// successorWithin is how long an owner may take to replace a pod. startWithin is how long an agent may take to start, which
+	// includes pulling its image and, with startup "wait", the first sync.
 	successorWithin, startWithin = time.Minute, 5 * time.Minute
-	// lostAfter is when an eviction that was written down, and whose pod is still there, was not made.
+	// lostAfter is when a recorded eviction counts as not carried out if the pod still exists.
 	lostAfter = 30 * time.Second
-	// stateful is the kind of owner that makes a pod again under its name.
+	// stateful is the kind of owner that keeps the names of its pods.
 	stateful = "StatefulSet"
 	// replicas is the kind of owner that a Deployment replaces with every change of its template.
 	replicas = "ReplicaSet"
 )
 
-// turn is whether a pod of a GatewaySync may be evicted now. One pod at a time is away for it, with those of other owners: the
-// two of a redundant pair are two StatefulSets. And the next goes only when the one before has come up, because a namespace may
-// refuse the agent's container, and a node its image.
+// turn says whether a pod of a GatewaySync may be evicted now. Only one of its pods may be away at a time, across all owners,
+// because the two gateways of a redundant pair are two StatefulSets. The next eviction waits until the successor has started,
+// because the namespace may reject the agent's container, or the node its image.
 type turn struct {
-	wait string // for what has to be waited, "" for nothing
-	// stuck means that it will not come by itself, absent that an evicted pod has no successor, and came that it has one.
+	wait string // what to wait for, or ""
+	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, came that it has one.
 	stuck, absent, came bool
 }
 
-// turns finds out where each GatewaySync stands, and says of those that are stuck what to look at.
+// turns returns the turn of each GatewaySync, and sends an Event for those that are stuck.
 func (u *Upkeep) turns(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]turn, error) {
 	turns := map[string]turn{}
 	var errs []error
@@ -70,8 +70,8 @@ func (u *Upkeep) turns(ctx context.Context, n *namespace, all []*v1alpha1.Gatewa
 	return turns, errors.Join(errs...)
 }
 
-// turn says how far the successor of a pod is; over, that there is nothing to wait for any more. ends is when the pod was to
-// have ended, or its successor was last there, where that was seen; exists, that there is a pod of its name.
+// turn returns how far the successor of an evicted pod is; over means that there is nothing more to wait for. ends is when the
+// pod should have ended or its successor was last seen, or zero. exists reports whether a pod has its name.
 func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Time) (t turn, over bool) {
 	for _, p := range there.live {
 		if p.UID == e.UID {
@@ -106,10 +106,10 @@ func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Ti
 	case came != nil:
 		return turn{came: true, stuck: true, wait: "pod " + e.Pod + " was evicted for this, and its successor " + came.Name + " has no agent either: can the API server reach the injector?"}, false
 	case exists:
-		return turn{}, true // it asks for no agent any more
+		return turn{}, true // the successor does not ask for an agent
 	}
 	if e.Came && now.Sub(ends) > successorWithin {
-		return turn{}, true // who made it once has let go of it since: it was scaled down or deleted
+		return turn{}, true // the owner replaced the pod before, so it was scaled down or deleted since
 	}
 	t = turn{absent: true, stuck: now.Sub(ends) > successorWithin, wait: "pod " + e.Pod + " was evicted, so that it starts again with an agent, and " + e.By + " has not made it again"}
 	if t.stuck {
@@ -120,8 +120,8 @@ func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Ti
 	return t, false
 }
 
-// succeeds reports whether p was made instead of the pod that was evicted: under its name, or later by the same owner, or by
-// another ReplicaSet of the same Deployment, whose template was changed meanwhile.
+// succeeds reports whether p replaces the evicted pod: it has the same name, or is a younger pod of the same owner or of
+// another ReplicaSet of the same Deployment.
 func (e eviction) succeeds(p *corev1.Pod) bool {
 	c := metav1.GetControllerOfNoCopy(p)
 	switch {
@@ -133,8 +133,8 @@ func (e eviction) succeeds(p *corev1.Pod) bool {
 	return c.UID == e.Owner || e.Deployment != "" && deployment(p) == e.Deployment
 }
 
-// deployment returns the name of the Deployment whose ReplicaSet made a pod, "" where it is a ReplicaSet of its own or another
-// kind. It names its ReplicaSets by itself and the hash with which it labels their pods.
+// deployment returns the name of the Deployment of a pod, or "". A Deployment names its ReplicaSets by its own name and the
+// hash that is also a label of their pods.
 func deployment(p *corev1.Pod) string {
 	c, hash := metav1.GetControllerOfNoCopy(p), p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	if c == nil || c.Kind != replicas || hash == "" {
@@ -147,7 +147,7 @@ func deployment(p *corev1.Pod) string {
 	return name
 }
 
-// others looks at what happens to the pods of a GatewaySync beside repair.
+// others returns the turn that follows from pods that terminate or start independently of upkeep.
 func others(there podsThere, now time.Time) turn {
 	var first turn
 	note := func(t turn) {
@@ -184,7 +184,7 @@ func started(p *corev1.Pod) bool {
 	return s != nil && s.Started != nil && *s.Started
 }
 
-// agentStatus returns what the kubelet says of a pod's agent.
+// agentStatus returns the container status of a pod's agent, or nil.
 func agentStatus(p *corev1.Pod) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
@@ -196,7 +196,7 @@ func agentStatus(p *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// exists reports whether there is a pod with the name of one that was evicted, whatever it asks for, and that is to stay.
+// exists reports whether a live pod has the name of an evicted one.
 func (u *Upkeep) exists(namespace string, e eviction) bool {
 	for _, w := range u.pods {
 		if obj, ok, err := w.informer.GetIndexer().GetByKey(namespace + "/" + e.Pod); ok && err == nil {
@@ -207,8 +207,8 @@ func (u *Upkeep) exists(namespace string, e eviction) bool {
 	return false
 }
 
-// ended is when a pod that was evicted is to have ended, or its successor was last there, as far as that was seen. Who took
-// upkeep over has not seen how long the successor is gone, and counts from its first look.
+// ended returns when an evicted pod should have ended, or when its successor was last seen. After a change of the replica, the
+// time since the successor was last seen starts at the first look.
 func (n *namespace) ended(e eviction, now time.Time) time.Time {
 	if _, ok := n.ends[e.UID]; !ok && e.Came {
 		n.ends[e.UID] = now
@@ -216,7 +216,7 @@ func (n *namespace) ended(e eviction, now time.Time) time.Time {
 	return n.ends[e.UID]
 }
 
-// see remembers that: the successor may come only when the pod has ended.
+// see records these times. The successor may be created only after the pod has ended.
 func (n *namespace) see(e eviction, there podsThere, t turn, now time.Time) {
 	for _, p := range there.ending {
 		if p.UID == e.UID {

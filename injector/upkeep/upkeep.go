@@ -1,6 +1,6 @@
-// Package upkeep does for pods what admission cannot do at the moment in which they are created: it gives their agents
-// their rights, starts young pods again that came before their GatewaySync, says of others why they have no agent, and
-// says of a GatewaySync without a live agent that it has none. One replica of the injector does it at a time.
+// Package upkeep does for pods what admission cannot do when they are created. It grants rights to their agents, evicts young
+// pods that were created before their GatewaySync, reports why other pods have no agent, and writes the status of a GatewaySync
+// without a live agent. One replica of the injector runs it at a time.
 package upkeep
 
 import (
@@ -26,26 +26,26 @@ import (
 )
 
 const (
-	// fieldManager names the injector in what it writes.
+	// fieldManager is the field manager of all writes.
 	fieldManager = "stoker-injector"
-	// young is how old a pod may be to be started again for an agent. An older one runs a gateway that somebody relies on.
+	// young is the age up to which a pod may be evicted to get an agent. An older one runs a gateway in use.
 	young = 10 * time.Minute
-	// period is how often a namespace is looked at when nothing happens.
+	// period is how often a namespace is checked when nothing happens.
 	period = 30 * time.Second
-	// settle is how long what happens together is waited for.
+	// settle is how long to collect changes before a check.
 	settle = 100 * time.Millisecond
-	// workers is how many namespaces are looked at side by side.
+	// workers is how many namespaces are checked in parallel.
 	workers = 2
-	// turnWithin bounds one look at a namespace.
+	// turnWithin is the time limit of one check.
 	turnWithin = time.Minute
-	// Evictions a second, and how many at once.
+	// Evictions per second, and their burst.
 	evictionRate, evictionBurst = 0.5, 5
 )
 
-// Repair says what happens to young pods that lack their agent.
+// Repair is the policy for young pods without their agent.
 type Repair string
 
-// What can happen to them.
+// The policies.
 const (
 	RepairEvict  Repair = "evict"
 	RepairReport Repair = "report"
@@ -58,32 +58,32 @@ type Metrics interface {
 	Turn(loop, result string, d time.Duration)
 }
 
-// Config is what upkeep works with.
+// Config configures an Upkeep.
 type Config struct {
 	Core    kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Find knows the GatewaySyncs; it has to run meanwhile, and to call Changed.
+	// Find caches the GatewaySyncs. It must run at the same time and call Changed.
 	Find     *lookup.Lookup
 	Scope    lookup.Scope
 	Defaults inject.Defaults
-	// RequireLabel is whether only namespaces that are labelled for it are injected.
+	// RequireLabel means that only labelled namespaces are injected.
 	RequireLabel bool
 	AutoBind     bool
 	Repair       Repair
-	// Answering reports whether this replica's webhook is ready: while it is not, an evicted pod's successor would have no
-	// agent either.
+	// Answering reports whether this replica's webhook is ready. Otherwise the successor of an evicted pod would have no agent
+	// either.
 	Answering func() bool
-	// Lock is what this replica holds while it runs upkeep. Evictions are written down in it.
+	// Lock is the Lease that this replica holds. It also records evictions.
 	Lock Lock
-	// Instance is who sends Events: the name of the injector's pod.
+	// Instance is the injector's pod, the sender of Events.
 	Instance string
 	Metrics  Metrics
 	Log      *slog.Logger
-	// Now is the API server's time: by it pods are created, and others wrote the status. The clock of this node may be wrong.
+	// Now returns the API server's time, which pods and statuses are compared with. The clock of this node may be wrong.
 	Now func() time.Time
 }
 
-// Upkeep is the loop.
+// Upkeep is the control loop.
 type Upkeep struct {
 	Config
 	queue   workqueue.TypedRateLimitingInterface[string]
@@ -96,7 +96,7 @@ type Upkeep struct {
 	namespaces map[string]*namespace
 }
 
-// New makes an Upkeep for one term of leadership. Its informers run only while it does.
+// New returns an Upkeep for one term of leadership. Its informers run only during Run.
 func New(c Config) (*Upkeep, error) {
 	u := &Upkeep{
 		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{client: c.Core, lock: c.Lock, now: c.Now},
@@ -115,14 +115,14 @@ func New(c Config) (*Upkeep, error) {
 	return u, nil
 }
 
-// Changed says that a GatewaySync, or anything else of a namespace, changed. It does not block.
+// Changed queues a namespace after a change of its objects. It does not block.
 func (u *Upkeep) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
 
 // Run works until ctx ends.
 func (u *Upkeep) Run(ctx context.Context) error {
 	u.Log.Info("upkeep begins")
 	defer u.Log.Info("upkeep ends")
-	defer u.Metrics.Without(nil) // the next one counts
+	defer u.Metrics.Without(nil) // the next replica counts
 	var group errgroup.Group
 	for _, w := range u.pods {
 		group.Go(func() error {
@@ -181,10 +181,10 @@ func (u *Upkeep) next(ctx context.Context) bool {
 	return true
 }
 
-// look does all that is due in a namespace. It returns when to look again, 0 for only when something changes.
+// look does everything that is due in a namespace. It returns when to look again; 0 means after the next change.
 func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 	if !u.sees(name) {
-		return period, nil // it is not known what is there, and nothing is said of it
+		return period, nil // what exists is unknown, so nothing is written
 	}
 	all, there := u.Find.In(name), u.podsOf(name)
 	pods := there.live
@@ -226,7 +226,7 @@ func (u *Upkeep) podsOf(namespace string) podsThere {
 	for _, w := range u.pods {
 		list, err := w.informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 		if err != nil {
-			continue // the index is one that every such informer has
+			continue // impossible: every such informer has this index
 		}
 		for _, obj := range list {
 			switch p, ok := obj.(*corev1.Pod); {
