@@ -7,8 +7,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// absent keeps the gateways that were there while none of them lives: they are started again, or gone for good. Who waits for
-// them is not told that there is nothing to wait for.
+// absent keeps the known gateways while none of them is live: they may restart or be gone for good. Without these rows, waiting
+// clients would conclude that there is nothing to wait for.
 func (w *writer) absent() {
 	if len(w.rows) > 0 {
 		return
@@ -48,7 +48,7 @@ func (w *writer) absent() {
 	w.rows = rows
 }
 
-// gone says what became of the gateways.
+// gone describes the absent gateways.
 func (w *writer) gone() string {
 	if len(w.leaving) == 0 {
 		return "no gateway runs; the pods that were there are gone"
@@ -56,11 +56,11 @@ func (w *writer) gone() string {
 	return "no gateway runs; their pods end: " + list(w.leaving)
 }
 
-// remember keeps, while a gateway tries again, what it failed for: what comes of it is news only where it is something else.
+// remember keeps the reason of the last failure while a gateway retries, so that only another outcome causes an Event.
 func (w *writer) remember() {
 	a, b := w.was.Target, w.st.Target
 	if a == nil || b == nil || a.Ref != b.Ref || a.Commit != b.Commit || w.was.ObservedGeneration != w.GatewaySync.Generation {
-		return // it is not the same that it tries
+		return // it tries something else now
 	}
 	known := w.known()
 	for i := range w.rows {
@@ -76,7 +76,7 @@ func (w *writer) remember() {
 	}
 }
 
-// failed reports whether a gateway failed or waits, or tries again after it did.
+// failed reports whether a gateway failed or waits, or retries after that.
 func failed(g *v1alpha1.DiscoveredGateway) bool {
 	switch g.SyncStatus {
 	case v1alpha1.GatewayError, v1alpha1.GatewayHeld, v1alpha1.GatewaySyncing:
@@ -86,7 +86,7 @@ func failed(g *v1alpha1.DiscoveredGateway) bool {
 	return false
 }
 
-// known are the rows of the status that was written last.
+// known returns the rows of the last status by name.
 func (w *writer) known() map[string]*v1alpha1.DiscoveredGateway {
 	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.was.DiscoveredGateways))
 	for i := range w.was.DiscoveredGateways {

@@ -8,8 +8,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// bare reads of a GatewaySync that cannot be read as a whole what can: who it is, its annotations, and its status, so that
-// somebody can be told.
+// bare decodes what it can of an invalid GatewaySync: its metadata and status, so that the problem can be reported there.
 func bare(u *unstructured.Unstructured) *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{}
 	if u == nil {
@@ -19,7 +18,7 @@ func bare(u *unstructured.Unstructured) *v1alpha1.GatewaySync {
 	gs.ResourceVersion, gs.Generation = u.GetResourceVersion(), u.GetGeneration()
 	gs.DeletionTimestamp, gs.Annotations = u.GetDeletionTimestamp(), u.GetAnnotations()
 	if data, err := json.Marshal(u.Object["status"]); err == nil {
-		_ = json.Unmarshal(data, &gs.Status) // never fails: what cannot be read is in Unread
+		_ = json.Unmarshal(data, &gs.Status) // never fails: undecodable parts go to Unread
 	}
 	return gs
 }

@@ -19,10 +19,10 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// reportingController is who sends the Events.
+// reportingController is the sender of the Events.
 const reportingController = "stoker.io/agent"
 
-// events sends Events. They have a client of their own, so that many of them do not keep the lock waiting.
+// events sends Events. It has its own client, so that many Events do not delay the renewal of the lock.
 type events struct {
 	broadcaster kevents.EventBroadcaster
 	recorder    kevents.EventRecorder
@@ -43,7 +43,7 @@ func newEvents(config *rest.Config, log *slog.Logger) (*events, error) {
 	return e, nil
 }
 
-// sink counts what is under way.
+// sink counts pending requests.
 type sink struct {
 	kevents.EventSink
 	pending *atomic.Int64
@@ -55,7 +55,7 @@ func (s *sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, 
 	return s.EventSink.Create(ctx, e)
 }
 
-// start sends until ctx ends.
+// start sends Events until ctx ends.
 func (e *events) start(ctx context.Context) {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(e.log.Handler()))
 	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
@@ -64,7 +64,7 @@ func (e *events) start(ctx context.Context) {
 	context.AfterFunc(ctx, e.broadcaster.Shutdown)
 }
 
-// flush gives what is under way a moment.
+// flush waits a moment for pending requests.
 func (e *events) flush(ctx context.Context) {
 	for range 10 {
 		if !pace.Wait(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
@@ -75,7 +75,8 @@ func (e *events) flush(ctx context.Context) {
 
 // send sends Events about gs and its pods. It does not block.
 func (e *events) send(gs *v1alpha1.GatewaySync, list ...Event) {
-	// The version makes two Events of one kind two: without it the second would only be counted to the first.
+	// The resourceVersion keeps two Events with the same reason apart. Without it, the recorder would only count the second
+	// one.
 	of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name,
 		UID: gs.UID, ResourceVersion: gs.ResourceVersion}
 	for _, ev := range list {
@@ -88,7 +89,7 @@ func (e *events) send(gs *v1alpha1.GatewaySync, list ...Event) {
 		if ev.Warning {
 			kind = corev1.EventTypeWarning
 		}
-		if related == nil { // a nil pointer in an interface is none
+		if related == nil { // a typed nil pointer would not be a nil interface
 			e.recorder.Eventf(regarding, nil, kind, ev.Reason, action(ev.Reason), "%s", ev.Note)
 			continue
 		}
@@ -96,7 +97,7 @@ func (e *events) send(gs *v1alpha1.GatewaySync, list ...Event) {
 	}
 }
 
-// action says what was being done.
+// action returns the action of an Event.
 func action(reason string) string {
 	switch reason {
 	case v1alpha1.EventLeadElected:

@@ -11,20 +11,20 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// gateway is a row of the status with what is not shown.
+// gateway is a row of the status with internal fields.
 type gateway struct {
 	v1alpha1.DiscoveredGateway
 	pods []Pod
-	// synced: it reports the target commit for this generation, verified.
+	// synced means that it reports the target commit for this generation, verified.
 	synced bool
-	// delivered: it reports some commit, verified.
+	// delivered means that it reports some commit, verified.
 	delivered bool
-	// handled: it has dealt with the target's request.
+	// handled means that it has handled the target's request.
 	handled bool
 }
 
-// gateways finds the gateways of a GatewaySync: its live pods, and what their agents report. A report whose pod is gone
-// counts for nothing. Sorted by name.
+// gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents. It ignores
+// reports without a pod.
 func gateways(s *Seen) []gateway {
 	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))
 	for _, r := range s.Reports {
@@ -59,13 +59,13 @@ func gateways(s *Seen) []gateway {
 	return out
 }
 
-// owns reports whether a report is of this very pod: an earlier pod of the same name may have left one, whose volume says
-// nothing about this one's. A report without an owner tells no pod, and counts for none.
+// owns reports whether a report belongs to this pod. An earlier pod with the same name, and another volume, may have left one.
+// A report without an owner belongs to no pod.
 func owns(p Pod, r *v1alpha1.SyncReport) bool {
 	return p.UID != "" && slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID == p.UID })
 }
 
-// gateway makes the row of a pod.
+// gateway returns the row of a pod.
 func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1.DiscoveredGateway) gateway {
 	g := gateway{pods: []Pod{p}}
 	g.Namespace, g.PodName, g.ServiceAccountName = p.Namespace, p.Name, p.ServiceAccount
@@ -91,11 +91,11 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 		}
 		return g
 	case r.Status.Gateway != "":
-		g.Name = cut(r.Status.Gateway, 253) // it has what is meant for this one, whatever its pod is called since
+		g.Name = cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
 	}
 	g.keep(known[g.Name])
 	g.report(s, &r.Status)
-	if g.Name != name && p.Labels[v1alpha1.LabelCRName] != "" { // else somebody put the agent there by hand, and named it
+	if g.Name != name && p.Labels[v1alpha1.LabelCRName] != "" { // otherwise the agent was added by hand with its own name
 		says := fmt.Sprintf("its pod is to be %s, and is so once it is made anew", name)
 		if g.Message != "" {
 			says += "; " + g.Message
@@ -105,7 +105,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 	return g
 }
 
-// keep takes over what is remembered of a gateway while its agent does not say more.
+// keep copies fields of the last row that the agent may not report yet.
 func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 	if was != nil {
 		g.LastSyncTime, g.LastSyncDuration = was.LastSyncTime.DeepCopy(), was.LastSyncDuration
@@ -114,7 +114,7 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 	}
 }
 
-// report writes what an agent says. What it says of an earlier target or spec is not where its gateway stands now.
+// report copies what an agent reports. A report about an earlier target or spec does not describe the current state.
 func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.Profile, g.AgentVersion = cut(r.Profile, 63), cut(r.AgentVersion, 64)
 	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(cut(string(r.Reason), 64)), cut(r.Message, maxMessage)
@@ -122,14 +122,14 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.FilesChanged = changed(r.Files)
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
 	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
-	switch { // of what lies there the ref is known only while it is what was asked for
+	switch { // the ref of the commit is known only while the commit is the target
 	case r.Commit == r.Target || r.Target == "":
 		g.SyncedRef = cut(r.Ref, 255)
 	case r.Commit != g.SyncedCommit:
 		g.SyncedRef = ""
 	}
 	g.SyncedCommit = cut(r.Commit, 40)
-	if !slices.Contains(states, r.Phase) { // the API server would refuse the whole status for it
+	if !slices.Contains(states, r.Phase) { // the API server would reject the whole status
 		g.SyncStatus, g.Message = v1alpha1.GatewayError, cut(fmt.Sprintf("its agent reports %.40q, which is no state; %s", r.Phase, r.Message), maxMessage)
 	}
 	if g.delivered && r.Started != nil {
@@ -147,7 +147,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	switch {
 	case g.synced:
 	case current && !g.delivered:
-		if paused && goesOn(g.Reason) { // nobody waits for what is paused: neither a deadline nor a request
+		if paused && goesOn(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
 			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
@@ -159,12 +159,12 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 }
 
-// goesOn reports whether an agent tries again by itself.
+// goesOn reports whether an agent retries by itself.
 func goesOn(r v1alpha1.Reason) bool {
 	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry
 }
 
-// states are what an agent may report.
+// states are the valid phases of a report.
 var states = []v1alpha1.GatewaySyncState{v1alpha1.GatewayPending, v1alpha1.GatewayApplied, v1alpha1.GatewaySyncing, v1alpha1.GatewaySynced,
 	v1alpha1.GatewayStandby, v1alpha1.GatewayHeld, v1alpha1.GatewayError}
 
@@ -173,7 +173,7 @@ func changed(f v1alpha1.FileCounts) int32 {
 	return int32(max(0, min(sum, 1<<31-1)))
 }
 
-// join puts another live pod of the same name into the row. Nobody can tell which of them is the gateway.
+// join adds another live pod with the same gateway name to the row. It is unknown which of them is the gateway.
 func (g *gateway) join(other gateway) {
 	g.pods = append(g.pods, other.pods...)
 	names := make([]string, len(g.pods))
@@ -188,13 +188,13 @@ func (g *gateway) join(other gateway) {
 
 const (
 	maxRows = 2000
-	// rowBytes is what all rows together may have. The API server keeps an object of at most 1.5 MiB, and notes for every
-	// field of every row who wrote it.
+	// rowBytes limits the size of all rows. The API server stores objects up to 1.5 MiB, including the managed fields of every
+	// row.
 	rowBytes = 400 << 10
 )
 
-// fitted returns the rows that the object can hold: of many gateways less is told of each, and of too many first those
-// that are not synced.
+// fitted returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
+// synced gateways first.
 func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 	rows := slices.Clone(all)
 	if len(rows) > maxRows {
@@ -227,7 +227,7 @@ func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 	return out
 }
 
-// detail is how much is told of a gateway, in steps from everything down.
+// detail are the levels of detail of a row, from full to minimal.
 var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(*v1alpha1.DiscoveredGateway) {},
 	func(g *v1alpha1.DiscoveredGateway) {
@@ -247,7 +247,7 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 func size(rows []v1alpha1.DiscoveredGateway) int {
 	b, err := json.Marshal(rows)
 	if err != nil {
-		return 1 << 30 // cannot be: all of it is text and numbers
+		return 1 << 30 // impossible: the rows hold only text and numbers
 	}
 	return len(b)
 }

@@ -1,8 +1,8 @@
-// Package lead is what one of the agents of a GatewaySync does for all of them: it turns the desired ref into a commit,
-// tells the others by the SyncTarget, and sums up where they stand in the GatewaySync's status, its conditions and its
-// Events. It keeps no state of its own: who leads next finds everything in these objects.
+// Package lead implements the leader among the agents of a GatewaySync. The lead resolves the desired ref to a commit,
+// publishes it in the SyncTarget, and summarises the gateways in the status, conditions and Events of the GatewaySync. It keeps
+// no state of its own: the next lead finds everything in these objects.
 //
-// Every agent has a Lead. It waits, without a request of its own, until the lock on the SyncTarget is free.
+// Every agent has a Lead. It waits, without any request, until the lock in the SyncTarget is free.
 package lead
 
 import (
@@ -29,30 +29,30 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// Metrics is what a lead measures.
+// Metrics are the metrics of a lead.
 type Metrics interface {
-	// Turn records a summary; result is the class of what it says.
+	// Turn records an iteration; result is the class of its outcome.
 	Turn(loop, result string, d time.Duration)
-	// Resolved records a look at git; result is a reason.
+	// Resolved records a poll of git; result is a reason.
 	Resolved(result string, d time.Duration)
-	// Set records how many gateways there are, and how many of them are synced. Clear takes that back: who does not lead
-	// says nothing of a fleet.
+	// Set records the number of gateways and how many are synced. Clear removes both when the agent stops leading.
 	Set(discovered, synced int)
 	Clear()
 }
 
-// Config is what a Lead works with.
+// Config configures a Lead.
 type Config struct {
 	Namespace, GatewaySync string
 	Pod                    string // the agent's own
 	Clients                kube.Clients
-	// Connect makes the way to the repository of a GatewaySync. Nothing is dialled by it.
+	// Connect returns the remote of a GatewaySync. It does not connect yet.
 	Connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
-	// Eligible returns why this agent cannot lead a GatewaySync: it lacks a credential that the spec names. nil for none.
+	// Eligible returns why this agent cannot lead a GatewaySync, because it lacks a credential that the spec references. nil
+	// means that it can.
 	Eligible func(*v1alpha1.GatewaySync) error
-	// SecretFiles are files that are replaced when a secret changes.
+	// SecretFiles are files that change with a secret.
 	SecretFiles []string
-	// Store is where it is looked through which commits belong to a ref; nil where requests may only name refs.
+	// Store is used to find the commits of a ref. If it is nil, requests may only name refs.
 	Store   *repo.Store
 	Metrics Metrics
 	Log     *slog.Logger
@@ -72,11 +72,11 @@ type Lead struct {
 	// reluctant is since when this agent finds in its campaign that another one should lead; zero if it does not.
 	reluctant time.Time
 
-	rotated    atomic.Int64 // changes of SecretFiles that were seen while campaigning or leading
-	unreadable atomic.Bool  // it was logged that the SyncTarget is
+	rotated    atomic.Int64 // changes of SecretFiles while campaigning or leading
+	unreadable atomic.Bool  // the undecodable SyncTarget was logged
 }
 
-// New makes a Lead. Nothing is sent yet.
+// New returns a Lead. It sends nothing yet.
 func New(c Config) (*Lead, error) {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -104,11 +104,11 @@ func New(c Config) (*Lead, error) {
 	return l, nil
 }
 
-// Identity is the name under which this agent holds the lock.
+// Identity returns the name under which this agent holds the lock.
 func (l *Lead) Identity() string { return l.identity }
 
-// Saw takes what the agent's watch says of the SyncTarget: any version of it, an error where it cannot be read, or nil
-// where there is none, which is said once at the start too. It does not block. Run waits for the first call.
+// Saw receives what the agent's watch shows of the SyncTarget: each version, an error if it cannot be decoded, or nil if there
+// is none, initially too. It does not block. Run waits for the first call.
 func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
 	bad, unreadable := errors.AsType[*kube.UndecodableError](err)
 	if unreadable {
@@ -120,7 +120,7 @@ func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
 	l.sight.saw(t)
 }
 
-// Watch watches the SyncTarget and calls Saw, until ctx ends: for who has no watch of his own.
+// Watch watches the SyncTarget and calls Saw until ctx ends, for callers without a watch of their own.
 func (l *Lead) Watch(ctx context.Context) error {
 	var in *kube.Informer[v1alpha1.SyncTarget]
 	in, err := l.lock.targets.Informer(named(l.GatewaySync), func(namespace, name string) {
@@ -150,7 +150,7 @@ func named(name string) func(*metav1.ListOptions) {
 	}
 }
 
-// within waits until ready holds, and reports whether it does before ctx ends.
+// within waits until ready returns true. It returns false if ctx ends first.
 func within(ctx context.Context, ready func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -165,16 +165,16 @@ func within(ctx context.Context, ready func() bool) bool {
 }
 
 const (
-	// settling is how long what was written last takes at most, as a rule, to come back by the watch.
+	// settling is how long the watch usually takes to show the last write.
 	settling = 500 * time.Millisecond
-	// reconsider is how often an agent that cannot lead looks whether it can now, while nobody leads. When it was so for as
-	// long, it leads all the same: somebody has to say what is missing.
+	// reconsider is how often an agent that cannot lead checks again while there is no lead. After that time it leads anyway,
+	// because some agent must report what is missing.
 	reconsider = time.Minute
-	// stepDown is how long a term may take to end what it does before the lock is released.
+	// stepDown is how long a term may take to stop before the lock is released.
 	stepDown = time.Second
 )
 
-// Run campaigns and leads until ctx ends. The lock is released before it returns. The error is always nil.
+// Run campaigns and leads until ctx ends, then releases the lock. The error is always nil.
 func (l *Lead) Run(ctx context.Context) error {
 	events, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -204,8 +204,8 @@ func (l *Lead) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// campaign runs while the lock looks free: it waits for the GatewaySync and for being able to lead it, takes the lock, and
-// leads. The GatewaySync is watched only here and while leading.
+// campaign runs while the lock looks free. It waits until the GatewaySync exists and this agent can lead it, takes the lock,
+// and leads. It watches the GatewaySync only during this time.
 func (l *Lead) campaign(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(l.Log.Handler())))
 	defer cancel()
@@ -235,7 +235,7 @@ func (l *Lead) campaign(ctx context.Context) {
 			return
 		}
 		pause := pace.Jitter(l.patience) + l.patience/5
-		if err != nil { // the others asked in the same second: all of them would stand aside together
+		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
 			failed++
 			pause = pace.Retry(failed, lockDuration) + turnIn(mathrand.Float64())
 		}
@@ -250,7 +250,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	}
 }
 
-// rotate counts changes of secrets, and tells of them.
+// rotate counts changes of secrets and signals them.
 func (l *Lead) rotate(ctx context.Context, secrets *file.Watcher, changed chan struct{}) {
 	for {
 		select {
@@ -279,7 +279,7 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	}
 	gs, err := syncs.Get(l.Namespace, l.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return bare(bad.Object), nil // somebody has to say so
+		return bare(bad.Object), nil // so that the lead reports it
 	}
 	if gs == nil || gs.DeletionTimestamp != nil {
 		return nil, nil
@@ -317,12 +317,12 @@ func (l *Lead) refuse(what string, err error) {
 	l.reported = err.Error()
 }
 
-// errNewer means that agents of a later version are there: this one is not to write what they read.
+// errNewer means that newer agents exist. This agent must not write objects that they read.
 var errNewer = errors.New("this agent is too old")
 
-// newer returns errNewer if the SyncTarget or the report of a pod that lives has a newer format than this agent knows, or why
-// that cannot be told. It is not more than a word: an agent that knows the newer format leads within a minute, or a version was
-// taken back, or a gateway's token lies. So it counts while the lock is free for the first minute.
+// newer returns errNewer if the SyncTarget or the report of a live pod has a newer format than this agent knows, or an error if
+// that is unknown. A newer format is only a hint. Usually a newer agent takes the lock within a minute, but the version may
+// have been rolled back, or the report may be forged with a gateway's token. So the caller waits at most a minute.
 func (l *Lead) newer(ctx context.Context) error {
 	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
 		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; it waits whether a newer one leads", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
@@ -348,8 +348,8 @@ func (l *Lead) newer(ctx context.Context) error {
 	return nil
 }
 
-// lives reports whether the pod that a report is of runs. One that was evicted, or whose Job is done, stays with its report until
-// somebody deletes it.
+// lives reports whether the pod of a report runs. A pod that was evicted, or whose Job is finished, keeps its report until it
+// is deleted.
 func (l *Lead) lives(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) {
 	pod, err := l.Clients.Core.CoreV1().Pods(l.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -370,7 +370,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	began, ended := make(chan struct{}), make(chan struct{})
 	leading, resign := context.WithCancel(ctx)
 	defer resign()
-	// The lock is let go after the term has ended, whoever ends it.
+	// holding outlives ctx, because the lock is released only after the term has ended.
 	holding, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -400,7 +400,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	}
 	select {
 	case <-ended:
-	case <-time.After(stepDown): // it is not let go on: every write of it asks for the lock
+	case <-time.After(stepDown): // safe, because every write checks the lock
 	case <-over: // it never began
 	}
 	release()
@@ -414,7 +414,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 // Leading reports whether this agent leads now.
 func (l *Lead) Leading() bool { return l.lock.leading() }
 
-// attend returns when the election, or the term that it led to, is over.
+// attend returns when the election, or the term that follows it, is over.
 func (l *Lead) attend(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
 	for {
 		if !closed(began) {
@@ -445,7 +445,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// lead is one term.
+// lead runs one term.
 func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
 	if ctx.Err() != nil {
 		return

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// lockDuration is how long others wait for a lead that gives no sign of life.
+	// lockDuration is how long the other agents wait for a lead that does not renew the lock.
 	lockDuration = 15 * time.Second
-	// renewDeadline is how long a lead goes on without a renewal that succeeded.
+	// renewDeadline is how long a lead continues without a successful renewal.
 	renewDeadline = 10 * time.Second
-	// renewEvery is how often it renews.
+	// renewEvery is the interval of renewals.
 	renewEvery = 5 * time.Second
-	// requestTimeout bounds one request about the lock.
+	// requestTimeout is the time limit of one request about the lock.
 	requestTimeout = 4 * time.Second
 )
 
-// fieldManager writes targets, and statusManager statuses.
+// fieldManager is the field manager of targets, statusManager that of statuses.
 const (
 	fieldManager  = "stoker-agent"
 	statusManager = "stoker-lead"
@@ -39,8 +39,8 @@ const (
 // errLost means that this agent does not lead any more.
 var errLost = errors.New("the lock is no longer held")
 
-// lock is the lock of the election, on the SyncTarget itself. While it is held, every write of the target goes through
-// it, on top of the version that was written last: what anybody else has written in between makes it fail.
+// lock is the election lock, stored in the SyncTarget itself. While it is held, every write of the target goes through it and
+// is based on the last version it wrote, so that any other write in between causes a conflict.
 type lock struct {
 	targets  *kube.Objects[v1alpha1.SyncTarget]
 	syncs    *kube.Objects[v1alpha1.GatewaySync]
@@ -50,21 +50,21 @@ type lock struct {
 
 	mu      sync.Mutex
 	owner   metav1.OwnerReference // the GatewaySync of this term
-	base    *v1alpha1.SyncTarget  // what the next write builds on
+	base    *v1alpha1.SyncTarget  // the version that the next write is based on
 	held    bool
-	ever    bool // it was held in this campaign
+	ever    bool // held at some time in this campaign
 	term    int32
-	proven  time.Time // when the request was sent that proved last that we hold it
+	proven  time.Time // when the last request was sent whose answer proved that we hold the lock
 	lost    chan struct{}
 	lostFor error
 	altered func()       // called if another writer changed what the lead had written
-	log     *slog.Logger // of takeovers that the API server refuses
+	log     *slog.Logger // for rejected takeovers
 	refused string       // the last of them
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-// begin prepares for a campaign on behalf of a GatewaySync. altered must not block.
+// begin prepares for a campaign for a GatewaySync. altered must not block.
 func (l *lock) begin(gs *v1alpha1.GatewaySync, altered func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,8 +82,8 @@ func (l *lock) lose(err error) error {
 	return err
 }
 
-// Get implements resourcelock.Interface. A candidate is served from its watch, with the holder left out where it gave no
-// sign of life for long enough; who holds the lock asks the API server.
+// Get implements resourcelock.Interface. For a candidate it returns what its watch shows, without the holder if its lock has
+// expired. For the holder it queries the API server.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,14 +108,14 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record(lead)
 }
 
-// refresh reads the target from the API server, and fails where we do not hold it any more.
+// refresh reads the target from the API server, and fails if this agent does not hold the lock any more.
 func (l *lock) refresh(ctx context.Context) error {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	t, err := l.targets.Get(ctx, l.name)
 	if err != nil {
-		return err // where it is gone, the election makes it anew
+		return err // if it was deleted, the election creates it again
 	}
 	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
 		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "nobody")))
@@ -128,7 +128,7 @@ func (l *lock) refresh(ctx context.Context) error {
 	return nil
 }
 
-// Create implements resourcelock.Interface: it makes the SyncTarget, where its GatewaySync is still there.
+// Create implements resourcelock.Interface. It creates the SyncTarget if its GatewaySync still exists.
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		return err
 	}
 	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
-	if l.held { // somebody removed it under us
+	if l.held { // it was deleted while we hold the lock
 		t.Spec = l.base.Spec
 	}
 	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.owner}
@@ -164,7 +164,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// refuse logs once why the API server refuses a takeover, unless another agent was faster.
+// refuse logs once why the API server rejects a takeover, unless another agent was faster.
 func (l *lock) refuse(err error) error {
 	if !l.held && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
 		l.log.Warn("takeover refused", "synctarget", l.name, "error", err)
@@ -173,7 +173,7 @@ func (l *lock) refuse(err error) error {
 	return err
 }
 
-// Update implements resourcelock.Interface: it takes, renews or releases the lock.
+// Update implements resourcelock.Interface. It takes, renews or releases the lock.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,8 +196,8 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// adopt makes a target ours, in the format that this version writes. One that belongs to a GatewaySync of the same name that is
-// gone says nothing about this one; nor does one that this version cannot follow, of which only the revision counts on.
+// adopt makes a target ours, in the format of this version. It discards the content if the target belongs to a deleted
+// GatewaySync with the same name. If this version cannot follow the target, it keeps only the revision.
 func (l *lock) adopt(t *v1alpha1.SyncTarget) {
 	for _, o := range t.OwnerReferences {
 		if o.UID != l.owner.UID {
@@ -221,7 +221,7 @@ func (l *lock) put(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncT
 	return made, sent, err
 }
 
-// took notes what was written.
+// took records what was written.
 func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.base, l.proven, l.term = t, sent, t.Spec.Lead.Transitions
 	l.held = t.Spec.Lead.Holder == l.identity
@@ -231,7 +231,7 @@ func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
 	}
 }
 
-// end is the end of a campaign, whatever became of the lock.
+// end ends a campaign, whether the lock was held or not.
 func (l *lock) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,14 +244,14 @@ func (l *lock) leading() bool {
 	return l.held && l.fresh() == nil
 }
 
-// led reports whether the lock was held at any time since the campaign began.
+// led reports whether the lock was held at any time in this campaign.
 func (l *lock) led() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ever
 }
 
-// spec returns the target as it was written last.
+// spec returns the target as last written.
 func (l *lock) spec() v1alpha1.SyncTargetSpec {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +261,7 @@ func (l *lock) spec() v1alpha1.SyncTargetSpec {
 	return *l.base.Spec.DeepCopy()
 }
 
-// write changes the target, all but its lock.
+// write changes the target except for its lock.
 func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,15 +284,14 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		if !apierrors.IsConflict(err) || try == 1 {
 			return err
 		}
-		// Somebody wrote it: a label, or another lead. If it is still ours, once more.
+		// Another writer changed it: a label, or another lead. Retry once if we still hold the lock.
 		if err := l.refresh(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// fresh fails where it was not proven within the renewal deadline that we hold the lock: a process that was stopped for a
-// while comes here first.
+// fresh fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
 func (l *lock) fresh() error {
 	switch {
 	case l.lostFor != nil:
@@ -305,8 +304,8 @@ func (l *lock) fresh() error {
 	return nil
 }
 
-// confirm asks the API server whether we still hold the lock. It is called right before a write to another object, which
-// cannot fail by the target's version. The context that is returned ends when the proof is too old.
+// confirm verifies at the API server that this agent still holds the lock. Call it right before writing another object, which
+// is not protected by the target's resourceVersion. The returned context ends when the confirmation is too old.
 func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -323,7 +322,7 @@ func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, nil
 }
 
-// RecordEvent implements resourcelock.Interface. The Event of an election is sent by the term.
+// RecordEvent implements resourcelock.Interface. The term sends the Event of an election instead.
 func (l *lock) RecordEvent(string) {}
 
 // Identity implements resourcelock.Interface.
@@ -335,7 +334,8 @@ func (l *lock) Describe() string { return "SyncTarget " + l.name }
 // minFormat is the oldest format that can follow the targets that this version writes.
 const minFormat int32 = 1
 
-// leadRecord is what is written. The term after the last one that 32 bits hold is 0: terms are told apart, never compared.
+// leadRecord converts an election record. The number of transitions wraps to 0 after 31 bits, because terms are only compared
+// for equality.
 func leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
 	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions & math.MaxInt32)}
 	if !r.AcquireTime.IsZero() {

@@ -10,34 +10,34 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxLook bounds one look at git, with whatever it takes to prove that a commit belongs to an allowed ref.
+// maxLook is the time limit of one poll of git, including the proof that a commit belongs to an allowed ref.
 const maxLook = 5 * time.Minute
 
-// found is what a look at git brought.
+// found is the result of a poll.
 type found struct {
 	of question
-	// specCommit is what spec.git.ref resolves to, where the request depends on it.
+	// specCommit is the commit of spec.git.ref, if the request depends on it.
 	specCommit string
 	desired    string // the ref that was resolved
 	name       string // its full name, "" for a commit
 	commit     string
 	wanted     string // the commit that the request names, if any
-	refused    string // what status.request is to say, if the ref stands at another commit
+	refused    string // the value for status.request if the ref resolves to another commit
 	err        error
 	took       time.Duration
 }
 
-// looker looks at git.
+// looker polls git.
 type looker struct {
 	connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
 	store   *repo.Store
 
 	git    string // spec.git of the remote
 	remote *repo.Remote
-	proven map[string]bool // commits that were found behind allowed refs, by spec.git and commit
+	proven map[string]bool // commits found in allowed refs
 }
 
-// look resolves the desired ref of gs, for all gateways with one advertisement.
+// look resolves the desired ref of gs for all gateways with one ref advertisement.
 func (l *looker) look(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
 	started := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook))
@@ -68,7 +68,7 @@ func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 		return err
 	}
 	if want.ResolveSpec {
-		// Where spec.git.ref is gone nobody knows, and the request stays in force.
+		// If spec.git.ref does not exist, the request stays in force.
 		if at, err := resolve(all, gs.Spec.Git.Ref); err == nil {
 			f.specCommit = at.Commit.String()
 			if want, err = v1alpha1.DesiredRef(gs, f.specCommit); err != nil {
@@ -103,7 +103,7 @@ func resolve(all *repo.Refs, name string) (repo.Resolution, error) {
 	return all.Resolve(ref)
 }
 
-// reach makes the way to the repository, anew where spec.git changed.
+// reach creates the remote, and replaces it if spec.git changed.
 func (l *looker) reach(gs *v1alpha1.GatewaySync) error {
 	git := gitOf(gs)
 	if l.remote != nil && l.git == git {
@@ -120,21 +120,21 @@ func (l *looker) reach(gs *v1alpha1.GatewaySync) error {
 
 func (l *looker) close() {
 	if l.remote != nil {
-		_ = l.remote.Close() // idle connections
+		_ = l.remote.Close() // closes idle connections
 		l.remote = nil
 	}
 }
 
-// gitOf is all of spec.git in one text, to be compared.
+// gitOf returns spec.git as one text, for comparison.
 func gitOf(gs *v1alpha1.GatewaySync) string {
 	b, err := json.Marshal(gs.Spec.Git)
 	if err != nil {
-		return "" // cannot be: it was JSON
+		return "" // impossible: it was decoded from JSON
 	}
 	return string(b)
 }
 
-// allowed holds a request to spec.git.allowedRefs. That a commit is behind one of them is found out once.
+// allowed checks a request against spec.git.allowedRefs. It remembers the commits that it found in them.
 func (l *looker) allowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
 	commit := at.Commit.String()
 	if at.Ref == "" && l.proven[commit] {

@@ -10,36 +10,36 @@ import (
 
 const (
 	firstRetry = time.Second
-	// minLook is the least time between the starts of two looks at git, however many ask for one.
+	// minLook is the minimum time between the starts of two polls, however many are requested.
 	minLook = 2 * time.Second
-	// minStatus is the least time between two writes of the status, and minSummary between two summaries that change
-	// nothing.
+	// minStatus is the minimum time between two writes of the status, and minSummary between two summaries that change nothing.
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
 )
 
 const (
-	// spread is how far apart candidates begin when the lock becomes free, and crowd the number of them it is made for.
+	// spread is the time over which candidates start when the lock becomes free, and crowd the number of candidates that it is
+	// designed for.
 	spread = time.Second
 	crowd  = 1000
 )
 
-// turnIn is how long a candidate waits, of a random x from 0 to 1, before it takes a lock that is free. Each reads the
-// GatewaySync and the reports, so that of many only a few may come before they see that another one was first. Nobody
-// knows how many there are: early turns are rarer by as much as later ones are more, so that the first one comes soon of a
-// few and of many, and those who come within the same moment are as few of the many as of the few.
+// turnIn returns how long a candidate waits before it takes a free lock, for a random x from 0 to 1. Each candidate reads the
+// GatewaySync and the reports, so only a few should start before they see that another one was first. Their number is unknown.
+// Therefore early times are exponentially rarer than late ones: the first candidate starts soon, and few start in the same
+// moment, both among few and among many.
 func turnIn(x float64) time.Duration {
-	early := math.Log(1-min(max(x, 0), 1)) / math.Log(crowd) // -1 for one of a crowd; -Inf for x = 1
+	early := math.Log(1-min(max(x, 0), 1)) / math.Log(crowd) // -1 for one of crowd candidates; -Inf for x = 1
 	return time.Duration(float64(spread) * max(1+early, 0))
 }
 
-// retryIn is the pause after the nth failure in a row to look at git. interval is that of polling, polled whether a ref
-// like this one is looked at by the clock; where it is not, and only somebody can help, ok is false.
+// retryIn returns the pause after the nth failed poll in a row. interval is that of polling, and polled whether a ref of this
+// kind is polled at all. If it is not, and only a change by the user helps, ok is false.
 func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool) (pause time.Duration, ok bool) {
 	switch {
 	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed,
 		reason == v1alpha1.ReasonRefMoved:
-		// Git answers, and what it does not have may be about to be pushed. Never slower than a branch that moves is found.
+		// Git answers, but the ref may be pushed soon. Poll at least as often as for a branch that moves.
 		return pace.Retry(n, interval), polled
 	case reason.Class() == v1alpha1.ClassStalled:
 		// Another spec wakes the lead; a secret is a file that may change.
@@ -49,28 +49,28 @@ func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool)
 	}
 }
 
-// question is what git is asked. Where it changes, it is asked again at once.
+// question is what a poll depends on. A change causes a new poll at once.
 type question struct {
-	git         string // spec.git as a whole
-	request     string // the annotations that a request is made of
+	git         string // the whole spec.git
+	request     string // the annotations of the request
 	requestedAt string
 	rotated     int64 // changes of secrets
 }
 
-// same is whether the answer to one is that to the other, but for its age.
+// same reports whether the answers to both questions are the same, except for their age.
 func (q question) same(other question) bool { return q.git == other.git && q.request == other.request }
 
-// turns says when git is to be looked at.
+// turns schedules the polls of git.
 type turns struct {
-	asked   question  // of the last look
-	began   time.Time // the last look, zero for none
-	due     time.Time // the next one by the clock, zero for never
-	barred  time.Time // until when the server wants us away
-	failed  int       // in a row
+	asked   question  // the question of the last poll
+	began   time.Time // start of the last poll, zero for none
+	due     time.Time // the next regular poll, zero for never
+	barred  time.Time // no polls before this time, by request of the server
+	failed  int       // number of failures in a row
 	running bool
 }
 
-// next is when to look for q; zero for never.
+// next returns when to poll for q; zero for never.
 func (t *turns) next(q question, now time.Time) time.Time {
 	if t.running {
 		return time.Time{}
@@ -85,7 +85,7 @@ func (t *turns) next(q question, now time.Time) time.Time {
 	if !t.began.IsZero() {
 		at = later(at, t.began.Add(minLook))
 	}
-	if q.git == t.asked.git { // another server has not asked to be left alone
+	if q.git == t.asked.git { // the request concerns this server only
 		at = later(at, t.barred)
 	}
 	return at
@@ -98,7 +98,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// follow takes up another polling interval.
+// follow adopts another polling interval.
 func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
 	if t.failed > 0 || t.running || t.began.IsZero() {
 		return
@@ -111,7 +111,7 @@ func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
 	}
 }
 
-// begin notes that a look for q begins.
+// begin records the start of a poll for q.
 func (t *turns) begin(q question, now time.Time) {
 	if !q.same(t.asked) {
 		t.failed = 0
@@ -119,7 +119,7 @@ func (t *turns) begin(q question, now time.Time) {
 	t.asked, t.began, t.running = q, now, true
 }
 
-// end notes how it ended, and when the next one is due by the clock.
+// end records the outcome of a poll and schedules the next one.
 func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
 	t.running, t.due, t.barred = false, time.Time{}, time.Time{}
 	if reason == v1alpha1.ReasonRefResolved {

@@ -17,42 +17,42 @@ type Pod struct {
 	UID                 types.UID
 	Labels, Annotations map[string]string
 	ServiceAccount      string
-	// Ended: it terminates, or has ended. Ending: it terminates, and is still there.
+	// Ended means that the pod terminates or has ended, Ending that it terminates and still exists.
 	Ended, Ending bool
-	// Agent: it has an agent's container.
+	// Agent means that it has an agent's container.
 	Agent bool
 	// Stuck is why it does not run, "" if it does or just starts.
 	Stuck string
 }
 
-// labelInjection on a pod may rule its injection out.
+// labelInjection on a pod may disable its injection.
 const labelInjection = "stoker.io/injection"
 
-// of reports whether a pod is a gateway of the GatewaySync that is called name: the injector has labelled it, it reports,
-// or it asks for an agent.
+// of reports whether a pod is a gateway of the GatewaySync with this name: the injector labelled it, it reports, or it asks for
+// an agent.
 func (p Pod) of(name string, reports, sole bool) bool {
 	if label := p.Labels[v1alpha1.LabelCRName]; label != "" {
 		return label == name
 	}
 	if reports {
-		return true // reports are found by the same label
+		return true // reports are selected by the same label
 	}
 	if inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
 		return false
 	}
 	if p.Labels[labelInjection] == "disabled" && !p.Agent {
-		return false // it is to have none
+		return false // injection is disabled
 	}
 	asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 	return asked == name || asked == "" && sole
 }
 
-// nameless reports whether a pod asks for an agent and does not say for which GatewaySync.
+// nameless reports whether a pod asks for an agent without naming its GatewaySync.
 func (p Pod) nameless() bool {
 	return !p.Ended && p.Labels[v1alpha1.LabelCRName] == "" && p.of("", false, true)
 }
 
-// stripped is a transform for an informer: of a pod it keeps what the lead looks at. A namespace has pods of others, too.
+// stripped is the transform of the informer. It keeps only what the lead needs, because the namespace may have many other pods.
 func stripped(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -66,7 +66,7 @@ func stripped(obj any) (any, error) {
 	}}
 	s.Status.Phase = p.Status.Phase
 	if len(s.Labels)+len(s.Annotations) == 0 {
-		return s, nil // a pod of somebody else
+		return s, nil // not a gateway
 	}
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
 	if why := kube.Stuck(p); why != kube.Pending { // the time between a pod and its first report needs no word of its own

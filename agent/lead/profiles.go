@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// validate says what is wrong with a spec, and by name what only the gateways of a profile would refuse.
+// validate returns why a spec is invalid, or the profiles that are invalid only for the gateways that use them, by name.
 func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error) {
 	all := plan.Validate(gs)
 	if len(all) == 0 {
@@ -30,13 +30,14 @@ func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error)
 			flawed[name] = errs.ToAggregate()
 		}
 	}
-	if len(flawed) == 0 { // it is of no profile
+	if len(flawed) == 0 { // no single profile causes it
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", all.ToAggregate())
 	}
 	return flawed, nil
 }
 
-// used makes the spec invalid where a gateway has a flawed profile. One that is only being written stops nobody.
+// used makes the spec invalid if a gateway uses a flawed profile. An unused one, which may be work in progress, does not
+// matter.
 func (w *writer) used() {
 	used := map[string]bool{}
 	for i := range w.rows {
@@ -53,7 +54,7 @@ func (w *writer) used() {
 	}
 }
 
-// profile is the profile of a gateway; of one that has not reported, what its pod asks for.
+// profile returns the profile of a gateway, or the one that its pod asks for if it has not reported.
 func (g *gateway) profile() string {
 	if g.Profile != "" {
 		return g.Profile

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// verdict says where the whole fleet stands: the first of these that holds.
+// verdict returns the first state of the fleet that applies.
 func (w *writer) verdict() verdict {
 	gs, n := w.GatewaySync, len(w.rows)
 	ref := failure.Reason(w.Ref.Err, "")
@@ -43,8 +43,8 @@ func (w *writer) verdict() verdict {
 	return w.behind()
 }
 
-// unanswered reports whether somebody asked for a look at git, and git was asked and could not say. That is work under way: who
-// waits for it is told at its deadline. A request that comes meanwhile changes nothing before git has answered one.
+// unanswered reports whether a poll was requested and failed. It counts as work in progress, and waiting clients get the result
+// at the deadline. A new request does not change that before one has succeeded.
 func (w *writer) unanswered() bool {
 	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
 	asked := w.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
@@ -58,7 +58,8 @@ func (w *writer) wanted() string {
 	return w.Target.Ref + " at " + short(w.Target.Commit)
 }
 
-// heldOff begins the message of a fleet that is rolled back: it runs well, and not what the spec says.
+// heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
+// says.
 func (w *writer) heldOff() string {
 	unless := w.GatewaySync.RequestedUnless()
 	if !w.Ref.Desired.Override || !v1alpha1.IsCommit(unless) {
@@ -74,12 +75,12 @@ func (w *writer) allRun() string {
 	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.wanted())
 }
 
-// rests reports whether a gateway is behind because a person wants it so.
+// rests reports whether a gateway is behind on purpose.
 func rests(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
-// weight orders what gateways are not synced for: what needs somebody first.
+// weight orders the reasons of gateways that are not synced: those that need a person come first.
 func weight(r v1alpha1.Reason) int {
 	if rests(r) {
 		return 2
@@ -98,7 +99,7 @@ func weight(r v1alpha1.Reason) int {
 	}
 }
 
-// behind is the verdict of a fleet in which gateways are not synced: the weightiest of their reasons.
+// behind returns the verdict of a fleet with gateways that are not synced: the reason with the highest weight.
 func (w *writer) behind() verdict {
 	var worst *gateway
 	others := 0
@@ -128,7 +129,8 @@ func (w *writer) behind() verdict {
 	return verdict{metav1.ConditionFalse, reason, message}
 }
 
-// allSynced speaks of the gateways alone: a git server that is away does not change what they run.
+// allSynced sets AllGatewaysSynced, which describes the gateways alone: an unreachable git server does not change what they
+// run.
 func (w *writer) allSynced(v verdict) {
 	switch n := len(w.rows); {
 	case w.away != nil:
@@ -147,10 +149,10 @@ func (w *writer) allSynced(v verdict) {
 	}
 }
 
-// ready writes Ready, and Reconciling or Stalled while they are true. It returns when the progress deadline is over.
+// ready sets Ready, and Reconciling or Stalled while they are true. It returns when the progress deadline ends.
 func (w *writer) ready(v verdict) time.Time {
 	class := v.reason.Class()
-	// Somebody who is paused, or has no gateways, waits for nothing.
+	// A fleet that is paused or has no gateways waits for nothing.
 	stalled := v.status != metav1.ConditionTrue && class == v1alpha1.ClassStalled
 	working := v.status != metav1.ConditionTrue && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
 	again := time.Time{}
@@ -168,7 +170,7 @@ func (w *writer) ready(v verdict) time.Time {
 		if over || !w.Now.Before(end) {
 			stalled, working = true, false
 			if away && w.Ref.Desired.RequestedAt != "" {
-				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // nobody will: who waits is told of the deadline
+				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // given up: clients that wait get the deadline as result
 			}
 			if away && !w.away.Over {
 				again = w.away.Until // then they may be gone for good
@@ -192,10 +194,9 @@ func (w *writer) ready(v verdict) time.Time {
 	return again
 }
 
-// since is when the work that is under way began: with the generation, the ref and the commit that it is about, or when
-// a gateway fell back. It is kept in the condition, because a lead that comes later has nothing else. over means that the
-// deadline of this very work was over before, and nobody has asked again. Agents that were away for a moment change neither; who
-// was away until nobody waited any longer has time again.
+// since returns when the current work began: with a change of generation, ref or commit, or when a gateway fell back. The
+// condition Reconciling stores it for the next lead. over means that the deadline of this work ended before and there was no
+// new request. A short absence of the agents changes neither. After an absence beyond the deadline, the time starts again.
 func (w *writer) since() (began time.Time, over bool) {
 	same := w.same()
 	if c := w.before(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
@@ -208,7 +209,7 @@ func (w *writer) since() (began time.Time, over bool) {
 	return w.now.Time, over
 }
 
-// same is whether what is wanted is what the status that was written last speaks of.
+// same reports whether the target is that of the last status.
 func (w *writer) same() bool {
 	a, b := w.was.Target, w.st.Target
 	return w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
@@ -216,7 +217,7 @@ func (w *writer) same() bool {
 
 const maxHistory = 10
 
-// records writes what is remembered: the last sync, the last good commit, the history, and the request that was handled.
+// records updates the last sync, the last good commit, the history, and the last handled request.
 func (w *writer) records() {
 	st := &w.st
 	w.lastSync()
@@ -234,11 +235,11 @@ func (w *writer) records() {
 	}
 }
 
-// early is by how much the clock of a gateway's node may be ahead.
+// early is how far the clock of a gateway's node may be ahead.
 const early = time.Minute
 
-// lastSync writes what was delivered last. The times are those of the gateways' nodes: one that lies in the future counts less
-// than any other, and does not stay once there is another, or a clock that was wrong for a moment would be the last for years.
+// lastSync sets the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest priority
+// and is replaced by any other, because otherwise a clock that was wrong once would determine it for years.
 func (w *writer) lastSync() {
 	future := func(at *metav1.Time) bool { return at.After(w.Now.Add(early)) }
 	later := func(a, b *metav1.Time) bool {
@@ -264,8 +265,8 @@ func (w *writer) lastSync() {
 	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
 }
 
-// unhandle takes back that a request is handled where it was only given up, because nobody was there, and somebody is now. As long
-// as the deadline stays over and git was not asked, it stays given up: agents that come and go would be waited for anew each time.
+// unhandle resets a request that was only given up because there were no agents, and now there are. While the deadline is over
+// and git was not polled, it stays given up, because agents that come and go would restart the wait each time.
 func (w *writer) unhandle() {
 	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
 	if at == "" || w.st.LastHandledRequest != at || w.away != nil || len(w.rows) == 0 {

@@ -17,8 +17,7 @@ type resolved struct {
 	requestedAt            string
 }
 
-// resolve says what is known of the desired ref, and looks at git where that is due. The question is zero where git need
-// not be asked.
+// resolve returns what is known of the desired ref, and starts a poll if one is due. The question is zero if no poll is needed.
 func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (Ref, question) {
 	if invalid != nil && gs.Spec.Git.Repo == "" {
 		return Ref{Looked: true, Answered: t.answered}, question{}
@@ -79,7 +78,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	return ref, q
 }
 
-// inherit takes the commit of an earlier lead, where it was resolved from what is wanted now.
+// inherit adopts the commit of an earlier lead if it was resolved from the same ref.
 func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desired) {
 	if t.resolved.git == q.git && t.resolved.ref == want.Ref {
 		return
@@ -89,7 +88,7 @@ func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desir
 	}
 }
 
-// interval is how often git is asked. A wrong one is reported with the spec; until it is mended, the default counts.
+// interval returns the polling interval. An invalid one is reported with the spec; the default applies meanwhile.
 func interval(gs *v1alpha1.GatewaySync) time.Duration {
 	d, err := gs.Spec.Polling.Period()
 	if err != nil {
@@ -98,7 +97,7 @@ func interval(gs *v1alpha1.GatewaySync) time.Duration {
 	return d
 }
 
-// took takes what a look brought.
+// took records the result of a poll.
 func (t *term) took(f found) {
 	gs, err := t.view()
 	if errors.Is(err, errGone) {
@@ -116,7 +115,7 @@ func (t *term) took(f found) {
 	if f.err == nil {
 		t.resolved = resolved{git: f.of.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.of.requestedAt}
 	}
-	// A ref that has moved since it was taken leaves the gateways where they are; it may come back.
+	// If the ref has moved away from the requested commit, the gateways keep what they run.
 	if f.refused != "" && t.request != nil && (t.resolved.ref != f.desired || t.resolved.commit != f.wanted) {
 		t.request.Refused = f.refused
 	}

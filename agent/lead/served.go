@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// serve leads: it starts the watches that only a lead needs, waits for them, and runs a term.
+// serve starts the watches that only a lead needs, waits for them, and runs a term.
 func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,11 +51,11 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	return t.run(ctx)
 }
 
-// maxLate is how often a lead asks for the GatewaySync, once a second, while the watch does not show what it is.
+// maxLate is how often a lead reads the GatewaySync, once per second, until the watch shows the same version.
 const maxLate = 10
 
-// current waits until the watch shows the GatewaySync that the API server holds. What an informer lists first may come from the
-// memory of an API server that is behind others: a request that the lead before this one has passed on would be taken back.
+// current waits until the watch shows the current GatewaySync. The first list of an informer may come from the cache of an API
+// server that lags behind. A lead that used it could revert a request that its predecessor has published.
 func (l *Lead) current(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) error {
 	for range maxLate {
 		asking, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -89,11 +89,11 @@ func versionOf(gs *v1alpha1.GatewaySync, err error) (string, error) {
 	return gs.ResourceVersion, nil
 }
 
-// maxList is how long a lead waits for the lists that it needs.
+// maxList is how long a lead waits for its lists.
 const maxList = time.Minute
 
-// watchPods watches the pods of a namespace, all of them: gateways carry a label, but a pod that asks for an agent and has
-// none does not, and annotations cannot be selected by. One watch sees both; of the pods of others it keeps their names.
+// watchPods watches all pods of a namespace. Gateways have a label, but a pod that asks for an agent and has none does not, and
+// annotations cannot be selected. Of other pods it keeps only the name.
 func watchPods(client kubernetes.Interface, namespace string, changed func()) (cache.SharedIndexInformer, error) {
 	in := cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), nil, nil), &corev1.Pod{}, 0, cache.Indexers{})
 	if err := in.SetTransform(stripped); err != nil {
@@ -122,7 +122,7 @@ func watchPods(client kubernetes.Interface, namespace string, changed func()) (c
 	return in, err
 }
 
-// served is a fleet on an API server.
+// served implements fleet for an API server.
 type served struct {
 	*Lead
 	uid      types.UID
@@ -170,10 +170,10 @@ func (s *served) pods() []Pod {
 	return list
 }
 
-// aloneFor is how long the answer of sole counts.
+// aloneFor is how long the result of sole is cached.
 const aloneFor = 5 * time.Minute
 
-// sole asks the API server, at most once in a while, and only where a pod does not say whose it is.
+// sole queries the API server, rarely, and only if a pod does not name its GatewaySync.
 func (s *served) sole(ctx context.Context) bool {
 	nameless := false
 	for _, p := range s.pods() {

@@ -9,7 +9,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// sight is what is seen of the lock, by this agent's watch and by its own clock: clocks of others are not trusted.
+// sight is the state of the lock as this agent's watch shows it. Times are from its own clock, because those of other nodes may
+// be wrong.
 type sight struct {
 	identity string
 	now      func() time.Time
@@ -17,7 +18,7 @@ type sight struct {
 	mu      sync.Mutex
 	listed  bool                 // something is known
 	target  *v1alpha1.SyncTarget // nil for none
-	since   time.Time            // when the lock's record was seen to change last
+	since   time.Time            // when the lock record last changed
 	changed chan struct{}
 }
 
@@ -25,7 +26,7 @@ func newSight(identity string, now func() time.Time) *sight {
 	return &sight{identity: identity, now: now, since: now(), changed: make(chan struct{}, 1)}
 }
 
-// saw takes what the watch says. Any change of the record is a sign of life of its holder.
+// saw records what the watch shows. Any change of the lock record counts as a renewal.
 func (s *sight) saw(t *v1alpha1.SyncTarget) {
 	s.mu.Lock()
 	if s.target == nil || t == nil || !equality.Semantic.DeepEqual(s.target.Spec.Lead, t.Spec.Lead) {
@@ -39,13 +40,13 @@ func (s *sight) saw(t *v1alpha1.SyncTarget) {
 	}
 }
 
-// lockState is where the lock stands.
+// lockState is the state of the lock.
 type lockState struct {
 	target *v1alpha1.SyncTarget
 	free   bool
-	// taken: somebody else holds it.
+	// taken means that another agent holds it.
 	taken bool
-	// in is when it becomes free if its holder gives no sign of life.
+	// in is when it expires unless it is renewed.
 	in time.Duration
 }
 
@@ -60,7 +61,7 @@ func (s *sight) state() lockState {
 		st.free = true
 		return st
 	}
-	lasts := max(s.target.Spec.Lead.Lasts(), time.Second) // a record that says 0 would let everybody in
+	lasts := max(s.target.Spec.Lead.Lasts(), time.Second) // a record with 0 would be free for every agent
 	st.in = s.since.Add(lasts).Sub(s.now())
 	st.free = st.in <= 0
 	st.taken = !st.free && s.target.Spec.Lead.Holder != s.identity

@@ -11,56 +11,55 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Seen is all that a status is made of.
+// Seen is the input of Summarise.
 type Seen struct {
-	// GatewaySync holds the status that was written last. Where Invalid says that the spec cannot be read, it has nothing
-	// but metadata and status.
+	// GatewaySync holds the last status. If Invalid says that the spec cannot be decoded, it has only metadata and status.
 	GatewaySync *v1alpha1.GatewaySync
-	// Invalid is why the spec cannot be used, nil where it can.
+	// Invalid is why the spec is invalid; nil if it is valid.
 	Invalid error
-	// Flawed is, by name, why no gateway can have a profile.
+	// Flawed says, by name, why a profile is invalid.
 	Flawed map[string]error
 	// Ref is what is known of the desired ref.
 	Ref Ref
-	// Target is what the agents were told last.
+	// Target is the last published target.
 	Target  v1alpha1.SyncTargetSpec
 	Reports []*v1alpha1.SyncReport
-	// Unreadable holds, by name, why other reports cannot be read.
+	// Unreadable says, by name, why reports cannot be decoded.
 	Unreadable map[string]error
 	Pods       []Pod
-	// Sole is whether the namespace has no other GatewaySync, so that pods need not name theirs.
+	// Sole means that the namespace has no other GatewaySync, so that pods need not name theirs.
 	Sole bool
-	// Now is by a clock that all leads share, and the injector: times of the status are held against it.
+	// Now is from the API server's clock, which leads and injector share, because it is compared with times of the status.
 	Now time.Time
 }
 
 // Ref is what is known of the desired ref.
 type Ref struct {
 	Desired v1alpha1.Desired
-	// Err is why it is not resolved, or could not be looked at again.
+	// Err is why it is not resolved, or why the last poll failed.
 	Err error
-	// Looked is whether this lead has looked at git for it. Until then what an earlier lead found counts.
+	// Looked means that this lead has polled it. Until then the result of an earlier lead counts.
 	Looked bool
-	// Answered is the last stoker.io/requested-at for which git was looked at, with whatever outcome.
+	// Answered is the last stoker.io/requested-at for which git was polled, with any outcome.
 	Answered string
-	// Asking is true while git is being asked.
+	// Asking is true during a poll.
 	Asking bool
-	// HostKey is whether the git host showed an ssh host key that was accepted.
+	// HostKey means that the ssh host key of the git host was accepted.
 	HostKey bool
 }
 
-// Summary is what follows.
+// Summary is the output of Summarise.
 type Summary struct {
 	Status v1alpha1.GatewaySyncStatus
-	// Events are what changed since the last status, to be sent once this one is written.
+	// Events are the changes since the last status, to be sent once this one is written.
 	Events []Event
-	// Again is when another summary says something else though nothing happened; zero for never.
+	// Again is when the summary changes without any other change; zero for never.
 	Again              time.Time
 	Discovered, Synced int
 }
 
-// Summarise makes the status of a GatewaySync. It is pure, and the only place where conditions come from: what is seen
-// again gives the status that is there, and no event.
+// Summarise returns the status of a GatewaySync. It is pure, and the only source of conditions. For the same input it returns
+// the existing status and no events.
 func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
 	w := &writer{Seen: s, was: &gs.Status, now: metav1.NewTime(s.Now.Truncate(time.Second)), rows: gateways(&s)}
@@ -79,7 +78,7 @@ func Summarise(s Seen) Summary {
 	}
 	w.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref &&
 		s.Ref.Desired.CheckCommit(s.Target.Commit) == nil
-	run := 0 // what is wanted: as long as that is no commit, no gateway does
+	run := 0 // while the desired ref is unresolved, no gateway runs it
 	if w.resolved {
 		run = w.synced
 	}
@@ -102,7 +101,7 @@ func Summarise(s Seen) Summary {
 	}
 }
 
-// writer is a summary in the making.
+// writer is the state of Summarise.
 type writer struct {
 	Seen
 	was      *v1alpha1.GatewaySyncStatus
@@ -110,14 +109,14 @@ type writer struct {
 	now      metav1.Time
 	rows     []gateway
 	synced   int
-	resolved bool // the target is what is wanted now
-	carried  bool // Ref.Err is what an earlier lead found
-	// away is not nil while there are, or were, gateways, and none of them lives; leaving are their pods that are still there.
+	resolved bool // the target is the desired ref
+	carried  bool // Ref.Err is from an earlier lead
+	// away is not nil if gateways are known but none is live; leaving are their terminating pods.
 	away    *v1alpha1.Absence
 	leaving []string
 }
 
-// verdict is the fleet in one word and a sentence.
+// verdict is the state of the fleet for the condition Ready.
 type verdict struct {
 	status  metav1.ConditionStatus
 	reason  v1alpha1.Reason
@@ -131,11 +130,11 @@ func (w *writer) set(condition string, status metav1.ConditionStatus, reason v1a
 	})
 }
 
-// target says what the gateways are to run, and what is known of the request.
+// target sets the target and the request.
 func (w *writer) target() {
 	d := w.Ref.Desired
 	if d.Ref == "" {
-		return // the request or the spec cannot be understood: what was wanted last stays
+		return // the request or the spec is invalid: keep the last target
 	}
 	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: w.Ref.Answered}
 	if v1alpha1.IsCommit(d.Ref) {
@@ -151,7 +150,7 @@ func (w *writer) target() {
 	}
 }
 
-// inherit takes over what an earlier lead found about the same ref, so that a new one does not tell it again.
+// inherit adopts the error of an earlier lead about the same ref, so that it causes no new Event.
 func (w *writer) inherit() {
 	c := w.before(v1alpha1.ConditionRefResolved)
 	if w.Ref.Looked || w.Ref.Err != nil || c == nil || c.Status != metav1.ConditionFalse ||
@@ -169,7 +168,7 @@ func (w *writer) refResolved() {
 		if w.resolved && !w.carried {
 			message = fmt.Sprintf("%s; the gateways stay at %s", cut(message, maxMessage-80), short(w.Target.Commit))
 		}
-		// What a server that is away says differs from try to try (a port, a time). Only another reason is news.
+		// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
 		if c := w.before(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
 			reason.Class() == v1alpha1.ClassRetry && w.sameRef() && c.ObservedGeneration == w.GatewaySync.Generation {
 			message = c.Message
@@ -191,7 +190,7 @@ func (w *writer) refResolved() {
 	}
 }
 
-// sameRef is whether the same ref was wanted last.
+// sameRef reports whether the last status is about the same ref.
 func (w *writer) sameRef() bool {
 	return w.was.Target != nil && w.st.Target != nil && w.was.Target.Ref == w.st.Target.Ref
 }
@@ -200,7 +199,7 @@ func (w *writer) before(condition string) *metav1.Condition {
 	return meta.FindStatusCondition(w.was.Conditions, condition)
 }
 
-// hostKey speaks of repositories that are reached over ssh, and is not there for others.
+// hostKey sets SSHHostKeyVerification for repositories over ssh, and removes it for others.
 func (w *writer) hostKey() {
 	const condition = v1alpha1.ConditionSSHHostKeyVerification
 	git := w.GatewaySync.Spec.Git

@@ -8,19 +8,19 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// unresolved says in the target why what is wanted now has no commit. Where there never was one it also tells the agents
-// which spec counts, so that they know how long a start may wait; a commit that there is stays with its own generation.
+// unresolved sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that
+// the agents know how long a gateway's start may wait. An existing commit keeps its own generation.
 func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref Ref) {
 	err, reason := ref.Err, failure.Reason(ref.Err, v1alpha1.ReasonGitUnreachable)
 	if invalid != nil {
 		err, reason = invalid, failure.Reason(invalid, v1alpha1.ReasonProfilesInvalid)
 	}
 	if err == nil {
-		return // git is being asked: what was said last stays until it answers
+		return // during a poll the last problem stays
 	}
 	want.Problem = nil
 	switch class := reason.Class(); {
-	case reason == v1alpha1.ReasonPodRestartNeeded: // of this very pod: the others say for themselves what they lack
+	case reason == v1alpha1.ReasonPodRestartNeeded: // concerns this pod only; the other agents report what they lack themselves
 	case class == v1alpha1.ClassStalled, class == v1alpha1.ClassHeld:
 		want.Problem = &v1alpha1.TargetProblem{Generation: gs.Generation, Reason: reason, Message: cut(err.Error(), 512)}
 	}
@@ -35,11 +35,11 @@ func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 	}
 }
 
-// maxRevision is far above what is ever counted, and far below what cannot be counted on from.
+// maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
-// told makes s what is wanted, all but its lock. Whatever an agent may do something else for is another revision; why
-// there is no commit is no such thing.
+// told sets s to want except for the lock. A change that agents act on gets a new revision; a change of the problem alone does
+// not.
 func told(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
@@ -54,8 +54,8 @@ func told(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64)
 	}
 }
 
-// reported is the highest revision that agents speak of: a target that is made anew counts on from there, so that nothing
-// that was said of an earlier one is taken to be about it.
+// reported returns the highest revision in the reports. A target that is created again continues from it, so that reports about
+// the old one are not taken for reports about the new one.
 func reported(reports []*v1alpha1.SyncReport) int64 {
 	var most int64
 	for _, r := range reports {

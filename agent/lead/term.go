@@ -20,61 +20,61 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// fleet is what a term sees, and where it writes.
+// fleet is what a term reads and writes.
 type fleet interface {
-	// sync returns the GatewaySync as it was last seen. The error is errGone where there is none, or says why its spec
-	// cannot be read; what can be read of it is returned then.
+	// sync returns the last seen GatewaySync. The error is errGone if there is none, or says why its spec cannot be decoded;
+	// the rest is returned then.
 	sync() (*v1alpha1.GatewaySync, error)
-	// reports returns the reports, and by name why others cannot be read.
+	// reports returns the reports, and by name why others cannot be decoded.
 	reports() ([]*v1alpha1.SyncReport, map[string]error)
 	pods() []Pod
 	// sole reports whether the namespace has no other GatewaySync.
 	sole(ctx context.Context) bool
-	// target is what the agents were told last.
+	// target returns the last published target.
 	target() v1alpha1.SyncTargetSpec
 	writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error
-	// writeStatus changes the status of gs, if nobody wrote it since it was seen and we still lead.
+	// writeStatus changes the status of gs, if it was not written since it was seen and we still lead.
 	writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error)
 	tell(gs *v1alpha1.GatewaySync, events []Event)
-	// changed is sent to when something may be another.
+	// changed receives when any of this may have changed.
 	changed() <-chan struct{}
 }
 
-// term is one agent's time as lead. One goroutine drives it; a look at git runs beside it.
+// term is one agent's time as lead. One goroutine runs it; a poll of git runs in parallel.
 type term struct {
 	fleet
 	log     *slog.Logger
 	metrics Metrics
 	look    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
 	now     func() time.Time
-	// stamp is the time for what others read: it does not go by the clock of this node.
+	// stamp returns the time for fields that others read. It does not depend on the clock of this node.
 	stamp func() time.Time
-	// eligible returns why this agent lacks what the spec names.
+	// eligible returns which credential of the spec this agent lacks.
 	eligible func(*v1alpha1.GatewaySync) error
-	// rotated is how often a secret has changed.
+	// rotated returns how often a secret has changed.
 	rotated func() int64
 
 	turns    turns
 	looks    chan found
 	looking  sync.WaitGroup
-	last     found    // the last look
-	resolved resolved // the last that succeeded
+	last     found    // the last poll
+	resolved resolved // the last successful one
 	answered string
 	request  *v1alpha1.RequestStatus
-	known    bool // request is what DesiredRef relies on
+	known    bool // request is initialized
 
-	written  *v1alpha1.GatewaySync // as we wrote it, while the watch has not brought it yet
-	replaced []string              // versions that it replaces
+	written  *v1alpha1.GatewaySync // as we wrote it, until the watch shows it
+	replaced []string              // versions that written replaces
 	statusAt time.Time             // when the next summary may be made
-	owed     bool                  // something may have changed since the last one
-	again    time.Time             // when it will say something else
-	retry    time.Time             // when the target is written again
-	failed   int                   // writes of the status in a row
-	refused  string                // the version for which a write came too late
-	refusals int                   // how often it was
+	owed     bool                  // something may have changed since the last summary
+	again    time.Time             // when the summary changes by itself
+	retry    time.Time             // when to write the target again
+	failed   int                   // failed status writes in a row
+	refused  string                // the version whose write caused a conflict
+	refusals int                   // how often it did
 	said     string                // the last problem that was logged
 
-	// peers are the pods that were there when the spec came to name a credential that this one lacks.
+	// peers are the pods that existed when this agent first lacked a credential.
 	peers map[types.UID]bool
 }
 
@@ -83,10 +83,10 @@ func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question
 		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }}
 }
 
-// errGone means that there is nothing to lead any more.
+// errGone means that the GatewaySync was deleted.
 var errGone = errors.New("the GatewaySync is gone")
 
-// run leads until ctx ends, the GatewaySync is gone, or somebody else leads.
+// run leads until ctx ends, the GatewaySync is gone, or another agent leads.
 func (t *term) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.looking.Wait()
@@ -111,7 +111,7 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// turn does all that is due and returns how long nothing will be.
+// turn does everything that is due and returns how long to wait for the next turn.
 func (t *term) turn(ctx context.Context) (time.Duration, error) {
 	gs, invalid := t.view()
 	if errors.Is(invalid, errGone) {
@@ -130,11 +130,11 @@ func (t *term) turn(ctx context.Context) (time.Duration, error) {
 	return t.pause(q), nil
 }
 
-// errUnfit means that another agent can do what this one cannot.
+// errUnfit means that another agent has a credential that this one lacks.
 var errUnfit = errors.New("this pod lacks a credential that the spec names, and another one has started since")
 
-// succeeded reports whether this agent lacks a credential, and one has reported that started since the spec names it. Who
-// knows no such one goes on: somebody has to say what is missing.
+// succeeded reports whether this agent lacks a credential and a newer pod, which should have it, has reported. Otherwise this
+// agent continues, because some agent must report what is missing.
 func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
 	if t.eligible(gs) == nil {
 		t.peers = nil
@@ -157,7 +157,7 @@ func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
 	return false
 }
 
-// idle is how long a turn waits at most. Nothing depends on it.
+// idle is the longest wait of a turn. Nothing depends on it.
 const idle = time.Hour
 
 func (t *term) pause(q question) time.Duration {
@@ -178,7 +178,7 @@ func (t *term) pause(q question) time.Duration {
 	return max(pause, time.Millisecond)
 }
 
-// view returns the GatewaySync, as we wrote it where the watch is behind that.
+// view returns the GatewaySync, as last written if the watch lags behind.
 func (t *term) view() (*v1alpha1.GatewaySync, error) {
 	gs, err := t.sync()
 	if err != nil {
@@ -191,7 +191,7 @@ func (t *term) view() (*v1alpha1.GatewaySync, error) {
 	return gs, nil
 }
 
-// publish tells the agents what is wanted, where that changed.
+// publish writes the target if it changed.
 func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
 	t.retry = time.Time{}
 	is := t.target()
@@ -202,7 +202,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
-			want.RefName = "" // the commit alone says it
+			want.RefName = "" // then the commit alone identifies the target
 		}
 		want.RequestedAt, want.Problem = r.requestedAt, nil
 		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {
@@ -232,12 +232,12 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	return nil
 }
 
-// report writes the status, where it changed and its time has come, and sends the events that go with it.
+// report writes the status if it changed and a write is due, and sends its events.
 func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
 	now := t.now()
 	t.owed = true
 	if t.refusals > 1 && t.refused != gs.ResourceVersion {
-		t.refusals, t.statusAt = 0, now // it has come
+		t.refusals, t.statusAt = 0, now // the watch has caught up
 	}
 	if now.Before(t.statusAt) {
 		return nil
@@ -283,8 +283,8 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	return nil
 }
 
-// confirm writes into a status that it holds now, if the last confirmation is old, and returns when to do so next. A time that
-// is yet to come is not ours.
+// confirm updates the confirmation time of a status if it is old, and returns when the next update is due. A time in the future
+// is replaced.
 func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
 	if at := st.ConfirmedAt; at == nil || at.After(now) || now.Sub(at.Time) >= v1alpha1.ConfirmEvery {
 		st.ConfirmedAt = &metav1.Time{Time: now.Truncate(time.Second)}
@@ -292,13 +292,13 @@ func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
 	return st.ConfirmedAt.Add(v1alpha1.ConfirmEvery)
 }
 
-// errDeaf means that the watch is not what it seems. The next campaign begins another.
+// errDeaf means that the watch does not deliver changes. The next campaign opens a new one.
 var errDeaf = errors.New("the watch of the GatewaySync does not bring what the API server has")
 
-// mostRefused is how often a write may fail for the same version: half a minute, as each pause is twice the one before.
+// mostRefused is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
 const mostRefused = 7
 
-// outdated waits for the watch to bring what is there now, as it was refused to write what followed from version.
+// outdated waits until the watch shows a newer version than the one whose write caused a conflict.
 func (t *term) outdated(version string, now time.Time) error {
 	if t.refused != version {
 		t.refused, t.refusals = version, 0
@@ -310,7 +310,7 @@ func (t *term) outdated(version string, now time.Time) error {
 	return nil
 }
 
-// wrote keeps what was written until the watch brings it.
+// wrote keeps the written object until the watch shows it.
 func (t *term) wrote(was, is *v1alpha1.GatewaySync, ready *metav1.Condition) {
 	t.written, t.replaced = is, append(t.replaced, was.ResourceVersion)
 	if n := len(t.replaced); n > 16 {

@@ -9,7 +9,7 @@ import (
 // maxMessage bounds the text of a condition, an event or a row, in bytes.
 const maxMessage = 1000
 
-// cut shortens a text to n bytes.
+// cut truncates a text to n bytes.
 func cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= n {
@@ -22,7 +22,7 @@ func cut(s string, n int) string {
 	return s[:max(end, 0)] + "…"
 }
 
-// short is a commit as people write it.
+// short returns an abbreviated commit.
 func short(commit string) string {
 	if len(commit) > 7 {
 		return commit[:7]
@@ -37,10 +37,10 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// maxNames is how many names a message has.
+// maxNames bounds the names in a message.
 const maxNames = 5
 
-// list writes the first of names.
+// list joins the first maxNames names.
 func list(names []string) string {
 	if len(names) <= maxNames {
 		return strings.Join(names, ", ")
@@ -48,7 +48,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
-// overSSH reports whether a repository is reached over ssh: ssh:// or user@host:path.
+// overSSH reports whether a repository uses ssh: ssh:// or user@host:path.
 func overSSH(repo string) bool {
 	if scheme, _, ok := strings.Cut(repo, "://"); ok {
 		return scheme == "ssh"

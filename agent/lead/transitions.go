@@ -11,9 +11,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Event is something that happened once: a difference between two statuses.
+// Event is a one-time event: a difference between two statuses.
 type Event struct {
-	// Pod is the pod that it is about; nil for the GatewaySync.
+	// Pod is the subject; nil for the GatewaySync.
 	Pod     *Pod
 	Warning bool
 	Reason  string // one of v1alpha1.Event…
@@ -23,11 +23,10 @@ type Event struct {
 // maxEvents bounds the events of one summary.
 const (
 	maxEvents = 200
-	few       = 10 // that are about the whole fleet
+	few       = 10 // reserved for those about the whole fleet
 )
 
-// transitions compares the status that was written last with the one that is to be written. Nothing is remembered beside
-// it, so that a lead that comes later repeats nothing.
+// transitions compares the last status with the new one. It uses no other state, so that the next lead repeats no event.
 func (w *writer) transitions() []Event {
 	var out []Event
 	tell := func(warning bool, reason, format string, args ...any) {
@@ -41,7 +40,7 @@ func (w *writer) transitions() []Event {
 		g := &w.rows[i]
 		was := known[g.Name]
 		if was == nil && len(w.rows) > maxRows {
-			continue // it may have been left out of the status only
+			continue // it may only have been omitted from the status
 		}
 		for _, e := range g.transitions(was) {
 			for j := range g.pods {
@@ -66,8 +65,8 @@ func (w *writer) transitions() []Event {
 // trouble is what an Event says of one gateway.
 type trouble struct{ reason, gateway, label, note string }
 
-// together is one note for all gateways with an Event of one reason. Events of one reason about one object count as one Event, and
-// only the first of their notes would be kept.
+// together returns one note for all warnings with this reason. Events with the same reason about the same object are merged,
+// and only the first note would be kept.
 func together(all []trouble, reason string) string {
 	var names, notes []string
 	of := map[string][]string{}
@@ -87,7 +86,7 @@ func together(all []trouble, reason string) string {
 	if text := strings.Join(said, "; "); len(text) <= maxMessage {
 		return text
 	}
-	// Who it is matters most: what is wrong with each is said by the Event of its pod.
+	// The names matter most: the Events of the pods have the details.
 	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
 }
 
@@ -104,12 +103,12 @@ func (w *writer) ofRef(tell teller) {
 		tell(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
 	case moved && true2:
 		tell(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s", w.Target.Ref, short(w.was.Target.Commit), short(w.Target.Commit))
-	case true2 && (!true1 || !same): // whether or not it was written in between that git is asked
+	case true2 && (!true1 || !same): // whether or not the status said in between that a poll runs
 		tell(false, v1alpha1.EventRefResolved, "%s", is.Message)
 	}
 }
 
-// transitions of one gateway. was is nil for one that was not there.
+// transitions returns the events of one gateway. was is nil for a new one.
 func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	if was == nil {
 		was = &v1alpha1.DiscoveredGateway{}
@@ -127,12 +126,12 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	switch {
 	case g.synced && (changed && !done(was) && !rested || was.SyncedCommit != g.SyncedCommit):
 		tell(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
-	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it tried again
+	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it retried
 	case g.SyncStatus == v1alpha1.GatewayError:
 		tell(true, v1alpha1.EventSyncFailed, why)
 	case g.SyncStatus == v1alpha1.GatewayHeld:
 		switch g.Reason {
-		case v1alpha1.ReasonPaused: // a person did that
+		case v1alpha1.ReasonPaused: // on purpose
 		case v1alpha1.ReasonConflictDetected:
 			tell(true, v1alpha1.EventConflictDetected, g.Message)
 		case v1alpha1.ReasonDesignerSessionActive:
@@ -147,8 +146,8 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	return out
 }
 
-// rested reports whether nothing was synced for a reason that is no gateway's: nobody knew better, or a person had paused it. That
-// an agent is back, or may go on, is no sync.
+// rested reports whether the gateways were not synced for a reason that is not a failure: their state was unknown, or they were
+// paused. The end of such a state is not a sync.
 func rested(reason string) bool {
 	return reason == string(v1alpha1.ReasonAgentsAway) || reason == string(v1alpha1.ReasonPaused)
 }
@@ -171,7 +170,7 @@ func (w *writer) ofFleet(tell teller) {
 	if now == nil || before != nil && before.Reason == now.Reason {
 		return
 	}
-	// What git or one gateway stalls for was said already.
+	// Stalls of git or of one gateway have their own events.
 	if w.Invalid != nil || now.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) {
 		tell(true, v1alpha1.EventSyncFailed, "%s: %s", now.Reason, now.Message)
 	}
