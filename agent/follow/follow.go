@@ -1,8 +1,8 @@
-// Package follow keeps one gateway at what the SyncTarget of its GatewaySync says: it watches that one object, takes the
-// spec from the GatewaySync itself, lets drive do the syncs, and writes where its gateway stands into a SyncReport.
+// Package follow keeps one gateway at what the SyncTarget of its GatewaySync says. It watches the SyncTarget, reads the spec
+// from the GatewaySync, runs the syncs with package drive, and reports the state of its gateway in a SyncReport.
 //
-// What it reads in the API server is what others wrote. The target only says which commit and which generation of the
-// spec: it can never lead to another repository or path.
+// The SyncTarget is not trusted: it only selects a commit and a generation of the spec. It can never lead to another repository
+// or path.
 package follow
 
 import (
@@ -30,45 +30,45 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// Identity is who the agent is. It does not change while its pod lives.
+// Identity identifies the agent. It does not change during the life of its pod.
 type Identity struct {
 	Namespace, Pod string
-	PodUID         string // owns the report; "" for nobody
+	PodUID         string // owner of the report; "" for none
 	GatewaySync    string // its name
 	Gateway        string
-	// Profile counts where the pod has no annotation stoker.io/profile.
+	// Profile applies if the pod has no annotation stoker.io/profile.
 	Profile string
 }
 
-// start tells the pod from others of its name, and so the start of its gateway from others.
+// start identifies the pod among others with its name, and so the start of its gateway.
 func (i Identity) start() string { return i.PodUID + "/" + i.Pod }
 
-// Config is what a Follower works with.
+// Config configures a Follower.
 type Config struct {
 	Identity
 	Version string // of the agent
-	// PodInfo is the directory with the pod's labels and annotations, as the downward API writes them; "" for none.
+	// PodInfo is the directory with the pod's labels and annotations from the downward API; "" for none.
 	PodInfo string
-	// Port and TLS of the gateway count where the spec does not name them.
+	// Port and TLS of the gateway apply if the spec does not set them.
 	Port int32
 	TLS  bool
-	// Period is how often the files are looked at before the spec is known.
+	// Period is the interval of file checks until the spec is known.
 	Period time.Duration
-	// StartupFile keeps, for as long as the pod lives, what was decided about the start of its gateway.
+	// StartupFile stores, for the life of the pod, what was decided about the start of its gateway.
 	StartupFile string
 	API         dynamic.Interface
 	Secrets     peers.Secrets
-	SecretFiles []string // files that are replaced when a secret changes
+	SecretFiles []string // files that change with a secret
 	Remote      repo.RemoteOptions
 	Engine      *sync.Engine
 	Log         *slog.Logger
 	Metrics     *metrics.Agent
 	Now         func() time.Time
-	// Seen is told of every version of the SyncTarget: nil where there is none, which is said once at the start too, and an
-	// error where it cannot be read. It must not change the object, and not block; nil for nobody. The lead election listens
-	// here, so that an agent watches the object once.
+	// Seen, if not nil, receives every version of the SyncTarget: nil if there is none, initially too, and an error if it
+	// cannot be decoded. It must not change the object, and not block. The lead election uses it, so that an agent has only one
+	// watch.
 	Seen func(*v1alpha1.SyncTarget, error)
-	// Tell is told of every state; it must not block. nil for nobody.
+	// Tell, if not nil, receives every state. It must not block.
 	Tell func(drive.State)
 }
 
@@ -88,23 +88,23 @@ type Follower struct {
 	order *drive.Order
 	made  materials
 
-	admitted *admission   // of the commit of the order
-	judged   *instruction // the target whose spec cannot be followed
-	paused   *instruction // the last one that paused the order in force though it could not be followed
-	listed   bool         // whether the API server had answered at the last look
-	stays    string       // why the gateway is left as it is, as it was logged
+	admitted *admission   // of the order's commit
+	judged   *instruction // the target whose spec is invalid
+	paused   *instruction // the last target that paused the order although it could not be followed
+	listed   bool         // the API server had answered at the last look
+	stays    string       // the logged reason why the gateway stays as it is
 
-	seeing gosync.Mutex // keeps what Seen is told in order
+	seeing gosync.Mutex // orders the calls of Seen
 	mu     gosync.Mutex
-	heard  *v1alpha1.SyncTargetSpec // what the loop was woken for last
+	heard  *v1alpha1.SyncTargetSpec // what the loop was last woken for
 	lost   int                      // failures of the watch in a row
 	loss   error                    // the last of them
-	denied time.Time                // since when the API server says that we may not watch; zero where it does not
+	denied time.Time                // when watching began to be forbidden; zero if it is allowed
 	broken bool                     // the watch was interrupted since
-	epoch  int                      // how often something may have happened that no watch tells: see suspect
+	epoch  int                      // see suspect
 }
 
-// New makes a Follower. Nothing is sent yet.
+// New returns a Follower. It sends nothing yet.
 func New(c Config) (*Follower, error) {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -136,11 +136,10 @@ func New(c Config) (*Follower, error) {
 // State returns the current state.
 func (f *Follower) State() drive.State { return f.loop.State() }
 
-// last is how long the last report may take when the agent ends.
+// last is the time limit of the last report when the agent stops.
 const last = 3 * time.Second
 
-// Run follows until ctx ends. A sync that is under way then is finished or rolled back, and its outcome is reported,
-// before Run returns.
+// Run follows until ctx ends. It then finishes or rolls back a running sync and reports its outcome before it returns.
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
 	defer f.pod.close()
@@ -165,7 +164,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// await wakes the loop when the first list is there, which may be empty.
+// await wakes the loop when the first list, which may be empty, is complete.
 func (f *Follower) await(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -180,7 +179,7 @@ func (f *Follower) await(ctx context.Context) {
 	f.wake()
 }
 
-// forward wakes the loop when the pod says something else of itself, or a secret is another.
+// forward wakes the loop when the pod's metadata or a secret changed.
 func (f *Follower) forward(ctx context.Context) {
 	for {
 		select {
@@ -205,7 +204,7 @@ func (f *Follower) wake() {
 	}
 }
 
-// saw is called by the informer. That the lead says that it lives is no reason to wake the loop.
+// saw is called by the informer. A mere renewal of the lock does not wake the loop.
 func (f *Follower) saw(name string) {
 	f.seeing.Lock()
 	t, err := f.targets.Get(f.Namespace, name)
@@ -233,16 +232,15 @@ func (f *Follower) saw(name string) {
 	}
 }
 
-// suspect is another number when what was read in the API server may be of another history: while it was away its store may
-// have gone back to a backup, and then generations are counted a second time.
+// suspect returns a number that changes when the API server may have been restored from a backup. Generations may then be
+// reused, so what was read before is not valid any more.
 func (f *Follower) suspect() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.epoch
 }
 
-// watchFailed is called by the informer, which tries again by itself. A watch that the API server ends in good order is
-// no failure.
+// watchFailed is called by the informer, which retries by itself. An orderly end of the watch is not a failure.
 func (f *Follower) watchFailed(err error) {
 	f.mu.Lock()
 	f.broken = true
@@ -261,17 +259,17 @@ func (f *Follower) watchFailed(err error) {
 	}
 	f.mu.Unlock()
 	if n == 1 {
-		f.wake() // it can say why now
+		f.wake() // the reason is known now
 	}
 	if n == 1 || n%20 == 0 {
 		f.Log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
 	}
 }
 
-// bindWithin is how long an agent without rights waits for them: the injector binds them when it sees the pod.
+// bindWithin is how long an agent waits for its rights, which the injector grants when it sees the pod.
 const bindWithin = 2 * time.Minute
 
-// unanswered says that the API server has not answered, and why, where that is known; person, that this needs somebody.
+// unanswered returns why the API server has not answered, if known. person means that a person must act.
 func (f *Follower) unanswered() (p drive.Problem, person bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -285,7 +283,7 @@ func (f *Follower) unanswered() (p drive.Problem, person bool) {
 	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss), false
 }
 
-// reports makes a state the one to report: after a turn, and when a sync has found something to do.
+// reports reports a state: after a turn, and when a sync has found something to do.
 func (f *Follower) reports(s drive.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
@@ -293,7 +291,7 @@ func (f *Follower) reports(s drive.State) {
 // tell is called after every turn.
 func (f *Follower) tell(s drive.State) {
 	f.startup.after(s, f.order)
-	if f.listed { // before that nothing is known that is worth a write
+	if f.listed { // before that, nothing worth a write is known
 		f.reports(s)
 	}
 	f.Tell(s)

@@ -13,36 +13,35 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// instruction is what a SyncTarget says, read and checked.
+// instruction is a parsed and verified SyncTarget.
 type instruction struct {
 	ref, name   string
-	commit      plan.ID // zero: none is resolved
+	commit      plan.ID // zero: unresolved
 	revision    int64
 	generation  int64
 	requestedAt string
 	force       string
 	paused      bool
 	term        int32
-	owner       types.UID // of the GatewaySync that the target belongs to; "" where it does not say
+	owner       types.UID // the UID of the target's GatewaySync; "" if unknown
 	problem     problem
 }
 
-// problem is why the lead has no commit for a generation of the spec, where that waits for a person. The zero value: it
-// did not say.
+// problem is why the lead has no commit for a generation of the spec, if a person must act. The zero value means unknown.
 type problem struct {
 	generation int64
 	drive.Problem
 }
 
-// unresolved is why there is no commit to follow for a generation of the spec.
+// unresolved returns why there is no commit for a generation of the spec.
 func (in *instruction) unresolved(generation int64) (drive.Problem, bool) {
 	return in.problem.Problem, in.problem.Reason != "" && in.problem.generation == generation
 }
 
-// read checks a SyncTarget. The API server has checked it too, unless somebody took its rules away.
+// read parses and verifies a SyncTarget. The API server has verified it, too, unless its validation rules were removed.
 //
-// The error is WaitingForLead where the lead has to write it anew, and PodRestartNeeded where only a newer agent can
-// follow it. Whether it pauses is said with one, too, and under which spec.
+// The error is WaitingForLead if the lead must write the target again, and PodRestartNeeded if only a newer agent can follow
+// it. The fields generation, paused and owner are set even with an error.
 func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	s := &t.Spec
 	known := instruction{generation: s.Generation, paused: s.Paused}
@@ -83,7 +82,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
 		}
 	}
-	if p := s.Problem; p != nil { // any other reason is nobody's to wait for: it passes by itself
+	if p := s.Problem; p != nil { // other reasons pass by themselves
 		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {
 			in.problem = problem{p.Generation, drive.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
 		}

@@ -16,14 +16,14 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// materials are all that an order is made of: the same ones make no new order.
+// materials are the inputs of an order: equal materials make no new order.
 type materials struct {
 	in          instruction
 	generation  int64
 	profile     v1alpha1.Effective
 	facts       plan.Facts
 	beforeStart bool
-	rotated     int64 // what failed for want of a secret is tried again when there is another
+	rotated     int64 // after a secret changed, a sync that failed without it is retried
 }
 
 // Look implements drive.Source.
@@ -60,8 +60,8 @@ func (f *Follower) say(problems []drive.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
-// wish is what the SyncTarget and the GatewaySync want together. Where one of them cannot be read or does not fit the
-// other, what was in force stays in force.
+// wish returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
+// current order stays in force.
 func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	stay := func(p drive.Problem) drive.Wish { return drive.Wish{Order: f.order, Problems: []drive.Problem{p}} }
 	leave := func(p drive.Problem) drive.Wish {
@@ -101,7 +101,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	case errors.Is(err, errGone):
 		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
 	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
-		return drive.Wish{Order: f.order} // it is only a moment: what was said of the gateway is true as it was
+		return drive.Wish{Order: f.order} // probably short: the reported state is still true
 	case err != nil:
 		return stay(drive.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
@@ -130,7 +130,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	return drive.Wish{Order: f.order}
 }
 
-// effective is what the spec says for this gateway.
+// effective returns the spec as it applies to this gateway.
 func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, error) {
 	profile := f.Profile
 	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
@@ -139,7 +139,7 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, erro
 	return gs.Effective(profile, f.pod.annotations)
 }
 
-// prepare works out what counts for this gateway. Whether it is paused is said with an error too.
+// prepare returns the materials for this gateway. Even with an error, profile.Paused is set.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (materials, error) {
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
@@ -160,9 +160,9 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}, nil
 }
 
-// pause lets a pause count at once, whatever else of a target cannot be followed: who stops everything mends the gateway by
-// hand. Its end counts at once under the spec that it came with. Another spec ends it when it is followed, as it may be what
-// the pause was for: what was in force before is not gone back to on its account.
+// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair
+// the gateway by hand. The end of a pause applies at once only under the spec that came with the pause. With another spec it
+// applies when that spec is followed, because that may be the fix that the pause was for.
 func (f *Follower) pause(in *instruction, paused bool) {
 	o := f.order
 	if o == nil {
@@ -182,7 +182,7 @@ func (f *Follower) pause(in *instruction, paused bool) {
 	}
 }
 
-// take makes m what is in force. The same again, under another lead, is nothing new.
+// take puts m in force. Nothing changes if only the lead changed.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
 	same.in.term, same.in.problem = f.made.in.term, f.made.in.problem
@@ -205,7 +205,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	}
 }
 
-// started gives an order of before the start as what it is once the gateway was let start: one beside a gateway that may run.
+// started converts an order from before the gateway's start to one for a gateway that may run.
 func (f *Follower) started(o *drive.Order) *drive.Order {
 	if o == nil || !o.BeforeStart || !f.startup.passed() {
 		return o

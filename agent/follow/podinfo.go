@@ -11,12 +11,12 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// podInfo is what the pod says of itself at this moment: the volume of the downward API changes with the pod.
+// podInfo holds the current labels and annotations of the pod. The downward API updates its volume when they change.
 type podInfo struct {
 	dir                 string
 	labels, annotations map[string]string
 	watcher             *file.Watcher
-	err                 string // as it was logged
+	err                 string // the last logged error
 }
 
 // maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
@@ -34,7 +34,7 @@ func (p *podInfo) close() {
 	}
 }
 
-// changed receives after a change; nil where nothing is watched.
+// changed returns a channel that receives after a change; nil if nothing is watched.
 func (p *podInfo) changed() <-chan struct{} {
 	if p.watcher == nil {
 		return nil
@@ -42,7 +42,7 @@ func (p *podInfo) changed() <-chan struct{} {
 	return p.watcher.Changed()
 }
 
-// reload reads labels and annotations. What cannot be read stays as it was, and is logged once.
+// reload reads labels and annotations. If a file cannot be read, its last values stay, and the error is logged once.
 func (p *podInfo) reload(log *slog.Logger) {
 	if p.dir == "" {
 		return
@@ -68,7 +68,7 @@ func (p *podInfo) reload(log *slog.Logger) {
 	p.err = failed
 }
 
-// parsePodInfo reads a file of the downward API: a line key="value" for each entry, the value quoted as in Go.
+// parsePodInfo parses a file of the downward API: a line key="value" for each entry, with the value quoted as in Go.
 func parsePodInfo(text string) (map[string]string, error) {
 	m := map[string]string{}
 	for line := range strings.Lines(text) {

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Bounds of a report, in bytes. The API allows a little more; with its metadata a report has at most 4 KiB.
+// Bounds of a report in bytes. The API allows a little more. With its metadata a report has at most 4 KiB.
 const (
 	maxStatus   = 3 << 10
 	maxMessage  = 640
@@ -32,8 +32,8 @@ const (
 	maxList     = 1 << 10 // of all items of a list
 )
 
-// compose makes the report that follows from a state and the report before. What that says of the last sync that did something
-// stays until another one does something.
+// compose returns the report for a state. Fields about the last sync that did something are kept from the previous report until
+// another one does something.
 func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha1.SyncReportStatus {
 	r := v1alpha1.SyncReportStatus{
 		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
@@ -50,9 +50,9 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha
 			r.Target = o.Commit.String()
 		}
 	}
-	if in := f.judged; in != nil { // what was asked for cannot be done, and that is the answer
+	if in := f.judged; in != nil { // the request cannot be carried out, which is the answer to it
 		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.ref, in.revision, in.generation, in.term, in.requestedAt
-		r.Paused = r.Paused || f.order == nil && in.paused // else by the order: it is what is in force
+		r.Paused = r.Paused || f.order == nil && in.paused // otherwise the order in force decides
 		r.Target = ""
 		if !in.commit.IsZero() {
 			r.Target = in.commit.String()
@@ -61,7 +61,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
 		outcome(&r, was, s)
 		if f.order != nil && s.Of != f.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
-			// The agent was asked to stop before it began. What came of an earlier order says nothing of this one.
+			// The agent was stopped before the sync began. The outcome of an earlier order does not apply to this one.
 			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "what is wanted now was not begun with"
 		}
 	}
@@ -75,10 +75,10 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha
 	return r
 }
 
-// outcome takes what a sync did and what it dealt with.
+// outcome adds what a sync did and which requests it handled.
 func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s drive.State) {
 	rep := s.Report
-	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // to wait for a gateway that starts is to do nothing
+	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // waiting for a gateway that starts counts as doing nothing
 	if rep.Wrote() || failed || len(rep.Scans) > 0 {
 		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
 		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()
@@ -89,7 +89,7 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s driv
 			r.Projects = rep.Projects
 		}
 	} else if rep.Err == nil && r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
-		r.Message = was.Message // that there was nothing to do this time is no news
+		r.Message = was.Message // an idle sync is not worth a new message
 	}
 	if len(s.Problems) > 0 {
 		return
@@ -118,7 +118,7 @@ func scanned(rep *sync.Report) string {
 
 func count(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-// bound cuts a report to its bounds, whatever was put into it.
+// bound enforces the bounds of a report.
 func bound(r *v1alpha1.SyncReportStatus) {
 	for _, f := range []struct {
 		text *string
@@ -141,14 +141,14 @@ func bound(r *v1alpha1.SyncReportStatus) {
 		case len(r.Scan) > 0:
 			r.Scan = ""
 		default:
-			// What is left cannot reach the bound but by characters that take six bytes each.
+			// The rest is too large only with characters that JSON encodes in six bytes each.
 			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""
 			return
 		}
 	}
 }
 
-// list cuts a list and each of its items.
+// list bounds a list and each of its items.
 func list(items []string, most, each int) []string {
 	var out []string
 	total := 0
@@ -162,7 +162,7 @@ func list(items []string, most, each int) []string {
 	return out
 }
 
-// clip cuts text to at most n bytes of whole characters, and says so by its last one.
+// clip truncates text to n bytes at a whole character, and marks that with an ellipsis.
 func clip(text string, n int) string {
 	text = strings.ToValidUTF8(text, "�")
 	if len(text) <= n {
@@ -179,11 +179,11 @@ func clip(text string, n int) string {
 	return text[:cut] + more
 }
 
-// size is what a report takes when it is sent.
+// size returns the encoded size of a report.
 func size(r *v1alpha1.SyncReportStatus) int {
 	b, err := json.Marshal(r)
 	if err != nil {
-		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // it is plain text and numbers
+		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // impossible: the report holds only text and numbers
 	}
 	return len(b)
 }

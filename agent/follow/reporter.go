@@ -19,8 +19,8 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// reporter writes the SyncReport: when it differs from what the API server has in anything but time, the newest only,
-// and again until it is written.
+// reporter writes the SyncReport when it differs from the stored one in more than times. It writes only the newest report, and
+// retries until it succeeds.
 type reporter struct {
 	objects *kube.Objects[v1alpha1.SyncReport]
 	who     Identity
@@ -30,15 +30,15 @@ type reporter struct {
 
 	mu    gosync.Mutex
 	want  *v1alpha1.SyncReportStatus
-	since time.Time // when want began to differ in what counts
-	doubt time.Time // when to look what is there, as it may be another than was written; zero for no doubt
+	since time.Time // when want last changed in more than times
+	doubt time.Time // when to read the report because it may have been reverted; zero for never
 
-	// Of run alone.
-	there    *v1alpha1.SyncReport // as the API server has it; nil where that is not known, or none is there
+	// Used by run only.
+	there    *v1alpha1.SyncReport // the stored report; nil if unknown or absent
 	known    bool
-	mangled  bool // there is one that cannot be read
+	mangled  bool // the stored report cannot be decoded
 	wrote    time.Time
-	check    time.Time // when to look whether it is still there
+	check    time.Time // when to check that the report still exists
 	failures int
 	retry    time.Time
 }
@@ -46,16 +46,16 @@ type reporter struct {
 const (
 	fieldManager = "stoker-agent"
 	writeTimeout = 10 * time.Second
-	// calm is the pause between two writes, small that between two that differ only in words or in drift.
+	// calm is the pause between two writes, small the pause if only messages or drift differ.
 	calm  = time.Second
 	small = 10 * time.Second
-	// brief is how long a sync has to be under way to be reported: one that is over sooner is told by its outcome.
+	// brief is how long a sync must run to be reported; a shorter one is reported by its outcome.
 	brief = time.Second
-	// maxReport bounds the pause between two tries.
+	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
-	// again is how often it is checked that the report is there: the one of an earlier pod with this name may be collected
-	// after it was taken over, and somebody may remove one. It is sooner than the lead gives up waiting for a report. soon is
-	// the first time.
+	// again is how often to check that the report exists. The garbage collector may delete a report that was adopted from an
+	// earlier pod with this name, or a user may delete it. The check is sooner than the lead gives up waiting for a report.
+	// soon is the time until the check after an adoption.
 	again = 8 * time.Minute
 	soon  = 30 * time.Second
 )
@@ -64,8 +64,8 @@ func newReporter(objects *kube.Objects[v1alpha1.SyncReport], who Identity, log *
 	return &reporter{objects: objects, who: who, log: log, now: now, woken: make(chan struct{}, 1)}
 }
 
-// update makes what follows from what was to be reported, or from what an earlier agent of this pod reported, the status to
-// report. Both are of one moment: what is inherited meanwhile would be lost. It waits for nothing but follows.
+// update replaces the report to write by follows(was), where was is the previous one, possibly inherited from an earlier agent
+// of this pod. Both are accessed under the lock, so that an inherited report is not lost. follows must not block.
 func (r *reporter) update(follows func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus) {
 	r.mu.Lock()
 	var was v1alpha1.SyncReportStatus
@@ -84,7 +84,8 @@ func (r *reporter) update(follows func(was v1alpha1.SyncReportStatus) v1alpha1.S
 	}
 }
 
-// doubted says that the API server may have gone back to a backup, and with it the report. Not all agents look at once.
+// doubted schedules a read of the report because the API server may have been restored from a backup. The times vary between
+// agents.
 func (r *reporter) doubted() {
 	r.mu.Lock()
 	if r.doubt.IsZero() {
@@ -101,8 +102,8 @@ func (r *reporter) doubted() {
 type difference int
 
 const (
-	nothing difference = iota // at most in time
-	words                     // in the message, in drift, in the outcome of a scan
+	nothing difference = iota // at most in times
+	words                     // in the message, the drift, or the result of a scan
 	all
 )
 
@@ -136,7 +137,7 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-// next is when something is to be done: a write, a try after a failure, or a look whether the report is still there.
+// next returns when the next step is due: a write, a retry, or a check of the report.
 func (r *reporter) next() time.Time {
 	r.mu.Lock()
 	want, since, look := r.want, r.since, earliest(r.check, r.doubt)
@@ -166,7 +167,7 @@ func (r *reporter) next() time.Time {
 	return due
 }
 
-// turn does one thing and takes note of its outcome.
+// turn runs one step and records its outcome.
 func (r *reporter) turn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -179,7 +180,7 @@ func (r *reporter) turn(ctx context.Context) {
 		return
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return // we are asked to stop
+		return // the agent stops
 	}
 	r.failures++
 	r.retry = r.now().Add(pace.Retry(r.failures, maxReport))
@@ -188,7 +189,7 @@ func (r *reporter) turn(ctx context.Context) {
 	}
 }
 
-// step reads the report where it is not known or has to be looked after, and else writes it.
+// step reads the report if it is unknown or due for a check, and writes it otherwise.
 func (r *reporter) step(ctx context.Context) error {
 	r.mu.Lock()
 	look := earliest(r.check, r.doubt)
@@ -223,7 +224,7 @@ func (r *reporter) read(ctx context.Context) error {
 	return nil
 }
 
-// inherit takes what only an earlier agent of this pod knew, so that a new one has nothing to write where nothing happened.
+// inherit adopts fields from an earlier agent of this pod, so that a restarted agent writes nothing if nothing happened.
 func (r *reporter) inherit(there *v1alpha1.SyncReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +245,7 @@ func (r *reporter) inherit(there *v1alpha1.SyncReport) {
 	r.want = &w
 }
 
-// owns reports whether the report is of this very pod.
+// owns reports whether the report belongs to this pod.
 func (r *reporter) owns(there *v1alpha1.SyncReport) bool {
 	if r.who.PodUID == "" {
 		return true
@@ -274,7 +275,7 @@ func (r *reporter) write(ctx context.Context) error {
 		r.there, err = r.objects.Update(ctx, report, metav1.UpdateOptions{FieldManager: fieldManager})
 	}
 	if err != nil {
-		// Whatever it was, what the API server has is not known any more.
+		// After an error the stored report is unknown.
 		r.there, r.known = nil, false
 		return err
 	}
@@ -285,7 +286,7 @@ func (r *reporter) write(ctx context.Context) error {
 	return nil
 }
 
-// replace writes over a report that cannot be read.
+// replace overwrites a report that cannot be decoded.
 func (r *reporter) replace(ctx context.Context, report *v1alpha1.SyncReport) (*v1alpha1.SyncReport, error) {
 	patch := []map[string]any{
 		{"op": "replace", "path": "/status", "value": report.Status},
@@ -307,7 +308,7 @@ func (r *reporter) meta() metav1.ObjectMeta {
 	return m
 }
 
-// flush writes what is still to be written, as long as ctx lasts. It is called when run has ended.
+// flush writes what is pending until ctx ends. Call it after run has returned.
 func (r *reporter) flush(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()

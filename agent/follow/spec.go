@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// spec is the GatewaySync as it was read last. It is read once for each generation, and again where that may be another of the
-// same number.
+// spec is the last read GatewaySync. It is read once for each generation, and again if the same generation may mean another
+// spec.
 type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
@@ -33,14 +33,14 @@ type spec struct {
 	of       *v1alpha1.GatewaySync // that peers were made for
 	peers    sync.Peers
 	failures int
-	asked    asked     // what the last try that failed was for
-	err      error     // why it did
-	retry    time.Time // when it is worth another; zero where only another target is
-	due      time.Time // when the next try is; zero where none is needed
-	unread   time.Time // since when it cannot be read, or does not bear out the target; zero where it does
+	asked    asked     // what the last failed attempt was for
+	err      error     // why it failed
+	retry    time.Time // when to retry; zero for only with another target
+	due      time.Time // when the next attempt is due; zero if none is needed
+	unread   time.Time // when it began to be unreadable or not to confirm the target; zero if all is well
 }
 
-// asked is all of an instruction that an answer depends on.
+// asked is the part of an instruction that the result depends on.
 type asked struct {
 	generation int64
 	ref, force string
@@ -53,21 +53,21 @@ var errGone = errors.New("the GatewaySync is gone")
 
 const (
 	getTimeout = 10 * time.Second
-	// maxGet bounds the pause between two tries to read the GatewaySync.
+	// maxGet is the longest pause between two attempts to read the GatewaySync.
 	maxGet = time.Minute
-	// moment is for how long nothing is said of a GatewaySync that cannot be read, where what it said before is followed.
+	// moment is how long an unreadable GatewaySync is not reported while an order is in force.
 	moment = 30 * time.Second
 )
 
-// fetch returns the GatewaySync at the generation that the target follows from, or why there is none now: errGone, a
-// failure of class working where it will come by itself, or one of class stalled where it cannot be read.
+// fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
+// retry may help, or one of class stalled if the GatewaySync is invalid.
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
 	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
 		s.unread, s.ref, s.commit, s.force = time.Time{}, in.ref, in.commit, in.force
 		return s.gs, nil
 	}
-	if in.generation == 0 { // the target says when there is more to read: asking again would be asking for nothing
+	if in.generation == 0 { // the target will say when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
 	this := asked{in.generation, in.ref, in.force, in.commit, in.owner, in.problem}
@@ -76,7 +76,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		return nil, s.err
 	}
 	unread := false
-	ahead := false // the target has to follow, and it is watched
+	ahead := false // the target will follow, and it is watched
 	get, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	gs, err := kube.GatewaySyncs(f.API, f.Namespace).Get(get, f.GatewaySync)
@@ -120,10 +120,10 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		return nil, err
 	}
 	s.failures = 0
-	// What annotations ask for comes by the target: this copy gets old.
+	// Requests in annotations come through the target; this copy becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
-		gs = was // it is the same one, with its connections
+		gs = was // unchanged: keep its connections
 	}
 	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force = gs, in.owner, epoch, in.ref, in.commit, in.force
 	return gs, nil
@@ -135,10 +135,10 @@ func (s *spec) vouches(in *instruction) bool {
 	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref && in.commit == s.commit) && (in.force == "" || in.force == s.force)
 }
 
-// lasts reports whether the GatewaySync could not be read for so long that it is no moment any more.
+// lasts reports whether the GatewaySync has been unreadable for longer than moment.
 func (s *spec) lasts(now time.Time) bool { return !s.unread.IsZero() && now.Sub(s.unread) >= moment }
 
-// connect makes the two ends of a sync anew where the GatewaySync is another.
+// connect creates the peers of a sync if the GatewaySync changed.
 func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
 	if s.of == gs {
 		return nil
@@ -148,13 +148,14 @@ func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
 		return err
 	}
 	if s.of != nil {
-		_ = s.peers.Remote.Close() // it only lets go of connections
+		_ = s.peers.Remote.Close() // only closes connections
 	}
 	s.of, s.peers = gs, ends
 	return nil
 }
 
-// gatewayURL is where the gateway's web server listens: in the same pod. Port and tls count where the spec names no port.
+// gatewayURL returns the address of the gateway's web server, which is in the same pod. port and tls apply if the spec sets no
+// port.
 func gatewayURL(g *v1alpha1.GatewaySpec, port int32, tls bool) string {
 	tls = g.TLS || g.Port == nil && tls
 	if g.Port != nil || port == 0 {

@@ -20,24 +20,24 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// startup decides when the gateway's container may start: /startupz answers 200 from then on, for good.
+// startup decides when the gateway's container may start. From then on, /startupz answers 200 for good.
 //
-// It opens at once where the volume holds a whole commit with a settled journal (startup: useExisting), where Ignition
-// has not seeded it yet (then nothing is touched before the gateway runs), and where the container of the agent alone was
-// started again. Else the first sync comes first. What waits for a person, a gate or the gateway itself opens it; what
-// may come by itself (a lead, git, space) is waited for, at most for the progress deadline.
+// It opens at once in three cases: the volume holds a complete commit with a settled journal (startup: useExisting), Ignition
+// has not seeded the volume yet (then it is not touched before the gateway runs), or only the agent's container was restarted.
+// Otherwise the first sync comes first. If that waits for a person, a gate or the gateway itself, startup opens. If it waits
+// for something that may pass (a lead, git, space), startup waits at most for the progress deadline.
 //
-// It opens only between two syncs, so that no sync that counts on a stopped gateway writes beside one that starts.
+// It opens only between two syncs, so that no sync that relies on a stopped gateway writes while it starts.
 type startup struct {
 	engine *sync.Engine
 	log    *slog.Logger
 	now    func() time.Time
-	name   string // of the file that keeps memory
+	name   string // of the file that stores memory
 	memory memory
 
-	wait     bool // for the target's commit, also where there is one already
+	wait     bool // wait for the target's commit even if the volume holds another one
 	deadline time.Duration
-	loaded   bool // what an earlier agent left on the volume about wait and deadline
+	loaded   bool // wait and deadline were read from the volume
 	ping     time.Time
 
 	mu   gosync.Mutex
@@ -45,16 +45,16 @@ type startup struct {
 	why  string
 }
 
-// memory outlives the agent's container, not its pod.
+// memory survives restarts of the agent's container, but not of the pod.
 type memory struct {
 	Pod   string    `json:"pod"`
 	Began time.Time `json:"began"`
-	// Opened: the gateway may have started. Unseeded: nothing is written before it runs.
+	// Opened means that the gateway may have started, Unseeded that nothing is written before it runs.
 	Opened   bool `json:"opened,omitempty"`
 	Unseeded bool `json:"unseeded,omitempty"`
 }
 
-// policyNote keeps, on the volume, what the spec said about the start, for a start without the API server.
+// policyNote stores on the volume what the spec says about the start, for a start without the API server.
 const policyNote = "startup"
 
 type policy struct {
@@ -67,7 +67,7 @@ const maxMemory = 4 << 10
 func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now func() time.Time) *startup {
 	s := &startup{engine: engine, log: log, now: now, name: name, deadline: v1alpha1.DefaultProgressDeadline, why: "the volume has not been looked at yet"}
 	if raw, err := file.Read(name, maxMemory); err == nil {
-		_ = json.Unmarshal(raw, &s.memory) // damaged: as if it was not there
+		_ = json.Unmarshal(raw, &s.memory) // a damaged file counts as missing
 	}
 	if s.memory.Pod != pod || s.memory.Began.After(now()) {
 		s.memory = memory{Pod: pod, Began: now()}
@@ -116,7 +116,7 @@ func (s *startup) because(format string, a ...any) {
 	s.why = fmt.Sprintf(format, a...)
 }
 
-// look opens where the volume alone says so, or where the time is over.
+// look opens if the volume alone allows it, or if the deadline is over.
 func (s *startup) look() {
 	if s.passed() {
 		return
@@ -149,7 +149,7 @@ func (s *startup) look() {
 	}
 }
 
-// recall reads what the spec said when it was last known.
+// recall reads the last known policy from the volume.
 func (s *startup) recall() {
 	d, err := s.engine.Open()
 	if err != nil {
@@ -158,12 +158,12 @@ func (s *startup) recall() {
 	raw, err := d.Note(policyNote)
 	var p policy
 	if err != nil || raw == nil || json.Unmarshal(raw, &p) != nil || p.Deadline <= 0 {
-		return // the defaults count
+		return // use the defaults
 	}
 	s.wait, s.deadline = p.Wait, p.Deadline
 }
 
-// policy takes what the spec says.
+// policy adopts what the spec says about the start.
 func (s *startup) policy(says v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
 	deadline, err := gs.Spec.Deadline()
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *startup) policy(says v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
 	}
 }
 
-// due is when waiting ends; zero where nothing is waited for.
+// due returns when the wait ends, or, once open, when the next ping is due; zero for never.
 func (s *startup) due() time.Time {
 	if s.passed() {
 		return s.ping
@@ -200,8 +200,8 @@ func (s *startup) due() time.Time {
 	return s.memory.Began.Add(s.deadline)
 }
 
-// beforeStart is whether the gateway has not started yet. Only a port that refuses says so: one that answers, or does not,
-// may be that of a gateway that runs, in a pod where nobody waits for /startupz.
+// beforeStart reports whether the gateway has not started yet. Only a refused connection proves that: in a pod that does not
+// wait for /startupz, a gateway that runs may also be slow to answer.
 func (s *startup) beforeStart(ctx context.Context, gateway sync.Gateway) bool {
 	if s.passed() {
 		return false
@@ -213,7 +213,7 @@ func (s *startup) beforeStart(ctx context.Context, gateway sync.Gateway) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// until is when a sync before the start has to give way to the start.
+// until returns when a sync before the start must give way to the start.
 func (s *startup) until(before bool) time.Time {
 	if !before {
 		return time.Time{}
@@ -221,7 +221,7 @@ func (s *startup) until(before bool) time.Time {
 	return s.due()
 }
 
-// hold keeps everything from a volume that the gateway is seeding until the gateway runs.
+// hold blocks all syncs while the gateway seeds its volume, until the gateway runs.
 func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 	s.ping = time.Time{}
 	if !s.memory.Unseeded || w.Order == nil || w.Leave {
@@ -234,7 +234,7 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 		s.keep()
 		return w
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		return w // a sync waits for a gateway that is there and does not run, and says what it waits for
+		return w // the sync waits for the gateway and reports why
 	}
 	s.ping = s.now().Add(pace.Jitter(firstRun))
 	w.Leave = true
@@ -244,10 +244,10 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 	return w
 }
 
-// firstRun is how often a gateway that starts for the first time is asked whether it runs.
+// firstRun is how often a gateway is pinged during its first start.
 const firstRun = 2 * time.Second
 
-// after opens where the outcome of a turn leaves nothing to wait for.
+// after opens if the outcome of a turn leaves nothing to wait for.
 func (s *startup) after(state drive.State, order *drive.Order) {
 	if s.passed() {
 		return
@@ -285,7 +285,7 @@ func (s *startup) serve(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, why)
 }
 
-// Routes are what the agent answers over HTTP.
+// Routes returns the HTTP routes of the agent.
 func (f *Follower) Routes() []drive.Route {
 	return append(f.loop.Routes(), drive.Route{Pattern: "GET /startupz", Serve: f.startup.serve})
 }
