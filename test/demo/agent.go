@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// buildAgent builds the agent that this module holds, and returns the module's directory.
+// buildAgent builds the agent of this module, and returns the module's directory.
 func buildAgent(ctx context.Context, binary string) (module string, err error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
@@ -31,16 +31,16 @@ func buildAgent(ctx context.Context, binary string) (module string, err error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// agent is the running agent, as an operator sees it: a process, a log and /state.
+// agent is the running agent as an operator sees it: a process, a log and /state.
 type agent struct {
 	cmd    *exec.Cmd
 	client http.Client
-	ended  chan struct{} // closed when the process has ended, with the outcome in err
+	ended  chan struct{} // closed when the process has ended; err then holds the outcome
 	err    error
 	log    *output.Log
 }
 
-// state is what the story reads of /state.
+// state holds the fields of /state that the demo uses.
 type state struct {
 	Phase, Reason, Message, Ref string
 	Target, Commit              string
@@ -69,7 +69,7 @@ func startAgent(binary string, args ...string) (*agent, error) {
 	return a, nil
 }
 
-// said is the end of the log, for an error message.
+// said returns the end of the log, for an error message.
 func (a *agent) said() string {
 	if a == nil {
 		return ""
@@ -77,7 +77,7 @@ func (a *agent) said() string {
 	return "\nThe agent's log:\n" + a.log.String()
 }
 
-// url is that of its health port; "" before it listens.
+// url returns the address of the health port, or "" before it listens.
 func (a *agent) url() string {
 	addr := a.log.Address("health")
 	if addr == "" {
@@ -108,10 +108,10 @@ var (
 	errNoAddress = errors.New("the agent does not listen yet")
 )
 
-// patience bounds the wait for one thing to happen.
+// patience is the time limit of one wait.
 const patience = time.Minute
 
-// await asks for the state until it is as wanted.
+// await polls the state until wanted returns true.
 func (a *agent) await(ctx context.Context, what string, wanted func(state) bool) (state, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -125,7 +125,7 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 			return s, nil
 		case err == nil:
 			last = s
-		case ctx.Err() == nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // of one look
+		case ctx.Err() == nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // not a transient error
 			return s, err
 		}
 		select {
@@ -144,9 +144,9 @@ func (a *agent) synced(ctx context.Context, commit string) (state, error) {
 	return a.await(ctx, "synced to "+commit[:7], func(s state) bool { return s.Phase == "Synced" && s.Commit == commit })
 }
 
-// stop asks the agent to end, and waits until it has.
+// stop terminates the agent and waits for its end.
 func (a *agent) stop() error {
-	_ = a.cmd.Process.Signal(syscall.SIGTERM) // where it has ended already, err has the reason
+	_ = a.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended; err has the reason
 	kill := time.AfterFunc(30*time.Second, func() { _ = a.cmd.Process.Kill() })
 	defer kill.Stop()
 	<-a.ended

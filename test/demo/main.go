@@ -1,10 +1,9 @@
-// Command demo shows what Stoker does, on this machine, in about a minute: it makes a git repository of
-// examples/quickstart, starts a simulated Ignition gateway and the standalone agent, and tells a story of seven commits
-// and one person at a Designer. Every step shows its evidence and is checked; one that does not come out as told ends
-// the demo with an error.
+// Command demo shows what Stoker does, on this machine, in about a minute. It creates a git repository from
+// examples/quickstart, starts a simulated Ignition gateway and the standalone agent, and plays a story of seven commits and one
+// person at a Designer. Every step shows its evidence and is verified; an unexpected result ends the demo with an error.
 //
 //	go run ./test/demo           # or: make demo
-//	KEEP=1 go run ./test/demo    # leaves all of it running at the end, and says where
+//	KEEP=1 go run ./test/demo    # leaves everything running at the end, and prints the addresses
 package main
 
 import (
@@ -28,7 +27,7 @@ func main() {
 	}
 }
 
-// atMost bounds the story; the building of the agent before it has as long as it needs.
+// atMost is the time limit of the story, not counting the build of the agent.
 const atMost = 5 * time.Minute
 
 func run(ctx context.Context, stdout io.Writer, keep bool) (err error) {

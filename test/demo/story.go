@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// step is a scene of the story.
+// step is one scene of the story.
 type step struct {
 	title string
 	play  func(context.Context, *world) error
@@ -142,7 +142,7 @@ func conflict(ctx context.Context, w *world) error {
 	return w.check(len(lost) == 1, "Maria's version lies in lost+found")
 }
 
-// find returns the view.json files below dir that hold a text, relative to the data directory.
+// find returns the view.json files below dir that contain a text, relative to the data directory.
 func (w *world) find(dir, text string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -18,10 +18,10 @@ func (t *teller) line(format string, args ...any) {
 
 func (t *teller) step(n int, title string) { t.line("\n%d. %s", n, title) }
 
-// say tells what is done.
+// say prints what happens.
 func (t *teller) say(text string) { t.line("   %s", text) }
 
-// show prints evidence: at most eight lines of it.
+// show prints evidence, at most eight lines.
 func (t *teller) show(text string) {
 	const most = 8
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -34,7 +34,7 @@ func (t *teller) show(text string) {
 	}
 }
 
-// check prints a fact that was found true, or returns it as the error that ends the demo.
+// check prints a fact that is true. Otherwise it returns the error that ends the demo.
 func (t *teller) check(ok bool, format string, args ...any) error {
 	fact := fmt.Sprintf(format, args...)
 	if !ok {

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// world is the stage of the story.
+// world holds everything that the story needs.
 type world struct {
 	*teller
 	dir, binary string
@@ -27,10 +27,10 @@ type world struct {
 	git         *gitserver.Server
 	gateway     *simulator.Gateway
 	agent       *agent
-	commits     map[string]string // by what the story calls them
+	commits     map[string]string // by their names in the story
 }
 
-// Where the story takes place.
+// Paths of the view that the story changes.
 const (
 	views    = "projects/site-a/com.inductiveautomation.perspective/views/"
 	overview = views + "Overview"
@@ -38,10 +38,10 @@ const (
 	inGit    = "services/site-a/" + viewFile
 )
 
-// unhappy makes a failed git command of the story an error: see do.
+// unhappy is the panic value of a failed git command, which do turns into an error.
 type unhappy struct{ error }
 
-// ender is the gitserver.TB of a program that is no test.
+// ender implements gitserver.TB outside of a test.
 type ender struct{}
 
 func (ender) Helper() {}
@@ -62,7 +62,7 @@ func (w *world) do(ctx context.Context, s step) (err error) {
 	return s.play(ctx, w)
 }
 
-// newWorld makes the repository and starts the git server and the gateway.
+// newWorld creates the repository and starts the git server and the gateway.
 func newWorld(example, dir, binary string, t *teller) (*world, error) {
 	w := &world{teller: t, dir: dir, binary: binary, commits: map[string]string{}}
 	for _, d := range []string{"git", "data", "secrets/gateway-api"} {
@@ -113,7 +113,7 @@ func readTree(dir string) (map[string]string, error) {
 func (w *world) data() string { return filepath.Join(w.dir, "data") }
 func (w *world) file() string { return filepath.Join(w.dir, "gatewaysync.yaml") }
 
-// configure writes the GatewaySync of the example, with this machine's repository and a quicker pace.
+// configure writes the GatewaySync of the example, with the repository of the demo and shorter intervals.
 func (w *world) configure(example string) error {
 	content, err := os.ReadFile(filepath.Join(example, "gatewaysync.yaml"))
 	if err != nil {
@@ -130,7 +130,7 @@ func (w *world) configure(example string) error {
 	})
 }
 
-// edit changes the GatewaySync as a person does with an editor: the file is replaced.
+// edit changes the GatewaySync as an editor does: it replaces the file.
 func (w *world) edit(change func(*v1alpha1.GatewaySync)) error {
 	content, err := os.ReadFile(w.file())
 	if err != nil {
@@ -158,18 +158,18 @@ func (w *world) startAgent() (err error) {
 	return err
 }
 
-// commit commits edits and gives the commit a name in the story.
+// commit commits edits and names the commit.
 func (w *world) commit(name, message string, edits ...gitserver.Edit) string {
 	w.commits[name] = w.repo.Commit(message, edits...)
 	return w.commits[name]
 }
 
-// view is the overview's content in a commit, with what is replaced in it.
+// view returns the content of the overview in a commit, with from replaced by to.
 func (w *world) view(commit, from, to string) string {
 	return strings.Replace(w.repo.Content(commit, inGit), from, to, 1)
 }
 
-// isLive checks that disk and gateway show the overview of a commit.
+// isLive verifies that disk and gateway show the overview of a commit.
 func (w *world) isLive(commit string) error {
 	want := w.repo.Content(commit, inGit)
 	got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(viewFile)))
@@ -183,7 +183,7 @@ func (w *world) isLive(commit string) error {
 	return w.check(w.gateway.Loaded(overview)["view.json"] == hex.EncodeToString(sum[:]), "the gateway has loaded exactly these bytes")
 }
 
-// differing returns the files of site-a in a commit that are otherwise on the disk.
+// differing returns the files of site-a in a commit that differ on the disk.
 func (w *world) differing(commit string) ([]string, error) {
 	var differ []string
 	for _, m := range []string{"shared/", "services/site-a/"} {
@@ -200,12 +200,12 @@ func (w *world) differing(commit string) ([]string, error) {
 	return differ, nil
 }
 
-// scans counts the scans that the gateway was asked for.
+// scans returns the number of scan requests to the gateway.
 func (w *world) scans() int {
 	return w.gateway.Count("POST /data/api/v1/scan/projects") + w.gateway.Count("POST /data/api/v1/scan/config")
 }
 
-// sumUp ends the story.
+// sumUp prints the end of the story.
 func (w *world) sumUp(took time.Duration) {
 	stats := w.git.Stats()
 	w.line("\nDone in %s: %d steps, %d facts checked.", took.Round(time.Second), len(steps), w.checks)
@@ -213,7 +213,7 @@ func (w *world) sumUp(took time.Duration) {
 		stats.Advertisements, stats.UploadPacks, stats.PackBytes, w.scans())
 }
 
-// explain says where everything is, for who wants to look around.
+// explain prints where everything is, for a user who wants to look around.
 func (w *world) explain() {
 	w.line("\nStill running (KEEP is set); Ctrl-C ends it and removes everything.")
 	w.line("  agent        %s/state", w.agent.url())
@@ -224,7 +224,7 @@ func (w *world) explain() {
 	w.line("  to commit    git clone %s, then commit and push", w.repo.Dir)
 }
 
-// close ends everything; the agent first.
+// close stops everything, the agent first.
 func (w *world) close() error {
 	var errs []error
 	if w.agent != nil {
