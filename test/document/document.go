@@ -1,6 +1,6 @@
-// Package document finds the commands that the project's documents show, hands them to the tests that type them, and types
-// them as a reader does. The ledger says who types what: a test gets its lines from there and from nowhere else, so that a
-// line can not be claimed and left out.
+// Package document finds the commands in the project's documents, assigns them to tests, and runs them as a reader does. The
+// ledger says which test runs which commands. A test gets its commands only from there, so that none can be claimed and left
+// out.
 //
 //	func TestTheCommandsOfThePageWork(t *testing.T) {
 //		lines := document.Open(t)
@@ -20,18 +20,18 @@ import (
 	"testing"
 )
 
-// Command is what a reader types.
+// Command is a command that a reader types.
 type Command struct {
 	Document, Heading string
 	Line              int // where it begins, from 1
 	Text              string
 }
 
-// Program is the one that is called.
+// Program returns the first word of the command.
 func (c Command) Program() string { return program(c.Text) }
 
-// programs are those that documents call. In a block without a language, a line that begins with one of them is a command,
-// and others are what a program says, or a drawing.
+// programs are the programs that documents call. In a block without a language, a line that starts with one of them is a
+// command; other lines are output or drawings.
 var programs = []string{"agent", "argocd", "bash", "cat", "chmod", "cp", "curl", "docker", "echo", "exec", "git", "go", "helm", "injector", "jq", "kind", "kubectl",
 	"kubectl-stoker", "make", "mkdir", "mv", "openssl", "podman", "receiver", "rm", "sh", "ssh", "ssh-keygen", "ssh-keyscan", "stoker", "sudo", "tar"}
 
@@ -54,13 +54,13 @@ func isCommand(line string) bool {
 	return slices.Contains(programs, strings.TrimPrefix(name, "bin/")) || name == "for" || assignment.MatchString(line)
 }
 
-// In returns the commands of a document: those of its blocks of sh, and those of blocks without a language, be they fenced
-// or indented. What has [flags] in it is how a command is used, and no command.
+// In returns the commands of a document: those of sh blocks, and those of fenced or indented blocks without a language. It
+// skips synopses, which contain [flags].
 func In(name, text string) []Command {
 	var found []Command
 	heading, fence := "", ""
-	margin := 0       // how far a list's text is indented: code in it is four deeper
-	var open *Command // one that goes on in the next line
+	margin := 0       // indentation of a list's text; code in it has four more
+	var open *Command // a command that continues on the next line
 	for i, line := range strings.Split(text, "\n") {
 		typed := strings.TrimSpace(line)
 		indent := len(line) - len(strings.TrimLeft(line, " "))
@@ -105,7 +105,7 @@ func In(name, text string) []Command {
 	return slices.DeleteFunc(found, func(c Command) bool { return strings.Contains(c.Text, "[flags]") })
 }
 
-// Root is the project's folder: the one of its module, where a test of a nested module runs, too.
+// Root returns the root directory of the main module, also for a test of a nested module.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -122,7 +122,7 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Read returns the commands of one of the project's documents.
+// Read returns the commands of a document.
 func Read(t testing.TB, name string) []Command {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(t), filepath.FromSlash(name)))

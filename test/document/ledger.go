@@ -2,20 +2,20 @@ package document
 
 import "regexp"
 
-// Entry says which test types the commands of a document that its pattern finds. The first entry that fits a command counts.
+// Entry assigns the commands of a document that match a pattern to a test. The first entry that matches a command applies.
 type Entry struct {
 	Document string
-	Heading  string // one of the document's; "" is all of it
+	Heading  string // a heading of the document; "" for all
 	Lines    *regexp.Regexp
 	Test     string // package and function
 }
 
-// Fits reports whether the entry is about a command.
+// Fits reports whether the entry matches a command.
 func (e Entry) Fits(c Command) bool {
 	return e.Document == c.Document && (e.Heading == "" || e.Heading == c.Heading) && e.Lines.MatchString(c.Text)
 }
 
-// The tests that type commands.
+// The tests that run commands.
 const (
 	byChart    = "test/charts TestCommandsOfTheDocumentsWork"
 	byNodes    = "test/e2e TestAFleetOnARealCluster"
@@ -33,7 +33,7 @@ const (
 	byKey      = "test/document TestTheKeyIsOneForSSH"
 )
 
-// NewEntry is an entry for the commands of a document that a regular expression finds.
+// NewEntry returns an entry for the commands of a document that match a regular expression.
 func NewEntry(document, lines, test string) Entry {
 	return Entry{Document: document, Lines: regexp.MustCompile(lines), Test: test}
 }
@@ -42,7 +42,8 @@ func under(document, heading, test string) Entry {
 	return Entry{Document: document, Heading: heading, Lines: regexp.MustCompile(``), Test: test}
 }
 
-// Ledger is all that is typed. What needs a kubelet is for the tests with nodes; the rest needs an API server, or less.
+// Ledger assigns every command. Commands that need a kubelet belong to the tests with nodes; the others need only an API
+// server, or less.
 var Ledger = []Entry{
 	NewEntry("README.md", `^make `, byMake),
 	NewEntry("README.md", `^helm test `, byNodes),
@@ -90,7 +91,7 @@ var Ledger = []Entry{
 	NewEntry("test/gateway/README.md", ``, byGateway),
 }
 
-// Who names the test that types a command; "" where there is none.
+// Who returns the test that runs a command, or "".
 func Who(c Command) string {
 	for _, e := range Ledger {
 		if e.Fits(c) {

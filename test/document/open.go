@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// Lines are the commands that the ledger gives to one test.
+// Lines are the commands that the ledger assigns to one test.
 type Lines struct {
 	mu    sync.Mutex
 	all   []Command
 	typed map[Command]bool
 }
 
-// Open returns the commands of the test that calls it. A test that ends without having gone through all of them has failed.
+// Open returns the commands of the calling test. The test fails at its end if it has not run all of them.
 func Open(t testing.TB) *Lines {
 	t.Helper()
 	root := Root(t)
@@ -65,7 +65,7 @@ func (l *Lines) left() []Command {
 	return slices.DeleteFunc(slices.Clone(l.all), func(c Command) bool { return l.typed[c] })
 }
 
-// Of goes through the commands of a document, or of some of its headings, in their order. Who takes one types it.
+// Of iterates over the commands of a document, or of some of its headings, in order. It marks each as run.
 func (l *Lines) Of(document string, headings ...string) iter.Seq[Command] {
 	return func(yield func(Command) bool) {
 		for _, c := range l.all {
@@ -82,7 +82,7 @@ func (l *Lines) Of(document string, headings ...string) iter.Seq[Command] {
 	}
 }
 
-// Take returns the one command of a document that begins so. Who takes it types it.
+// Take returns the only command of a document with this beginning, and marks it as run.
 func (l *Lines) Take(t testing.TB, document, begin string) Command {
 	t.Helper()
 	l.mu.Lock()

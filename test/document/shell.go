@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// within bounds a command: ten times what the longest takes.
+// within is the time limit of a command: ten times what the longest takes.
 const within = 3 * time.Minute
 
-// Shell types commands as a reader does: each in a shell of its own, and what was set by one is there for the next.
+// Shell runs commands as a reader does: each in a new shell, with the variables that earlier commands set.
 type Shell struct {
 	Dir string
 	env []string
 }
 
-// NewShell is a shell in a directory, with programs under the names that readers know, a home of its own, and variables of
-// the environment.
+// NewShell returns a shell in a directory, with programs by the names that readers use, an empty home directory, and
+// environment variables.
 func NewShell(t testing.TB, dir string, programs map[string]string, env ...string) *Shell {
 	t.Helper()
 	bin := t.TempDir()
@@ -33,15 +33,15 @@ func NewShell(t testing.TB, dir string, programs map[string]string, env ...strin
 			t.Fatal(err)
 		}
 	}
-	// Of programs with the race detector, which else wait a second when they end.
+	// programs with the race detector would sleep for a second at exit
 	own := []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + t.TempDir(), "GORACE=atexit_sleep_ms=0"}
 	return &Shell{Dir: dir, env: append(own, env...)}
 }
 
-// Set sets a variable.
+// Set sets an environment variable.
 func (s *Shell) Set(name, value string) { s.env = append(s.env, name+"="+value) }
 
-// Type types a command that has to end with 0, and returns what it says.
+// Type runs a command that must succeed, and returns its output.
 func (s *Shell) Type(t testing.TB, line string) string {
 	t.Helper()
 	said, code := s.Try(t, line)
@@ -51,7 +51,7 @@ func (s *Shell) Type(t testing.TB, line string) string {
 	return said
 }
 
-// Try types a command, and returns what it says and its exit code.
+// Try runs a command, and returns its output and exit code.
 func (s *Shell) Try(t testing.TB, line string) (said string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -75,7 +75,7 @@ func (s *Shell) Try(t testing.TB, line string) (said string, code int) {
 	return string(out), 0
 }
 
-// Watch types a command that does not end by itself, and interrupts it when it has said all of this.
+// Watch runs a command that does not end by itself, and interrupts it when its output contains all of these texts.
 func (s *Shell) Watch(t testing.TB, line string, all ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -97,7 +97,7 @@ func (s *Shell) command(ctx context.Context, line string) *exec.Cmd {
 	return cmd
 }
 
-// heard is what a program said until it had said all that was waited for.
+// heard collects output and calls done once it contains all texts.
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
