@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Application is what the tests read of one.
+// Application holds the fields of an Application that the tests read.
 type Application struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Status            struct {
@@ -38,7 +38,7 @@ type Application struct {
 	} `json:"status"`
 }
 
-// Operation is a sync, under way or done.
+// Operation is a running or finished sync.
 type Operation struct {
 	Phase      string      `json:"phase"`
 	Message    string      `json:"message"`
@@ -67,7 +67,7 @@ type Operation struct {
 	} `json:"syncResult"`
 }
 
-// Over reports whether it goes on no longer.
+// Over reports whether the operation has ended.
 func (o *Operation) Over() bool { return o.Phase != "Running" && o.Phase != "Terminating" }
 
 // Applications are those of Argo CD's namespace.
@@ -95,10 +95,10 @@ func Get(ctx context.Context, client dynamic.Interface, name string) (*Applicati
 	return Read(u)
 }
 
-// RefreshAnnotation is on an Application until Argo CD has looked at git.
+// RefreshAnnotation is on an Application until Argo CD has polled git.
 const RefreshAnnotation = "argocd.argoproj.io/refresh"
 
-// Refresh asks Argo CD to look at git now, as a git host's webhook does.
+// Refresh makes Argo CD poll git now, as a git host's webhook does.
 func Refresh(ctx context.Context, client dynamic.Interface, name string) error {
 	patch := []byte(`{"metadata":{"annotations":{"` + RefreshAnnotation + `":"normal"}}}`)
 	_, err := Applications(client).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -108,13 +108,13 @@ func Refresh(ctx context.Context, client dynamic.Interface, name string) error {
 // Resource names an object of an Application for Argo CD's API.
 type Resource struct{ Group, Version, Kind, Namespace, Name string }
 
-// Action is one of the buttons of a resource.
+// Action is an action in the menu of a resource.
 type Action struct {
 	Name     string `json:"name"`
 	Disabled bool   `json:"disabled"`
 }
 
-// Actions lists the buttons of a resource.
+// Actions returns the actions of a resource.
 func (a *ArgoCD) Actions(ctx context.Context, application string, r Resource) ([]Action, error) {
 	raw, err := a.ask(ctx, http.MethodGet, application, "resource/actions", r.query(), nil)
 	if err != nil {
@@ -126,7 +126,7 @@ func (a *ArgoCD) Actions(ctx context.Context, application string, r Resource) ([
 	return answer.Actions, json.Unmarshal(raw, &answer)
 }
 
-// Run presses a button.
+// Run runs an action.
 func (a *ArgoCD) Run(ctx context.Context, application string, r Resource, action string) error {
 	body, err := json.Marshal(action)
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package argocd runs the real Argo CD against a cluster, as processes of this machine: its controller, repository server, API
-// server and notifications, and the redis that they need. Nobody logs in, and nothing but a loopback port leads in.
+// server and notifications, and the redis that they need. The API needs no login and listens only on loopback.
 package argocd
 
 import (
@@ -24,28 +24,28 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// Namespace is where Argo CD keeps its objects.
+// Namespace is the namespace of Argo CD's objects.
 const Namespace = "argocd"
 
-// Options say what Argo CD is started with.
+// Options configure Argo CD.
 type Options struct {
 	Programs string // directory of build.Cache.ArgoCD
-	// RepoServer are further arguments of the repository server.
+	// RepoServer are additional arguments of the repository server.
 	RepoServer []string
-	// Tools are directories of what Argo CD calls: kubectl, for roles, and kustomize.
+	// Tools are the directories of the programs that Argo CD calls: kubectl, for roles, and kustomize.
 	Tools      []string
 	Kubeconfig string
-	// Dir holds what the programs keep and say. A socket is made in it: its path must be short.
+	// Dir holds the data and logs of the programs. A socket is created in it, so its path must be short.
 	Dir string
 	Say io.Writer
-	// Authorities are the authorities of git servers in PEM, by host.
+	// Authorities are the CA certificates of git servers in PEM, by host.
 	Authorities map[string][]byte
 }
 
 // ArgoCD is a running Argo CD.
 type ArgoCD struct {
 	Programs *process.Group
-	// CLI is the program that users call argocd, and Env what it needs to find this Argo CD.
+	// CLI is the path of the program argocd, and Env the variable that it needs to find this Argo CD.
 	CLI    string
 	Env    string
 	client kubernetes.Interface
@@ -53,10 +53,10 @@ type ArgoCD struct {
 	http   *http.Client
 }
 
-// startWithin bounds the start, once all is built.
+// startWithin is the time limit of the start, not counting builds.
 const startWithin = 3 * time.Minute
 
-// Start starts Argo CD. Its kinds must be there.
+// Start starts Argo CD. Its custom resource definitions must be installed.
 func Start(ctx context.Context, o Options) (_ *ArgoCD, err error) {
 	redis, err := redis(ctx, o)
 	if err != nil {
@@ -104,11 +104,11 @@ func Start(ctx context.Context, o Options) (_ *ArgoCD, err error) {
 // Close ends the programs.
 func (a *ArgoCD) Close() error { return a.Programs.Close(false) }
 
-// ErrNoRedis says that this machine has no redis and no way to get it.
+// ErrNoRedis means that this machine has no redis and cannot install it.
 var ErrNoRedis = errors.New("there is no redis for Argo CD: install redis-server, or let a root user's apt-get bring it")
 
-// redis returns the program of the server. Debian has it in redis-tools, too, under the name of another: so no package is
-// installed that starts a server by itself.
+// redis returns the path of the redis server. On Debian, redis-check-rdb from redis-tools is the same program. That package is
+// installed because, unlike redis-server, it does not start a server.
 func redis(ctx context.Context, o Options) (string, error) {
 	const inTools = "redis-check-rdb"
 	if program, err := exec.LookPath("redis-server"); err == nil {
@@ -130,7 +130,8 @@ func redis(ctx context.Context, o Options) (string, error) {
 	return program, os.Symlink(tools, program)
 }
 
-// kubeconfig writes a copy of the cluster's whose namespace is Argo CD's: outside a pod some of its programs go by that alone.
+// kubeconfig writes a copy of the cluster's kubeconfig with Argo CD's namespace, because outside of a pod some of its programs
+// use the namespace of the context.
 func (o Options) kubeconfig() (string, error) {
 	config, err := clientcmd.LoadFromFile(o.Kubeconfig)
 	if err != nil {
@@ -178,7 +179,7 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 	programs := []struct {
 		name, path string
 		args       [][]string
-		ready      string // answers when the program is ready
+		ready      string // URL that answers when the program is ready
 	}{
 		{"redis", redis, [][]string{{
 			"--bind", "127.0.0.1", "--port", strconv.Itoa(redisPort), "--save", "", "--appendonly", "no", "--dir", o.Dir,
@@ -238,7 +239,7 @@ func (a *ArgoCD) answers(ctx context.Context, url string) error {
 	return nil
 }
 
-// Logs is what each program said last.
+// Logs returns the end of each program's log.
 func (a *ArgoCD) Logs() map[string]string {
 	said := map[string]string{}
 	for _, s := range a.Programs.States() {

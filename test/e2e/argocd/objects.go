@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Names of what a user of Argo CD configures it by.
+// Names of the objects by which users configure Argo CD.
 const (
 	ConfigMap              = "argocd-cm"
 	NotificationsConfigMap = "argocd-notifications-cm"
@@ -24,12 +24,12 @@ const (
 )
 
 var (
-	// Resources are Applications.
+	// Resources is the resource of Applications.
 	Resources = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "applications"}
 	projects  = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "appprojects"}
 )
 
-// objects makes what the manifests of an installation bring, but for the workloads.
+// objects creates the objects of an installation except for the workloads.
 func (a *ArgoCD) objects(ctx context.Context, config *rest.Config) error {
 	created := func(_ any, err error) error {
 		if apierrors.IsAlreadyExists(err) {
@@ -60,7 +60,7 @@ func (a *ArgoCD) objects(ctx context.Context, config *rest.Config) error {
 	return errors.Join(errs...)
 }
 
-// meta is that of an object that Argo CD takes for its own configuration.
+// meta returns the metadata by which Argo CD recognizes its own configuration.
 func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	all := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "argocd"}
 	for k, v := range labels {
@@ -69,7 +69,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: all}
 }
 
-// Repository makes the password of a repository, or of all whose address begins so, known.
+// Repository stores the credentials of the repositories whose URL starts with url.
 func (a *ArgoCD) Repository(ctx context.Context, name, url, username, password string) error {
 	_, err := a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: meta(name, map[string]string{"argocd.argoproj.io/secret-type": "repo-creds"}),
@@ -78,7 +78,7 @@ func (a *ArgoCD) Repository(ctx context.Context, name, url, username, password s
 	return err
 }
 
-// Secret makes one of Argo CD's own secrets.
+// Secret creates one of Argo CD's own Secrets.
 func (a *ArgoCD) Secret(ctx context.Context, name string, values map[string]string) error {
 	_, err := a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta(name, nil), StringData: values}, metav1.CreateOptions{})
 	return err

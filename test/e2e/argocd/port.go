@@ -12,14 +12,14 @@ import (
 	"strconv"
 )
 
-// Argo CD cannot be given an open socket, nor one that is kept for it. So its ports are of those that no outgoing connection
-// and no NodePort is given.
+// Argo CD accepts neither an open socket nor port 0. So its ports are from a range that is used neither for outgoing
+// connections nor for NodePorts.
 const (
 	firstPort, lastPort = 10000, 29999
 	outgoing            = "/proc/sys/net/ipv4/ip_local_port_range"
 )
 
-// freePort returns a port on which nobody listens, and which is none of those.
+// freePort returns a free port of that range that is not in but.
 func freePort(but []int) (int, error) {
 	text, err := os.ReadFile(outgoing)
 	if err != nil {
@@ -34,7 +34,7 @@ func freePort(but []int) (int, error) {
 		if slices.Contains(but, port) || port >= first && port <= last {
 			continue
 		}
-		// All addresses: some servers of metrics cannot be told to listen on one.
+		// All addresses, because some metrics servers cannot be bound to a single one.
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 		if err != nil {
 			continue
