@@ -1,5 +1,5 @@
-// Package leak tells of goroutines that outlive a test. goleak itself waits for half a second, which a machine with other
-// things to do lets pass.
+// Package leak finds goroutines that outlive a test. goleak itself waits only half a second, which is too short on a loaded
+// machine.
 package leak
 
 import (
@@ -11,10 +11,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// endsWithin bounds how long a goroutine takes that was told to end: far above what a loaded machine needs.
+// endsWithin is how long goroutines may take to end: far more than a loaded machine needs.
 const endsWithin = time.Minute
 
-// Main runs the tests of a package, and fails where they pass and leave goroutines behind.
+// Main runs the tests of a package, and fails if they pass but leave goroutines behind.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -26,7 +26,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// None fails a test that leaves goroutines behind. It knows nothing of tests that run beside it.
+// None fails a test that leaves goroutines behind. It cannot tell them from those of parallel tests.
 func None(t testing.TB, options ...goleak.Option) {
 	t.Helper()
 	if err := find(endsWithin, options...); err != nil {
