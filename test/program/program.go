@@ -1,4 +1,4 @@
-// Package program builds programs of this module for tests and runs them as processes of their own.
+// Package program builds programs of this module for tests and runs them as separate processes.
 //
 //	func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }
 //
@@ -23,24 +23,22 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// endsWithin bounds how long a program takes that was told to end: ten times what a loaded machine needs.
+// endsWithin is how long a program may take to stop: ten times what a loaded machine needs.
 const endsWithin = 90 * time.Second
 
-// Log collects what a program says.
+// Log collects the output of a program.
 type Log = output.Log
 
-// built are the programs of this test process.
+// built holds the programs of this test process.
 var built struct {
 	mu    sync.Mutex
-	dir   string // "" where nobody would remove it
+	dir   string // "" without M, which removes the directory
 	files map[string]string
 }
 
-// M runs the tests of a package and removes what was built for them. It goes around what else the package needs to run its
-// tests in.
+// M runs the tests of a package and removes what Build built for them. Tests may be a wrapper around testing.M.
 type M struct{ Tests interface{ Run() int } }
 
-// Run runs the tests.
 func (m M) Run() int {
 	dir, err := os.MkdirTemp("", "stoker-programs-")
 	if err != nil {
@@ -54,8 +52,7 @@ func (m M) Run() int {
 	return m.Tests.Run()
 }
 
-// Build builds the program in a room of this module ("agent", "hooks") and returns its file. Each is built once for a test
-// process.
+// Build builds a main package of this module ("agent", "hooks") and returns the file. Each is built once for a test process.
 func Build(t testing.TB, room string) string {
 	t.Helper()
 	built.mu.Lock()
@@ -75,9 +72,9 @@ func Build(t testing.TB, room string) string {
 	return file
 }
 
-// Process is a program that runs.
+// Process is a running program.
 type Process struct {
-	// Log is what it said, on both of its outputs.
+	// Log holds stdout and stderr.
 	Log *Log
 
 	cmd  *exec.Cmd
@@ -85,8 +82,7 @@ type Process struct {
 	err  error
 }
 
-// Start starts a program, which ends with the test at the latest. The log of a test that failed has what it said, under this
-// name.
+// Start starts a program and kills it at the end of the test. If the test fails, its log shows the output under this name.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Log: &Log{}, cmd: cmd, done: make(chan struct{})}
@@ -113,7 +109,7 @@ func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// End sends a signal, waits until the program has ended, and returns its error: nil where it ended well.
+// End sends a signal, waits until the program has ended, and returns its error.
 func (p *Process) End(t testing.TB, s syscall.Signal) error {
 	t.Helper()
 	p.Signal(t, s)
@@ -142,5 +138,5 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// PID is the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

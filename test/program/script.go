@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// Script writes a program of a few lines, to be run at once. A process that another goroutine started while the file is open for
-// writing would keep it so for a moment, and the script could not be run: text file busy (golang/go#22315).
+// Script writes a small script that can be run at once. It holds ForkLock: a process that another goroutine starts while the
+// file is open for writing would keep it open for a moment, and running the script would fail with "text file busy"
+// (golang/go#22315).
 func Script(t testing.TB, file, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()

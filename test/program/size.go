@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Small builds the program in a room as a release does, and fails the test where the binary has more bytes than ceiling.
+// Small builds a main package as a release does, and fails the test if the binary has more bytes than ceiling.
 func Small(t testing.TB, room string, ceiling int64) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), filepath.Base(room))
