@@ -1,4 +1,4 @@
-// Package output keeps what a program of this module says while it runs, for who started it: a test, the demo, the bench.
+// Package output collects the output of a running program of this module for the tests, the demo and the benchmark.
 package output
 
 import (
@@ -8,21 +8,21 @@ import (
 	"sync"
 )
 
-// Log collects what is written to it, and can be read meanwhile. The zero value keeps everything.
+// Log collects what is written to it, and can be read at any time. The zero value keeps everything.
 type Log struct {
-	// Most bounds what is kept, in bytes: the end. 0 is everything.
+	// Most is how many bytes to keep at the end; 0 means all.
 	Most int
 
 	mu        sync.Mutex
 	kept      []byte
-	line      []byte            // the one that has begun
-	addresses map[string]string // by what listens there
+	line      []byte            // the current, incomplete line
+	addresses map[string]string // by server
 }
 
-// lineBytes bounds the line that is kept to look for an address; no line of ours that names one is as long.
+// lineBytes bounds the line in which to look for an address. Our lines with addresses are shorter.
 const lineBytes = 4 << 10
 
-// Write never fails.
+// Write implements io.Writer. It never fails.
 func (l *Log) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read learns from a line of JSON where a server listens.
+// read takes the address of a server from a line of a JSON log.
 func (l *Log) read(line []byte) {
 	if !bytes.Contains(line, []byte(`"listening"`)) {
 		return
@@ -67,11 +67,11 @@ func (l *Log) String() string {
 	return string(l.kept)
 }
 
-// Tail is the end of it, without spaces around, for an error message.
+// Tail returns what was kept, without surrounding space, for an error message.
 func (l *Log) Tail() string { return strings.TrimSpace(l.String()) }
 
-// Address is where a server of the project listens, by its log in JSON; "" where it does not say so (yet). Who asks for port
-// 0 and reads here which one it was cannot lose it to another process in between.
+// Address returns the address of a server according to the program's JSON log, or "" if it is not there (yet). With port 0 and
+// Address, no other process can take the port in between.
 func (l *Log) Address(of string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
