@@ -1,4 +1,4 @@
-// Package reference compares a program with the page of the documentation that describes it.
+// Package reference compares a program with its page in the documentation.
 package reference
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Rows returns, of each row of a text's tables whose first cell is code, the n-1 cells behind it by the first one. Code is
-// taken without its backquotes.
+// Rows returns the rows of all tables in a text whose first cell is code. The key is the first cell without backquotes; the
+// value holds the next n-1 cells.
 func Rows(text string, n int) map[string][]string {
 	rows := map[string][]string{}
 	for line := range strings.Lines(text) {
@@ -31,7 +31,7 @@ func Rows(text string, n int) map[string][]string {
 	return rows
 }
 
-// Page is the text of a page.
+// Page returns the text of a page.
 func Page(t testing.TB, page string) string {
 	t.Helper()
 	b, err := os.ReadFile(page)
@@ -41,7 +41,7 @@ func Page(t testing.TB, page string) string {
 	return string(b)
 }
 
-// Flags holds a page to the flags of a program: it lists each as `--name` with its default, and none that is not there.
+// Flags verifies that a page lists exactly the flags of a program, each as `--name` with its default.
 func Flags(t testing.TB, page string, flags *flag.FlagSet) {
 	t.Helper()
 	rows := Rows(Page(t, page), 2)
@@ -64,7 +64,7 @@ func Flags(t testing.TB, page string, flags *flag.FlagSet) {
 	nothingElse(t, page, rows, "--", names)
 }
 
-// sameDefault compares a default with what a page says: durations by what they are, as 720h is better to read than 720h0m0s.
+// sameDefault compares a default with the page. Durations may differ in form, because 720h is more readable than 720h0m0s.
 func sameDefault(is, said string) bool {
 	a, errA := time.ParseDuration(is)
 	b, errB := time.ParseDuration(said)
@@ -76,8 +76,7 @@ var (
 	metricLabels = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
 )
 
-// Metrics holds a page to the metrics that a program has registered: it lists each with its labels, and none of the project's
-// that is not there.
+// Metrics verifies that a page lists exactly the registered metrics of the project, each with its labels.
 func Metrics(t testing.TB, page string, registered prometheus.Collector) {
 	t.Helper()
 	rows := Rows(Page(t, page), 2)
@@ -105,7 +104,7 @@ func Metrics(t testing.TB, page string, registered prometheus.Collector) {
 	nothingElse(t, page, rows, "stoker_", names)
 }
 
-// plain is a list of labels without what Markdown and Go put around them.
+// plain removes the Markdown and Go syntax from a list of labels.
 func plain(labels string) string { return strings.NewReplacer("`", "", " ", "").Replace(labels) }
 
 func nothingElse(t testing.TB, page string, rows map[string][]string, prefix string, there map[string]bool) {
