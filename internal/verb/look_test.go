@@ -74,7 +74,7 @@ func TestLook(t *testing.T) {
 			assert.Equal(t, c.want, v.Phase, v.Message)
 			assert.Len(t, client.Actions(), c.asked)
 			if c.gs == open {
-				assert.Contains(t, v.Message, "line-2 Pending/Progressing: has not dealt with the request yet")
+				assert.Contains(t, v.Message, "line-2 (pod pod-2) Pending/Progressing: has not dealt with the request yet")
 			}
 		})
 	}
