@@ -283,7 +283,7 @@ func (f *Follower) unanswered() (p drive.Problem, person bool) {
 	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss), false
 }
 
-// reports reports a state: after a turn, and when a sync has found something to do.
+// reports puts a state into the report: at the end of an iteration, and when a sync has found something to do.
 func (f *Follower) reports(s drive.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }

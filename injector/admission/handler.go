@@ -53,6 +53,7 @@ type Handler struct {
 	turns chan struct{}
 }
 
+// New returns a Handler that answers a bounded number of reviews at a time.
 func New(c Config) *Handler { return &Handler{Config: c, turns: make(chan struct{}, maxAtOnce)} }
 
 // Routes serves reviews at Path.

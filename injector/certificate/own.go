@@ -76,6 +76,7 @@ type Own struct {
 	absent  bool      // there was no webhook configuration at the last check
 }
 
+// NewOwn returns an Own that has no certificate until Run makes or finds one.
 func NewOwn(c Config) *Own { return &Own{Config: c} }
 
 // GetCertificate implements the callback of tls.Config.

@@ -55,11 +55,11 @@ func (d *deployment) setterStealsNoField() {
 	})
 	require.GreaterOrEqual(d.t, i, 0, "Argo CD applied it: %v", stolen)
 	fields := map[string]any{}
-	require.NoError(d.t, json.Unmarshal(stolen[i].FieldsV1.Raw, &fields))
+	require.NoError(d.t, json.Unmarshal(stolen[i].FieldsV1.GetRawBytes(), &fields))
 	within(fields, "f:spec")["f:progressDeadline"] = map[string]any{}
 	raw, err := json.Marshal(fields)
 	require.NoError(d.t, err)
-	stolen[i].FieldsV1 = &metav1.FieldsV1{Raw: raw}
+	stolen[i].FieldsV1 = metav1.NewFieldsV1(string(raw))
 
 	for what, owners := range map[string][]metav1.ManagedFieldsEntry{
 		"Argo CD owns what the administrator set": stolen,

@@ -39,6 +39,7 @@ var built struct {
 // M runs the tests of a package and removes what Build built for them. Tests may be a wrapper around testing.M.
 type M struct{ Tests interface{ Run() int } }
 
+// Run runs the tests and returns their exit code.
 func (m M) Run() int {
 	dir, err := os.MkdirTemp("", "stoker-programs-")
 	if err != nil {

@@ -97,7 +97,7 @@ func (s *testStore) Fetch(ctx context.Context, c *testClient, commit plan.ID, re
 	if f.Condition() == store.Ready {
 		f.Base = s.Tip()
 	}
-	in, err := c.Client.Fetch(ctx, f, ref)
+	in, err := c.Fetch(ctx, f, ref)
 	if err != nil {
 		return fetched{}, err
 	}
