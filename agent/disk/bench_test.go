@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// large makes a commit of n small files in the shape of a gateway's: three a view, a directory a view.
+// large returns a commit of n small files in a gateway's layout: one directory of three files for each view.
 func large(n int) tree {
 	want := make(tree, n)
 	for i := 0; len(want) < n; i++ {
@@ -34,7 +34,7 @@ func synced(b *testing.B, n int) (string, *Dir, tree) {
 	return root, d, want
 }
 
-// One changed file where 100,000 are ours, durable, from stage to the end of apply.
+// BenchmarkApplyOneFileOf100k measures one durable update, from Stage to the end of Apply, among 100,000 owned files.
 func BenchmarkApplyOneFileOf100k(b *testing.B) {
 	_, d, want := synced(b, 100_000)
 	var path string
@@ -61,7 +61,7 @@ func BenchmarkApplyOneFileOf100k(b *testing.B) {
 	}
 }
 
-// The look at all files by stat; the goal is 15 µs a file.
+// BenchmarkDriftByStat measures a drift check by stat alone. The goal is 15 µs per file.
 func BenchmarkDriftByStat(b *testing.B) {
 	const n = 20_000
 	_, d, _ := synced(b, n)
@@ -73,7 +73,7 @@ func BenchmarkDriftByStat(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/file")
 }
 
-// A new manifest from one of 100,000 and of 1,000,000 records.
+// BenchmarkMergeManifest merges edits into manifests of 100,000 and 1,000,000 records.
 func BenchmarkMergeManifest(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000} {
 		old := decodeManifest(b, encode(b, testHeader, noManifest(), setAll(some(n))))
@@ -119,7 +119,7 @@ func BenchmarkReadManifestAtStart(b *testing.B) {
 	b.ReportMetric(float64(len(x)), "bytes")
 }
 
-// What durability costs a first sync: none, one syncfs, or an fsync a file.
+// BenchmarkFirstSyncOf2000Files compares the cost of durability: none, one syncfs, or one fsync per file.
 func BenchmarkFirstSyncOf2000Files(b *testing.B) {
 	for _, mode := range []struct {
 		name string

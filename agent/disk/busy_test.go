@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A gateway that replaces a file all the time: each version that it did not replace itself is live or in lost+found.
+// The gateway keeps replacing a file during syncs. Each version must end up live or in lost+found, unless the gateway replaced it.
 func TestNoVersionOfABusyGatewayIsLost(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{around: quick, LostFoundMax: 1 << 30})
@@ -69,7 +69,7 @@ func TestNoVersionOfABusyGatewayIsLost(t *testing.T) {
 	}
 }
 
-// F2: a directory that turns into a link and back while files are written below it.
+// F2: a directory changes into a link and back while the agent writes below it. No write may follow the link.
 func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
 	root, canary := seededIn(t, memory(t)), t.TempDir()
 	put(t, canary, "p/v/view.json", "canary")
@@ -81,7 +81,7 @@ func TestFlippingADirectoryAndALinkNeverLeadsElsewhere(t *testing.T) {
 
 	dir := filepath.Join(root, "projects/p")
 	links := []string{dir + ".in", dir + ".out"}
-	require.NoError(t, os.Symlink("sibling", links[0])) // os.Root alone follows this one
+	require.NoError(t, os.Symlink("sibling", links[0])) // os.Root alone would follow this one
 	require.NoError(t, os.Symlink(canary+"/p", links[1]))
 	stop := make(chan struct{})
 	flips := 0

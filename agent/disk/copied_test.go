@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// copyByFile puts a copy in the place of a data directory, as a backup of files that is put back: names, bytes, modes
-// and mtimes stay, inodes and hard links do not.
+// copyByFile replaces a data directory with a copy, like a backup restored file by file. The copy keeps names, bytes, modes and
+// mtimes, but not inodes and hard links.
 func copyByFile(t testing.TB, root string) {
 	t.Helper()
 	to := root + ".copy"
@@ -45,7 +45,7 @@ func copyByFile(t testing.TB, root string) {
 	require.NoError(t, os.Rename(to, root))
 }
 
-// copyToSameInodes copies to a file system that happens to give each file in a slot the number that the journal knows.
+// copyToSameInodes also gives each staged file the inode number that the journal records, as a new file system may by chance.
 func copyToSameInodes(t testing.TB, root string) {
 	t.Helper()
 	copyByFile(t, root)
@@ -67,7 +67,7 @@ func copyToSameInodes(t testing.TB, root string) {
 	}
 }
 
-// interrupt ends a sync just before the step that is asked for, as a crash does.
+// interrupt stops a sync just before the first step for which at returns true, as a crash would.
 func interrupt(t *testing.T, root string, want tree, at func(effect) bool) {
 	t.Helper()
 	dead := false
@@ -84,7 +84,8 @@ func interrupt(t *testing.T, root string, want tree, at func(effect) bool) {
 	require.NoError(t, d.Close())
 }
 
-// F14: where neither the file nor its bytes are found, the sync is ended and the next one compares every file.
+// F14: if recovery finds neither the file nor its bytes, it marks the manifest incomplete, so that the next sync compares every
+// file.
 func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -105,13 +106,13 @@ func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// A replay on another manifest than the run started from, or on none, does not claim to know all that is ours.
+// If the manifest from which the run started is missing or damaged, recovery must not claim that the new one is complete.
 func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
 	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
 	moved := func(e effect) bool { return e.op == "syncdir" && e.path == "projects" }
 	for name, c := range map[string]struct {
-		first  bool // the run that is interrupted is the first one
+		first  bool // interrupt the first run
 		at     func(effect) bool
 		damage func(t *testing.T, manifest string)
 		want   bool

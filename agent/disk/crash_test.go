@@ -20,17 +20,17 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// crashWorld is one sync of about forty files with every kind of operation (trust.md F14), from the commit one, with
-// what the gateway did since, to the commit two.
+// crashWorld is one sync of about forty files with every kind of operation (trust.md F14). It goes from commit one, plus later
+// edits by the gateway, to commit two.
 type crashWorld struct {
-	// quiet is a gateway that changed nothing, so that nothing is saved: saving makes all durable on its way, and would
-	// hide what the other steps forget.
+	// quiet omits the edits of the gateway, so that the sync saves nothing. Saving syncs everything to disk and would hide a sync
+	// that other steps omit.
 	quiet bool
-	// plain is a file system without exchange and no-replace.
+	// plain simulates a file system without exchange and no-replace renames.
 	plain         bool
 	one, two      tree
-	before, after map[string]string // the files as they are to be at either end
-	gateways      []string          // contents that only the gateway has
+	before, after map[string]string // expected files before and after the sync
+	gateways      []string          // contents that exist only on the gateway
 }
 
 func newCrashWorld() *crashWorld {
@@ -71,18 +71,18 @@ func newCrashWorld() *crashWorld {
 	set("projects/q/turn", "", "turned")       //
 	set("projects/q/project.json", "q", "q")   //
 	set("projects/q/edited.json", "e1", "e2")  // conflict: edited on the gateway
-	set("projects/q/dropped.json", "d1", "")   // conflict: edited there, deleted in git
-	set("projects/q/linked.json", "l1", "l2")  // conflict: a link now
-	set("projects/q/foreign.json", "", "git")  // conflict: the gateway had one before us
+	set("projects/q/dropped.json", "d1", "")   // conflict: edited on the gateway, deleted in git
+	set("projects/q/linked.json", "l1", "l2")  // conflict: replaced by a link on the gateway
+	set("projects/q/foreign.json", "", "git")  // conflict: created on the gateway
 	set("projects/q/same.json", "", "same")    // adopt
 	set("projects/q/kept.json", "k1", "k2")    // keep
 	set("projects/q/released.json", "rel", "") // release
-	set("projects/q/half/mine.json", "m", "")  // delete; the directory is in use
+	set("projects/q/half/mine.json", "m", "")  // delete; the directory stays because it is in use
 	one["projects/p/run.sh"], two["projects/p/run.sh"] = file{"#!", false}, file{"#!", true}
 	return &crashWorld{one: one, two: two, gateways: []string{"e-gateway", "d-gateway", "f-gateway"}}
 }
 
-// mods turns two changes into the ones that only rules can ask for.
+// mods changes two operations into Keep and Release, which only rules produce.
 func (w *crashWorld) mods(c *plan.Change) {
 	switch c.Path {
 	case "projects/q/kept.json":
@@ -96,12 +96,12 @@ func (w *crashWorld) mods(c *plan.Change) {
 	}
 }
 
-// build makes the directory as it is before the sync to two.
+// build returns a data directory in its state before the sync to commit two.
 func (w *crashWorld) build(t testing.TB) string {
 	root := seededIn(t, memory(t))
 	d, err := Open(root, Options{around: quick})
 	require.NoError(t, err)
-	put(t, root, "projects/q/half/theirs.json", "theirs") // so that we did not make the directory
+	put(t, root, "projects/q/half/theirs.json", "theirs") // so that the directory is not ours
 	apply(t, d, w.one)
 	require.NoError(t, d.Close())
 	if !w.quiet {
@@ -113,7 +113,7 @@ func (w *crashWorld) build(t testing.TB) string {
 	return root
 }
 
-// edit is what the gateway does between the two commits.
+// edit makes the gateway's changes between the two commits.
 func (w *crashWorld) edit(t testing.TB, root string) {
 	put(t, root, "projects/q/edited.json", "e-gateway")
 	put(t, root, "projects/q/dropped.json", "d-gateway")
@@ -124,7 +124,7 @@ func (w *crashWorld) edit(t testing.TB, root string) {
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "projects/q/linked.json")))
 }
 
-// ends notes the files as they are before and as they are to be after.
+// ends records the files before the sync and those expected after it.
 func (w *crashWorld) ends(t testing.TB, root string) {
 	w.before = contents(t, root)
 	w.after = maps.Clone(w.before)
@@ -142,8 +142,8 @@ func (w *crashWorld) ends(t testing.TB, root string) {
 
 func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) { return tryApply(t, d, w.two, w.mods) }
 
-// check asserts the invariants of trust.md after a crash and the next start, that the next sync delivers, and that the
-// one after it has nothing to do.
+// check asserts the invariants of trust.md after a crash and a restart. The next sync must deliver commit two, and a further one
+// must do nothing.
 func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	t.Helper()
 	d, err := Open(root, Options{around: quick, plain: w.plain})
@@ -183,7 +183,7 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	return forward
 }
 
-// assertNothingLost looks for each content of the gateway's own in the live files and in lost+found.
+// assertNothingLost checks that each content of the gateway is live or in lost+found.
 func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 	t.Helper()
 	all := everything(t, root)
@@ -192,7 +192,7 @@ func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 	}
 }
 
-// run syncs through a power cut and returns how many steps there were.
+// run syncs with the power cut c.
 func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
 	d, err := Open(root, Options{around: c.around, plain: w.plain})
 	if err != nil {
@@ -213,7 +213,7 @@ func (w *crashWorld) steps(t *testing.T) int {
 	return c.steps
 }
 
-// stride thins a matrix out in short mode.
+// stride increases the step size in short mode.
 func stride(n int) int {
 	if testing.Short() {
 		return 7 * n
@@ -221,7 +221,7 @@ func stride(n int) int {
 	return n
 }
 
-// F13, F14: a step that fails makes the sync fail with its reason and leaves the last good commit.
+// F13, F14: if any step fails, the sync fails with its reason and keeps the last good commit.
 func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		w := newCrashWorld()
@@ -248,7 +248,7 @@ func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
 	}
 }
 
-// F14: the power goes while a failed sync is taken back.
+// F14: a power cut during the rollback of a failed sync loses nothing.
 func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		w := newCrashWorld()
@@ -261,7 +261,7 @@ func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
 					root := w.build(t)
 					c := newPowerCut(t, root)
 					c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
-					_, _ = w.run(t, root, c) // how it ends depends on the two steps; what is left is what counts
+					_, _ = w.run(t, root, c) // the result depends on both steps; only the files matter
 					done = !c.dead
 					c.cut()
 					if stop%3 == 0 {
@@ -280,7 +280,7 @@ func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
 	}
 }
 
-// F14: what the gateway writes between a crash and the next start is not lost either.
+// F14: files that the gateway writes between a crash and the restart are kept.
 func TestGatewayWritesBetweenCrashAndRecoveryAreKept(t *testing.T) {
 	w := newCrashWorld()
 	n := w.steps(t)
@@ -289,7 +289,7 @@ func TestGatewayWritesBetweenCrashAndRecoveryAreKept(t *testing.T) {
 			root := w.build(t)
 			c := newPowerCut(t, root)
 			c.stop = stop
-			_, _ = w.run(t, root, c) // as above
+			_, _ = w.run(t, root, c) // the result does not matter
 			wrote := []string{"late-0", "late-1", "late-2"}
 			for i, p := range []string{"projects/p/com.inductiveautomation.perspective/views/v0/view.json", "projects/q/edited.json", "projects/p/project.json"} {
 				put(t, root, p+".tmp", wrote[i])

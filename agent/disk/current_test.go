@@ -11,8 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// F14: a directory that is no longer at its path is written no more, whatever was put in its place; opening it again
-// goes on there.
+// F14: if the data directory was moved or replaced, the agent stops writing to it. After it is opened again, syncs continue.
 func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 	one, two := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"})
 	for name, move := range map[string]func(t *testing.T, root string){
@@ -65,13 +64,13 @@ func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 	}
 }
 
-// What is copied over the files of .stoker leaves every inode where it was: an older manifest, a torn one, or one where there
-// was none. None of them may be planned with, or be written over as if it were the one that was read.
+// A copy over the files of .stoker keeps every inode, but the manifest may now be older, damaged or missing. The agent must neither
+// plan with a stale manifest nor overwrite the one on disk.
 func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
 	one, two, three := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"}), text(map[string]string{"projects/a": "3"})
 	for name, c := range map[string]struct {
 		over func(t *testing.T, path string, older []byte)
-		late bool // it is seen only when it is read
+		late bool // detected only by reading it
 		want plan.ID
 	}{
 		"by an older one": {over: func(t *testing.T, path string, older []byte) {

@@ -18,13 +18,13 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// file is what git wants at a path.
+// file is the wanted file at a path.
 type file struct {
 	content string
 	exec    bool
 }
 
-// tree is a commit.
+// tree is a commit: the wanted files by path.
 type tree map[string]file
 
 func text(content map[string]string) tree {
@@ -50,7 +50,7 @@ func (t tree) source() Source {
 	}
 }
 
-// seeded returns a data directory as a gateway leaves it after its first start.
+// seeded returns a data directory as the gateway leaves it after its first start.
 func seeded(t testing.TB) string {
 	t.Helper()
 	return seededIn(t, t.TempDir())
@@ -80,7 +80,7 @@ func open(t testing.TB, root string, o Options) *Dir {
 	return d
 }
 
-// planFor is a plan in small: what has to change so that the directory is want.
+// planFor is a minimal planner: it returns the changes that turn the directory into want.
 func planFor(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) *plan.Changes {
 	t.Helper()
 	owned := map[string]plan.Owned{}
@@ -134,7 +134,7 @@ func head(want tree) plan.Header {
 	return plan.Header{Ref: "main", Commit: want.id(), Rules: "r1", Complete: true}
 }
 
-// apply brings the directory to want.
+// apply syncs the directory to want.
 func apply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) Result {
 	t.Helper()
 	res, err := tryApply(t, d, want, mods...)
@@ -151,7 +151,7 @@ func tryApply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) (Resu
 	return s.Apply(t.Context(), head(want))
 }
 
-// snapshot reads a directory: path to kind, mode and content, without .stoker.
+// snapshot returns kind, mode and content by path, without .stoker.
 func snapshot(t testing.TB, root string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -189,7 +189,7 @@ func snapshot(t testing.TB, root string) map[string]string {
 	return m
 }
 
-// files returns the contents of a snapshot's files below the mapped directories of the tests.
+// contents returns the content of each file by path, without .stoker.
 func contents(t testing.TB, root string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -236,7 +236,7 @@ func TestSyncDeliversACommitAndTheNextOne(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// assertNoLeftovers is INV3.
+// assertNoLeftovers checks INV3.
 func assertNoLeftovers(t testing.TB, root string) {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(root, ownDir))
@@ -246,7 +246,7 @@ func assertNoLeftovers(t testing.TB, root string) {
 	}
 }
 
-// assertManifest is INV4: each record is on the disk as it says.
+// assertManifest checks INV4: each record matches the file on disk.
 func assertManifest(t testing.TB, d *Dir) {
 	t.Helper()
 	for rec, err := range d.Manifest().All("") {
@@ -264,7 +264,7 @@ var testTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
 
 func fixed() time.Time { return testTime }
 
-// quick leaves out what makes durable, for directories whose life ends with the test.
+// quick skips all syncs to disk, for directories that need not survive the test.
 func quick(e effect, do func() error) error {
 	if strings.HasPrefix(e.op, "sync") {
 		return nil
@@ -272,7 +272,7 @@ func quick(e effect, do func() error) error {
 	return do()
 }
 
-// memory returns a folder that is quick, where there is one.
+// memory returns a directory in memory, or a temporary one if there is no /dev/shm.
 func memory(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "disk-test-")
 	if err != nil {
@@ -282,7 +282,7 @@ func memory(t testing.TB) string {
 	return dir
 }
 
-// everything returns the contents of all files, also those in .stoker.
+// everything returns the contents of all files, including those in .stoker.
 func everything(t testing.TB, root string) map[string]bool {
 	all := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {

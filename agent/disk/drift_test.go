@@ -24,7 +24,7 @@ const (
 	resigned = `{"scope":"G","version":1,"files":["view.json"],"attributes":{"lastModification":{"actor":"external","timestamp":"t2"},"lastModificationSignature":"s2"}}`
 )
 
-// driftWorld is a synced directory whose Dir can read the wanted bytes.
+// driftWorld returns a synced directory and a Dir that can read the wanted bytes.
 func driftWorld(t *testing.T) (string, *Dir) {
 	want := tree{}
 	for _, v := range []string{"a", "b", "c", "d"} {
@@ -57,7 +57,7 @@ func drift(t *testing.T, d *Dir, full bool) Drift {
 	return got
 }
 
-// F15: each way to change a file is told.
+// F15: the drift check reports each kind of change.
 func TestDriftIsToldByItsKind(t *testing.T) {
 	root, d := driftWorld(t)
 	at := func(p string) string { return filepath.Join(root, "projects/p", p) }
@@ -76,13 +76,13 @@ func TestDriftIsToldByItsKind(t *testing.T) {
 		{"projects/p/a/thumbnail.png", Modified}, {"projects/p/a/view.json", Modified}, {"projects/p/b/view.json", Gone},
 		{"projects/p/c/resource.json", Retyped}, {"projects/p/c/view.json", Chmodded}, {"projects/p/d/view.json", Retyped},
 	}}
-	want.Hashed++ // the one whose mode was changed, once
+	want.Hashed++ // the file with the changed mode is hashed once
 	assert.Equal(t, want, drift(t, d, false))
 	want.Hashed--
 	assert.Equal(t, want, drift(t, d, false), "looking does not change what is seen")
 }
 
-// F15: what the gateway does by itself is no drift, and is known from then on.
+// F15: changes that the gateway makes by itself are not drift. The check adopts them once.
 func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
 	root, d := driftWorld(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
@@ -100,7 +100,7 @@ func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
 	assert.Equal(t, 12, d.Manifest().Header().Files)
 }
 
-// A volume that is full hides no drift: what the gateway rewrote cannot be adopted then, and is when there is room again.
+// A full volume hides no drift. The agent cannot adopt the gateway's changes then, but does so once there is space.
 func TestDriftIsSeenOnAFullVolume(t *testing.T) {
 	root, d := driftWorld(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
@@ -122,7 +122,7 @@ func TestDriftIsSeenOnAFullVolume(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// hide changes a file so that size and mtime stay, at a time that is later than the manifest's by the volume's clock.
+// hide changes a file but keeps its size and mtime. Its new ctime is later than the mtime of the manifest.
 func hide(t *testing.T, root, name, content string) {
 	t.Helper()
 	path := filepath.Join(root, name)
@@ -142,7 +142,7 @@ func hide(t *testing.T, root, name, content string) {
 	}
 }
 
-// F15: an edit that leaves size and mtime as they were is found, stays found, and is what a plan sees.
+// F15: the check finds an edit that keeps size and mtime, reports it every time, and makes it visible to a plan.
 func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
 	const path = "projects/p/a/view.json"
 	edited := []Drifted{{path, Modified}}
@@ -184,7 +184,7 @@ func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
 		want[path] = file{content: `{"k":1,"l":2}`}
 		want["projects/p/b/view.json"] = file{content: "of another commit"}
 		apply(t, d, want, func(c *plan.Change) {
-			if c.Path == path { // as a plan has it, which goes by stat
+			if c.Path == path { // as in a real plan, which compares by stat
 				c.Op, c.FoundID = plan.Adopt, c.ID
 			}
 		})
@@ -199,7 +199,7 @@ func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
 	})
 }
 
-// F15: where ctime says nothing, every file is read within a day, and at each look only as many as the time asks for.
+// F15: if ctime gives no hint, the check reads every file within a day, spread evenly over the checks.
 func TestDriftReadsEveryFileWithinADay(t *testing.T) {
 	const n = 500
 	want := tree{}
@@ -234,7 +234,7 @@ func TestDriftReadsEveryFileWithinADay(t *testing.T) {
 	assert.Equal(t, n, drift(t, d, false).Files)
 }
 
-// What a chown of all files makes suspicious is read a part at a time.
+// A chown of all files makes all of them suspects. Each check reads a bounded part of them.
 func TestDriftReadsABoundedPartOfWhatMayHaveChanged(t *testing.T) {
 	want := tree{}
 	for i := range 5 {
@@ -271,7 +271,7 @@ func owned(t *testing.T, d *Dir) iter.Seq[plan.Owned] {
 	}
 }
 
-// F11: a file without an end is not read, and what is read ends when the agent has to.
+// F11: the agent does not hash a file above the size limit, and canceling the context stops a hash.
 func TestHashingEnds(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 1 << 20})
@@ -302,7 +302,7 @@ func TestHashingEnds(t *testing.T) {
 	}
 }
 
-// A file that is larger than git's ones may be goes to lost+found without being read.
+// A file above the size limit goes to lost+found without being hashed.
 func TestAFileThatIsTooLargeToBeHashedIsKept(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 10})
@@ -316,7 +316,7 @@ func TestAFileThatIsTooLargeToBeHashedIsKept(t *testing.T) {
 	assert.Contains(t, everything(t, root), large)
 }
 
-// F15: a burst of writes by the gateway changes what is reported, and never a file.
+// F15: the drift check reports a burst of gateway writes and changes no file.
 func TestDriftCheckNeverChangesAFile(t *testing.T) {
 	root, d := driftWorld(t)
 	for i := range 50 {

@@ -1,7 +1,7 @@
 //go:build linux && !race
 
-// What is in this file enumerates, and starts nothing at the same time: `make test` runs it without the race detector, which
-// would only make it slow.
+// These tests enumerate crashes and are not concurrent. `make test` runs them without the race detector, which would only slow them
+// down.
 
 package disk
 
@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// F14: whatever the last step was, the next start finds one commit or the other, and nothing is lost.
+// F14: after a crash at any step, the next start finds one commit or the other, and nothing is lost.
 func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 	for _, mode := range []struct {
 		name               string
@@ -46,7 +46,7 @@ func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
 					c := newPowerCut(t, root)
 					c.stop, c.strict = stop, mode.strict
 					_, err := w.run(t, root, c)
-					if stop < n-10 { // after the end only leftovers are cleared, and that may fail
+					if stop < n-10 { // the last steps only remove leftovers, and may fail
 						require.Error(t, err)
 					}
 					if mode.cut {

@@ -27,7 +27,7 @@ var (
 	})
 )
 
-// stageForeign stages two on one; what it knows of git are both.
+// stageForeign stages foreignTwo on foreignOne. The Dir can read the wanted bytes of foreignOne.
 func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
 	t.Helper()
 	o.Wanted = func(w io.Writer, id plan.ID) (int64, error) {
@@ -48,7 +48,7 @@ func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
 	return d, s
 }
 
-// harmless is what a gateway does by itself, or what has nothing of its own.
+// harmless makes changes that the gateway makes by itself, or that lose no content.
 func harmless(t *testing.T, root string) {
 	put(t, root, "projects/p/v/view.json", `{ "a": 1 }`)
 	put(t, root, "projects/p/v/thumbnail.png", "drawn again")
@@ -57,7 +57,7 @@ func harmless(t *testing.T, root string) {
 	require.NoError(t, os.Mkdir(filepath.Join(root, "projects/p/other"), 0o755))
 }
 
-// foreign is what it does not.
+// foreign makes changes that a sync must not overwrite.
 func foreign(t *testing.T, root string) {
 	put(t, root, "projects/p/deleted", "D")
 	put(t, root, "projects/p/edited", "E")
@@ -68,7 +68,7 @@ func foreign(t *testing.T, root string) {
 
 var foreignPaths = []string{"projects/p/deleted", "projects/p/edited", "projects/p/link", "projects/p/new"}
 
-// A sync that may replace nothing of the gateway's is taken back where the gateway wrote after the plan.
+// A sync that must not replace foreign content rolls back if the gateway writes after the plan.
 func TestForeignWritesAfterThePlanTakeTheSyncBack(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		root := seeded(t)
@@ -106,8 +106,7 @@ func TestNoiseAfterThePlanIsNoForeignWrite(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// F14: the crash does not make a sync that may replace nothing into one that may; and once its manifest is in place it
-// is over.
+// F14: recovery also refuses to overwrite foreign writes. Once the manifest is in place, the sync is complete.
 func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 	for name, c := range map[string]struct {
 		at      effect
@@ -150,8 +149,8 @@ func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 	}
 }
 
-// A resource that is saved on the gateway after a plan that leaves its resource.json there is not replaced in part, for
-// the next plan has all of it; also where the process dies in between. What is no part of a save is saved and replaced.
+// If the gateway saves a resource after a plan that keeps its resource.json, the sync must not replace only part of it. The next
+// plan sees the whole resource. The same holds after a crash. A file that is not part of such a save is saved and replaced.
 func TestASavedResourceIsNotReplacedInPart(t *testing.T) {
 	const meta, view, other = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/v/other.json"
 	one := text(map[string]string{meta: `{"n":1}`, view: "1", other: "1"})

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// F2: links that lie in the data directory are never followed.
+// F2: the agent never follows links in the data directory.
 func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 	root, canary := seeded(t), t.TempDir()
 	put(t, canary, "x.json", "canary")
@@ -64,7 +64,7 @@ func race(d time.Duration) time.Duration {
 	return d
 }
 
-// changesFor is a plan that takes it that nothing is there.
+// changesFor returns a plan for an empty directory.
 func changesFor(want tree) *plan.Changes {
 	ch := &plan.Changes{To: want.id()}
 	for _, p := range slices.Sorted(maps.Keys(want)) {
@@ -73,7 +73,7 @@ func changesFor(want tree) *plan.Changes {
 	return ch
 }
 
-// F3: what os.Root has to hold against; a table of escapes.
+// F3: no path may leave the data directory.
 func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 	root, canary := seeded(t), t.TempDir()
 	put(t, canary, "x", "canary")
@@ -100,7 +100,7 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// An unseeded volume is not touched at all: Ignition seeds only an empty one.
+// The agent does not touch an unseeded volume, because Ignition seeds only an empty one.
 func TestUnseededDirectoryIsNotTouched(t *testing.T) {
 	for name, path := range map[string]string{"empty": "", "lost+found of the volume": "lost+found/x", "projects alone": "projects/p/project.json"} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestSeededDirectoryIsRecognised(t *testing.T) {
 	}
 }
 
-// Two agents on one volume: the second one is told who is there.
+// The error for a second agent on the same volume names the process that holds the lock.
 func TestSecondAgentIsRefusedAndToldWhoHoldsTheDirectory(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -158,7 +158,7 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 	require.ErrorIs(t, d.SetNote("x", nil), ErrReadOnly)
 }
 
-// A source that fails, or gives other bytes than the commit has, touches nothing.
+// If a source fails or returns bytes that do not match the commit, nothing changes.
 func TestSourceThatFailsOrLiesTouchesNothing(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})

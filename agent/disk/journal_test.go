@@ -61,7 +61,7 @@ func TestDamagedJournalIsRefusedAndNeverPanics(t *testing.T) {
 	}
 }
 
-// sealed gives foreign bytes a right checksum, so that the parser behind it sees them.
+// sealed appends a valid checksum, so that the parser sees the bytes.
 func sealed(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	return append(bytes.Clone(b), sum[:]...)

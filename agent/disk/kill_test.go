@@ -18,7 +18,7 @@ const (
 	envKillStep = "DISK_TEST_KILL_STEP"
 )
 
-// TestKilledProcess is the process that TestSIGKILLAtAnyStep kills.
+// TestKilledProcess runs in the process that TestSIGKILLAtAnyStepIsRecovered kills.
 func TestKilledProcess(t *testing.T) {
 	root := os.Getenv(envKillRoot)
 	if root == "" {
@@ -39,7 +39,7 @@ func TestKilledProcess(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// F14: SIGKILL at an instant, and again at the next start.
+// F14: SIGKILL at any step, and again during recovery.
 func TestSIGKILLAtAnyStepIsRecovered(t *testing.T) {
 	w := newCrashWorld()
 	n := w.steps(t)

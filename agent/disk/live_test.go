@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// A reader at 1 kHz sees whole files of one commit or another, and never a missing one, during 500 syncs.
+// During 500 syncs, a reader polls every millisecond. It must see whole files of one commit, and no file may be missing.
 func TestReaderNeverSeesHalfAFileNorAMissingOne(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{around: quick})
@@ -71,8 +71,8 @@ func TestReaderNeverSeesHalfAFileNorAMissingOne(t *testing.T) {
 	assert.Greater(t, reads.Load(), int64(100))
 }
 
-// What a gateway writes between the plan and the rename is found again, whatever the instant: after every stage it
-// writes, creates, deletes, and puts directories and links where files should go.
+// After staging, the gateway writes, creates and deletes files, and replaces files with directories and links. The sync must save
+// everything that the gateway wrote.
 func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 			at := func(name string) string { return filepath.Join(root, "projects/p", name) }
 			fi, err := os.Stat(at("written"))
 			require.NoError(t, err)
-			put(t, root, "projects/p/written", "W") // same size, and the same mtime
+			put(t, root, "projects/p/written", "W") // same size and mtime
 			require.NoError(t, os.Chtimes(at("written"), fi.ModTime(), fi.ModTime()))
 			require.NoError(t, os.Chtimes(at("touched"), testTime, testTime))
 			require.NoError(t, os.Remove(at("deleted")))
@@ -105,7 +105,7 @@ func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 			require.NoError(t, os.Symlink("/nowhere", at("tolink")))
 			put(t, root, "projects/p/new", "N")
 			put(t, root, "projects/p/samenew", "2")
-			require.NoError(t, os.Mkdir(at("todir"), 0o755)) // an empty one has nothing to lose
+			require.NoError(t, os.Mkdir(at("todir"), 0o755)) // an empty directory has nothing to save
 
 			res, err := s.Apply(t.Context(), head(two))
 			require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 	}
 }
 
-// A directory with files of the gateway's own that comes where git has a file stops the sync; nothing has changed then.
+// If the gateway creates a non-empty directory where git has a file, the sync fails and changes nothing.
 func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -148,7 +148,7 @@ func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// Mode and owner of a file that is replaced stay; a new one gets the owner of its directory.
+// A replaced file keeps its mode and owner. A new file gets the owner of its directory.
 func TestModeAndOwnerAreKept(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give files away")
@@ -176,7 +176,7 @@ func TestModeAndOwnerAreKept(t *testing.T) {
 	check(p+"/new/deep/b", "-rw-r--r--", 2003, 2004)
 }
 
-// A context that ends while files are staged leaves nothing; one that ends later does not stop an apply halfway.
+// Canceling the context during staging leaves nothing behind. Canceling it later does not stop an apply halfway.
 func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
 	root := seeded(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -257,7 +257,7 @@ func TestNotesAreKept(t *testing.T) {
 	require.Error(t, d.SetNote("x", make([]byte, maxNote+1)))
 }
 
-// What the gateway writes before a failing sync is taken back stays; all else is as before.
+// A rollback keeps what the gateway wrote during the sync. Everything else is as before.
 func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 				if e.op != "syncdir" || e.path != "projects/p" {
 					return do()
 				}
-				// All files have moved.
+				// All files are in place.
 				put(t, root, "projects/p/a", "written into")
 				require.NoError(t, os.Remove(at("b")))
 				put(t, root, "projects/p/b", "replaced")
@@ -299,8 +299,8 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 	}
 }
 
-// A directory that somebody else made is never removed, also where it came after the plan; one that came where a file
-// was to be deleted stays.
+// The agent never removes a directory that it did not create, even one created after the plan. If a directory replaced a file that
+// the sync deletes, the directory stays.
 func TestDirectoriesOfOthersStay(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -320,7 +320,7 @@ func TestDirectoriesOfOthersStay(t *testing.T) {
 	assert.Equal(t, "x", contents(t, root)["projects/p/old/x"])
 }
 
-// A write at the very moment in which a file is taken back is found, also where the process dies right after it.
+// The gateway writes just before a file is rolled back, and then the process dies. The restart must save that write.
 func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -355,8 +355,8 @@ func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// A gateway that reads at any instant finds a resource.json only beside the files it speaks of: they come before it,
-// and go after it.
+// A reader must never see a resource.json without its files. The sync creates the files before resource.json and removes them after
+// it.
 func TestResourceIsWholeAtAnyInstant(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -391,7 +391,7 @@ func TestResourceIsWholeAtAnyInstant(t *testing.T) {
 	check()
 }
 
-// What is known of a directory is not trusted for long: a gateway may put another one in its place.
+// The agent caches an open directory only briefly, because the gateway may replace the directory.
 func TestReplacedDirectoryIsSeen(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -407,7 +407,7 @@ func TestReplacedDirectoryIsSeen(t *testing.T) {
 	assert.Equal(t, "2", string(b))
 }
 
-// The wanted bytes are asked for in the order in which the store has them.
+// Stage requests the bytes in the given order, which is that of the store.
 func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
 	d := open(t, seeded(t), Options{})
 	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})
@@ -426,7 +426,7 @@ func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
 	require.NoError(t, s.Discard())
 }
 
-// A sync that was interrupted after its journal is finished by the next start, which says what it wrote.
+// If a sync is interrupted after its journal is written, the next start finishes it and reports the written paths.
 func TestInterruptedSyncIsFinishedAndTold(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})

@@ -19,7 +19,7 @@ func access(t testing.TB, f *os.File) int {
 	return flags & unix.O_ACCMODE
 }
 
-// Linux keeps flock on NFS as a lock of byte ranges, which is exclusive only through a file that is open for writing.
+// Linux emulates flock on NFS with byte-range locks. An exclusive one needs a file that is open for writing.
 func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
 	for name, refusal := range map[string]unix.Errno{"NFSv4": unix.EBADF, "some others": unix.EIO} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
 	}
 }
 
-// Where that is not the way out, the error is the kernel's, and nobody is left with the lock's file open.
+// If the retry with a writable file also fails, Open returns the kernel's error and closes the lock file.
 func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
 	root := seeded(t)
 	for _, refusal := range []unix.Errno{unix.EBADF, unix.EIO, unix.EINVAL} {
@@ -53,13 +53,13 @@ func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
 	}
 }
 
-// An idle agent does not keep its volume from being remounted.
+// A lock file open for writing would prevent a remount of the volume as read-only.
 func TestTheLockOfALocalVolumeIsNotOpenForWriting(t *testing.T) {
 	d := open(t, seeded(t), Options{})
 	assert.Equal(t, unix.O_RDONLY, access(t, d.lock))
 }
 
-// A program that is started has all files of its parent until it runs.
+// A child process holds the open files of its parent until exec. Close must release the lock anyway.
 func TestTheLockEndsWithItsDirectoryThoughAChildStillHasItsFile(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -75,7 +75,7 @@ func openFiles(t testing.TB) (names []string) {
 	list, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	for _, e := range list {
-		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else closed meanwhile
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // otherwise closed in the meantime
 			names = append(names, name)
 		}
 	}

@@ -94,7 +94,7 @@ func TestLostAndFoundDropsTheOldestAndNeverTheNewest(t *testing.T) {
 
 }
 
-// lostClock saves a version of one file at each time, and keeps the indexes at the times of that clock, as the kernel would.
+// lostClock saves versions of one file at given times and sets the mtime of each index to that time.
 type lostClock struct {
 	t    *testing.T
 	root string
@@ -149,8 +149,8 @@ func (c *lostClock) kept() (contents []string) {
 
 const day = 24 * time.Hour
 
-// The clock of a node without one shows the time of its last stop until it is set: what was saved until then stays for as
-// long as all else.
+// A node without a battery-backed clock shows an old time until it is synchronized. Files saved before that must be kept as long as
+// all others.
 func TestWhatWasSavedUnderALateClockStaysForItsTime(t *testing.T) {
 	c := newLostClock(t)
 	c.save("a day of work", testTime.Add(-40*day))
@@ -165,7 +165,7 @@ func TestWhatWasSavedUnderALateClockStaysForItsTime(t *testing.T) {
 	assert.Equal(t, []string{"other work", "more work"}, c.kept())
 }
 
-// All looks too old to a clock that jumped ahead, and nothing is: neither then, nor when it is set right.
+// If the clock jumps ahead, everything looks too old. Nothing may be removed then, nor after the clock is corrected.
 func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
 	c := newLostClock(t)
 	for i, content := range []string{"1", "2", "3"} {
@@ -184,7 +184,7 @@ func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
 	assert.Equal(t, []string{"3"}, c.kept(), "the newest stays")
 }
 
-// Time that is over is over, if at most twice: whether the agent runs on or not, and where a run has no index.
+// Lost+found drops a run after at most twice its maximum age: at a start, at a sync, and even if the run has no index.
 func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
 	for name, next := range map[string]func(*lostClock){
 		"at a start": (*lostClock).restart,
@@ -220,7 +220,7 @@ func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
 	}
 }
 
-// A directory of the gateway's own that the plan knows of goes to lost+found whole.
+// A directory of the gateway that is a conflict in the plan goes to lost+found with all its files.
 func TestDirectoryInConflictGoesToLostAndFoundWhole(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})

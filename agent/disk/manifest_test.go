@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// some returns n records as a gateway's tree has them, sorted.
+// some returns n sorted records in a gateway's layout.
 func some(n int) []record {
 	list := make([]record, 0, n)
 	for i := 0; len(list) < n; i++ {
@@ -47,7 +47,7 @@ func setAll(list []record) edits {
 	}
 }
 
-// encode makes a manifest of old and edits.
+// encode returns the manifest that results from applying e to old.
 func encode(t testing.TB, h plan.Header, old *manifest, e edits) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -137,7 +137,7 @@ func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
 func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
 	list := some(4000)
 	m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
-	for i := 0; i < len(list); i += 9 { // delete most, one by one
+	for i := 0; i < len(list); i += 9 { // delete most, in several merges
 		var drop []edit
 		for _, r := range list[i:min(i+8, len(list))] {
 			drop = append(drop, edit{op: editDrop, rec: r})
@@ -161,7 +161,7 @@ func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
 		x := bytes.Clone(b)
 		x[i] ^= 0x41
 		_, err := readManifest(bytes.NewReader(x), int64(len(x)))
-		if i >= len(manifestMagic) { // the first magic is for people
+		if i >= len(manifestMagic) { // the first magic only helps a person identify the file
 			require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
 		}
 	}
@@ -191,7 +191,7 @@ func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
 	assert.FileExists(t, path+".damaged")
 }
 
-// FuzzManifest merges random edits and compares with a map, and reads foreign bytes.
+// FuzzManifest merges random edits, compares the result with a map, and reads foreign bytes.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte("abcabcabd"), []byte{1, 2, 3}, uint16(0))
 	f.Add(bytes.Repeat([]byte("projects/p/x"), 9), []byte{7, 0, 9}, uint16(77))

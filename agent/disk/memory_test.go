@@ -22,7 +22,7 @@ import (
 
 const envRoot = "DISK_TEST_ROOT"
 
-// limitMemory gives the process what a chart's agent has. The kernel refuses more, which ends a Go program.
+// limitMemory sets the memory limit of the agent in the chart. Beyond it, the Go program crashes.
 func limitMemory(t *testing.T) {
 	t.Helper()
 	debug.SetGCPercent(20) // as the agent does
@@ -30,7 +30,7 @@ func limitMemory(t *testing.T) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_DATA, &limit))
 }
 
-// F11, F17: nothing that lies in .stoker takes more memory than the agent has, also what is written so that all checksums are right.
+// F11, F17: no file in .stoker, even with valid checksums, makes the agent exceed its memory.
 func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 	sparse := func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
@@ -73,7 +73,7 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			root := os.Getenv(envRoot)
-			if root == "" { // what is written here does not count against the limit of the process that reads it
+			if root == "" { // write the file outside the process with the memory limit
 				root = seeded(t)
 				require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
 				c.write(t, filepath.Join(root, ownDir, c.at))
@@ -94,7 +94,7 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 	}
 }
 
-// writeJournal writes a journal of n files to be created, which is right by its checksum.
+// writeJournal writes a journal with n files to create and a valid checksum.
 func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	t.Helper()
 	r := &run{header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{""}}
@@ -108,7 +108,7 @@ func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	require.NoError(t, f.Close())
 }
 
-// forgeManifest writes a manifest of one block that is right by its checksums.
+// forgeManifest writes a manifest of one block with valid checksums.
 func forgeManifest(t *testing.T, path string, records func([]byte) []byte) {
 	t.Helper()
 	f, err := os.Create(path)

@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// modeless makes a volume without modes of a directory, as an SMB share is one: each file has the bits of the mount, and
-// chmod does nothing. It runs also before each step.
+// modeless simulates a volume without modes, such as an SMB share: each file has the mode of the mount, and chmod does nothing.
+// also, if set, runs before each step.
 func modeless(root string, bits os.FileMode, also func(effect) error) func(effect, func() error) error {
 	return func(e effect, do func() error) error {
 		if also != nil {
@@ -34,7 +34,7 @@ func modeless(root string, bits os.FileMode, also func(effect) error) func(effec
 	}
 }
 
-// wantsExec has both kinds of files.
+// wantsExec returns an executable and a normal file.
 func wantsExec(content string) tree {
 	return tree{"projects/p/a": {content: content}, "projects/p/run": {content: content, exec: true}}
 }
@@ -79,8 +79,8 @@ func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
 	assert.Empty(t, got.Paths)
 }
 
-// A chmod that is refused says nothing of the volume; nor does one that somebody did by hand, or that a crash left. Both come
-// together where the pod ran as another user before, and an init container lets everybody do everything.
+// A failed chmod does not prove that the volume has no modes. Neither do a mode changed by hand or a file left by a crash. All can
+// occur together if the pod ran as another user and an init container opens all modes.
 func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 	root := seeded(t)
 	lock := filepath.Join(root, ownDir, lockFile)
@@ -97,7 +97,7 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 		return refused.around(e, do)
 	}}
 	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
-		if i == 4 { // what a crash left, and everybody may do everything with
+		if i == 4 { // left by a crash and then opened to all
 			put(t, root, ownDir+"/"+modesFile, "")
 			require.NoError(t, os.Chmod(filepath.Join(root, ownDir, modesFile), 0o777))
 		}
@@ -115,7 +115,7 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 	}
 }
 
-// A share whose files all belong to somebody else, and are executable for all: chmod is refused, and says so.
+// On a share whose files belong to another user and are executable, chmod fails with a permission error.
 func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	o := Options{around: func(e effect, do func() error) error {
@@ -137,7 +137,7 @@ func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 	}
 }
 
-// A share of that kind that nothing can be written to, for now, is the same share.
+// Such a share is still recognized while it is full or read-only.
 func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testing.T) {
 	for name, refuse := range map[string]func(effect) error{
 		"full": func(e effect) error {
@@ -176,7 +176,7 @@ func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testin
 	}
 }
 
-// A sync that is taken back takes its new files along, whatever bits the volume or the gateway gave them.
+// A rollback removes new files, whatever mode the volume or the gateway gave them.
 func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	full := false
@@ -200,7 +200,7 @@ func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 	assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 }
 
-// A volume beside that of .stoker is known by what is staged on it.
+// The agent learns from staged files whether a mount other than that of .stoker has modes.
 func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
@@ -214,7 +214,7 @@ func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
 	assert.Equal(t, plan.Stat{Kind: plan.File, Size: 1, Mtime: st.Mtime, Exec: true, NoModes: true}, st)
 }
 
-// F14: after a crash, and a copy of the directory, the staged bytes are known whatever bits they have.
+// F14: after a crash and a copy of the directory, recovery recognizes staged files regardless of their modes.
 func TestACrashOnAVolumeWithoutModesIsEnded(t *testing.T) {
 	root := seeded(t)
 	o := Options{around: modeless(root, 0o777, nil)}

@@ -43,7 +43,7 @@ func TestMountsNamesTheFilesThatAreMountsAndNothingElse(t *testing.T) {
 	}
 }
 
-// A mount that comes between the plan and the sync: everything is taken back, and the error says what it may be.
+// If a file becomes a mount between the plan and the sync, the sync rolls back and the error names the likely cause.
 func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -66,7 +66,7 @@ func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// A directory of ours that is empty now stays where something was mounted on it.
+// An empty directory of ours stays if something is mounted on it.
 func TestADirectoryThatBecameAMountStays(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -83,6 +83,6 @@ func TestADirectoryThatBecameAMountStays(t *testing.T) {
 		assert.Equal(t, "2", contents(t, root)["projects/p/a"])
 		assert.NoFileExists(t, filepath.Join(volume, "x"))
 		assert.DirExists(t, filepath.Join(root, "config/mine"))
-		require.NoError(t, d.Close()) // it holds the mount's directory
+		require.NoError(t, d.Close()) // it holds a file descriptor of the mount
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wrong are things that a program in the gateway may put where the agent keeps something.
+// wrong creates what a program in the gateway may put in place of the agent's own files.
 var wrong = map[string]func(path string) error{
 	"fifo":            func(path string) error { return syscall.Mkfifo(path, 0o600) },
 	"directory":       func(path string) error { return os.Mkdir(path, 0o700) },
@@ -47,7 +47,7 @@ var wrong = map[string]func(path string) error{
 	"second name of a file":    func(path string) error { return os.Link(filepath.Join(filepath.Dir(path), "../projects/victim"), path) },
 }
 
-// F11, F17: whatever lies in .stoker in the place of what the agent keeps there, the agent starts, syncs, and syncs again.
+// F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
 	unprivileged(t)
 	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostDir, notePrefix + "x",
@@ -108,10 +108,10 @@ func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
 	}
 }
 
-// readable lets the owner into every directory again.
+// readable makes every directory and file readable for the owner again.
 func readable(t testing.TB, root string) {
 	t.Helper()
-	for range 3 { // a directory shows what is in it when it can be read
+	for range 3 { // subdirectories become visible only after their parent is readable
 		_ = filepath.WalkDir(root, func(p string, e os.DirEntry, _ error) error {
 			if e != nil && e.IsDir() {
 				return os.Chmod(p, 0o700)
@@ -124,8 +124,8 @@ func readable(t testing.TB, root string) {
 	}
 }
 
-// unprivileged runs the rest of the test as a user that modes hold for. It moves temporary directories to a place that this
-// user can reach: TMPDIR may be below a directory of root.
+// unprivileged runs the rest of the test as a user without root's permissions. It sets TMPDIR to a place that this user can reach,
+// because the current one may be below a directory of root.
 func unprivileged(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -15,30 +15,30 @@ import (
 
 var errCut = errors.New("the power is gone")
 
-// powerCut is a file system that stops at a step, and then forgets what was not made durable. It does each step for real
-// and remembers how to take it back.
+// powerCut simulates a file system that loses power at a step and then forgets what was not durable. It performs each step for real
+// and records how to undo it.
 type powerCut struct {
 	t    testing.TB
 	root string
-	side string // keeps what a step removes
-	// stop is the step before which the power goes; 0 never.
+	side string // holds what a step removes
+	// stop is the step before which the power fails; 0 means never.
 	stop int
-	// fail is a step that fails with err, alone; 0 none.
+	// fail is the only step that fails, with err; 0 means none.
 	fail int
 	err  error
-	// strict forgets each name that the fsync of its own directory did not keep; else all names since the last sync, as
-	// file systems with a journal in order do.
+	// strict forgets each name whose own directory was not synced. Otherwise a sync of any directory keeps all earlier names, as on
+	// file systems with an ordered journal.
 	strict bool
 
 	steps   int
 	dead    bool
 	pending []pending
-	dirty   map[uint64]*os.File // contents, by inode
+	dirty   map[uint64]*os.File // files with contents that are not durable, by inode
 }
 
-// pending is a step that is not durable yet.
+// pending is a step that is not yet durable.
 type pending struct {
-	dirs []string // that still have to be made durable
+	dirs []string // directories still to be synced
 	back func() error
 }
 
@@ -56,7 +56,7 @@ func (c *powerCut) around(e effect, do func() error) error {
 	}
 	if c.steps == c.stop {
 		if e.op == "fill" {
-			_ = do() // the last thing that happens; how much of it stays is for cut to say
+			_ = do() // the last step; cut decides how much of it remains
 		}
 		c.dead = true
 		return errCut
@@ -96,7 +96,7 @@ func (c *powerCut) step(e effect, do func() error) error {
 	return nil
 }
 
-// remember notes how a step that was done is taken back.
+// remember records how to undo a step.
 func (c *powerCut) remember(op, path, dest, keep string) {
 	p := pending{dirs: []string{filepath.Dir(path)}}
 	switch op {
@@ -161,14 +161,14 @@ func (c *powerCut) syncDir(dir string) {
 	c.pending = kept
 }
 
-// cut forgets what was not durable when the power went.
+// cut undoes what was not durable when the power failed.
 func (c *powerCut) cut() {
 	for ino, f := range c.dirty {
 		_ = f.Truncate(0)
 		c.settle(ino)
 	}
 	for i := len(c.pending) - 1; i >= 0; i-- {
-		// One that cannot be taken back, because a later one that is durable stands on it, was durable too.
+		// If a later durable step depends on this one, undo fails. Then this one was durable, too.
 		_ = c.pending[i].back()
 	}
 	c.pending = nil
@@ -180,7 +180,7 @@ func inode(t testing.TB, path string) uint64 {
 	return st.Ino
 }
 
-// linkTree copies a tree with hard links for its files.
+// linkTree copies a tree, with hard links for its files.
 func linkTree(from, to string) error {
 	return filepath.WalkDir(from, func(p string, e os.DirEntry, err error) error {
 		if err != nil {

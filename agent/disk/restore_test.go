@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// lost lists what a run has saved.
+// lost returns the entries of lost+found.
 func lost(t *testing.T, d *Dir) []Lost {
 	t.Helper()
 	l, err := d.LostAndFound()
@@ -60,14 +60,14 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(root, "config/resources/core", ownDir))
 
 	d.o.around = func(e effect, do func() error) error {
-		if e.op == "chmod" && strings.Contains(e.path, lostDir) { // there are file systems without modes
+		if e.op == "chmod" && strings.Contains(e.path, lostDir) { // some file systems have no modes
 			return unix.EPERM
 		}
 		return do()
 	}
 	assert.Equal(t, len(files), apply(t, d, one).Saved, "the bytes are what counts")
 
-	// The folder of a sync that was cut short is not the restore's to remove.
+	// Restore must not remove the staging folder of an interrupted sync.
 	staging := filepath.Join(root, "projects", ownDir, stagingDir)
 	require.NoError(t, os.MkdirAll(staging, 0o700))
 	require.NoError(t, d.Restore(entries[2]))
@@ -75,7 +75,7 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// A key that only its owner may read is nobody else's to read after a restore; a script can still be run.
+// A restored file keeps its mode: a private key stays private, and a script stays executable.
 func TestARestoredFileHasTheModeThatItHad(t *testing.T) {
 	for _, mode := range []os.FileMode{0o600, 0o644, 0o755, 0o400} {
 		root := seeded(t)
@@ -92,7 +92,7 @@ func TestARestoredFileHasTheModeThatItHad(t *testing.T) {
 	}
 }
 
-// Linux takes any bytes as a name, and JSON does not.
+// File names on Linux may be any bytes, but JSON strings must be UTF-8.
 func TestANameThatIsNoUTF8ComesBackFromLostAndFoundAsItWas(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A gateway that saves a file as most do, by a rename over it, before any one step of a sync that replaces it: that
-// version is live or in lost+found, and so is the one before it unless the gateway itself replaced it; also where the
-// sync is taken back, or the process dies two steps later, and where the file system cannot exchange.
+// The gateway saves a file by rename before any one step of a sync that replaces the file. The saved version must be live or in
+// lost+found, and so must the previous one unless the gateway replaced it. This also holds after a rollback, after a crash two
+// steps later, and without exchange.
 func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
 	const path = "projects/p/a"
 	for _, plain := range []bool{false, true} {
@@ -49,7 +49,7 @@ func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
 						return quick(e, do)
 					}
 					two := text(map[string]string{path: "2", "projects/p/b": "2"})
-					_, _ = tryApply(t, d, two) // how it ends is not the matter here
+					_, _ = tryApply(t, d, two) // the result does not matter
 					if saved = n >= at; !saved {
 						kept = kept[:1]
 					}

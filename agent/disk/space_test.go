@@ -24,8 +24,8 @@ import (
 
 const envInside = "DISK_TEST_INSIDE"
 
-// inside runs the named test again in a process of its own, in namespaces where it may mount; the test's own part
-// follows where inside returns true.
+// inside reruns the test in its own process, optionally in namespaces that allow mounts. It returns true in that process and false
+// in the parent.
 func inside(t *testing.T, namespaces bool) bool {
 	if os.Getenv(envInside) == t.Name() {
 		return true
@@ -45,8 +45,8 @@ func inside(t *testing.T, namespaces bool) bool {
 	return false
 }
 
-// F13: a disk that fills up at each twentieth of a sync, and a quota of inodes: the old commit stays, and when there is
-// room again the next sync delivers.
+// F13: the disk or its inodes run out at various points of a sync. The old commit stays, and once there is space, the next sync
+// delivers.
 func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -101,7 +101,7 @@ func assertNothingStaged(t *testing.T, root string) {
 	}
 }
 
-// F13: a volume that turns read-only.
+// F13: a volume becomes read-only.
 func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -122,8 +122,7 @@ func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
 	apply(t, d, text(map[string]string{"projects/p/a": "2"}))
 }
 
-// Parts of the data directory that are mounts of their own get their own staging folder, never below a project, and
-// nothing of it stays.
+// Each mount in the data directory gets its own staging folder, never below a project. All of these folders are removed afterwards.
 func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -136,7 +135,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	}
 	mount("none", projects, "tmpfs", 0)
 	core, volume := filepath.Join(root, "config/resources/core"), t.TempDir()
-	mount(volume, core, "", unix.MS_BIND) // the same device, another mount
+	mount(volume, core, "", unix.MS_BIND) // same device, different mount
 	put(t, root, "config/resources/core/config-mode.json", "{}")
 	d := open(t, root, Options{})
 	one := text(map[string]string{
@@ -172,7 +171,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(core, ownDir))
 	assertNoLeftovers(t, root)
 
-	// A crash in between is ended on all mounts.
+	// Recovery completes or undoes an interrupted sync on all mounts.
 	for stop := 5; stop < 90; stop += 6 {
 		apply(t, d, one)
 		require.NoError(t, d.Close())
@@ -211,8 +210,8 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// A volume that is taken away after a crash takes its half of the sync along: the data directory is opened without it, and
-// when it comes back nothing of the gateway's is lost.
+// A volume with half of an interrupted sync is unmounted. The data directory opens without it, and when the volume returns, no file
+// of the gateway is lost.
 func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
 	if !inside(t, true) {
 		return
@@ -249,7 +248,7 @@ func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
 	unmount()
 }
 
-// F13: RLIMIT_FSIZE cuts a write short.
+// F13: RLIMIT_FSIZE makes a write fail halfway.
 func TestFileSizeLimitKeepsTheLastGoodCommit(t *testing.T) {
 	if !inside(t, false) {
 		return

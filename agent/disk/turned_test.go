@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Git makes a file of a directory or the other way round, and nothing else lies in the directories above, which are all
-// ours: they are not taken away beneath what comes. A sync that fails after it leaves all as it was.
+// In git, a file becomes a directory or vice versa, and the parent directories, all ours, contain nothing else. The sync must not
+// remove these parents, and a rollback must restore the previous state.
 func TestAFileAndADirectoryThatTakeEachOthersPlaceNeedNoNeighbour(t *testing.T) {
 	inner := "projects/p/ignition/scripts"
 	for name, change := range map[string]struct{ from, to []string }{

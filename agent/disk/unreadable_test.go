@@ -14,7 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// F14, F18: a sync that may not touch one file or folder changes none, says which it is, and goes on when it may.
+// F14, F18: if the agent may not access one file or folder, the sync changes nothing and names it. It succeeds once access is
+// restored.
 func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
 	unprivileged(t)
 	one, two := tree{}, tree{}
@@ -41,7 +42,7 @@ func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
 				at := filepath.Join(root, c.path)
 				fi, err := os.Stat(at)
 				require.NoError(t, err)
-				t.Cleanup(func() { _ = os.Chmod(at, fi.Mode()) }) // so that it can be removed, if it is there
+				t.Cleanup(func() { _ = os.Chmod(at, fi.Mode()) }) // so that cleanup can remove it
 				changes := planFor(t, d, two)
 				var s *Staged
 				if late {
@@ -55,7 +56,7 @@ func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
 				if err == nil {
 					_, err = s.Apply(t.Context(), head(two))
 				}
-				if late && fi.Mode().IsRegular() { // what cannot be told from the gateway's own is kept, and stops nothing
+				if late && fi.Mode().IsRegular() { // it may hold changes of the gateway, so it is saved and the sync succeeds
 					require.NoError(t, err)
 					lost, err := d.LostAndFound()
 					require.NoError(t, err)
@@ -81,7 +82,7 @@ func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
 	}
 }
 
-// A file that nobody can read any more is drift of its mode, and hides none of the others.
+// A file that became unreadable is reported as mode drift and hides no other drift.
 func TestDriftOfAFileThatCannotBeRead(t *testing.T) {
 	unprivileged(t)
 	root := seeded(t)
