@@ -15,8 +15,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// A commit that a new gateway cannot be given is no good either at one where its files lie already, by a copy or by
-// whatever brought them before.
+// A commit with an invalid file must fail even if that file is already on the gateway, for example through a copy.
 func TestWhatLiesThereAlreadyIsValidatedLikeWhatIsWritten(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, content string

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// treeBomb returns a tree of 10^levels paths to an empty directory, of which the repository has as many objects as levels.
+// treeBomb returns a tree with 10^levels paths to an empty directory. It needs only one object per level.
 func (b *bench) treeBomb(levels int) string {
 	b.t.Helper()
 	tree := b.repo.RawTree()
@@ -30,8 +30,7 @@ func (b *bench) treeBomb(levels int) string {
 	return tree
 }
 
-// F11: a commit of a few objects that name each other ends at a limit, at the first sync and at later ones, and what lies on
-// the gateway stays. The next commit is synced.
+// F11: a tree bomb hits a limit, at the first sync and at later ones, and the files on the gateway stay. The next commit syncs.
 func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Files: 1000}
@@ -48,7 +47,7 @@ func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
 	b.synced()
 }
 
-// F11: a sync that is asked to stop while it plans ends without a look at the rest of the commit.
+// F11: canceling a sync during planning stops it before the rest of the commit is read.
 func TestSyncStopsWhilePlanning(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
@@ -68,7 +67,7 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 	assert.JSONEq(t, `{"two": 2}`, b.read(view))
 }
 
-// F11: a file that is too large for a gateway is named, and matters only where a mapping brings it.
+// F11: the error names a file above the size limit. Such a file matters only if a mapping includes it.
 func TestLargeFileMattersOnlyWhereItIsMapped(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	large := strings.Repeat("0123456789abcdef", 1<<17) // twice MaxBlob
@@ -81,7 +80,7 @@ func TestLargeFileMattersOnlyWhereItIsMapped(t *testing.T) {
 	b.synced()
 }
 
-// The limit that counts is the flag's, in git and on the disk.
+// The depth limit from the flags applies both in git and on disk.
 func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Depth: 1000, PathBytes: 1200}

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// flip breaks an object of the cache behind the head of its entry, by one bit.
+// flip flips one bit in an object's data in the cache, after the header of its pack entry.
 func (b *bench) flip(object string) {
 	b.t.Helper()
 	packs, err := filepath.Glob(filepath.Join(b.engine.Store.Dir(), "objects/pack/*.pack"))
@@ -39,7 +39,7 @@ func (b *bench) flip(object string) {
 	require.Fail(b.t, "the cache does not have the object")
 }
 
-// F12: a bit of the cache that flipped costs another fetch and no sync.
+// F12: a flipped bit in the cache costs another fetch, but the sync succeeds.
 func TestDamagedCacheIsFetchedAgainWithinTheSync(t *testing.T) {
 	for name, object := range map[string]string{"a file": ":" + view, "a directory": ":" + viewDir, "a commit": ""} {
 		t.Run(name, func(t *testing.T) {

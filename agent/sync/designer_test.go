@@ -17,9 +17,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// A Designer saves a view between the plan, which repairs its view.json and nothing else, and the moment in which that is
-// replaced. The resource.json of that save would count as git's, and a gateway that goes by it would keep the Designer's
-// view.
+// A Designer saves a view between the plan, which repairs only view.json, and its replacement. If the sync kept the resource.json
+// of that save, a gateway that compares only resource.json would keep the Designer's view.
 func TestAViewThatADesignerSavesWhileItIsRepairedIsGitsWholly(t *testing.T) {
 	const git = `{"one": 1}`
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})

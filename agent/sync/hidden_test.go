@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// F15: an edit that keeps size and mtime is drift, and is put back where that is asked for; its bytes go to lost+found.
+// F15: an edit that keeps size and mtime is drift. A repair restores the file and saves the edit to lost+found.
 func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
@@ -24,7 +24,7 @@ func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
 	was, err := os.Stat(path)
 	require.NoError(t, err)
 	const edit = `{"one": 2}`
-	for files := 0; files == 0; { // until the volume's clock has gone on
+	for files := 0; files == 0; { // until the clock of the volume has advanced
 		require.NoError(t, os.WriteFile(path, []byte(edit), 0o600))
 		require.NoError(t, os.Chtimes(path, was.ModTime(), was.ModTime()))
 		d, err := b.engine.Drift(t.Context(), false)
@@ -46,7 +46,7 @@ func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
 	assert.Equal(t, edit, b.read(filepath.Join(".stoker/lost+found", lost[at].File)))
 }
 
-// F11: a file of terabytes in a mapped folder does not keep a sync, or the end of the agent, waiting.
+// F11: a file of terabytes in a mapped folder must not block a sync or the shutdown of the agent.
 func TestAFileWithoutAnEndIsForeignWithoutBeingRead(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)

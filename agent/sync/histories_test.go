@@ -17,11 +17,11 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// Commits, syncs, failovers and pauses of the copying in any order, and nobody who edits anything: a node that says Synced or
-// Standby has the files of that commit, and names what git does not have; and none is held or fails.
+// Commits, syncs, failovers and pauses of the replication occur in random order, without manual edits. A node that reports Synced
+// or Standby must have the files of that commit and name any resource that is not in git. No sync may fail or be held.
 //
-// Then with volumes that lose what the agent knew, or all, with people who edit files of git and make views of their own,
-// and under prune mirror: what differs is a person's, never an older version of git's, and no node waits for ever.
+// The second group adds volumes that lose the agent's records or all files, users who edit files and create views, and prune
+// mirror. A file may differ from git only because of a user's edit, never because it is an older version. No node may wait forever.
 func TestWhoeverOfAPairSaysSyncedHasTheCommitInAnyHistory(t *testing.T) {
 	if os.Getenv(flipEnv) != "" {
 		t.Skip("the histories are long, and were lived through without")
@@ -47,11 +47,11 @@ type history struct {
 	t      *testing.T
 	dice   *rand.Rand
 	nodes  [2]*bench
-	looked [2]bool // since the last failover
+	looked [2]bool // synced since the last failover
 	want   map[string]string
 	log    []string
 
-	people *people // nil for none
+	people *people // nil without users
 	active int     // the node with config access
 }
 
@@ -106,14 +106,14 @@ func (h *history) run(steps int) {
 	}
 }
 
-// resources maps the resources that come and go to their file.
+// resources maps the resources that come and go to their data file.
 var resources = map[string]string{
 	viewDir: "view.json",
 	"projects/line/com.inductiveautomation.perspective/views/two": "view.json",
 	db: "config.json", external: "config.json",
 }
 
-// change makes, changes or removes one of the resources in git.
+// change creates, changes or deletes one of the resources in git.
 func (h *history) change() {
 	dir := slices.Sorted(maps.Keys(resources))[h.dice.IntN(len(resources))]
 	file := resources[dir]
@@ -127,7 +127,7 @@ func (h *history) change() {
 	h.commit(edits)
 }
 
-// commit pushes contents; "" deletes.
+// commit pushes contents; "" deletes the file.
 func (h *history) commit(edits map[string]string) {
 	var list []gitserver.Edit
 	for _, path := range slices.Sorted(maps.Keys(edits)) {
@@ -163,7 +163,7 @@ func (h *history) sync(node int) *sync.Report {
 	for path, content := range h.want {
 		got := b.read(path)
 		if strings.HasSuffix(path, "resource.json") && got != "" {
-			continue // the gateway signs it
+			continue // the gateway signs this file
 		}
 		if h.edited(got) {
 			continue

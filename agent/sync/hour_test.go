@@ -1,7 +1,7 @@
 //go:build !race
 
-// What is in this file goes through two hours step by step, and starts nothing at the same time: `make test` runs it without the
-// race detector, which would only make it slow.
+// These tests simulate two hours step by step and are not concurrent. `make test` runs them without the race detector, which would
+// only slow them down.
 
 package sync_test
 
@@ -26,17 +26,17 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// realTree is a gateway's own files in git.
+// realTree is the files of a real gateway, as they are in git.
 type realTree struct {
 	dir      string
 	options  simulator.Options
 	mappings []v1alpha1.Mapping
-	posts    map[string]int // scans of the first sync
+	posts    map[string]int // expected scans of the first sync
 	edit     func(path string) bool
 	change   func(string) string
 }
 
-// Both versions of Ignition: one whose configuration is files, and one that is scanned by the module.
+// realTrees returns a tree for 8.3, with configuration files, and one for 8.1, scanned through the module.
 func realTrees(t *testing.T) map[string]realTree {
 	t.Helper()
 	return map[string]realTree{"8.3": {
@@ -55,8 +55,8 @@ func realTrees(t *testing.T) map[string]realTree {
 	}}
 }
 
-// An hour of a gateway at work, twelve scans of its own and noise in between: nothing of it is drift, a conflict or a
-// reason to write or to scan. Then a commit of one file is one file, also where noise had been.
+// A gateway scans on its own timer and rewrites files for an hour. None of this is drift, a conflict, or a reason to write or scan.
+// Then a commit with one changed file changes only that resource, even if the gateway had rewritten it.
 func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
 	for version, tree := range realTrees(t) {
 		t.Run(version, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
 			b := newBench(t, tree.options)
 			b.engine.MaxBlob = 0
 			b.target.Profile.Mappings = tree.mappings
-			// What would take away the simulated gateway's own token.
+			// These files would revoke the token of the simulated gateway.
 			b.target.Profile.ExcludePatterns = []string{"config/resources/*/ignition/security-properties/", "config/resources/*/ignition/api-token/"}
 			b.push(gitserver.Files(files))
 			b.gw.ResetRequests()
@@ -101,8 +101,8 @@ func TestAnHourOfAGatewayAtWorkChangesNothing(t *testing.T) {
 	}
 }
 
-// hour lets one pass in steps of the default sync period, with a look at drift and a repair in each, as an agent with
-// driftPolicy repair has it.
+// hour simulates one hour in steps of the default sync period. Each step checks for drift and, as with driftPolicy repair, repairs
+// what it finds.
 func (b *bench) hour() {
 	b.t.Helper()
 	const period = 30 * time.Second
@@ -127,7 +127,7 @@ func (b *bench) hour() {
 	for _, q := range b.gw.Requests() {
 		assert.NotEqual(b.t, http.MethodPost, q.Method, "%s %s", q.Method, q.Path)
 	}
-	// A repair that was asked for all the same finds nothing, either.
+	// A forced repair must also find nothing to do.
 	b.target.Repair = true
 	r := b.synced()
 	b.target.Repair = false
@@ -137,7 +137,7 @@ func (b *bench) hour() {
 	}
 }
 
-// writtenSince counts the files of projects that somebody wrote.
+// writtenSince counts the files of projects that were written since began.
 func (b *bench) writtenSince(began time.Time) (n int) {
 	b.t.Helper()
 	require.NoError(b.t, filepath.WalkDir(filepath.Join(b.data, "projects"), func(_ string, d fs.DirEntry, err error) error {

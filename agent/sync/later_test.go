@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// Files that were written while no gateway was named are owed to one that is named later.
+// If files are written while no gateway is configured, a gateway configured later still gets a scan.
 func TestAGatewayThatIsNamedLaterScansWhatWasWrittenBefore(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	gateway := b.peers.Gateway

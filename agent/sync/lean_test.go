@@ -25,13 +25,13 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// loseStore gives the data directory to an engine whose store is empty.
+// loseStore restarts the engine with an empty store.
 func (b *bench) loseStore() {
 	b.t.Helper()
 	b.restart(filepath.Join(b.t.TempDir(), "objects"))
 }
 
-// restart makes a new engine with the store in dir.
+// restart creates a new engine with the store in dir.
 func (b *bench) restart(dir string) {
 	b.t.Helper()
 	require.NoError(b.t, b.engine.Close())
@@ -45,7 +45,7 @@ func (b *bench) restart(dir string) {
 	})
 }
 
-// views adds n more files that never change.
+// views adds n files that never change.
 func views(n int) gitserver.Edit {
 	files := map[string]string{}
 	for i := range n {
@@ -124,8 +124,8 @@ func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
 	})
 }
 
-// A pod that is made anew has nothing in its store, and the commit is on the volume. What the gateway then signs by itself is
-// no drift: the trees come when the first file is asked for, and not before.
+// A recreated pod has an empty store, but the volume has the commit. Files that the gateway signs again are not drift. The agent
+// fetches the trees only once it needs a wanted file.
 func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
 	const file = viewDir + "/resource.json"
 	b := newBench(t, simulator.Options{})
@@ -168,14 +168,14 @@ func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
 	})
 }
 
-// later puts the engine's clock forward.
+// later advances the engine's clock.
 func (b *bench) later(by time.Duration) {
 	was := b.engine.Now
 	b.engine.Now = func() time.Time { return was().Add(by) }
 }
 
-// unlike starts a server for the repository, loses the store, and has the gateway write a file in other words: each look at
-// drift has to ask git. It returns what a look finds.
+// unlike starts a git server, loses the store and reformats a file, so that each drift check has to fetch from git. look returns
+// the number of drifted files.
 func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	b.t.Helper()
 	srv, err := gitserver.Start(filepath.Dir(b.repo.Dir), gitserver.Options{})
@@ -187,7 +187,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	require.NoError(b.t, err)
 	b.push(append(first(), withProject("keep"))...)
 	b.synced()
-	_, err = b.engine.Drift(b.t.Context(), false) // adopts what was signed at the scan
+	_, err = b.engine.Drift(b.t.Context(), false) // adopts the files signed at the scan
 	require.NoError(b.t, err)
 	b.loseStore()
 	b.synced()
@@ -200,7 +200,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	}
 }
 
-// A look comes every 30 s on every agent, and a file that differs may stay for weeks.
+// Every agent checks drift every 30 s, and a file may differ for weeks. The checks must not load a failing git server.
 func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault gitserver.Fault
@@ -248,7 +248,7 @@ func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
 	}
 }
 
-// Another way to git (new credentials, another address) is tried at once.
+// A changed remote (new credentials or another address) is tried at once.
 func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	local := b.peers.Remote
@@ -262,7 +262,7 @@ func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
 	assert.Zero(t, look())
 }
 
-// The loop that looks at drift is the one that hears of a pause.
+// The loop that checks drift also handles pauses, so a silent git server must not block it.
 func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	srv, look := b.unlike()
@@ -279,16 +279,16 @@ func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
 	assert.Zero(t, look())
 }
 
-// Where the trees come in time the blobs may not: one after the other, or all, where a gateway of a new version has signed many files.
+// The trees may arrive in time while the blobs stall, one or all of them, for example if a new gateway version signed many files.
 func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	srv, look := b.unlike()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
-	b.synced() // the store has the trees alone
+	b.synced() // the store has only the trees
 	require.True(t, b.engine.Store.Partial())
 	const keep = "projects/keep/project.json"
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, keep), []byte(strings.Replace(b.read(keep), ":", " :", 1)), 0o644))
-	b.engine.LookWait = time.Second // for all of git's part but the end
+	b.engine.LookWait = time.Second // for everything except the end of the exchange with git
 	defer srv.Inject(gitserver.Stall(0))()
 	srv.Forget()
 	requests := func() int {
@@ -302,7 +302,7 @@ func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
 	assert.Positive(t, asked)
 	for range 5 {
 		assert.Equal(t, 1, look())
-		b.synced() // which has nothing to do
+		b.synced() // with nothing to do
 	}
 	assert.Equal(t, asked, requests(), "not again soon")
 	srv.Heal()
@@ -312,7 +312,7 @@ func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
 	assert.Zero(t, look())
 }
 
-// Until the next commit lies on the disk the files are those of the one before, and are judged by it.
+// Until the next commit is on disk, the files belong to the previous commit and are compared with it.
 func TestWithTheStoreLostFilesAreJudgedByTheirCommitWhileTheNextOneWaits(t *testing.T) {
 	t.Run("for git", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})

@@ -23,8 +23,8 @@ import (
 
 const envInside = "SYNC_TEST_INSIDE"
 
-// inside runs the named test again in a process of its own, in namespaces where it may mount; the test's own part
-// follows where inside returns true.
+// inside reruns the test in its own process, in namespaces that allow mounts. It returns true in that process and false in the
+// parent.
 func inside(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(envInside) == t.Name() {
@@ -41,14 +41,14 @@ func inside(t *testing.T) bool {
 	return false
 }
 
-// container is a process with a mount of its own, which nobody else sees, as the gateway's container has it.
+// container is a process with its own mount that no other process sees, like the container of the gateway.
 type container struct {
 	t   *testing.T
 	in  io.Writer
 	out *bufio.Reader
 }
 
-// mountsOver starts a container that has what mounted over a file, and ends it with the test.
+// mountsOver starts a container that mounts what over a file and ends with the test.
 func mountsOver(t *testing.T, what, file string) *container {
 	t.Helper()
 	cmd := exec.Command("unshare", "-m", "sh", "-c",
@@ -65,7 +65,7 @@ func mountsOver(t *testing.T, what, file string) *container {
 	return &container{t, in, bufio.NewReader(out)}
 }
 
-// sees is what the container reads there.
+// sees returns the content of the file as the container sees it.
 func (c *container) sees() string {
 	c.t.Helper()
 	_, err := io.WriteString(c.in, "\n")
@@ -75,8 +75,8 @@ func (c *container) sees() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// A placeholder in git and a Secret over it is how a password stays out of git. A rename of the file beneath, which is all
-// that the agent sees, would take the Secret out of the gateway's container.
+// Users keep a password out of git with a placeholder in git and a Secret mounted over it. The agent sees only the file below.
+// Renaming a new file over it would remove the Secret from the gateway's container.
 func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
 	if !inside(t) {
 		return
@@ -89,7 +89,7 @@ func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
 	gateway := mountsOver(t, secret, filepath.Join(b.data, db, "config.json"))
 	require.Equal(t, "SECRET", gateway.sees())
 
-	b.engine.Mounts = []string{db + "/config.json"} // from the injector; the agent itself sees none
+	b.engine.Mounts = []string{db + "/config.json"} // from the injector; the agent itself sees no mount
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`), gitserver.Write(view, `{"two": 2}`))
 	r := b.synced()
 	assert.Equal(t, "SECRET", gateway.sees())
@@ -106,7 +106,7 @@ func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
 	assert.Zero(t, drift.Files, "it is not ours any more")
 }
 
-// A ConfigMap's file, which the agent's container has too, cannot be replaced: it must not keep the rest from coming.
+// A file mounted from a ConfigMap in the agent's container, too, cannot be replaced. It must not block the rest of the commit.
 func TestAFileThatIsAMountForTheAgentTooDoesNotBlockTheCommit(t *testing.T) {
 	if !inside(t) {
 		return

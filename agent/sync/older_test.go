@@ -58,7 +58,7 @@ func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
 	assert.NotNil(t, b.gw.Loaded(viewDir))
 }
 
-// On 8.3 the gateway's own scan is the one that can be verified, so that the module is left alone.
+// On 8.3, the agent uses the gateway's own scan, which it can verify, and not the module.
 func TestOn83TheModuleIsNotUsed(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanModule: true})
 	b.push(first()...)

@@ -42,7 +42,7 @@ func TestWhatIsOwedIsReadBackAsItWasWrittenAndGoesWhenItIsSettled(t *testing.T) 
 	assert.Nil(t, note, "a commit alone is no debt")
 }
 
-// F17: a note that cannot be read is not one that is not there.
+// F17: an unreadable note must not count as a missing one.
 func TestADamagedNoteStillOwesBothScans(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"torn":        func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
@@ -57,7 +57,7 @@ func TestADamagedNoteStillOwesBothScans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, data := openDir(t)
 			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+owedNote)))
-			for range 2 { // the second time it was set aside
+			for range 2 { // the first call sets the note aside
 				o, err := loadOwed(d)
 				require.NoError(t, err)
 				assert.True(t, o.ScanProjects && o.ScanConfig)
@@ -85,7 +85,7 @@ func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *test
 	assert.Equal(t, []string{"b"}, o.Projects)
 	assert.Equal(t, []string{"a"}, o.Gone)
 
-	// Nothing of it lies on the disk but project a, which came back.
+	// None of it is on disk except project a, which came back.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
 	require.NoError(t, o.drop(d))

@@ -17,16 +17,17 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// people are those who work on the gateways of a history, and on their volumes.
+// people simulates users who work on the gateways of a history and on their volumes.
 type people struct {
 	now   time.Time
 	edits int
-	// There when a node without records was whole for the first time, and not in git: by node. New are those without one yet.
+	// inherited lists, per node, resources not in git that were there at the first complete sync without records. fresh marks nodes
+	// that have not had such a sync.
 	inherited [2][]string
 	fresh     [2]bool
 }
 
-// invite lets people into a history.
+// invite adds users to a history.
 func (h *history) invite(mirror bool) {
 	h.people = &people{now: time.Now()}
 	for _, b := range h.nodes {
@@ -37,7 +38,7 @@ func (h *history) invite(mirror bool) {
 	}
 }
 
-// own are patterns for what a gateway has of its own in core.
+// own returns exclude patterns for the gateway's own resources in core.
 func own(t *testing.T, b *bench) []string {
 	t.Helper()
 	list := v1alpha1.BuiltinExcludes()
@@ -50,7 +51,7 @@ func own(t *testing.T, b *bench) []string {
 	return list
 }
 
-// live is one thing that somebody does.
+// live performs one random action of a user.
 func (h *history) live() {
 	switch k := h.dice.IntN(6); {
 	case k < 2:
@@ -64,7 +65,7 @@ func (h *history) live() {
 	}
 }
 
-// edit changes a file of git on the active node. Under hold that would stop all that comes.
+// edit changes a file of git on the active node, except with policy hold, which would stop all syncs.
 func (h *history) edit() {
 	b := h.nodes[h.active]
 	if b.target.Profile.ConflictPolicy == v1alpha1.ConflictHold {
@@ -79,12 +80,12 @@ func (h *history) edit() {
 	}
 }
 
-// edited reports whether a person wrote that.
+// edited reports whether a user wrote content.
 func (h *history) edited(content string) bool {
 	return h.people != nil && strings.HasPrefix(content, `{"mine":`)
 }
 
-// make makes a view that git never has.
+// make creates a view that is never in git.
 func (h *history) make() {
 	b, dir := h.nodes[h.active], fmt.Sprintf("projects/line/com.inductiveautomation.perspective/views/own%d", h.dice.IntN(2))
 	require.NoError(h.t, os.MkdirAll(filepath.Join(b.data, dir), 0o755))
@@ -94,7 +95,7 @@ func (h *history) make() {
 	h.say("%s is made", dir)
 }
 
-// renew takes from the standby node what its agent knew, and perhaps all that the pair had brought.
+// renew removes the agent's records from the standby node, and sometimes all replicated files, too.
 func (h *history) renew() {
 	node := 1 - h.active
 	b, all := h.nodes[node], h.dice.IntN(2) == 0
@@ -110,8 +111,8 @@ func (h *history) renew() {
 	h.say("the volume of node %d is new, with all files: %t", node, all)
 }
 
-// rest is a while in which nothing is pushed and nothing keeps the pair from copying. Who waits after it knows of something
-// that has to go.
+// rest lets six minutes pass without a push and with working replication. A node that still waits afterwards must have a resource
+// that is to be deleted.
 func (h *history) rest() {
 	h.Pause(false)
 	require.NoError(h.t, h.Replicate())
@@ -128,7 +129,7 @@ func (h *history) rest() {
 	}
 }
 
-// met notes what a node without records has, now that it was seen whole.
+// met updates the inherited resources of a node after a complete sync.
 func (h *history) met(node int) {
 	if h.people == nil {
 		return
@@ -149,8 +150,8 @@ func (h *history) inherited(node int, dir string) bool {
 	return h.people != nil && (h.people.fresh[node] || slices.Contains(h.people.inherited[node], dir))
 }
 
-// settle ends a history: what git does not have any more is deleted, and the standby node is new beside what people did.
-// Then nothing happens, and no node waits.
+// settle ends a history: it deletes resources that are no longer in git and renews the standby node while users edit. After a rest,
+// no node may wait.
 func (h *history) settle() {
 	h.Pause(false)
 	h.edit()

@@ -17,7 +17,7 @@ import (
 
 const permissions = "config/resources/core/ignition/security-properties"
 
-// granted are permissions that admit the simulator's own token.
+// granted is a permissions file that admits the simulator's token.
 const granted = `{"accessPermissions":{"securityLevels":[],"type":"AnyOf"},
 "readPermissions":{"securityLevels":[{"name":"Authenticated","children":[{"name":"ApiKeys","children":[{"name":"Stoker","children":[]}]}]}],"type":"AnyOf"},
 "writePermissions":{"securityLevels":[{"name":"Authenticated","children":[{"name":"ApiKeys","children":[{"name":"Stoker","children":[]}]}]}],"type":"AnyOf"}}`
@@ -27,8 +27,8 @@ func withPermissions() []gitserver.Edit {
 		gitserver.Write(permissions+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
 }
 
-// A first boot rewrites the permissions and drops what they granted. The files are put back once, and the refusal is
-// waited out until the gateway has read them: at its next start, or when a person scans.
+// The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once and then waits until
+// the gateway reads them, at its next start or at a manual scan.
 func TestARefusalAfterTheFirstBootIsWaitedOut(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(withPermissions()...)
@@ -63,7 +63,7 @@ func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 	b.synced()
 }
 
-// A clock that was years ahead at the first boot, and was set right since, waits as long as any other.
+// If the clock was years ahead at the first boot and is correct now, the wait is still limited.
 func TestARefusalUnderAClockThatWasAheadIsNotWaitedOutForYears(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(first()...)
@@ -79,7 +79,7 @@ func TestARefusalUnderAClockThatWasAheadIsNotWaitedOutForYears(t *testing.T) {
 	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 }
 
-// A gateway that ran all the time has no first boot: a refusal is one at once.
+// For a gateway that ran all the time, a rejected request is an error at once.
 func TestARefusalOfARunningGatewayIsAnErrorAndNothingIsPutBack(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(withPermissions()...)
@@ -107,7 +107,7 @@ func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
 	b.synced()
 }
 
-// Whether an expired trial stops scans is not known; a person is told of it either way.
+// It is unknown whether an expired trial stops scans. The agent reports the expired trial either way.
 func TestAnExpiredTrialIsSaid(t *testing.T) {
 	t.Run("of a gateway that took its files", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})

@@ -18,8 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// emptied brings a gateway to a commit that has lost the project line, which is held, and returns that commit and the one
-// before.
+// emptied pushes a commit that deletes the project line and is held. It returns the commits before and after the deletion.
 func (b *bench) emptied() (good, bad plan.ID) {
 	b.t.Helper()
 	good = b.push(append(first(), withProject("keep"))...)
@@ -38,15 +37,15 @@ func TestAMassDeletionIsMadeWhenItIsAskedForAfterItWasHeld(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.emptied()
 	b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
-	b.again() // the leave needs nothing that a process remembers
+	b.again() // the approval survives a restart of the agent
 	b.target.ForceID = "meant"
 	b.synced()
 	assert.Empty(t, b.read(view))
 	assert.NotEmpty(t, b.read("projects/keep/project.json"))
 }
 
-// What was told goes meanwhile: somebody removes a file by hand, or the other node of a pair is faster, and its deletions are
-// copied. That is the same deletion.
+// Some of the reported files disappear before the approval: a user removes one, or the pair replicates the deletions of the other
+// node. The approval still applies to the rest.
 func TestLeaveForAMassDeletionIsAlsoForWhatIsLeftOfIt(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.emptied()
@@ -56,7 +55,7 @@ func TestLeaveForAMassDeletionIsAlsoForWhatIsLeftOfIt(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(b.data, "projects/line/project.json"))
 }
 
-// The same where it was told anew in between: less goes than before, and what that leave allows is no more.
+// If a smaller deletion was reported in between, the approval covers only that one.
 func TestLeaveForAMassDeletionIsForWhatWasToldLast(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.emptied()
@@ -73,8 +72,8 @@ func TestLeaveForAMassDeletionIsForWhatWasToldLast(t *testing.T) {
 	assert.NoFileExists(t, file)
 }
 
-// What was told is one file of "keep". The whole of "line" was away then (moved aside, a mount that was missing, a copy of the
-// pair that was not made yet) and is back when leave is given: nobody was told that it goes.
+// The reported deletion is one file of "keep". Project "line" was missing at that time, for example because of an unmounted volume,
+// and is back at the approval. Its deletion was not reported, so the approval does not cover it.
 func TestLeaveForAMassDeletionIsNoneForWhatWasAwayWhenItWasTold(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(append(first(), withProject("keep"), withProject("other"))...)
@@ -96,7 +95,7 @@ func TestLeaveForAMassDeletionIsNoneForWhatWasAwayWhenItWasTold(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(line, "project.json"))
 }
 
-// A version before this one did not note what was away, so that its note cannot say what was told.
+// A note of an earlier version does not list the missing files, so it cannot show what was reported.
 func TestLeaveForAMassDeletionIsNoneByTheNoteOfAnEarlierVersion(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	_, bad := b.emptied()
@@ -116,7 +115,7 @@ func TestLeaveForAMassDeletionIsNoneByTheNoteOfAnEarlierVersion(t *testing.T) {
 	assert.Empty(t, b.read(view))
 }
 
-// A commit is asked for again, months later, when more projects are there: nobody was told that those go, too.
+// Months later, the same commit is requested again and would delete more projects. The old approval does not cover them.
 func TestLeaveForAMassDeletionIsNoneForAnotherPlanOfThatCommit(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good, bad := b.emptied()
@@ -135,7 +134,7 @@ func TestLeaveForAMassDeletionIsNoneForAnotherPlanOfThatCommit(t *testing.T) {
 	assert.Empty(t, b.read("projects/two/project.json"))
 }
 
-// The same commit, by another spec: what the gateway has beside git goes with prune mirror.
+// With prune mirror, the same commit also deletes the gateway's own files. The approval for another spec does not cover them.
 func TestLeaveForAMassDeletionIsNoneForAnotherSpec(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.Mappings = b.target.Profile.Mappings[:1]
@@ -152,7 +151,7 @@ func TestLeaveForAMassDeletionIsNoneForAnotherSpec(t *testing.T) {
 	assert.Empty(t, b.read("projects/own/project.json"))
 }
 
-// What the gateway removes by itself meanwhile is nothing that leave has to speak of; what it makes is.
+// If the gateway itself removes some of the files, the approval applies to the rest.
 func TestLeaveForAMassDeletionIsAlsoForFilesOfTheGatewayThatAreLeft(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.Prune = v1alpha1.PruneMirror
@@ -173,8 +172,8 @@ func TestLeaveForAMassDeletionIsAlsoForFilesOfTheGatewayThatAreLeft(t *testing.T
 	assert.Empty(t, b.read("projects/line/project.json"))
 }
 
-// A person forces a sync to get a commit through, and another commit is wanted again before that has ended: the request was
-// never meant for what that one deletes.
+// An operator forces a sync for another commit, and the held commit is requested again before that sync succeeds. The request must
+// not approve the deletion.
 func TestLeaveForAMassDeletionIsNoneWhenItWasAskedForAtAnotherCommit(t *testing.T) {
 	for name, other := range map[string]func(b *bench){
 		"one that does not end": func(b *bench) {
@@ -209,7 +208,7 @@ func TestLeaveForAMassDeletionIsNoneWhenItWasAskedForAtAnotherCommit(t *testing.
 	}
 }
 
-// While the commit is still wanted nothing takes leave away that comes later; nor does a dry run, which writes nothing.
+// While the commit is still wanted, neither a pause nor a dry run invalidates a later approval.
 func TestLeaveForAMassDeletionIsForWhatWasToldBeforeWhateverDoesNotEndIt(t *testing.T) {
 	for name, between := range map[string]func(b *bench){
 		"a pause": func(b *bench) {
@@ -245,7 +244,7 @@ func TestLeaveForAMassDeletionIsForWhatWasToldBeforeWhateverDoesNotEndIt(t *test
 	}
 }
 
-// The gateway makes again what was deleted, and a sync is forced for whatever reason: leave was used up.
+// The gateway creates the deleted files again, and a sync is forced for another reason. The approval was already used.
 func TestLeaveForAMassDeletionIsNoneForTheSameOnceMore(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.Prune = v1alpha1.PruneMirror

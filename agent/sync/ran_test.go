@@ -25,20 +25,20 @@ func TestAVolumeThatHoldsTheTargetIsSyncedOnceTheGatewayOfItsPodRanAndIsNotAsked
 	assert.Empty(t, b.gw.Requests(), "an agent that starts again beside a gateway that ran has nothing to ask")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.synced() // what becomes of it later its probes say
+	b.synced() // later failures are reported by its probes
 	b.target.Start = "two"
 	for range 2 {
 		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, b.target.Commit, r.Commit)
 		assert.Contains(t, r.Message, "was not seen running since its pod started")
-		b.again() // also by the next agent of this pod
+		b.again() // also for the next agent of this pod
 	}
 	require.NoError(t, b.gw.SetState(simulator.Starting))
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Commissioning))
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} { // a web server that comes up
+	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} { // a web server that is starting
 		f.Route, f.Times = asked, 1
 		require.NoError(t, b.gw.Fault(f))
 		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)

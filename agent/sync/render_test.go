@@ -21,7 +21,7 @@ import (
 
 const systemProperties = "config/resources/core/ignition/system-properties"
 
-// sealedJSON is a resource.json that a gateway signed for one file.
+// sealedJSON returns a resource.json that a gateway signed for one file.
 func sealedJSON(t *testing.T, file, content string) string {
 	t.Helper()
 	s, err := resource.ParseSigned([]byte("{\n  \"scope\": \"G\",\n  \"version\": 1,\n  \"restricted\": false,\n  \"overridable\": true,\n  \"files\": [\n    \"" +
@@ -36,7 +36,7 @@ func sealedJSON(t *testing.T, file, content string) string {
 	return string(s.WithSignature(sum))
 }
 
-// rendering is a bench whose gateway gets a title, a name and a version file.
+// rendering returns a bench that renders a title, a name and a version file for its gateway.
 func rendering(t *testing.T, o simulator.Options) *bench {
 	b := newBench(t, o)
 	b.target.Facts = plan.Facts{GatewayName: "line-1", Namespace: "north"}
@@ -57,14 +57,14 @@ func sealedFiles(t *testing.T) []gitserver.Edit {
 	)
 }
 
-// again makes a second engine over the same data, as a restart does.
+// again creates a second engine for the same data, as a restart does.
 func (b *bench) again() {
 	b.t.Helper()
 	require.NoError(b.t, b.engine.Close())
 	b.engine = sync.New(b.engine.Config)
 }
 
-// A gateway finds what was rendered for it signed as it would sign it, and writes nothing back.
+// The signature of a rendered resource must match the gateway's own, so that the gateway rewrites nothing.
 func TestTheGatewayLeavesARenderedResourceAsItIs(t *testing.T) {
 	b := rendering(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: true}})
 	b.push(sealedFiles(t)...)
@@ -112,8 +112,8 @@ func TestAnotherNameOfTheSameCommitIsDeliveredToWhatAsksForIt(t *testing.T) {
 	assert.Equal(t, "{{.Ref}} {{.GatewayName}}", b.read("projects/line/version.txt"))
 }
 
-// The gateway signs a rendered resource anew. That is no drift, also for an agent that has just started and has rendered
-// nothing yet; a change of it is.
+// It is not drift if the gateway signs a rendered resource again, even for an agent that has just started and rendered nothing. An
+// edit is drift.
 func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
 	for name, restart := range map[string]bool{"the same engine": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
 	}
 }
 
-// Whatever cannot be rendered is found before anything moves.
+// If a commit cannot be rendered, the sync fails before any file changes.
 func TestACommitThatCannotBeRenderedKeepsTheLastGoodOne(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	good := b.push(sealedFiles(t)...)
@@ -169,7 +169,7 @@ func TestACommitThatCannotBeRenderedKeepsTheLastGoodOne(t *testing.T) {
 	b.synced()
 }
 
-// A resource whose own signature does not tell its form is signed as the gateway of its version does.
+// If a signature does not show its form, the agent signs as the gateway's version does.
 func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
 	for version, form := range map[string]resource.Form{"8.3.8": resource.Form83, "8.1.44": resource.Form81} {
 		t.Run(version, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
 			}
 			b.sync()
 			check()
-			require.NoError(t, b.gw.SetState(simulator.Down)) // its version is remembered
+			require.NoError(t, b.gw.SetState(simulator.Down)) // the engine remembers the version
 			b.again()
 			b.target.Profile.Vars = map[string]string{"site": "044"}
 			b.sync()
@@ -198,7 +198,7 @@ func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
 	}
 }
 
-// A store that was lost has trees only: what has to be rendered is fetched like what differs.
+// After the store is lost, it has only trees. The agent then fetches files to render like files that differ.
 func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	b.push(sealedFiles(t)...)
@@ -206,7 +206,7 @@ func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
 	b.loseStore()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	r := b.synced()
-	for _, c := range r.Changes.List { // a gateway that signs its configuration has rewritten the resource.json beside it
+	for _, c := range r.Changes.List { // a gateway that signs its configuration has rewritten the adjacent resource.json
 		assert.True(t, c.Op == plan.Adopt || c.Path == db+"/config.json" || c.Path == db+"/resource.json", "%s", r.Changes)
 	}
 	assert.JSONEq(t, `{"title":"042"}`, b.read(view))
@@ -221,7 +221,7 @@ func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
 	assert.Zero(t, d.Files, "%+v", d)
 }
 
-// A binary file is looked into no further than its first NUL byte, which the store does not take for damage.
+// The agent reads a binary file only up to its first NUL byte. The store must not report this short read as damage.
 func TestABinaryFileInATemplateMappingIsCopied(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	binary := "\x00{{.Nobody}}" + strings.Repeat("0123456789abcdef", 20_000)

@@ -23,7 +23,7 @@ func project(parent string, inheritable bool) string {
 	return `{"title":"","description":"","parent":"` + parent + `","enabled":true,"inheritable":` + yes + `}`
 }
 
-// family delivers a parent, its child, its grandchild and a stranger.
+// family delivers a parent project, its child, its grandchild and an unrelated project.
 func family(t *testing.T, policy v1alpha1.DesignerSessionPolicy) *bench {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.DesignerSessionPolicy = policy
@@ -87,7 +87,7 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 	}
 }
 
-// What was staged and checked once is not staged again at each look while somebody works, or while nobody decides.
+// While a sync is held, the agent stages and validates its files only once.
 func TestAHeldSyncStagesOnce(t *testing.T) {
 	for reason, hold := range map[v1alpha1.Reason]func(b *bench) gitserver.Edit{
 		v1alpha1.ReasonDesignerSessionActive: func(b *bench) gitserver.Edit {
@@ -121,7 +121,7 @@ func TestAHeldSyncStagesOnce(t *testing.T) {
 	}
 }
 
-// A plan that is held for more than before is another one: what it would write was not looked at yet.
+// If another conflict changes a held plan, the agent stages and validates it again.
 func TestAHeldSyncIsStagedAgainWhereItIsAnotherPlan(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
@@ -170,7 +170,7 @@ func TestProceedWritesAndNotesWhoWasThere(t *testing.T) {
 	assert.Contains(t, r.Notes[0], "maria on project child, which inherits from base")
 }
 
-// Somebody opens a Designer while the files are staged: the look under the lock finds it, and the lock is released.
+// A user opens a Designer during staging. The check under the lock finds it, and the scan releases the lock.
 func TestADesignerThatOpensAtTheLastMomentIsSeenUnderTheLock(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	good := b.target.Commit
@@ -193,7 +193,7 @@ func TestADesignerThatOpensAtTheLastMomentIsSeenUnderTheLock(t *testing.T) {
 	b.synced()
 }
 
-// Not to know who is there is not to be alone.
+// If the agent cannot list the Designer sessions, it must not assume that there are none.
 func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 	refuse := func(status int) func(b *bench) {
 		return func(b *bench) {
@@ -225,7 +225,7 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 	}
 }
 
-// Else a first commit, which brings the token that we need to ask, would wait for itself.
+// Otherwise a first commit that brings the API token would wait for itself.
 func TestACommitThatBringsTheTokenIsNotHeldForTheWantOfIt(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))
@@ -248,7 +248,7 @@ func TestAGatewayThatIsStoppedHasNoDesigners(t *testing.T) {
 	b.synced()
 }
 
-// A stop is not waited for longer than the grace that a sync has for its end.
+// The agent waits for the scan that releases the lock only for the grace period.
 func TestTheLockOfAFailedApplyIsNotWaitedForWithoutEnd(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.push(gitserver.Write(theme, `{}`))

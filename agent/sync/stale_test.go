@@ -11,9 +11,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// A person edits a file in git and leaves its resource.json, whose signature then is that of another file. A gateway that
-// takes the resource for one that it knows, because its resource.json is the same, would go on with the old file, and
-// nothing that it can be asked shows that.
+// A user edits a file in git without updating the signature in resource.json. A gateway that compares only resource.json would keep
+// the old file, and no API would show that.
 func TestAGatewayThatGoesByTheResourceJSONTakesWhatWasEditedByHand(t *testing.T) {
 	signed := func(file string) string {
 		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{` +

@@ -21,7 +21,7 @@ import (
 
 const external = "config/resources/external/ignition/schedule/night"
 
-// pair is a redundant pair: each node with its own agent, both after the same commit.
+// pair is a redundant pair. Each node has its own agent, and both have the same target commit.
 type pair struct {
 	*simulator.Pair
 	master, backup *bench
@@ -35,12 +35,12 @@ func newPair(t *testing.T, o simulator.Options) pair {
 	var err error
 	p.Pair, err = simulator.NewPair(p.master.gw, p.backup.gw)
 	require.NoError(t, err)
-	// What the pair copied before the agents came is nobody's harm.
+	// Ignore files that the pair replicated before the agents started.
 	p.connect()
 	return p
 }
 
-// twin is the other node of a pair: the same repository, its own gateway, store and engine.
+// twin returns the other node of a pair: same repository, but its own gateway, store and engine.
 func (b *bench) twin(o simulator.Options) *bench {
 	b.t.Helper()
 	dir := b.t.TempDir()
@@ -62,21 +62,21 @@ func (b *bench) twin(o simulator.Options) *bench {
 	return two
 }
 
-// connect gives both agents their clients.
+// connect gives both agents a gateway client.
 func (p pair) connect() {
 	for _, b := range []*bench{p.master, p.backup} {
 		b.connect(ignition.Config{})
 	}
 }
 
-// push makes a commit that both nodes are after.
+// push creates a commit and makes it the target of both nodes.
 func (p pair) push(edits ...gitserver.Edit) plan.ID {
 	id := p.master.push(edits...)
 	p.backup.target.Ref, p.backup.target.Name, p.backup.target.Commit = p.master.target.Ref, p.master.target.Name, id
 	return id
 }
 
-// put is what somebody does on the gateway.
+// put writes a file as a user on the gateway would.
 func (b *bench) put(path, content string) {
 	b.t.Helper()
 	require.NoError(b.t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
@@ -112,7 +112,7 @@ func TestABackupWritesWhatThePairDoesNotCopyAndWaitsForTheRest(t *testing.T) {
 	p.backup.standby()
 	assert.Zero(t, p.backup.gw.Count("POST /data/api/v1/scan/projects"))
 
-	// Adopted is owned: the next commit is an ordinary change on both.
+	// Adopted files are owned: the next commit is an ordinary change on both nodes.
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	p.master.synced()
 	r = p.backup.standby()
@@ -154,12 +154,12 @@ func TestAFailoverMakesTheBackupSyncLikeAnyOther(t *testing.T) {
 	p.master.standby()
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 
-	// And back: the node that was on standby and had nothing to do is asked again, and is synced.
+	// After failing back, the master, which had nothing to do on standby, is asked again and synced.
 	p.Failover(true)
 	p.master.synced()
 }
 
-// conflictPolicy hold is for people's work on this gateway. On standby, what differs came by the pair.
+// conflictPolicy hold protects users' work on this gateway. On standby, differences come from replication.
 func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	for _, b := range []*bench{p.master, p.backup} {
@@ -170,7 +170,7 @@ func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	p.master.synced()
-	p.push(gitserver.Write(view, `{"three": 3}`)) // the backup has slept over the second commit
+	p.push(gitserver.Write(view, `{"three": 3}`)) // the backup's agent did not see the second commit
 	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	p.master.synced()
 	p.backup.standby()
@@ -183,7 +183,7 @@ func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 	p.backup.standby()
 }
 
-// What the pair does not copy is deleted on standby only where the active node may delete it, too.
+// The backup deletes files that the pair does not replicate only if the active node may delete them, too.
 func TestAMassDeletionIsHeldOnStandbyAsOnTheActiveNode(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -218,7 +218,7 @@ func TestABackupThatIsAloneSaysThatNobodyMayWrite(t *testing.T) {
 	p.backup.synced()
 }
 
-// Whether a pair copies what is part of no resource is not known: both agents write it.
+// It is unknown whether a pair replicates files outside of resources, so both agents write them.
 func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	const note, beside = "projects/line/README.md", viewDir + "/notes.txt"
@@ -256,7 +256,8 @@ func TestWhatIsRenderedForBothNodesIsTheSame(t *testing.T) {
 	p.backup.ended(sync.Pending, v1alpha1.ReasonDryRun)
 }
 
-// What somebody changed on the standby node is drift, also where drift is repaired: nobody will copy it away.
+// A change on the standby node is drift, even with driftPolicy repair. The agent does not wait, because no replication will
+// overwrite it.
 func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), night()...)...)
@@ -274,7 +275,7 @@ func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
 	p.backup.standby()
 }
 
-// Before it starts a gateway cannot be asked: its redundancy.xml says what it will be.
+// The API is not available before the gateway starts, so the agent reads the role from redundancy.xml.
 func TestABackupThatIsStoppedIsABackupByItsFile(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), night()...)...)

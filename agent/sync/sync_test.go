@@ -31,7 +31,7 @@ const (
 	db      = "config/resources/core/ignition/database-connection/db"
 )
 
-// bench is an engine between a real repository and a simulated gateway.
+// bench is an engine with a real repository and a simulated gateway.
 type bench struct {
 	t      *testing.T
 	repo   *gitserver.Repo
@@ -70,7 +70,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	return b
 }
 
-// connect makes the client of the gateway, with what c says of it.
+// connect creates the client of the gateway from c.
 func (b *bench) connect(c ignition.Config) {
 	b.t.Helper()
 	if c.URL == "" {
@@ -83,7 +83,7 @@ func (b *bench) connect(c ignition.Config) {
 	b.peers.Gateway, b.peers.Token = client, true
 }
 
-// push makes a commit and the target of it.
+// push creates a commit and makes it the target.
 func (b *bench) push(edits ...gitserver.Edit) plan.ID {
 	b.t.Helper()
 	id, err := plan.ParseID(b.repo.Commit("c", edits...))
@@ -107,7 +107,7 @@ func first() []gitserver.Edit {
 
 func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.peers, b.target) }
 
-// synced expects a sync to end well.
+// synced runs a sync and expects it to succeed.
 func (b *bench) synced() *sync.Report {
 	b.t.Helper()
 	r := b.sync()
@@ -117,7 +117,7 @@ func (b *bench) synced() *sync.Report {
 	return r
 }
 
-// ended expects a sync to end with a reason.
+// ended runs a sync and expects a phase and a reason.
 func (b *bench) ended(phase sync.Phase, reason v1alpha1.Reason) *sync.Report {
 	b.t.Helper()
 	r := b.sync()
@@ -191,7 +191,7 @@ func TestALockThatSomebodyElseHoldsIsANoteAndNoReasonToStop(t *testing.T) {
 	}
 }
 
-// A failed apply is rolled back, and ends with the scan that releases the lock.
+// A failed apply is rolled back and followed by the scan that releases the lock.
 func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good := b.push(first()...)
@@ -199,7 +199,7 @@ func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
 	b.push(gitserver.Write(db+"/config.json", `{"url": "new"}`), gitserver.Write("projects/line/zz.json", "{}"))
 	line, away := filepath.Join(b.data, "projects/line"), filepath.Join(b.data, "projects/away")
 	b.engine.Progress = func(step string, _, _ int) {
-		if step == "apply" { // what the plan cannot know: the project is gone, and something else has its name
+		if step == "apply" { // after the plan, a file replaces the project
 			require.NoError(t, os.Rename(line, away))
 			require.NoError(t, os.WriteFile(line, nil, 0o644))
 		}
@@ -220,7 +220,7 @@ func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
 	assert.Equal(t, "{}", b.read("projects/line/zz.json"))
 }
 
-// What the gateway writes between the plan and the move is a conflict like any other: it goes by the policy.
+// A write by the gateway between plan and apply is a conflict and follows the conflict policy.
 func TestAWriteDuringTheSyncGoesByTheConflictPolicy(t *testing.T) {
 	for policy, c := range map[v1alpha1.ConflictPolicy]struct {
 		live  string
@@ -258,7 +258,7 @@ func TestAWriteDuringTheSyncGoesByTheConflictPolicy(t *testing.T) {
 	}
 }
 
-// A backup that is put back is another directory, and is looked at as one.
+// A data directory restored from a backup is a different directory, so the agent must open it again.
 func TestADataDirectoryThatIsReplacedIsOpenedAnew(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
@@ -308,7 +308,7 @@ func TestAGatewayThatStartsOrWaitsForItsCommissioningIsLeftInPeace(t *testing.T)
 	}
 }
 
-// A gateway that cannot be asked may be running: it is not taken for one that is stopped.
+// If the agent cannot connect to a gateway, the gateway may still run. The agent must not treat it as stopped.
 func TestAGatewayWhoseCertificateIsNotTrustedIsNotWrittenFor(t *testing.T) {
 	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
 	b.connect(ignition.Config{URL: b.gw.TLSURL()})
@@ -346,7 +346,7 @@ func TestAConfigResourceThatTheGatewayDoesNotShowIsNotCalledSynced(t *testing.T)
 	b.synced()
 }
 
-// What the gateway logs while it takes the files is attached to the report, and decides nothing.
+// Errors that the gateway logs during the sync are added to the report but do not change its result.
 func TestErrorsThatTheGatewayLogsAreAttachedToTheReport(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.gw.Log("Old.Logger", "from before")
@@ -358,7 +358,7 @@ func TestErrorsThatTheGatewayLogsAreAttachedToTheReport(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // the gateway's clock in its answers has whole seconds
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // the gateway's clock in its responses has whole seconds
 	r := b.synced()
 	notes := strings.Join(r.Notes, "\n")
 	assert.Contains(t, notes, "the gateway logged: Some.Logger: error number 0")
@@ -394,7 +394,7 @@ func TestADryRunWritesNothingAtAll(t *testing.T) {
 	assert.Len(t, list(t, b.engine.DataDir), 1)
 }
 
-// After files were written the scan is finished even where the agent is asked to stop: it releases the gateway's lock.
+// Once files are written, the agent finishes the scan even if it is stopped, because the scan releases the gateway's lock.
 func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanDelay: 200 * time.Millisecond})
 	b.push(first()...)

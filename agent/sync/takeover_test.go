@@ -18,7 +18,7 @@ import (
 
 const second = "projects/line/com.inductiveautomation.perspective/views/two"
 
-// ofPairs leaves out a test where the unknown that is turned is nothing to a pair: it takes its time.
+// ofPairs skips the test if the flipped unknown does not affect pairs, because these tests are slow.
 func ofPairs(t *testing.T) {
 	t.Helper()
 	if name := os.Getenv(flipEnv); !slices.Contains([]string{"", "SignConfig", "ReplicateAllFiles"}, name) {
@@ -26,7 +26,8 @@ func ofPairs(t *testing.T) {
 	}
 }
 
-// Both nodes have the first commit; the backup's agent slept over the second one, which the pair copied, and sees the third.
+// behind syncs both nodes to the first commit. The backup's agent misses the second one, which the pair replicates, and sees the
+// third.
 func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gitserver.Edit) pair {
 	t.Helper()
 	p := newPair(t, simulator.Options{})
@@ -80,8 +81,8 @@ func TestWhatThePairBroughtIsNobodysEditUnderAnyPolicy(t *testing.T) {
 	}
 }
 
-// A node that has the commit is copied over by one that is behind: it is not there any more, neither on standby nor when it
-// takes over once more.
+// A node at the target commit is overwritten by replication from a node that is behind. It must report this on standby and restore
+// the commit at the next failover.
 func TestANodeThatWasCopiedOverIsWholeAgainWhenItTakesOver(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -103,8 +104,8 @@ func TestANodeThatWasCopiedOverIsWholeAgainWhenItTakesOver(t *testing.T) {
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 }
 
-// What a person changed on the active node and the pair copied is waited for at first, for nothing tells it from what a
-// commit brought; then it is drift. A failover brings the commit.
+// The pair replicates a user's edit from the active node. The standby first waits, because the edit could be part of a commit, and
+// then reports drift. A failover restores the commit.
 func TestDriftThatThePairCopiedIsWaitedForAWhileAndSaid(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -143,8 +144,8 @@ func TestDriftThatThePairCopiedIsWaitedForAWhileAndSaid(t *testing.T) {
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
 }
 
-// A view that a commit brought and the next one took away, while the backup's agent looked at neither, is nobody's to delete:
-// it is said for as long as it lies there.
+// The backup's agent misses a commit that adds a view and the next one that removes it. The agent must not delete the view, and
+// reports it while it exists.
 func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -172,7 +173,7 @@ func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
 	assert.NotContains(t, p.master.standby().Message, "came by the pair")
 }
 
-// A gateway that does not answer for a moment has not lost its place by that.
+// A gateway whose API fails for a moment keeps its role.
 func TestAnActiveBackupThatDoesNotSayItsPlaceKeepsIt(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})

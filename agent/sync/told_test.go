@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// deleting is a plan that deletes n files.
+// deleting returns a plan that deletes n files.
 func deleting(n int) *plan.Changes {
 	c := &plan.Changes{To: plan.ID{1}}
 	for i := range n {
@@ -40,7 +40,7 @@ func TestAToldDeletionCoversItsPartsWhileItIsShortEnoughForAList(t *testing.T) {
 	}
 }
 
-// A request is the value of an annotation, which may be long, too.
+// The force request is an annotation value, which may be long, too.
 func TestTheLongestListOfWhatWasToldFitsIntoANote(t *testing.T) {
 	d, _ := openDir(t)
 	h := heldBy(deleting(maxTold))

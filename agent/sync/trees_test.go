@@ -15,15 +15,15 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// Every resource of a real gateway, with a value patched into it, is left byte for byte alone by a gateway that checks
-// all signatures. The simulator computes them by itself.
+// A patch changes every resource of a real gateway. A gateway that verifies all signatures must leave each one unchanged. The
+// simulator computes the signatures independently.
 func TestAGatewayLeavesEveryPatchedResourceOfARealTreeAsItIs(t *testing.T) {
 	files := trees.Files(t, trees.Gateway83(t))
 	b := newBench(t, simulator.Options{Mode: "dev", Unknowns: simulator.Unknowns{SignConfig: true}})
 	b.engine.MaxBlob = 0
 	b.target.Facts = plan.Facts{GatewayName: "line-1"}
 	b.target.Profile.SystemNameTemplate, b.target.Profile.DeploymentMode = "plant-{{.GatewayName}}", "dev"
-	// The permissions of that gateway do not know our token.
+	// The permissions of that gateway do not admit our token.
 	b.target.Profile.ExcludePatterns = append(v1alpha1.BuiltinExcludes(), "**/security-properties/", "**/api-token/")
 	for i := range b.target.Profile.Mappings {
 		b.target.Profile.Mappings[i].Patches = []v1alpha1.Patch{{
@@ -55,7 +55,7 @@ func TestAGatewayLeavesEveryPatchedResourceOfARealTreeAsItIs(t *testing.T) {
 	assert.Contains(t, name, `"systemName": "plant-line-1"`)
 }
 
-// withoutProbe takes the patched attribute out again.
+// withoutProbe removes the patched attribute.
 func withoutProbe(resourceJSON string) string {
 	before, after, _ := strings.Cut(resourceJSON, ",\n    \"probe\": \"line-1\"")
 	return before + after

@@ -1,7 +1,6 @@
 //go:build !race
 
-// What is in this file enumerates, and starts nothing at the same time: `make test` runs it without the race detector, which
-// would only make it slow.
+// This test enumerates and is not concurrent itself. `make test` runs it without the race detector, which would only slow it down.
 
 package sync_test
 
@@ -16,10 +15,10 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// ofGit are tests of git, of the store and of what was told: they ask the gateway for nothing that others do not ask for, too.
+// ofGit matches tests of git, the store and approvals, whose gateway requests other tests cover.
 const ofGit = "^(Fuzz|TestAnHour|TestLooksAtDrift|TestALookAtDrift|TestWithTheStoreLost|TestLeaveForAMassDeletion|TestAToldDeletion|TestTheLongestList)"
 
-// What is not known of the real gateway must not matter: each unknown is turned alone, and every test passes.
+// An unknown property of the real gateway must not matter. Every test must pass with each unknown flipped.
 func TestEveryTestPassesWithEachUnknownTurned(t *testing.T) {
 	if os.Getenv(flipEnv) != "" {
 		t.Skip("this is one of the runs")
@@ -31,7 +30,7 @@ func TestEveryTestPassesWithEachUnknownTurned(t *testing.T) {
 		out []byte
 		err error
 	}
-	all, turns := reflect.TypeFor[simulator.Unknowns](), make(chan struct{}, 4) // the runs wait for disks and timers, not for processors
+	all, turns := reflect.TypeFor[simulator.Unknowns](), make(chan struct{}, 4) // the runs wait for disks and timers
 	outcomes := make([]chan outcome, all.NumField())
 	for i := range outcomes {
 		outcomes[i] = make(chan outcome, 1)

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// Who looks what would be done must not be told that all is well with a gateway that refused it.
+// A dry run must not report Synced for files that the gateway rejected.
 func TestADryRunOfFilesThatTheGatewayHasNotTakenIsNotSyncedAndTellsItNothing(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
@@ -56,7 +56,7 @@ func TestADryRunBesideAGatewayThatHasNotStartedIsNotSyncedBeforeItWasSeenRunning
 	assert.Len(t, b.gw.Requests(), 1)
 }
 
-// A pause keeps a gateway where it is: whether that is where it is to be does not change by it.
+// A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
 func TestAPausedGatewayIsSyncedWhereItRunsTheTargetAndElseHeld(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good := b.push(first()...)
@@ -112,7 +112,7 @@ func TestAPausedNodeOfAPairSaysItsPlaceAndIsHeldWhereThatIsAnother(t *testing.T)
 	p.master.ended(sync.Synced, v1alpha1.ReasonPaused)
 	p.backup.ended(sync.Standby, v1alpha1.ReasonPaused)
 
-	// A failover meanwhile: what the pair copied is not compared before somebody resumes it.
+	// After a failover during the pause, the agents compare the replicated files only once they are resumed.
 	p.Failover(true)
 	for range 2 {
 		p.backup.ended(sync.Held, v1alpha1.ReasonPaused)

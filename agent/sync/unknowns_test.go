@@ -10,10 +10,10 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// flipEnv names the one unknown that all tests of this package run with.
+// flipEnv names the unknown that is flipped in all tests of this package.
 const flipEnv = "STOKER_TEST_UNKNOWN"
 
-// unknowns turns the switch of flipEnv.
+// unknowns flips the unknown that flipEnv names.
 func unknowns(t *testing.T, u simulator.Unknowns) simulator.Unknowns {
 	t.Helper()
 	if name := os.Getenv(flipEnv); name != "" {

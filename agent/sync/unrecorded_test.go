@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// clocked gives the backup's agent a clock that the test turns.
+// clocked gives the backup's agent a clock that the test controls.
 func (p pair) clocked() *time.Time {
 	now := time.Now()
 	p.backup.engine.Now = func() time.Time { return now }
@@ -35,7 +35,7 @@ func waiting(b *bench) *sync.Report {
 	return b.ended(sync.Pending, v1alpha1.ReasonProgressing)
 }
 
-// The volume of the backup is new, or has lost its .stoker: it has no record of what somebody changed on the active node.
+// The backup's volume is new or lost its .stoker. The agent has no record of a file that was edited on the active node.
 func TestANewBackupBesideDriftOnTheActiveNodeIsStandbyAfterAWhile(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -62,7 +62,7 @@ func TestANewBackupBesideDriftOnTheActiveNodeIsStandbyAfterAWhile(t *testing.T) 
 	assert.Equal(t, `{"two": 2}`, p.backup.read(view))
 }
 
-// A view that is new in a commit, and that somebody edited on the active node before the backup's agent looked.
+// A commit adds a view, and a user edits it on the active node before the backup's agent sees it.
 func TestANewViewThatIsEditedAtOnceIsDriftOnStandbyAfterAWhile(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -82,8 +82,8 @@ func TestANewViewThatIsEditedAtOnceIsDriftOnStandbyAfterAWhile(t *testing.T) {
 	assert.Equal(t, `{"two": 2}`, p.backup.read(second+"/view.json"))
 }
 
-// Without a record a file may be of the commit at which the other node still is: its time counts only while all else is
-// there and nothing is on its way.
+// A file without a record may belong to the commit of the other node. The time until it counts as drift runs only while all other
+// files match and no replication is pending.
 func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
@@ -96,7 +96,7 @@ func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
 		}
 	}
 	p.push(first()...)
-	p.master.synced() // the backup's agent sleeps over this one
+	p.master.synced() // the backup's agent misses this commit
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")))
 	look("the second view is not there")
 	p.Pause(true)
@@ -139,7 +139,8 @@ func TestWhatTheActiveNodeKeptFromTheBeginningIsDriftOnStandbyAfterAWhile(t *tes
 	p.backup.standby()
 }
 
-// Under prune mirror the next sync of the active node deletes it. Nothing is missing until then.
+// With prune mirror, the next sync of the active node deletes the view. Until then the backup need not wait, because no file is
+// missing.
 func TestAViewThatCameAfterTheActiveNodesPlanIsWaitedForByNobodyUnderMirror(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})

@@ -23,9 +23,9 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// Commits in which files and directories take each other's places, a gateway that writes, deletes and makes directories,
-// also while files are applied, other mappings, rules and restarts, in any order: no version of the gateway's is lost, no
-// sync fails but for what it is to refuse, and one that is Synced has the commit where it names no drift.
+// In random order, files and directories in git replace each other, the gateway writes and deletes, also during apply, and
+// mappings, rules and agents change. The sync must lose no version of the gateway and fail only to refuse a change. A Synced
+// gateway must have the commit except for reported drift.
 func TestWhateverGitAndTheGatewayDoNothingIsLostAndSyncedIsSynced(t *testing.T) {
 	for _, seed := range []uint64{3, 6, 16, 22, 30} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newWalk(t, seed).run(40) })
@@ -41,13 +41,13 @@ type walk struct {
 	store  *repo.Store
 	engine *sync.Engine
 	target sync.Target
-	want   map[string]string // by path in git
+	want   map[string]string // wanted content by path in git
 	n      int
-	during func() // while files are applied
+	during func() // runs during apply
 	log    []string
 }
 
-// Few names, so that they meet.
+// walkPaths has few names, so that they collide.
 var walkPaths = []string{
 	"p/project.json", "p/v/view.json", "p/v/resource.json", "p/v", "p/w/data.bin", "q", "q/v", "q/v/x.txt", "r.txt", "r/s.txt", "p-x/y.txt", "p/v/in/deep.txt",
 }
@@ -110,7 +110,7 @@ func (w *walk) content(who, path string) string {
 	return fmt.Sprintf(`"%s-%d"`, who, w.n)
 }
 
-// commit changes some files of git; one that takes a directory's name, or is below another's, takes its place.
+// commit changes some files in git. A new path replaces files above and below it.
 func (w *walk) commit(changes int) {
 	for range changes {
 		p := []string{"a/", "b/"}[w.dice.IntN(2)] + walkPaths[w.dice.IntN(len(walkPaths))]
@@ -135,7 +135,7 @@ func takePlace(files map[string]string, path, content string) {
 	files[path] = content
 }
 
-// gateway does something on the disk; what the moment does not allow is left.
+// gateway performs a random change on disk, if that is possible at the moment.
 func (w *walk) gateway() {
 	p := "projects/" + walkPaths[w.dice.IntN(len(walkPaths))]
 	at := w.data(p)
@@ -220,7 +220,7 @@ func (w *walk) sync(step int) sync.Phase {
 
 var version = regexp.MustCompile(`gateway-\d+`)
 
-// versions finds what the gateway wrote, with where it lies.
+// versions returns the path of each version that the gateway wrote.
 func (w *walk) versions() map[string]string {
 	found := map[string]string{}
 	require.NoError(w.t, filepath.WalkDir(w.data(""), func(p string, e fs.DirEntry, err error) error {
@@ -236,7 +236,7 @@ func (w *walk) versions() map[string]string {
 	return found
 }
 
-// compare looks for each file of the commit where nothing says that the gateway's version stays.
+// compare checks each file of the commit except where the gateway's version may stay.
 func (w *walk) compare() {
 	drift, err := w.engine.Drift(w.t.Context(), true)
 	require.NoError(w.t, err)
