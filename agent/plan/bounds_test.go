@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// bomb adds trees that each name the one below ten times, and returns the root of 10^levels paths that lead to last.
+// bomb adds nested trees with ten entries each and returns the root. 10^levels paths lead to last.
 func bomb(o *plantest.Objects, levels int, last plan.Entry) plan.ID {
 	for range levels {
 		var entries []plan.Entry
@@ -27,8 +27,7 @@ func bomb(o *plantest.Objects, levels int, last plan.Entry) plan.ID {
 	return last.ID
 }
 
-// F11: a commit of a few objects can have more paths than a machine can visit. A plan ends at the limits, whichever way it
-// walks.
+// F11: a commit with few objects can have more paths than the agent can visit. Every walk of a plan stops at the limits.
 func TestTreeBombEndsAtTheLimits(t *testing.T) {
 	const levels = 10
 	file := func(o *plantest.Objects) plan.Entry {
@@ -40,7 +39,7 @@ func TestTreeBombEndsAtTheLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		last func(*plantest.Objects) plan.Entry
 		says string
-		// rules and beside bend the walk to another way through the tree.
+		// rules and beside make a plan walk the tree in another way.
 		rules  plan.Rules
 		beside []plan.Entry
 	}{
@@ -95,7 +94,7 @@ func TestTreeBombEndsAtTheLimits(t *testing.T) {
 	}
 }
 
-// F11: a previous commit that is over the limits, because they were lowered, costs a full plan and no error.
+// F11: if lowered limits exclude the previous commit, the next sync makes a full plan instead of failing.
 func TestTreeBombThatWasSyncedOnceIsNotWalked(t *testing.T) {
 	s := newScene(t, nil)
 	r := plan.Rules{Mappings: mappings(t, "a", "projects")}

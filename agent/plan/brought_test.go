@@ -9,8 +9,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// What the other node of a pair brought is nobody's edit: it gives way to git under each policy, and only where it may have
-// been brought.
+// Files that the other node of a pair may have replicated are not edits: git replaces them with every conflict policy.
 func TestWhatAnotherNodeBroughtGivesWayWhateverTheConflictPolicySays(t *testing.T) {
 	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
 	brought := func(in *plan.Input) {

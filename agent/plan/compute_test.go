@@ -80,7 +80,7 @@ func TestAnEmptyDirectoryMakesWayForAFile(t *testing.T) {
 	s.has("projects/p/x", "file")
 }
 
-// F2: a link above a desired path is never followed.
+// F2: the plan never follows a link above a desired path.
 func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
@@ -92,7 +92,7 @@ func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
 	})
 }
 
-// F2: a link at the path itself is replaced, never written through, and only as the policy has it.
+// F2: a link at a desired path is replaced if the policy allows it. Nothing is written through it.
 func TestALinkAtADesiredPathIsAConflict(t *testing.T) {
 	s := newScene(t, nil)
 	s.disk.Put(file, plan.Link)
@@ -151,7 +151,7 @@ func TestARenamedProjectIsHeld(t *testing.T) {
 	assert.Contains(t, c.Held.Message, "project old")
 }
 
-// A gateway knows no project without it.
+// A gateway does not recognize a project without project.json.
 func TestAProjectThatLosesItsProjectFileHoldsThePlan(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
@@ -197,7 +197,7 @@ func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T)
 	}
 }
 
-// A renamed folder in git must not empty a gateway, however small it is.
+// A folder renamed in git must not empty a gateway, even a small one.
 func TestASourceThatTheCommitHasLostHoldsThePlan(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
@@ -321,7 +321,7 @@ func TestAFileThatComesFromAnotherMappingIsRecordedSo(t *testing.T) {
 	assert.Equal(t, "two", s.manifest.Head.Mappings[s.manifest.Records["projects/a"].Origin].Source)
 }
 
-// failing is a State in which some calls fail.
+// failing is a State whose Stat and BlobID fail if an error is set.
 type failing struct {
 	plan.State
 	stat, blob error
@@ -341,7 +341,7 @@ func (f failing) BlobID(path string) (plan.ID, error) {
 	return f.State.BlobID(path)
 }
 
-// failingManifest is a Manifest of which only the header can be read.
+// failingManifest is a Manifest whose records cannot be read.
 type failingManifest struct {
 	plan.Manifest
 	err error

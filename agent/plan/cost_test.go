@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// large makes a commit of about n files as real projects have them: three to a resource, nine levels deep.
+// large returns a commit of about n files in the layout of real projects: three files per resource, nine levels deep.
 func large(n int) plantest.Files {
 	files := make(plantest.Files, n)
 	for i := 0; len(files) < n; i++ {
@@ -25,7 +25,7 @@ func large(n int) plantest.Files {
 	return files
 }
 
-// column is a Manifest over a sorted slice, whose cost is not that of a map.
+// column is a Manifest over a sorted slice, so that measurements do not include the cost of a map.
 type column struct {
 	head    plan.Header
 	records []plan.Owned
@@ -66,7 +66,7 @@ func (m *column) All(string) iter.Seq2[plan.Owned, error] {
 	}
 }
 
-// stats is a disk on which all is as the manifest says, or nothing is there.
+// stats is a disk that reports the same Stat for every path: either as in the manifest, or missing.
 type stats struct {
 	plan.State
 	found plan.Stat
@@ -101,8 +101,7 @@ func newCost(t testing.TB, n int) cost {
 	return cost{objects: o, before: before, after: after, manifest: newColumn(t, before)}
 }
 
-// newRenderedCost is newCost with templates and patches beside the files that are as git has them: none of them asks for
-// the commit.
+// newRenderedCost is newCost plus templates and patches. None of them depends on the commit.
 func newRenderedCost(t testing.TB, n int) cost {
 	o := plantest.NewObjects()
 	cache := plan.NewCache()
@@ -132,7 +131,7 @@ func newRenderedCost(t testing.TB, n int) cost {
 	const changed = "projects/line01/com.inductiveautomation.perspective/views/area00/page00/view0001/view.json"
 	files[changed] = plantest.File{Content: "again"}
 	c := cost{objects: o, before: before, after: commit(), manifest: manifest}
-	c.oneFile(t) // what a first plan finds out
+	c.oneFile(t) // fill the cache with a first plan
 	return c
 }
 

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// walk returns the desired tree as path → content, and checks that it came in the order of git.
+// walk returns the desired tree as path → content, and checks that it is in git's order.
 func walk(t *testing.T, objects *plantest.Objects, d *plan.Desired) map[string]string {
 	t.Helper()
 	got := make(map[string]string)
@@ -232,7 +232,7 @@ func TestASourceOfTheOtherKindIsAnError(t *testing.T) {
 	}
 }
 
-// F1: a link under a mapped path ends the sync before anything is written, wherever it points to.
+// F1: a link below a mapped path fails the sync before anything is written, whatever its target.
 func TestASymbolicLinkIsUnsafe(t *testing.T) {
 	for _, target := range []string{"/etc/passwd", "../../..", "b", "self", "gone", strings.Repeat("long/", 1000)} {
 		files := text("projects/p/a", "1")
@@ -250,7 +250,7 @@ func TestASymbolicLinkIsUnsafe(t *testing.T) {
 	}
 }
 
-// F1: also where a mapping's source is a link, or a directory above it.
+// F1: the same holds if a mapping's source, or a directory above it, is a link.
 func TestASymbolicLinkInASourceIsUnsafe(t *testing.T) {
 	o := plantest.NewObjects()
 	files := text("real/a", "1")
@@ -273,7 +273,7 @@ func TestASubmoduleIsSkippedWithAWarning(t *testing.T) {
 	assert.Less(t, len(c.Warnings), 30, "warnings are bounded")
 }
 
-// F4: what a hostile tree could name.
+// F4: names that a hostile tree could contain.
 func TestAHostileNameInATreeIsRefused(t *testing.T) {
 	for name, want := range map[string]v1alpha1.Reason{
 		"..": v1alpha1.ReasonUnsafePath, ".": v1alpha1.ReasonUnsafePath, "": v1alpha1.ReasonUnsafePath,
@@ -348,7 +348,7 @@ func TestADamagedTreeIsRefused(t *testing.T) {
 	}
 }
 
-// F11: each limit has a message of its own.
+// F11: the message for each limit names that limit.
 func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits plan.Limits

@@ -15,14 +15,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// example is a section of docs/templates.md that can be run.
+// example is a section of docs/templates.md that the test can run.
 type example struct {
 	profile, annotations string
 	git, gateway         map[string]string
 	reason, says         string
 }
 
-// examples reads the blocks of a page by heading. The words after a block's language say what it is.
+// examples returns the code blocks of a page by heading. The words after a block's language define its role.
 func examples(page string) map[string]*example {
 	found := map[string]*example{}
 	heading := ""
@@ -99,7 +99,7 @@ func (e *example) run(t *testing.T) {
 	}
 	require.NotEmpty(t, files)
 	if e.reason != "" {
-		_, err := plan.ParseRules(s.profile, s.facts, s.limits) // a mapping may be refused before any commit is known
+		_, err := plan.ParseRules(s.profile, s.facts, s.limits) // some mappings are refused before a commit is known
 		if err == nil {
 			err = s.refused(files)
 		}

@@ -20,7 +20,7 @@ func TestAnExcludeMatchesFilesAndWithASlashDirectories(t *testing.T) {
 	}{
 		{"**/.git/", "projects/p/.git/config", true},
 		{"**/.git/", ".git/config", true},
-		{"**/.git/", "projects/.git", false}, // a file of that name is no directory
+		{"**/.git/", "projects/.git", false}, // a file of that name is not a directory
 		{"**/.gitkeep", "projects/.gitkeep", true},
 		{"**/.gitkeep", ".gitkeep", true},
 		{"**/.gitkeep", "projects/.gitkeep/x", false},
@@ -55,7 +55,7 @@ func TestAPatternThatCouldNotBeMeantIsRefused(t *testing.T) {
 	}
 }
 
-// F11: no pattern costs more than a blink, and the shortcuts for usual patterns decide as doublestar does.
+// F11: matching must be fast for every pattern, and the shortcuts for common patterns must agree with doublestar.
 func FuzzGlob(f *testing.F) {
 	f.Add("**/.git/", "a/.git/b")
 	f.Add("**/*a*a*a*a*a*a*a*a*a*b", strings.Repeat("a", 60))
@@ -84,7 +84,7 @@ func clean(path string) bool {
 	return err == nil && string(p) == path && p != Root
 }
 
-// byDefinition is what the documentation says of patterns, without any shortcut.
+// byDefinition implements the documented meaning of patterns without shortcuts.
 func byDefinition(pattern, path string) bool {
 	dir, isDir := strings.CutSuffix(pattern, "/")
 	if below, ok := strings.CutSuffix(pattern, "/**"); ok {

@@ -16,13 +16,13 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// world is a small universe in which a fuzzer's bytes are decisions: which files git has, what the gateway does.
+// world turns a fuzzer's bytes into decisions: which files git has, and what the gateway does.
 type world struct {
 	choices   []byte
 	rendering bool
 }
 
-// next returns a number below n.
+// next returns the next decision, a number below n.
 func (w *world) next(n int) int {
 	if len(w.choices) == 0 {
 		return 0
@@ -32,13 +32,13 @@ func (w *world) next(n int) int {
 	return c % n
 }
 
-// gitPaths has files and directories of the same name, a resource with all its parts, and an excluded one.
+// gitPaths has files and directories of the same name, a complete resource, and an excluded file.
 var gitPaths = []string{
 	"p/a", "p/a/b", "p/a/c/d", "p/a.txt", "p/v/resource.json", "p/v/thumbnail.png", "p/v/view.json", "p/v/sub/x",
 	"p/v-2/resource.json", "p/v-2/code.py", "p/skip/me", "q/a", "q/v/view.json", "q/v/resource.json",
 }
 
-// diskPaths are where these come to lie, and where they never do.
+// diskPaths are the destinations of gitPaths and other paths.
 var diskPaths = []string{
 	"projects/p/a", "projects/p/a/b", "projects/p/a/c/d", "projects/p/a.txt", "projects/p/v/resource.json",
 	"projects/p/v/thumbnail.png", "projects/p/v/view.json", "projects/p/v/sub/x", "projects/p/v-2/resource.json",
@@ -47,7 +47,7 @@ var diskPaths = []string{
 	"projects/p/.resources/x",
 }
 
-// content has values that differ in noise only: for a resource.json the modification, for other JSON the white space.
+// content returns values that may differ only in noise: the modification in resource.json, or white space in other JSON.
 func (w *world) content(path string) string {
 	n := w.next(6)
 	switch path[strings.LastIndexByte(path, '/')+1:] {
@@ -62,7 +62,7 @@ func (w *world) content(path string) string {
 	return string(rune('a' + n))
 }
 
-// commit decides on the files of a commit: no file and directory of one name.
+// commit chooses the files of a commit. No file has the name of a directory.
 func (w *world) commit() plantest.Files {
 	files := make(plantest.Files)
 	for _, path := range gitPaths {
@@ -89,7 +89,7 @@ func (w *world) commit() plantest.Files {
 	return files
 }
 
-// edit does to the disk what a gateway might do.
+// edit changes the disk as a gateway might.
 func (w *world) edit(disk *plantest.Disk) {
 	for range w.next(6) {
 		path := diskPaths[w.next(len(diskPaths))]
@@ -119,7 +119,7 @@ func (w *world) edit(disk *plantest.Disk) {
 	}
 }
 
-// renderedContent has templates and what patches change, and signatures.
+// renderedContent returns templates, values that patches change, and signatures.
 func (w *world) renderedContent(path string) string {
 	n := w.next(6)
 	switch path[strings.LastIndexByte(path, '/')+1:] {
@@ -136,7 +136,7 @@ func (w *world) renderedContent(path string) string {
 	return []string{"a", "{{.GatewayName}}", "{{.Commit}}", "{{\x00", "{{if eq .Ref \"main\"}}b{{else}}{{.Vars}}{{end}}", "c"}[n]
 }
 
-// rules returns what makes the rules for a commit.
+// rules returns a function that returns the rules for a commit.
 func (w *world) rules(t testing.TB) func(commit plan.ID) plan.Rules {
 	var mappings []plan.Mapping
 	for _, m := range []plan.Mapping{
@@ -193,8 +193,8 @@ func (w *world) renderingRules(rules plan.Rules) func(commit plan.ID) plan.Rules
 	}
 }
 
-// FuzzPlan lets git and a gateway do what they want and checks what the plans promise, whatever that was: the desired
-// tree is there, what is not ours is as it was, no bytes that only the gateway had are lost, and the next plan is empty.
+// FuzzPlan applies random changes by git and the gateway. After each sync, the desired tree must be in place and other files
+// unchanged. No bytes that only the gateway had may be lost, and the next plan must be empty.
 func FuzzPlan(f *testing.F) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 64 {
@@ -210,12 +210,12 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// play returns the plans that were applied.
+// play runs the decisions of w and returns the applied plans.
 func play(t *testing.T, w *world) (applied []*plan.Changes) {
 	objects, disk, manifest := plantest.NewObjects(), plantest.NewDisk(nil), &plantest.Manifest{}
 	rules, cache := w.rules(t), plan.NewCache()
 	var previous *plan.Desired
-	known := map[string]bool{"": true} // contents that git had or has
+	known := map[string]bool{"": true} // contents that git has or had
 	for range 4 {
 		w.edit(disk)
 		files := w.commit()
@@ -237,7 +237,7 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 		}
 		changes, err := plan.Compute(in)
 		if err != nil || changes.Held != nil {
-			continue // nothing is applied, so nothing can break; what is refused has tests of its own
+			continue // other tests cover refused and held plans
 		}
 		for want, err := range desired.Walk() {
 			require.NoError(t, err)
@@ -273,7 +273,7 @@ type check struct {
 	next         *plantest.Manifest
 }
 
-// desired checks that every desired file is there, unless the gateway's version is allowed to stay.
+// desired checks that every desired file is on disk, unless the gateway's version may stay.
 func (c *check) desired() {
 	kept := make(map[string]bool)
 	for _, x := range c.changes.List {
@@ -291,7 +291,7 @@ func (c *check) desired() {
 		}
 		rec, ours := c.next.Records[want.Path]
 		if !ours && !c.changes.Full {
-			continue // kept at an earlier sync, and not looked at since
+			continue // kept by an earlier sync and not compared since
 		}
 		st, _ := c.disk.Stat(want.Path)
 		if changed := st.Mtime != rec.Mtime; changed && (!c.in.Repair || c.in.Desired.Rules().Conflict == plan.GatewayWins) {
@@ -305,7 +305,7 @@ func (c *check) desired() {
 	}
 }
 
-// chmods counts the files whose mode alone drifted.
+// chmods counts the files with drift only in their mode.
 func (c *check) chmods() int {
 	n := 0
 	for path, rec := range c.next.Records {
@@ -332,7 +332,7 @@ func (c *check) noise(want plan.Want, content string) bool {
 	return err == nil && same
 }
 
-// foreign checks that what is neither desired nor ours is as it was.
+// foreign checks that files that are neither desired nor ours are unchanged.
 func (c *check) foreign() {
 	wanted := make(map[string]bool)
 	for want, err := range c.in.Desired.Walk() {
@@ -350,8 +350,8 @@ func (c *check) foreign() {
 	}
 }
 
-// coherent checks that a resource.json is git's own, byte for byte, where another file of its resource was written; or that
-// it is signed for the files beside it, where git's is not.
+// coherent checks resource.json when a sync writes another file of its resource. It must be git's version byte for byte, or be
+// signed for the files on disk.
 func (c *check) coherent() {
 	if c.in.Desired.Rules().Conflict == plan.GatewayWins {
 		return
@@ -383,7 +383,7 @@ func (c *check) fits(path, content string) bool {
 	return err == nil && sum == s.Stored()
 }
 
-// lostBytes checks that bytes that git never had are still on the disk or in lost+found, but for noise.
+// lostBytes checks that bytes that git never had are still on disk or in lost+found, except for noise.
 func (c *check) lostBytes() {
 	for path, content := range c.before {
 		if now, ok := c.disk.Content(path); ok && now == content || c.known[content] || c.lost[path] == content {
@@ -406,13 +406,13 @@ func (c *check) knownMeaning(path, content string) bool {
 	return false
 }
 
-// second checks that the next plan has nothing to do. After a full plan that holds for a full one, too; an incremental
-// one leaves what the gateway did elsewhere to the next full one.
+// second checks that the next plan is empty. After a full plan, this includes the next full plan. An incremental plan leaves the
+// gateway's other changes to the next full one.
 func (c *check) second() {
 	in := c.in
 	in.Manifest, in.From = c.next, c.next.Head.Commit
 	if in.Desired.Rules().Conflict == plan.GatewayWins {
-		in.Repair = false // where git went back to what we wrote last, a kept file has become plain drift
+		in.Repair = false // if git reverts to what we last wrote, a kept file becomes plain drift
 	}
 	previous := []*plan.Desired{in.Desired}
 	if c.changes.Full {
@@ -430,8 +430,8 @@ func (c *check) second() {
 	}
 }
 
-// TestRandomWorlds plays more worlds than a fuzz corpus holds, and makes sure that they are worth playing: that most
-// plans are applied, and that every kind of change occurs.
+// TestRandomWorlds plays more worlds than a fuzz corpus holds. It checks that most plans are applied and that every kind of change
+// occurs.
 func TestRandomWorlds(t *testing.T) {
 	const worlds = 1000
 	random := rand.New(rand.NewPCG(3, 4))

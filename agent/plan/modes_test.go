@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// On a volume that keeps no modes, what it says of a file's executable bit is compared with nothing.
+// On a volume without modes, the plan ignores the executable bit of the files.
 func TestModesAreNotComparedOnAVolumeWithoutThem(t *testing.T) {
 	s := newScene(t, map[string]string{"projects/p/old": "old"})
 	s.disk.NoModes = true
@@ -17,7 +17,7 @@ func TestModesAreNotComparedOnAVolumeWithoutThem(t *testing.T) {
 	files := text(file, "one", "projects/p/old", "old")
 	c := s.sync(files)
 	assert.Equal(t, map[string]plan.Op{file: plan.Create, "projects/p/old": plan.Adopt}, done(c), "what was there is not written")
-	s.disk.Chmod(file, true) // as the volume has it
+	s.disk.Chmod(file, true) // the mode that the volume reports
 	for _, mode := range []func(*plan.Input){full, repair} {
 		c = s.sync(files, mode)
 		assert.Empty(t, c.List)

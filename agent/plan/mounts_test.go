@@ -80,7 +80,7 @@ func TestAnExcludedMountIsNotSpokenOf(t *testing.T) {
 	assert.Empty(t, c.Warnings)
 }
 
-// A directory that makes way takes the mounts in it along.
+// Replacing a directory with a file would also remove the mounts in it.
 func TestAFileIsRefusedWhereTheGatewayHasAMountInADirectory(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mounts = plan.NewMounts([]string{keys + "/deep/in"})
@@ -92,7 +92,7 @@ func TestAFileIsRefusedWhereTheGatewayHasAMountInADirectory(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A mapping may end at a mount or below it.
+// A mapping's destination may be a mount or below one.
 func TestAMappingToAMountBringsNothing(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = rules(t, plan.Rules{

@@ -264,7 +264,7 @@ func TestAPartOfAPathThatIsLeftOutOnPurposeIsNone(t *testing.T) {
 		`{{.root}}/projects`:                     "projects",
 		`line-{{index .Labels "line"}}/projects`: "line-/projects",
 
-		// Slashes that a value brings are none of the text's.
+		// Slashes that come from a value are not part of the template's text.
 		`{{.dir}}`:       "projects/a",
 		`{{.dir}}north`:  "projects/a/north",
 		`{{.dir}}/north`: "projects/a/north",

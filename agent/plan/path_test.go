@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// F4: what a path of a GatewaySync may not be.
+// F4: paths that a GatewaySync must not contain.
 var hostilePaths = map[string]struct {
 	path   string
 	reason v1alpha1.Reason
@@ -76,7 +76,7 @@ func TestParsePathTakesEverySpellingOfAPath(t *testing.T) {
 	}
 }
 
-// F4: whatever a path is made of, it stays below its root.
+// F4: every accepted path stays below its root.
 func FuzzParsePath(f *testing.F) {
 	for _, c := range hostilePaths {
 		f.Add(c.path)

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// studio is a scene whose rules come from a profile with templates.
+// studio is a scene with rules from a profile with templates.
 type studio struct {
 	*scene
 	profile v1alpha1.Effective
@@ -29,7 +29,7 @@ func newStudio(t *testing.T, m ...v1alpha1.Mapping) *studio {
 	return s
 }
 
-// at is the input of a plan for a commit; the ref is that of the facts.
+// at returns the input of a plan for a commit. The ref is the one in the facts.
 func (s *studio) at(files plantest.Files) plan.Input {
 	s.t.Helper()
 	root := s.objects.Commit(files)
@@ -42,7 +42,7 @@ func (s *studio) at(files plantest.Files) plan.Input {
 	return plan.Input{Desired: d, Previous: s.previous, Manifest: s.manifest, State: s.disk, From: s.manifest.Head.Commit, To: root}
 }
 
-// deliver plans and applies, and checks that neither kind of plan finds anything to do afterwards.
+// deliver plans and applies. It checks that neither an incremental nor a full plan finds further changes.
 func (s *studio) deliver(files plantest.Files, with ...func(*plan.Input)) *plan.Changes {
 	s.t.Helper()
 	in := s.at(files)
@@ -68,7 +68,7 @@ func (s *studio) deliver(files plantest.Files, with ...func(*plan.Input)) *plan.
 	return c
 }
 
-// refused is the error that a plan ends with.
+// refused returns the error of a plan.
 func (s *studio) refused(files plantest.Files) error {
 	s.t.Helper()
 	_, err := plan.Compute(s.at(files))
@@ -143,7 +143,7 @@ func TestPatchesFollowTheTemplateAndTheLaterMappingWins(t *testing.T) {
 	})
 }
 
-// What asks for the commit is rendered with every commit, and nothing else is looked at for it.
+// Only files that use the commit are rendered again for each commit, and the plan visits no others for this.
 func TestOnlyWhatAsksForTheCommitFollowsIt(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, templates(dir("t", "projects/t")), patches(dir("p", "projects/p"), "*/v.json", "commit", "{{slice .Commit 0 7}}"), dir("q", "projects/q"))
@@ -279,7 +279,7 @@ func TestPatternsAreFoundAgainWhereverTheirFilesMove(t *testing.T) {
 	})
 }
 
-// An unchanged render is not done again: neither the blob nor the tree is read.
+// A file with unchanged inputs is not rendered again: the plan reads neither its blob nor its tree.
 func TestWhatWasRenderedIsRemembered(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")), dir("q", "projects/q"))
 	files := text("q/x", "1")
@@ -313,7 +313,7 @@ func TestWhatWasRenderedIsRemembered(t *testing.T) {
 	assert.Zero(t, s.objects.BlobReads)
 }
 
-// Who compares the disk with what was wanted finds rendered bytes, too, also after a restart.
+// A caller that compares the disk with the wanted bytes also finds rendered bytes, even after a restart.
 func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")), dir("q", "projects/q"))
 	files := text("t/a/x.txt", "{{.site}}", "q/x", "1")
@@ -339,7 +339,7 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	assert.Equal(t, missed, s.objects.Missed, "the store is not asked for what was never in it")
 }
 
-// A result is made again where the cache has no room for its bytes.
+// If a result does not fit into the cache, it is rendered again when needed.
 func TestWhatTheCacheHasNoRoomForIsRenderedAgain(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	files := make(plantest.Files)
@@ -352,7 +352,7 @@ func TestWhatTheCacheHasNoRoomForIsRenderedAgain(t *testing.T) {
 	s.has("projects/t/large.txt", "north"+strings.Repeat("y", 5<<20))
 }
 
-// F11: a tree that nests without end is not followed, also where it is excluded and so no reason to refuse the commit.
+// F11: the search for templates does not descend into an excluded tree, whatever its depth. Such a tree does not fail the commit.
 func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	s.profile.ExcludePatterns = []string{"**/deep/"}
@@ -367,7 +367,7 @@ func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
 		root := s.objects.TreeOf([]plan.Entry{
 			{Name: "README", Mode: plan.Regular, ID: s.objects.Blob([]byte(readme))}, {Name: "t", Mode: plan.Directory, ID: files},
 		})
-		in := s.at(text("x", readme)) // for the rules of another commit
+		in := s.at(text("x", readme)) // the rules contain a different commit
 		d, err := s.cache.Desire(s.objects, root, s.rules)
 		require.NoError(t, err)
 		in.Desired, in.To = d, root
@@ -387,11 +387,11 @@ func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
 	assert.Less(t, s.objects.Reads, 200)
 }
 
-// F11: many templates that each stay below their bound do not add up without one.
+// F11: templates that are each below their limit also have a limit in total.
 func TestAllTemplatesTogetherAreBounded(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	files := make(plantest.Files)
-	heavy := "{{$x := and false (print" + strings.Repeat(" 1", 1000) + ")}}" // counts a lot and does little
+	heavy := "{{$x := and false (print" + strings.Repeat(" 1", 1000) + ")}}" // costs many steps but does little
 	for i := range 30 {
 		files[fmt.Sprintf("t/%d.txt", i)] = plantest.File{Content: fmt.Sprintf("%d{{range 900}}%s{{end}}", i, heavy)}
 	}

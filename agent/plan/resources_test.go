@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// The tests here are about the directory of a resource, which is one thing to the gateway.
+// The gateway handles the directory of a resource as a unit. These tests cover such directories.
 
 const (
 	view     = "projects/p/views/v/view.json"

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// The tests here are the rows of the table "What happens to a file", each named after its outcome.
+// These tests cover the rows of the table "What happens to a file". Each test name states an outcome.
 
 const file = "projects/p/a.txt"
 
@@ -66,7 +66,7 @@ func TestAFileThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
 	})
 }
 
-// A gateway reads the same in a resource.json with other line ends, and signs the bytes of its data files.
+// For the gateway, line endings make no difference in a resource.json, but its signature covers the bytes of data files.
 func TestLineEnds(t *testing.T) {
 	const meta, view, script = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/s/code.py"
 	unix := []string{meta, "{\n  \"scope\": \"G\",\n  \"files\": [\"view.json\"]\n}", view, "{\n}", script, "a\nb\n"}
@@ -116,7 +116,7 @@ func TestAFileThatOnlyTheGatewayChangedIsDriftAndStays(t *testing.T) {
 	})
 }
 
-// F15: every kind of drift is found by a full plan, and put back where that is asked for.
+// F15: a full plan finds every kind of drift, and repairs it on request.
 func TestRepairPutsBackWhatOnlyTheGatewayChanged(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*plantest.Disk)

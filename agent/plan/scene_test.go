@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// scene is a gateway, a repository and the agent between them. The repository's root is mapped to the data directory.
+// scene is a gateway, a repository and the agent between them. The repository's projects and config are mapped to the same paths.
 type scene struct {
 	t        *testing.T
 	objects  *plantest.Objects
@@ -18,7 +18,7 @@ type scene struct {
 	manifest *plantest.Manifest
 	rules    plan.Rules
 	previous *plan.Desired
-	lost     map[string]string // what the last sync brought to lost+found
+	lost     map[string]string // files that the last sync moved to lost+found
 }
 
 func newScene(t *testing.T, disk map[string]string) *scene {
@@ -28,7 +28,7 @@ func newScene(t *testing.T, disk map[string]string) *scene {
 	}
 }
 
-// rules checks rules as ParseRules would.
+// rules validates rules as ParseRules would.
 func rules(t *testing.T, r plan.Rules) plan.Rules {
 	t.Helper()
 	r, err := plan.NewRules(r)
@@ -36,7 +36,7 @@ func rules(t *testing.T, r plan.Rules) plan.Rules {
 	return r
 }
 
-// mappings makes directory or file mappings of pairs of source and destination.
+// mappings returns a mapping for each pair of source and destination.
 func mappings(t *testing.T, pairs ...string) []plan.Mapping {
 	t.Helper()
 	var list []plan.Mapping
@@ -72,7 +72,7 @@ func (s *scene) input(files plantest.Files) plan.Input {
 	}
 }
 
-// plan computes without applying.
+// plan computes the changes without applying them.
 func (s *scene) plan(files plantest.Files, with ...func(*plan.Input)) (*plan.Changes, error) {
 	s.t.Helper()
 	in := s.input(files)
@@ -82,7 +82,7 @@ func (s *scene) plan(files plantest.Files, with ...func(*plan.Input)) (*plan.Cha
 	return plan.Compute(in)
 }
 
-// sync plans and applies a commit and returns what was done.
+// sync plans and applies a commit and returns the changes.
 func (s *scene) sync(files plantest.Files, with ...func(*plan.Input)) *plan.Changes {
 	s.t.Helper()
 	in := s.input(files)
@@ -97,7 +97,7 @@ func (s *scene) sync(files plantest.Files, with ...func(*plan.Input)) *plan.Chan
 	return c
 }
 
-// has checks the content of a file on the disk.
+// has checks the content of a file on disk.
 func (s *scene) has(path, content string) {
 	s.t.Helper()
 	got, ok := s.disk.Content(path)
@@ -112,7 +112,7 @@ func (s *scene) hasNot(path string) {
 	assert.Equal(s.t, plan.Missing, st.Kind, "%s is there", path)
 }
 
-// done returns the changes but for their details.
+// done returns the operation for each changed path.
 func done(c *plan.Changes) map[string]plan.Op {
 	ops := make(map[string]plan.Op)
 	for _, x := range c.List {
@@ -132,7 +132,7 @@ func change(t *testing.T, c *plan.Changes, path string) plan.Change {
 	return plan.Change{}
 }
 
-// The ways to ask for a plan.
+// These functions modify the input of a plan.
 func full(in *plan.Input)   { in.Previous = nil }
 func repair(in *plan.Input) { in.Repair = true }
 func verify(in *plan.Input) { in.Verify = true }
@@ -149,7 +149,7 @@ func text(pairs ...string) plantest.Files {
 	return files
 }
 
-// bothWays runs a test with incremental plans and with full ones: they must decide alike.
+// bothWays runs a test with incremental and with full plans, which must decide alike.
 func bothWays(t *testing.T, test func(t *testing.T, mode func(*plan.Input))) {
 	t.Run("incremental", func(t *testing.T) { test(t, nothing) })
 	t.Run("full", func(t *testing.T) { test(t, full) })

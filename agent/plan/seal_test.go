@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// contents reads the files of a resource from a map.
+// contents returns a function that reads a resource's files from a map.
 func contents(files map[string]string) func(io.Writer, string) error {
 	return func(w io.Writer, name string) error {
 		content, ok := files[name]
@@ -28,7 +28,7 @@ func contents(files map[string]string) func(io.Writer, string) error {
 	}
 }
 
-// sealedJSON returns a resource.json that is signed for its files in a form.
+// sealedJSON returns a resource.json with a signature of the given form for files.
 func sealedJSON(t *testing.T, form resource.Form, description string, files map[string]string) string {
 	t.Helper()
 	names := make([]string, 0, len(files))
@@ -45,7 +45,7 @@ func sealedJSON(t *testing.T, form resource.Form, description string, files map[
 	return string(s.WithSignature(sum))
 }
 
-// signatureOf returns the stored signature of a resource.json on the disk and what it has to be in a form.
+// signatureOf returns the stored signature of a resource.json on disk and the expected one in the given form.
 func (s *studio) signatureOf(dir string, form resource.Form) (stored, want string) {
 	s.t.Helper()
 	raw, ok := s.disk.Content(dir + "/resource.json")
@@ -88,14 +88,14 @@ func TestARenderedResourceIsSignedInTheFormInWhichItWas(t *testing.T) {
 				stored, want = s.signatureOf(v, form)
 				assert.Equal(t, want, stored)
 
-				// A commit that makes the patch do nothing brings git's own signature back.
+				// If the patch no longer changes anything, git's own signature returns.
 				view["view.json"] = `{"title":"south"}`
 				files["p/view/view.json"] = plantest.File{Content: view["view.json"]}
 				files["p/view/resource.json"] = plantest.File{Content: sealedJSON(t, form, "", view)}
 				s.deliver(files, mode)
 				s.has(v+"/resource.json", files["p/view/resource.json"].Content)
 
-				// So does one that leaves resource.json as it is.
+				// The same holds for a commit that does not change resource.json.
 				files["p/view/view.json"] = plantest.File{Content: `{"title":"another","more":1}`}
 				s.deliver(files, mode)
 				got, _ = s.disk.Content(v + "/resource.json")
@@ -108,7 +108,7 @@ func TestARenderedResourceIsSignedInTheFormInWhichItWas(t *testing.T) {
 	}
 }
 
-// The resource.json itself is a template: its text is signed, too.
+// resource.json itself is a template, and the signature covers its rendered text.
 func TestARenderedDescriptionIsSigned(t *testing.T) {
 	s := newStudio(t, templates(dir("p", "projects/p")))
 	s.deliver(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "of {{.GatewayName}}", map[string]string{"view.json": "{}"})))
@@ -118,7 +118,7 @@ func TestARenderedDescriptionIsSigned(t *testing.T) {
 	assert.Equal(t, want, stored)
 }
 
-// A signature that matched in neither form, after an edit by hand, follows the gateway.
+// After an edit by hand, the signature matches neither form. The new one uses the form of the gateway.
 func TestAResourceWhoseSignatureWasStaleIsSignedAsTheGatewayDoes(t *testing.T) {
 	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
 		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "1"))
@@ -154,14 +154,14 @@ func TestWhatWasNotSignedOrCannotBeIsLeftUnsigned(t *testing.T) {
 	for path, want := range map[string]string{
 		"unsigned/resource.json": unsigned, "missing/resource.json": missing, "unary/unary-resource.json": unary,
 		"unlisted/resource.json": unlisted, "broken/resource.json": "torn",
-		"overlaid/resource.json": stale, // another mapping's file is there, and nothing was rendered
+		"overlaid/resource.json": stale, // another mapping provides this file, and nothing was rendered
 	} {
 		s.has("projects/p/"+path, want)
 	}
 	assert.Contains(t, strings.Join(s.previous.Warnings(), "\n"), "projects/p/missing/resource.json")
 }
 
-// The gateway signs a rendered resource again, and says nothing else: that is adopted, not fought.
+// The gateway only signs a rendered resource again. The plan adopts this change and does not revert it.
 func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "{{slice .Commit 0 7}}"))
@@ -175,7 +175,7 @@ func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, c.Writes(), "%s", c)
 
-		// The next commit renders it anew, and the gateway's rewriting is no conflict.
+		// The next commit renders it again, and the gateway's change is not a conflict.
 		files["p/x"] = plantest.File{Content: "2"}
 		s.profile.ConflictPolicy = v1alpha1.ConflictHold
 		in := s.at(files)
@@ -190,7 +190,7 @@ func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
 	})
 }
 
-// Every signed resource of real repositories, with a value patched into it, carries a valid signature of its own form.
+// After a patch, every signed resource of real repositories has a valid signature in its own form.
 func TestPatchedResourcesOfRealTreesAreSigned(t *testing.T) {
 	for version, want := range map[string]struct {
 		tree  func(testing.TB) string

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// caseless is a volume that ignores case, as SMB does.
+// caseless is a volume that ignores case, such as SMB.
 type caseless struct{ *plantest.Disk }
 
 func (d caseless) real(path string) string {
@@ -57,10 +57,11 @@ func TestANameThatIsOnlySpelledOtherwiseIsNotDeletedWhereCaseIsIgnored(t *testin
 	}
 }
 
-// Who is told of a conflict is to find one: under hold the gateway would stand still for it.
+// A file that differs only in the case of its name is not a conflict unless the gateway changed it. With policy hold, a false
+// conflict would stop all syncs.
 func TestANameThatIsOnlySpelledOtherwiseHoldsNothingUnlessTheFileWasChanged(t *testing.T) {
 	for name, c := range map[string]struct {
-		there, git string // at the old name, where git had 1
+		there, git string // content at the old name on the gateway and in git; git had 1
 		want       plan.Op
 		held       []string
 	}{

@@ -13,17 +13,17 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// The tests here are about resources that somebody edited by hand in git: the signature is that of other files. A gateway
-// may take such a resource for one that it knows, where its resource.json has not changed.
+// These tests cover resources that a user edited in git without updating the signature. If resource.json is unchanged, a gateway
+// may ignore the edit.
 
-// listing is a resource.json of view.json with a signature.
+// listing returns a resource.json of view.json with a signature.
 func listing(version, signature string) string {
 	return `{"scope":"A","version":` + version + `,"files":["view.json"],"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"` + signature + `"}}`
 }
 
 func byHand(content string) plantest.Files { return text(view, content, meta, listing("1", "aa")) }
 
-// fits is the resource.json of the scene's disk, which must be signed for the view there.
+// fits returns the resource.json on the scene's disk and checks that its signature matches the view.
 func (s *scene) fits() string {
 	s.t.Helper()
 	doc, ok := s.disk.Content(meta)

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// Real repositories: a gateway that has all their files already, signed anew, is taken over without a write.
+// If a gateway already has all files of a real repository, but with new signatures, the first sync adopts them without a write.
 func TestARealTreeIsAdoptedWithoutAWrite(t *testing.T) {
 	files, there := make(plantest.Files), make(map[string]string)
 	for at, content := range trees.Files(t, trees.Root(t)) {

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
-// A GatewaySync that is called valid is one that its agents take, where the gateway has what the templates ask for.
+// Agents must accept a GatewaySync that validation accepts, provided the gateway has the facts that its templates use.
 func TestWhatIsValidIsWhatAgentsTake(t *testing.T) {
 	taken := 0
 	for _, c := range verdicts.Table() {
