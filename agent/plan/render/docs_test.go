@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rows returns the cells of the page's tables whose first cell is code.
+// rows returns the table rows of the page whose first cell is code.
 func rows(t *testing.T) [][]string {
 	t.Helper()
 	raw, err := os.ReadFile("../../../docs/templates.md")

@@ -109,8 +109,7 @@ func TestAPatchThatDoesNotFitIsRefusedWithFileAndPath(t *testing.T) {
 	}
 }
 
-// FuzzJSONPatch: a patch that is possible gives JSON in which the path has the value and everything else is as it was,
-// and doing it again changes nothing.
+// FuzzJSONPatch checks that a successful patch sets the value at the path, leaves everything else unchanged, and is idempotent.
 func FuzzJSONPatch(f *testing.F) {
 	for _, c := range [][3]string{
 		{pretty, "systemName", "x"}, {pretty, "list.1.a", "null"}, {pretty, "empty.x.y", `"1"`}, {`{}`, "a", "{}"}, {"[]", "0", "-0"},
@@ -147,7 +146,7 @@ func decoded(t *testing.T, doc []byte) any {
 	return v
 }
 
-// without removes the value at a path, and the containers on its way that hold nothing else.
+// without removes the value at a path, and containers on that path that become empty.
 func without(v any, path []segment) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -189,7 +188,7 @@ func hollow(v any) bool {
 	return v == nil
 }
 
-// F11: a file of the largest size that is rendered costs a few copies of it.
+// F11: patching a file of the maximum size allocates only a few times its size.
 func TestALargeFileIsPatchedInAFewTimesItsSize(t *testing.T) {
 	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
 	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}

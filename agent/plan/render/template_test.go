@@ -99,7 +99,7 @@ func TestATemplateThatCannotBeRenderedSaysWhere(t *testing.T) {
 	}
 }
 
-// F11: a template from a hostile repository neither runs for long nor takes much memory.
+// F11: a hostile template can neither run long nor use much memory.
 func TestATemplateBombIsStopped(t *testing.T) {
 	chain := "{{define \"t0\"}}x{{end}}"
 	for i := range 60 {
@@ -202,8 +202,8 @@ func TestATemplateThatAsksForAFactThatNobodyKnowsSaysSo(t *testing.T) {
 	assert.NoError(t, err, "what is not asked for is not missed")
 }
 
-// FuzzTemplate: whatever a repository holds, rendering it ends, within its bounds, the same way each time, and where the
-// template is not said to use the commit, another commit makes no difference.
+// FuzzTemplate checks that rendering ends within its limits and is deterministic. If a template is not reported to use the commit,
+// another commit must not change the result.
 func FuzzTemplate(f *testing.F) {
 	for _, s := range []string{
 		"{{.GatewayName}}", "{{range 10}}{{.}}{{end}}", `{{define "a"}}{{template "a"}}{{end}}`, `{{printf "%999d%999d" 1 2}}`,
