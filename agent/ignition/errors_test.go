@@ -82,7 +82,7 @@ func TestKeyIsReadForEachRequest(t *testing.T) {
 	})
 	_, err := c.Info(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, err)
-	key.Store(g.Token() + "\n") // as a file of a Secret often ends
+	key.Store(g.Token() + "\n") // files of a Secret often end with a newline
 	_, err = c.Info(t.Context())
 	require.NoError(t, err)
 }
@@ -123,7 +123,7 @@ func TestStatesOfTheGatewayAreToldApart(t *testing.T) {
 	}
 }
 
-// F9: credentials stay with their host.
+// F9: the client sends credentials only to the configured host.
 func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	var asked atomic.Int32
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -196,7 +196,7 @@ func TestErrorBodiesBecomeOneBoundedLine(t *testing.T) {
 	}
 }
 
-// C7: a server that echoes the token does not get it into a log.
+// C7: if a server echoes the token, the token must not reach a log.
 func TestEchoedTokenIsRedacted(t *testing.T) {
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)

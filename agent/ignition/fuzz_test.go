@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// answers is a server that says the same to everything.
+// answers returns the same response to every request.
 type answers struct {
 	status   int
 	location string
@@ -29,8 +29,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzResponse: whatever a gateway answers, no method panics or runs on without end, and no error brings the token, a
-// second line or more than a screenful into a log.
+// FuzzResponse checks that for any response, all methods return without a panic. Errors must be one line of limited length without
+// the token.
 func FuzzResponse(f *testing.F) {
 	for _, seed := range []struct {
 		status         int
@@ -119,12 +119,12 @@ func checkError(t *testing.T, name string, err error) {
 		t.Errorf("%s: the error is more than a line: %q", name, text)
 	case len(text) > 4000:
 		t.Errorf("%s: the error has %d bytes", name, len(text))
-	case name != "ping" && name != "platform" && strings.Contains(text, "n:S3CR3T"): // to the status page no token is sent
+	case name != "ping" && name != "platform" && strings.Contains(text, "n:S3CR3T"): // the status page gets no token
 		t.Errorf("%s: the error holds the token: %q", name, text)
 	}
 }
 
-// FuzzNodeRole: whatever redundancy.xml holds, reading it ends, and what it says is one short line.
+// FuzzNodeRole checks that parsing any redundancy.xml ends, and that the role is one short line.
 func FuzzNodeRole(f *testing.F) {
 	const head = `<?xml version="1.0" encoding="UTF-8" standalone="no"?>
 <!DOCTYPE properties SYSTEM "http://java.sun.com/dtd/properties.dtd">

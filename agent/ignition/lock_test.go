@@ -59,7 +59,7 @@ func TestLockKeepsADesignersSaveWaitingUntilTheScan(t *testing.T) {
 func TestLockLapsesByItself(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
-	lock, err := c.Lock(t.Context(), ignition.ConfigScan, time.Millisecond) // the shortest is a second
+	lock, err := c.Lock(t.Context(), ignition.ConfigScan, time.Millisecond) // the minimum is one second
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, held, err := c.LockHolder(t.Context(), ignition.ConfigScan)

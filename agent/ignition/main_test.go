@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 const (
 	postProjects = "POST /data/api/v1/scan/projects"
 	getProjects  = "GET /data/api/v1/scan/projects"
-	// bound is far above what any step of a test needs.
+	// bound is far longer than any step of a test takes.
 	bound = 20 * time.Second
 )
 
@@ -39,7 +39,7 @@ func start(t *testing.T, opts simulator.Options) *simulator.Gateway {
 	return g
 }
 
-// client makes a client that is in a hurry, with the gateway's own token.
+// client returns a client with short poll intervals and the gateway's own token.
 func client(t *testing.T, g *simulator.Gateway, change ...func(*ignition.Config)) *ignition.Client {
 	t.Helper()
 	cfg := ignition.Config{
@@ -79,7 +79,7 @@ func put(t *testing.T, dir, name, content string) {
 
 const projectJSON = `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`
 
-// records hands over each log record's message.
+// records receives the message of each log record.
 type records chan string
 
 func (r records) Enabled(context.Context, slog.Level) bool { return true }

@@ -27,7 +27,7 @@ const (
 	envHost = "STOKER_TEST_HOST"
 )
 
-// lists are the questions whose answers are lists.
+// lists has the requests that return lists.
 var lists = map[string]func(ctx context.Context, c *ignition.Client) (any, error){
 	"projects": func(ctx context.Context, c *ignition.Client) (any, error) { return c.Projects(ctx) },
 	"names": func(ctx context.Context, c *ignition.Client) (any, error) {
@@ -38,7 +38,7 @@ var lists = map[string]func(ctx context.Context, c *ignition.Client) (any, error
 	"errors":    func(ctx context.Context, c *ignition.Client) (any, error) { return c.ErrorsSince(ctx, time.Time{}) },
 }
 
-// TestAskInAProcessOfItsOwn is what the test of lists runs.
+// TestAskInAProcessOfItsOwn is the child process of TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent.
 func TestAskInAProcessOfItsOwn(t *testing.T) {
 	ask := lists[os.Getenv(envAsk)]
 	if ask == nil {
@@ -54,7 +54,7 @@ func TestAskInAProcessOfItsOwn(t *testing.T) {
 	require.True(t, failure.Is(err, v1alpha1.ReasonGatewayUnreachable), "%v", err)
 }
 
-// F11, F19: no list of a gateway takes more memory than the agent has, whatever its pages are made of.
+// F11, F19: no list from a gateway makes the agent exceed its memory, whatever the pages contain.
 func TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent(t *testing.T) {
 	const size = 8<<20 - 100
 	many := func(item string) []byte {
@@ -72,7 +72,7 @@ func TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
 		for list := range lists {
 			if list == "errors" && (name == "long items" || name == "parts of nothing") {
-				continue // it has one page, and no parts
+				continue // it has one page and no parts
 			}
 			t.Run(name+" of "+list, func(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAskInAProcessOfItsOwn$")

@@ -29,7 +29,7 @@ func TestTheRoleIsReadFromRedundancyXML(t *testing.T) {
 		head + `<entry key="redundancy.noderole">Tertiary&#x1b;</entry></properties>`: "",
 	} {
 		got, err := ignition.NodeRole([]byte(content))
-		if want == "" { // not XML's character: refused, never taken for a backup
+		if want == "" { // invalid in XML: refused, not treated as a backup
 			require.Error(t, err)
 			continue
 		}

@@ -106,7 +106,7 @@ func TestErrorsWhilePollingDoNotFailAScan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
-			require.NoError(t, g.Fault(simulator.Fault{Route: getProjects, Status: 200, Times: 1, // the look before the POST
+			require.NoError(t, g.Fault(simulator.Fault{Route: getProjects, Status: 200, Times: 1, // the status request before the POST
 				Body: `{"scanActive":false,"lastScanTimestamp":1,"lastScanDuration":0}`}))
 			require.NoError(t, g.FaultScans("projects", simulator.ScanFault{Delay: 5 * time.Millisecond}))
 			f.Route, f.Times = getProjects, 3
@@ -118,7 +118,7 @@ func TestErrorsWhilePollingDoNotFailAScan(t *testing.T) {
 	}
 }
 
-// What was written before the call is loaded, although the scan that is under way may have read the tree before.
+// A scan in progress may have read the tree before the latest writes, so the client requests another one.
 func TestScanDuringAnotherScanAsksForOneMore(t *testing.T) {
 	for _, coalesce := range []bool{false, true} {
 		g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
@@ -133,7 +133,7 @@ func TestScanDuringAnotherScanAsksForOneMore(t *testing.T) {
 			return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
 		}
 		require.True(t, posted(1))
-		go func() { // ends the scan that is under way when it was joined
+		go func() { // ends the current scan once the second POST has joined it
 			posted(2)
 			done <- g.FaultScans("projects", simulator.ScanFault{})
 		}()

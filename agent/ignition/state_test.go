@@ -61,7 +61,7 @@ func TestWaitRunningReturnsWhenTheGatewayRuns(t *testing.T) {
 
 var errEnough = errors.New("waited long enough")
 
-// waitUntilSeen waits for a gateway that does not run until the client has seen so, and returns what it says then.
+// waitUntilSeen waits for a gateway that is not running until the client has logged it, and returns the error of WaitRunning.
 func waitUntilSeen(t *testing.T, g *simulator.Gateway) error {
 	t.Helper()
 	said := make(records, 1)
