@@ -103,7 +103,7 @@ func TestAReaderThatFailsIsNoFinding(t *testing.T) {
 	assert.Empty(t, failure.Reason(err, ""))
 }
 
-// F11: the size of a file costs no memory.
+// F11: the memory for a check does not depend on the size of the file.
 func TestAHugeFileIsCheckedInLittleMemory(t *testing.T) {
 	chunk := []byte(strings.Repeat("a", 1<<20))
 	var before, after runtime.MemStats
@@ -122,7 +122,7 @@ func TestAHugeFileIsCheckedInLittleMemory(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// Every file of real repositories passes: a check that refuses what a gateway takes would stall a plant.
+// A check that refuses a file that the gateway accepts would block a plant. Every file of real repositories must pass.
 func TestEveryFileOfRealTreesPasses(t *testing.T) {
 	files, resources := 0, 0
 	for at, text := range trees.Files(t, trees.Root(t)) {
@@ -139,7 +139,7 @@ func TestEveryFileOfRealTreesPasses(t *testing.T) {
 	t.Logf("%d files, %d of them resource.json", files, resources)
 }
 
-// resign gives a resource.json another modification, as the gateway does, and writes it in another layout.
+// resign changes the modification of a resource.json, as the gateway does, and its formatting.
 func resign(t testing.TB, content []byte) []byte {
 	t.Helper()
 	var v map[string]any
@@ -155,7 +155,7 @@ func resign(t testing.TB, content []byte) []byte {
 	return out
 }
 
-// FuzzCheck holds the streaming parser to encoding/json: both take and refuse the same texts, however they are cut.
+// FuzzCheck compares the streaming parser with encoding/json: both must accept the same texts, however they are split.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `{"files":["view.json"],"attributes":{"lastModification":{"actor":"a"}}}`, `[1,-0.5e-7,"\u00e9\n"]`, `-`, `01`,

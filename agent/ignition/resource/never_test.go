@@ -73,14 +73,14 @@ func BenchmarkNeverTouch(b *testing.B) {
 	}
 }
 
-// The page says where each rule holds, and where it does not.
+// The page states for each rule in which directories it holds.
 func TestNeverTouchIsWhatItsPageSays(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/files.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "## Never touched\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	places := []string{"", "config/", "modules/a/", "projects/line/"}
-	holds := map[string][]bool{ // in places
+	holds := map[string][]bool{ // for each of places
 		"directly in the data directory": {true, false, false, false},
 		"directly in `config/`":          {false, true, false, false},
 		"anywhere outside `projects/`":   {true, true, true, false},

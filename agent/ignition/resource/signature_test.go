@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// beside reads the files that lie beside a resource.json.
+// beside returns a function that reads the files next to a resource.json.
 func beside(dir string) func(io.Writer, string) error {
 	return func(w io.Writer, name string) error {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -26,7 +26,7 @@ func beside(dir string) func(io.Writer, string) error {
 	}
 }
 
-// The gateways of real repositories signed their resources as we would: all but one that is known to differ.
+// The signatures in real repositories must match the ones that we compute, except for one known difference.
 func TestSignaturesOfRealTreesMatch(t *testing.T) {
 	for version, want := range map[string]struct {
 		tree            func(testing.TB) string
@@ -153,7 +153,7 @@ func TestStringsAreWrittenAsAGatewayWritesThem(t *testing.T) {
 		string(AppendString(nil, "<a href='x'> & \"\\/\n\t\x01\u2028é😀\xff")))
 }
 
-// FuzzSignature: a new signature changes nothing but itself, and is not part of what is signed.
+// FuzzSignature checks that a new signature changes only itself and is not part of the signed data.
 func FuzzSignature(f *testing.F) {
 	f.Add([]byte(signedJSON), "{}", "cafe")
 	f.Add([]byte("\xef\xbb\xbf"+`{"attributes":{"lastModificationSignature":"a","lastModificationSignature":"b"}}`), "", `"`)
