@@ -67,7 +67,7 @@ func TestDecodeErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// C13: agents write the status with the rights of gateways. What is wrong with it does not hide the spec.
+// C13: agents write the status with the permissions of gateways. An invalid status must not hide the spec.
 func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	for name, status := range map[string]string{
 		"a time that Go cannot read": `{"gatewaysReady":"1/1","lastSyncTime":"2020-01-01t00:00:00z"}`,
@@ -89,7 +89,7 @@ func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewaySyncStatus{GatewaysReady: "1/1"}, gs.Status)
 }
 
-// C2: objects are decoded one by one, so a bad one is its own problem.
+// C2: objects are decoded one by one, so a bad object affects only itself.
 func TestABadObjectDoesNotStopTheNextOne(t *testing.T) {
 	bad := map[string]any{"metadata": map[string]any{"name": "bad"}, "spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": int64(1) << 40}}}}
 	_, err := v1alpha1.FromUnstructured(bad)

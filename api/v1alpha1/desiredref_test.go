@@ -131,7 +131,7 @@ func TestDesiredRefTellsWhoAskedOnlyWhileTheRequestCounts(t *testing.T) {
 	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "a fresh look is asked for all the same")
 }
 
-// F5: what is asked for is held to the same rule as the spec, and a bad one moves nothing.
+// F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing.
 func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
 	for _, ref := range []string{"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"} {
 		gs := smallest()
@@ -146,7 +146,7 @@ func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
 	}
 }
 
-// F5: a commit that cannot be one is not taken for none, so that the ref would be followed wherever it stands.
+// F5: an invalid commit must be an error. If it counted as no commit, gateways would follow the ref wherever it points.
 func TestDesiredRefRefusesACommitThatIsNone(t *testing.T) {
 	for _, commit := range []string{"main", commit1[:7], commit1 + "1", " " + commit1, commit1 + "\n", strings.Repeat("x", 300), "\xff"} {
 		t.Run(commit, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 	}
 }
 
-// The API server counts letters, not bytes.
+// The API server limits the length in characters, not bytes.
 func TestARequestBesideALongNameOfAnyAlphabetLapsesAsAnyOther(t *testing.T) {
 	for _, letter := range []string{"x", "я", "道", "𝔵"} {
 		long := strings.Repeat(letter, 255)
@@ -231,8 +231,8 @@ func TestARequestedOverThatTheStatusHasNoRoomForIsNone(t *testing.T) {
 	assert.Equal(t, v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}, d)
 }
 
-// fleet is a GatewaySync, its branch in git, and a second opinion of what must come out: a request lives from when it is
-// made until the spec is seen to say another thing, or the branch to be elsewhere than the request says.
+// fleet is a GatewaySync, its branches in git, and an independent model of the expected result. In the model, a request stays
+// alive until the spec names another ref, or the branch leaves the commit in requested-unless.
 type fleet struct {
 	gs      *v1alpha1.GatewaySync
 	commits map[string]string
@@ -288,14 +288,14 @@ func (f *fleet) step(r *rand.Rand) {
 	}
 	unless := a[v1alpha1.AnnotationRequestedUnless]
 	if over := a[v1alpha1.AnnotationRequestedOver]; over != "" && !strings.HasPrefix(over, requested+"@") {
-		unless = "" // it was that of an earlier request
+		unless = "" // belongs to an earlier request
 	}
 	if unless != "" && requested != f.gs.Spec.Git.Ref && unless != f.commits[f.gs.Spec.Git.Ref] {
 		f.alive = false
 	}
 }
 
-// want is the second opinion.
+// want returns the ref that the model expects.
 func (f *fleet) want() string {
 	if f.alive {
 		return f.gs.Annotations[v1alpha1.AnnotationRequestedRef]
@@ -303,7 +303,7 @@ func (f *fleet) want() string {
 	return f.gs.Spec.Git.Ref
 }
 
-// lead does what the lead does with every state of the object that it sees.
+// lead simulates the lead for the current state of the object.
 func (f *fleet) lead(t *testing.T) v1alpha1.Desired {
 	t.Helper()
 	d, err := v1alpha1.DesiredRef(f.gs, "")
@@ -316,8 +316,8 @@ func (f *fleet) lead(t *testing.T) v1alpha1.Desired {
 	return d
 }
 
-// A later change of the spec always wins, A → B → A revives nothing, a hint changes nothing, and a request that is made
-// anew counts, in any order of things.
+// In any order of events: a later change of the spec always wins, A → B → A revives no request, a hint changes nothing, and a
+// repeated request takes effect.
 func TestDesiredRefInAnyOrderOfThings(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -203,7 +203,7 @@ func TestEffectiveErrors(t *testing.T) {
 				assert.Contains(t, err.Error(), s)
 			}
 			assert.Less(t, len(err.Error()), 1200)
-			paused := c.profile == "area" // it is said of what is wrong, too
+			paused := c.profile == "area" // Paused is set even if the profile is invalid
 			assert.Equal(t, v1alpha1.Effective{Paused: paused}, got)
 
 			gs.Spec.Sync.Defaults.Paused = true

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
-// C1: annotations come from anybody who may write a pod or a GatewaySync; reading them is total.
+// C1: any writer of pods or GatewaySyncs controls the annotations, so reading them must never fail.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("gw-1", "blue", "main", "v2", "v2@main t1", commit1, "v2@main", "v2@main unless "+commit1, "services/a", "*.{a,b},c", "30", commit2, "v2@main t1 at "+commit2+" not at "+commit1)
 	f.Add("", "", "", "", "", "", "", "", "", "", "", "", "")
@@ -74,7 +74,7 @@ func FuzzAnnotations(f *testing.F) {
 	})
 }
 
-// F4: whatever passes validation stays below its root.
+// F4: a path that passes validation stays below its root.
 func FuzzMappingPath(f *testing.F) {
 	for _, p := range []string{"", ".", "./a/", "a/b c", "..a/...", "../a", "a/../b", "/a", "a//b", `a\..\b`, "a\x00b", "{{.x}}/../a", "./../a", "./", ".//a"} {
 		f.Add(p)
@@ -99,7 +99,7 @@ func FuzzMappingPath(f *testing.F) {
 	})
 }
 
-// C2: a file that is read or refused, never a crash; what is read is written and read again as the same.
+// C2: a file is decoded or refused, without a panic. A decoded file survives a round trip unchanged.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte("---\n- a\n---\nkind: GatewaySync\n"))
@@ -127,7 +127,7 @@ func FuzzDecode(f *testing.F) {
 		require.NoError(t, err)
 		again, err := v1alpha1.Decode(written)
 		if strings.ContainsFunc(string(written), func(r rune) bool { return r == 0x7f || r == '\uFFFD' || r >= 0x80 && r < 0xa0 }) {
-			return // YAML, as which JSON is read, has no such characters
+			return // the YAML decoder, which also reads JSON, refuses these characters
 		}
 		require.NoError(t, err)
 		rewritten, err := json.Marshal(again)

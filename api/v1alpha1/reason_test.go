@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// The list is closed: a constant that is missing in it would have no class, no row in the documentation and no label.
+// A constant that is missing from the list would have no class, no row in the documentation and no label.
 func TestReasonsHoldEveryConstantOnceWithItsMeaning(t *testing.T) {
 	declared := declaredReasons(t)
 	require.NotEmpty(t, declared)
@@ -44,7 +44,7 @@ func TestAReasonThatIsNotKnownIsTriedAgain(t *testing.T) {
 
 type declaredReason struct{ name, doc, group string }
 
-// class is the name of the constant of a class, as the comments of the groups say it.
+// class returns the name of a class's constant, as the comments of the groups contain it.
 func (declaredReason) class(c v1alpha1.Class) string {
 	name := "Class"
 	for word := range strings.SplitSeq(string(c), "-") {

@@ -11,8 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
-// F4, F5: hostile paths, URLs and refs are refused before anything is done with them. test/crd holds the CRD to the same
-// table.
+// F4, F5: hostile paths, URLs and refs are refused before any use. test/crd checks the CRD against the same table.
 func TestValidateFollowsTheTable(t *testing.T) {
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -38,7 +37,7 @@ func TestValidateFollowsTheTable(t *testing.T) {
 	}
 }
 
-// C7: the URL of the repository may carry a password.
+// C7: the URL of the repository may contain a password.
 func TestNoMessageShowsTheRepository(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Git.Repo = "ftp://user:S3CR3T-1@host/a b"
@@ -76,7 +75,8 @@ func smallest() *v1alpha1.GatewaySync {
 	return gs
 }
 
-// An object that no API server has checked may hold anything; what is said of it goes into a status and a log.
+// An object that no API server has validated may contain anything. Messages about it appear in a status and a log, so they must be
+// short.
 func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
 	long := strings.Repeat("/ä", 1<<19)
 	gs := smallest()
