@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// kubeconfigOf writes one for an API server that needs no credentials.
+// kubeconfigOf writes a kubeconfig for an API server that needs no credentials.
 func kubeconfigOf(t *testing.T, server string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -33,7 +33,7 @@ func kubeconfigOf(t *testing.T, server string) string {
 	return file
 }
 
-// verbsOfJobs are the command lines of hook Jobs.
+// verbsOfJobs holds the command lines that hook Jobs run.
 var verbsOfJobs = map[string][]string{
 	"preflight": {"preflight", "line", "--if-exists"},
 	"set-ref":   {"set-ref", "line", "v2", "--by", "argocd", "--id", "job"},
@@ -42,7 +42,7 @@ var verbsOfJobs = map[string][]string{
 	"wait":      {"wait", "line"},
 }
 
-// An API server that is not there yet, in the first second of a Job's pod, ends no sync.
+// A Job's pod may start before it can reach the API server. The command must retry.
 func TestAnAPIServerThatDoesNotAnswerYetIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -68,12 +68,12 @@ func TestAnAPIServerThatDoesNotAnswerYetIsAskedAgain(t *testing.T) {
 	}
 }
 
-// A pod that is ended while it asks or waits has failed at nothing: its Job makes another one.
+// An interrupted command must exit with exitAgain: its pod was evicted or deleted, and the Job creates another one.
 func TestACommandThatIsInterruptedAsksForAnotherTry(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close()) // nobody listens
+	require.NoError(t, l.Close()) // nothing listens on this address
 	config := kubeconfigOf(t, "http://"+l.Addr().String())
 	for name, args := range verbsOfJobs {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -85,7 +85,7 @@ func TestACommandThatIsInterruptedAsksForAnotherTry(t *testing.T) {
 	}
 }
 
-// Who only looked has asked for nothing that could have come through.
+// Only a command that writes may warn that its request may have come through.
 func TestOnlyWhoAskedIsToldThatItMayHaveComeThrough(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
@@ -93,14 +93,14 @@ func TestOnlyWhoAskedIsToldThatItMayHaveComeThrough(t *testing.T) {
 	for line, want := range map[string]bool{"get": false, "get line": false, "status line": false, "pause line": true} {
 		var said strings.Builder
 		c := newCLI(&said, &said)
-		c.live = true // or it would try for half a minute
+		c.live = true // disables the retries, which take half a minute
 		assert.Equal(t, exitAgain, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)), line)
 		assert.Contains(t, said.String(), "the API server does not answer", line)
 		assert.Equal(t, want, strings.Contains(said.String(), "may have come through"), line)
 	}
 }
 
-// Whoever writes a status all the time, or a clock that runs out, is no failure of what was asked for: a Job makes another pod.
+// Only errors that another attempt may fix exit with exitAgain, so that the Job creates another pod.
 func TestOnlyWhatAnotherTryMayMendEndsWithAgain(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "gatewaysyncs"}
@@ -119,7 +119,7 @@ func TestOnlyWhatAnotherTryMayMendEndsWithAgain(t *testing.T) {
 	}
 }
 
-// Gateways that are made anew at once are away for a second each time.
+// The limit for an empty fleet starts again whenever the fleet becomes empty, because gateways may all restart at once.
 func TestAFleetIsEmptySinceItBecameSoLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

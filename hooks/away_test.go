@@ -17,8 +17,8 @@ discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Pending, reas
 
 const there = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
 
-// A wait outlives an API server that goes away, tells a person on a terminal what is missing, each time it is news, and
-// ends when it is done.
+// A wait survives an outage of the API server. On a terminal, the command reports progress whenever it changes and again after the
+// outage.
 func TestAWaitOutlivesTheAPIServerAndTellsOnATerminalHowFarItIs(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.Private())
@@ -56,9 +56,8 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	assert.Equal(t, "1 of 1 gateways run main at aaaaaaa\n", out.String())
 }
 
-// maxBinary is a ceiling, not a goal: Jobs pull the command each time a node runs one first. Some 21 MiB of it are methods
-// of client-go's types that nobody calls: text/template, which renders as the agent does, keeps the linker from leaving
-// them out.
+// maxBinary is a ceiling, not a goal. A node pulls the binary for the first Job that runs there. About 21 MiB are unused methods
+// of client-go types: text/template, which renders files as the agent does, prevents the linker from removing them.
 const maxBinary = 56 << 20
 
 func TestTheReleaseBinaryStaysSmall(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// promoted is the name of a promotion that Kargo made at a time: the first ten digits of a ULID are its milliseconds.
+// promoted returns the name of a Kargo promotion created at a time. The first ten digits of its ULID encode the milliseconds.
 func promoted(at time.Time) string {
 	name := []byte("test.0000000000zzzzzzzzzzzzzzzz.abcdef0")
 	for i, ms := len("test.")+9, at.UnixMilli(); i >= len("test."); i, ms = i-1, ms>>5 {
@@ -24,10 +24,10 @@ func promoted(at time.Time) string {
 	return string(name)
 }
 
-// A node whose clock is late would take every promotion for one of a time that is yet to come, which says nothing of the order.
+// The command must use the clock of the API server. By the late clock of this node, every promotion would be from the future.
 func TestAnOlderPromotionIsSupersededByTheClockOfTheAPIServer(t *testing.T) {
 	t.Parallel()
-	const late = 10 * time.Minute // this node is
+	const late = 10 * time.Minute // delay of this node's clock
 	now := time.Now().Add(late)
 	gs := &v1alpha1.GatewaySync{
 		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
@@ -43,7 +43,7 @@ func TestAnOlderPromotionIsSupersededByTheClockOfTheAPIServer(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	config := kubeconfigOf(t, server.URL)
-	require.Eventually(t, func() bool { // an answer that takes seconds does not tell the time
+	require.Eventually(t, func() bool { // an answer that takes seconds is no source for the time
 		var said strings.Builder
 		code := run(t.Context(), []string{"stoker", "--kubeconfig", config, "set-ref", "line", "v1", "--by", "kargo", "--id", promoted(now.Add(-time.Minute))}, &said, &said)
 		return code == exitSuperseded && strings.Contains(said.String(), "is older than")

@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// behindAProxy is set in the process that has a proxy in its environment from the start: net/http reads it once.
+// behindAProxy marks the child process, which starts with a proxy in its environment, because net/http reads it only once.
 const behindAProxy = "STOKER_TEST_BEHIND_A_PROXY"
 
-// A proxy in a hook Job's environment is for git.
+// The proxy of a hook Job is for git, not for the API server.
 func TestAHookJobAsksTheAPIServerDirectlyWhateverProxyThereIs(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(behindAProxy) == "" {
@@ -35,7 +35,7 @@ func TestAHookJobAsksTheAPIServerDirectlyWhateverProxyThereIs(t *testing.T) {
 		var dialled []string
 		var said strings.Builder
 		c := newCLI(&said, &said)
-		c.live = true // or it would try for half a minute
+		c.live = true // disables the retries, which take half a minute
 		c.env = func(name string) string { return env[name] }
 		c.flags.WrapConfigFn = func(config *rest.Config) *rest.Config {
 			config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// likeArgoCD makes what an installation of it has.
+// likeArgoCD creates the objects of Argo CD that the page uses.
 func likeArgoCD(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	client := cluster.Client(t).CoreV1()
@@ -31,8 +31,8 @@ func likeArgoCD(t *testing.T, cluster *kubetest.Cluster) {
 	require.NoError(t, err)
 }
 
-// Every command of the page that needs neither a node nor Argo CD itself runs as it is written, from the project's folder, in
-// the order of the page.
+// The test runs each command of the page that needs neither a node nor Argo CD. Commands run unchanged, in page order, from the
+// root of the repository.
 func TestTheCommandsOfThePageOnArgoCDRunAsWritten(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -53,7 +53,7 @@ func TestTheCommandsOfThePageOnArgoCDRunAsWritten(t *testing.T) {
 	assert.Contains(t, health.Data, "resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync")
 }
 
-// leftovers are what an earlier product of the group left behind.
+// leftovers holds objects of an earlier product that used the same API group.
 const leftovers = `
 apiVersion: v1
 kind: Namespace

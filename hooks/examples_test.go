@@ -25,14 +25,14 @@ import (
 
 const waves = "../examples/argocd"
 
-// ofHelm is a value in a chart's template, and conditional a line that does not come out of it: what stands there does not
-// matter here.
+// ofHelm matches a value in a chart template. conditional matches a line that renders to nothing. The tests do not depend on the
+// actual values.
 var (
 	ofHelm      = regexp.MustCompile(`\{\{ \.[^}]*\}\}`)
 	conditional = regexp.MustCompile(`(?m)^ *\{\{- (with|end)\b.*\n`)
 )
 
-// documents are the objects of a file, each as YAML.
+// documents returns the objects of a file, each as YAML.
 func documents(t *testing.T, file string) [][]byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(waves, file))
@@ -63,10 +63,10 @@ const (
 	waveOf     = "argocd.argoproj.io/sync-wave"
 )
 
-// hookFiles are the Jobs of the three examples.
+// hookFiles lists the files with the Jobs of the three examples.
 var hookFiles = []string{"plain/hooks.yaml", "helm/templates/hooks.yaml", "kustomize/hooks.yaml", "set-ref.yaml"}
 
-// Each hook ends by itself, leaves at most one Job behind, runs in a restricted namespace, and is a command that there is.
+// Each hook must have a deadline, leave at most one Job behind, run in a restricted namespace, and call an existing command.
 func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
 	}
 }
 
-// What is applied comes in waves: who the Jobs are, the GatewaySync, its gateways.
+// The objects come in three waves: the permissions of the Jobs, the GatewaySync, then its gateways.
 func TestTheExamplesComeInWaves(t *testing.T) {
 	for _, dir := range []string{"plain", "helm/templates", "kustomize"} {
 		for _, document := range documents(t, dir+"/gateways.yaml") {
@@ -161,7 +161,7 @@ func TestTheExamplesComeInWaves(t *testing.T) {
 	assert.Equal(t, "-1", before.Annotations[waveOf])
 }
 
-// A real API server takes the plain example as it stands, but for names that the API server makes.
+// A real API server must accept the plain example. The test only replaces the namespace and generated names.
 func TestAnAPIServerTakesThePlainExample(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)

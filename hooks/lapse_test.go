@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// The branch moves on to what mends it while somebody waits, and the rollback lapses: nobody has asked for anything else.
+// A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
 func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 	t.Parallel()
 	good, bad, mended := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
@@ -76,7 +76,7 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 	}
 }
 
-// Who asks with hardly any time wants to know where it stands; so does a Job on a slow node.
+// Even with a very short timeout, a wait must read the status once and report it.
 func TestAWaitLooksOnceHoweverShortTheTimeIs(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{gs: &v1alpha1.GatewaySync{

@@ -22,8 +22,8 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// proxied is the real API server with agents behind its pod proxy: pods of a cluster without nodes have no address, so
-// what an agent answers is said here.
+// proxied is the real API server with simulated agents behind its pod proxy, because pods have no address in a cluster without
+// nodes.
 type proxied struct {
 	server *httptest.Server
 	mu     sync.Mutex
@@ -52,13 +52,13 @@ func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
 			http.Error(w, "no agent", http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = w.Write([]byte(body)) // the client may be gone
+		_, _ = w.Write([]byte(body)) // the client may have disconnected
 	}))
 	t.Cleanup(p.server.Close)
 	return p
 }
 
-// answer says what is answered on a port of a pod; 8082 where it names none.
+// answer sets the response of a pod. The port defaults to 8082.
 func (p *proxied) answer(namespace, pod, body string) {
 	if !strings.Contains(pod, ":") {
 		pod += ":" + healthPort
@@ -68,7 +68,7 @@ func (p *proxied) answer(namespace, pod, body string) {
 	p.states[namespace+"/"+pod] = body
 }
 
-// kubeconfig adds a context that leads here.
+// kubeconfig adds a context that uses the proxy.
 func (p *proxied) kubeconfig(file, namespace string) error {
 	config, err := clientcmd.LoadFromFile(file)
 	if err != nil {

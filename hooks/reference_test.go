@@ -62,7 +62,7 @@ exec stoker __complete "$@"
 ` + "```" + `
 `
 
-// page is the reference, made from the commands.
+// page generates the reference page from the commands.
 func page(root *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, "One program asks for versions and tells where gateways stand: `stoker`, which is also `kubectl stoker`.")
@@ -165,7 +165,7 @@ func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
 	}
 }
 
-// Commands that stand in sentences are not typed by anybody; they and their flags are there.
+// No test runs commands that the documents mention in prose. They and their flags must exist.
 func TestCommandsInSentencesOfTheDocumentsAreThere(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestCommandsInSentencesOfTheDocumentsAreThere(t *testing.T) {
 	assert.Greater(t, seen, 20)
 }
 
-// What a failed wait says leads somewhere.
+// A failed wait links to the section of its reason.
 func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
 	doc, err := os.ReadFile("../docs/troubleshooting.md")
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
 	assert.Empty(t, help("Unheard"))
 }
 
-// Who reads a Job's log has no checkout beside it, and another version says other things.
+// The reader of a Job's log has no checkout, so links must name the version that runs.
 func TestErrorsLeadToTheDocumentsOfTheirVersion(t *testing.T) {
 	was := version
 	t.Cleanup(func() { version = was })
@@ -223,7 +223,7 @@ func TestTheHelpOfACommandHasItsOwnFlagsAlone(t *testing.T) {
 	assert.Contains(t, said.String(), "--kubeconfig string")
 }
 
-// Nobody is asked, and no kubeconfig is looked for.
+// The command must reject these lines without an API server and a kubeconfig.
 func TestWhatIsWrongOnTheCommandLineIsSaidInItsWords(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
 	for line, want := range map[string]string{

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// What is the fault of gateways, people or git would be the same with the commit before.
+// A failure caused by gateways, operators or git would hit the previous commit too, so no rollback happens.
 func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
 	v := func(reason v1alpha1.Reason, failed int, rows ...v1alpha1.Reason) verb.Verdict {
 		v := verb.Verdict{Phase: verb.Failed, Reason: reason, Gateways: verb.Count{Failed: failed}}
@@ -60,7 +60,7 @@ func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
 	}
 }
 
-// answersLock answers a request for a SyncTarget with one whose lock is held.
+// answersLock answers requests for a SyncTarget with one whose lock is held.
 func answersLock(w http.ResponseWriter, r *http.Request) bool {
 	if !strings.Contains(r.URL.Path, "/synctargets/") {
 		return false
@@ -73,11 +73,11 @@ func answersLock(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// fleet answers as an API server with one GatewaySync does, whose status is another one once it was asked for something.
+// fleet simulates an API server with one GatewaySync. Its status changes from before to after once a request arrives.
 type fleet struct {
 	mu            sync.Mutex
 	gs            *v1alpha1.GatewaySync
-	before, after func(*v1alpha1.GatewaySyncStatus) // without after it does not answer any more
+	before, after func(*v1alpha1.GatewaySyncStatus) // if after is nil, the server stops answering
 }
 
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -115,7 +115,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(f.gs)
 }
 
-// The lead begins a deadline anew when somebody asks for a fresh look, as the SyncFail hook does.
+// The poll that the SyncFail hook forces restarts the deadline. The rollback must still count the expired one.
 func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T) {
 	t.Parallel()
 	row := func(reason v1alpha1.Reason) func(*v1alpha1.GatewaySyncStatus) {
@@ -167,7 +167,7 @@ func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T)
 	}
 }
 
-// A request that names no ref is no fault of a commit, and a SyncFail hook that fails would be shown in place of the reason.
+// An invalid ref is no fault of a commit. The hook must succeed, or Argo CD shows its error instead of the reason.
 func TestARequestThatIsNoRefIsNotGoneBackFrom(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{before: func(*v1alpha1.GatewaySyncStatus) {}, gs: &v1alpha1.GatewaySync{

@@ -36,24 +36,23 @@ func TestMain(m *testing.M) {
 	testscript.Main(program.M{Tests: kubetest.M{M: m}}, map[string]func(){"stoker": main, "kubectl-stoker": main})
 }
 
-// atOnce is for commands that the race detector watches: a program would sleep for a second before it ends, and the scripts
-// run hundreds of them.
+// atOnce disables the sleep of one second at exit of programs built with the race detector. The scripts run hundreds of them.
 const atOnce = "atexit_sleep_ms=0"
 
-// Each script runs in a namespace of its own, with a kubeconfig that names it. Beside what testscript knows there are
+// Each script runs in its own namespace, with a kubeconfig for it. In addition to the commands of testscript there are
 //
 //	apply FILE           applies objects
 //	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
-//	leave NAME           releases the lock of the lead, as the last agent does that ends
+//	leave NAME           releases the lock of the lead, as the last agent does when it ends
 //	delete NAME          deletes a GatewaySync
-//	powers VERB          waits until the one without rights may do this with GatewaySyncs
-//	report NAME          says in a SyncReport that its gateway has dealt with the last request of plant
-//	agent POD[:PORT] FILE COMMIT  is what is answered at /state on a port of a pod, in the context proxied; 8082 is the usual one
-//	asked NAME           waits until a GatewaySync is asked for something that its status has not seen
-//	sleep-a-moment       lets a command in the background begin
-//	fill FILE            puts environment variables into a file
-//	keep NAME FILE       takes what is in a file into an environment variable
-//	exits CODE COMMAND…  runs a command that ends with this exit code
+//	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
+//	report NAME          writes into a SyncReport that its gateway has handled the last request of plant
+//	agent POD[:PORT] FILE COMMIT  sets the response to /state on a port of a pod, 8082 by default, in the context proxied
+//	asked NAME           waits until a GatewaySync has a request that its status has not handled
+//	sleep-a-moment       gives a background command time to start
+//	fill FILE            expands environment variables in a file
+//	keep NAME FILE       stores the content of a file in an environment variable
+//	exits CODE COMMAND…  runs a command and expects this exit code
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
@@ -135,8 +134,7 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// writeKubeconfig writes a kubeconfig with a namespace, and beside the context with all rights one of somebody who has
-// none, and one of nobody.
+// writeKubeconfig writes a kubeconfig for a namespace. It adds a context of a user without permissions and an anonymous one.
 func writeKubeconfig(from, to, namespace, token string) error {
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
@@ -154,7 +152,7 @@ func writeKubeconfig(from, to, namespace, token string) error {
 	return clientcmd.WriteToFile(*config, to)
 }
 
-// powers waits until the API server has heard of a right.
+// powers waits until the API server grants the verb to the default service account.
 func powers(ctx context.Context, client kubernetes.Interface, namespace, verb string) error {
 	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
@@ -169,7 +167,6 @@ func powers(ctx context.Context, client kubernetes.Interface, namespace, verb st
 	})
 }
 
-// asked waits for a request.
 func asked(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	if err != nil {
@@ -185,7 +182,6 @@ func asked(ctx context.Context, cluster *kubetest.Cluster, namespace, name strin
 	})
 }
 
-// report writes what a gateway has dealt with.
 func report(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	if err != nil {
@@ -203,7 +199,7 @@ func report(ctx context.Context, cluster *kubetest.Cluster, namespace, name stri
 	return err
 }
 
-// lead writes a status.
+// lead writes the status of a GatewaySync.
 func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	if err != nil {
@@ -241,7 +237,7 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	return err
 }
 
-// locked renews the lock of a lead; a holder that is "" releases it.
+// locked renews the lock of a lead; an empty holder releases it.
 func locked(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], name, holder string) error {
 	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1,
 		Lead: v1alpha1.LeadRecord{Holder: holder, DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}}}
