@@ -32,10 +32,10 @@ func TestAnApplicationIsNamedWithItsNamespaceOrInThatOfArgoCD(t *testing.T) {
 func TestATrackingAnnotationIsReadToItsFirstColon(t *testing.T) {
 	for id, want := range map[string]Name{
 		"site:batch/Job:plant/stoker-pre": {"argocd", "site"},
-		"site:batch/Job:plant/":           {"argocd", "site"}, // of an object whose name is generated
+		"site:batch/Job:plant/":           {"argocd", "site"}, // an object with a generated name
 		"apps_site:batch/Job:plant/x":     {"apps", "site"},
 		"site:":                           {"argocd", "site"},
-		"site":                            {}, // no annotation of Argo CD
+		"site":                            {}, // not a tracking annotation of Argo CD
 		"":                                {}, ":batch/Job:plant/x": {}, "_site:x": {}, "apps_:x": {}, "a_b_c:x": {}, "Site:x": {}, "a/b:x": {},
 	} {
 		got, ok := FromTracking(id)
@@ -58,7 +58,7 @@ func TestTheNameThatArgoCDGivesAJobTellsRevisionPhaseAndStart(t *testing.T) {
 		"x-d71ae04-syncfail-1795150392":                    {"d71ae04", "syncfail", start},
 		"stoker-pre--presync-1795150392":                   {"", "presync", start}, // several sources
 		"stoker-pre-1.2.3-presync-1795150392":              {"", "presync", start}, // a chart
-		"stoker-pred71ae04-presync-1795150392":             {"", "presync", start}, // where does the revision begin?
+		"stoker-pred71ae04-presync-1795150392":             {"", "presync", start}, // the start of the revision is unknown
 		"d71ae04-presync-1795150392":                       {"", "presync", start},
 		"stoker-sync-d71ae04-sync-1795150392":              {"d71ae04", "sync", start},
 		"stoker-d71ae04-presync-1-d71ae05-sync-1795150392": {"d71ae05", "sync", start},

@@ -33,7 +33,7 @@ const (
 	made  = "stoker-pre-d71ae04-presync-1795150392"
 )
 
-// The two looks of a hook that Argo CD 2.14 and 3.2 gave, of one operation: the first is the result of the one before.
+// stale and fresh are two reads during one operation, recorded with Argo CD 2.14 and 3.2. The first still has the previous result.
 const (
 	stale = `{metadata: {name: line, namespace: argocd}, spec: {source: {repoURL: "git@git.example.com:plants/line"}}, status: {operationState: {
 phase: Running, startedAt: "2026-11-20T04:53:12Z", syncResult: {revision: d7faf59aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, resources: [
@@ -117,7 +117,7 @@ func TestAResultCountsOnlyWhereItSpeaksOfThisJob(t *testing.T) {
 	}
 }
 
-// answers is an API server whose Application is another one at each look; the last one stays.
+// answers returns an API server that serves each of the Applications in turn, then the last one forever.
 func answers(t *testing.T, looks *int, texts ...any) *fake.FakeDynamicClient {
 	t.Helper()
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{Resource: "ApplicationList"})
