@@ -50,7 +50,7 @@ func (s *script) click(t testing.TB, gs *v1alpha1.GatewaySync) (*v1alpha1.Gatewa
 	return out, nil
 }
 
-// mended is what Argo CD makes of empty objects, which Lua returns as empty lists.
+// mended restores empty objects, which Lua returns as empty lists, as Argo CD does.
 func mended(before, after any) any {
 	old, isMap := before.(map[string]any)
 	is, stillMap := after.(map[string]any)
@@ -72,7 +72,7 @@ func mended(before, after any) any {
 	return after
 }
 
-// at is the time that Argo CD and the command line write when somebody acts at noon.
+// at returns the time that Argo CD and the command line write for a request at noon.
 func at(t testing.TB, gs *v1alpha1.GatewaySync) time.Time {
 	t.Helper()
 	version, err := strconv.ParseInt(gs.ResourceVersion, 10, 64)
@@ -80,7 +80,7 @@ func at(t testing.TB, gs *v1alpha1.GatewaySync) time.Time {
 	return noon.Add(time.Duration(version))
 }
 
-// asked does the same by the verbs.
+// asked makes the same change with the verbs.
 func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*verb.Setter) (verb.Answer, error)) (*v1alpha1.GatewaySync, verb.Answer, error) {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: object(t, gs)}
@@ -91,7 +91,7 @@ func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*verb.Setter) (verb.A
 	return answer.GatewaySync, answer, err
 }
 
-// version gives an object one whose digits a time of Go does not shorten.
+// version sets a resourceVersion that does not end in zero, because Go cuts zeros from the fraction of a second.
 func (d dice) version(gs *v1alpha1.GatewaySync) {
 	gs.ResourceVersion = strconv.Itoa(1 + 10*d.IntN(100_000_000))
 }
@@ -151,13 +151,13 @@ func TestForceSyncPauseAndResumeInArgoCDWriteWhatTheCommandLineWrites(t *testing
 			gs := d.gatewaySync()
 			d.version(gs)
 			if _, err := v1alpha1.DesiredRef(gs, ""); err != nil {
-				continue // the command line refuses to add to a request that is no ref
+				continue // the command line refuses to extend a request with an invalid ref
 			}
 			after, err := script.click(t, gs)
 			require.NoError(t, err)
 			want, _, err := asked(t, gs, do)
 			require.NoError(t, err)
-			if len(notes(want)) == 0 && name == "resume" { // the empty object cannot be said in Lua
+			if len(notes(want)) == 0 && name == "resume" { // Lua has no empty object
 				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
 			}
 			require.Equal(t, notes(want), notes(after), "%s, seed %d", name, seed)
@@ -203,7 +203,7 @@ type offer struct {
 	DisplayName, IconClass string
 }
 
-// offers are the actions that Argo CD shows.
+// offers returns the actions that Argo CD shows.
 func offers(t testing.TB, discovery *script, gs *v1alpha1.GatewaySync) map[string]offer {
 	t.Helper()
 	raw, err := discovery.run(object(t, gs), noon)

@@ -22,12 +22,12 @@ const (
 	commitB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-// dice makes GatewaySyncs of every kind, most of them near one that is synced.
+// dice generates GatewaySyncs of every kind, most of them close to a synced one.
 type dice struct{ *rand.Rand }
 
 func pick[T any](d dice, list ...T) T { return list[d.IntN(len(list))] }
 
-// mostly is the first, and now and then one of the others.
+// mostly returns first in about three of four calls, otherwise one of the others.
 func mostly[T any](d dice, first T, others ...T) T {
 	if d.IntN(4) > 0 {
 		return first
@@ -50,7 +50,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 	}
 	requested := mostly(d, "", "v2", "main", commitA, "a@b", "größe", "a b", "x..y", "-x", "a.lock", "a.lock/b", "a.locks", "@", "\u00e9\u0001")
 	unless := mostly(d, "", commitA, "B"+commitB[1:], "not a commit")
-	if d.IntN(2) == 0 { // what a rollback writes
+	if d.IntN(2) == 0 { // as a rollback writes it
 		requested, unless = commitA, pick(d, commitB, "B"+commitB[1:])
 	}
 	put(v1alpha1.AnnotationRequestedRef, requested)
@@ -123,7 +123,7 @@ func (d dice) reason() v1alpha1.Reason {
 	return pick(d, v1alpha1.Reasons...).Reason
 }
 
-// expected is what Argo CD is to be told, from the verdict of the verbs and what Argo CD needs to hear in its own way.
+// expected returns the health that Argo CD must show: the verdict of the verbs, adapted to the states of Argo CD.
 func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	v := verb.Judge(gs, "", verb.Evidence{Now: noon})
 	current := gs.Status.ObservedGeneration == gs.Generation
@@ -151,7 +151,7 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	}
 	switch {
 	case current && handled && len(gs.Status.DiscoveredGateways) == 0 && ready.Reason == string(v1alpha1.ReasonNoGateways):
-		return "Healthy", ready.Message // nothing is missing while there is nothing to sync
+		return "Healthy", ready.Message // without gateways there is nothing to sync
 	case err != nil:
 		return "Degraded", ", or remove the annotation"
 	case v.Phase == verb.Succeeded && gs.Paused() && !strings.HasPrefix(v.Message, "RolledBack: "):
@@ -169,7 +169,7 @@ func expected(gs *v1alpha1.GatewaySync) (status, message string) {
 	case v.Reason == v1alpha1.ReasonAgentsAway, v.Reason == v1alpha1.ReasonWaitingForLead, v.Reason == v1alpha1.ReasonNoGateways && len(gs.Status.DiscoveredGateways) == 0, isFalse(gs, v1alpha1.ConditionRefResolved):
 		return "Progressing", message
 	case handled && v.Commit != "" && paused > 0 && paused == len(v.Behind):
-		return "Healthy", string(v.Reason) + ": " + v.Message // a person wants it so
+		return "Healthy", string(v.Reason) + ": " + v.Message // an operator paused these gateways
 	case v.Waits && persons > 0:
 		return "Suspended", v.Message
 	case v.Reason == v1alpha1.ReasonProgressing:
@@ -212,7 +212,7 @@ func TestArgoCDAndTheVerbsAgreeAboutEveryStatus(t *testing.T) {
 	}
 }
 
-// A name may have 255 letters, and a letter four bytes.
+// A name may have 255 characters, and a character up to four bytes.
 func TestArgoCDAndTheVerbsAgreeAboutRequestsBesideLongNames(t *testing.T) {
 	t.Parallel()
 	judge := load(t, "health.lua")

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// fleets are what actions are shown for, with the actions that are offered and those that are run on it.
+// fleets lists the fleets of the test data, each with the actions that are offered and the actions that the test runs.
 var fleets = []struct {
 	file    string
 	offered []string
@@ -43,7 +43,7 @@ var fleets = []struct {
 		s.takes(0)
 		s.takes(1)
 		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00.000000002Z") // v2 may have been moved since
+		s.asks(v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00.000000002Z") // v2 may have moved since
 	}},
 	{"paused", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true", "example.com/team", "line")
@@ -66,7 +66,7 @@ func asksForV2(s *scene) {
 		v1alpha1.AnnotationRequestedAt, request, v1alpha1.AnnotationRequestedBy, "kargo")
 }
 
-// rolledBack is a fleet that runs well again after a bad commit, which main still is at.
+// rolledBack plays a fleet that runs well after a rollback, while main is still at the bad commit.
 func rolledBack(s *scene) {
 	badCommit(s)
 	s.asks(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", request),
@@ -77,7 +77,7 @@ func rolledBack(s *scene) {
 	s.write()
 }
 
-// badCommit is a commit that one gateway cannot take.
+// badCommit plays a commit that one gateway cannot run.
 func badCommit(s *scene) {
 	s.looks(commitB, nil)
 	s.takes(0)
@@ -92,7 +92,7 @@ var menu = []menuRow{
 	{"rollback", false, "fa fa-fw fa-history", "Roll back to the last good commit"},
 }
 
-// The rows of action_test.yaml, in the form of Argo CD's own tests.
+// These types are the rows of action_test.yaml, in the format of Argo CD's own tests.
 type (
 	menuRow struct {
 		Name        string `json:"name"`
@@ -115,7 +115,7 @@ type (
 	}
 )
 
-// What an action has to write is what the verb writes.
+// The verbs define what an action must write.
 func TestTheTestdataOfActionsIsWhatTheVerbsWrite(t *testing.T) {
 	var tests actionTests
 	files := 0
@@ -159,7 +159,7 @@ func TestTheTestdataOfActionsIsWhatTheVerbsWrite(t *testing.T) {
 	assert.Len(t, there, files, "no file is left of an earlier test")
 }
 
-// Argo CD runs the same file in the modules test/argocd and test/argocd/v3.
+// The modules test/argocd and test/argocd/v3 run the same file with Argo CD.
 func TestActions(t *testing.T) {
 	var tests actionTests
 	read(t, "actions/action_test.yaml", &tests)

@@ -1,7 +1,6 @@
-// Package argocd holds what Argo CD has to know of GatewaySyncs: when one is healthy, what may be done with one from its user
-// interface, and how it tells the receiver that it deployed something. The files are made for Argo CD, in the layout of its
-// own resource_customizations; Go runs them only in tests. Those enumerate, and start nothing at the same time: `make test`
-// runs them without the race detector, which would only make them slow.
+// Package argocd holds the Argo CD integration: the health check and the actions of GatewaySyncs, and the notifications that Argo
+// CD sends to the receiver. The files have the layout of Argo CD's own resource_customizations. Go runs them only in tests. These
+// tests enumerate cases without concurrency, so `make test` runs them without the race detector, which would only slow them down.
 package argocd
 
 import (
@@ -18,10 +17,10 @@ import (
 	luajson "layeh.com/gopher-json"
 )
 
-// folder is where the scripts are.
+// folder is the directory of the scripts.
 const folder = "resource_customizations/stoker.io/GatewaySync"
 
-// limit is ten times what Argo CD lets a script run: tests share a machine with others.
+// limit is ten times the limit of Argo CD, because other tests use the machine at the same time.
 const limit = 10 * time.Second
 
 // script is a compiled file of the folder.
@@ -41,8 +40,8 @@ func load(t testing.TB, path string) *script {
 	return &script{path, f.Proto}
 }
 
-// run runs a script on an object as Argo CD does: without the libraries string and math, of os only date and time, and those
-// only by require. It returns what the script returned as JSON.
+// run runs a script on an object as Argo CD does and returns its result as JSON. The libraries string and math are missing. os
+// offers only date and time, and only through require.
 func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
 	state := lua.NewState(lua.Options{SkipOpenLibs: true, RegistrySize: 512, RegistryMaxSize: 256 * 20, RegistryGrowStep: 512})
 	defer state.Close()
@@ -75,7 +74,7 @@ func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
 	return luajson.Encode(state.Get(-1))
 }
 
-// value is JSON as a script sees it.
+// value converts JSON to what a script sees.
 func value(l *lua.LState, v any) lua.LValue {
 	switch v := v.(type) {
 	case bool:
@@ -102,10 +101,10 @@ func value(l *lua.LState, v any) lua.LValue {
 	return lua.LNil
 }
 
-// noon is the time of Argo CD when scripts run. What follows the second comes from the object's version.
+// noon is the time of Argo CD while a script runs. The scripts take the fraction of the second from the resourceVersion.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// health is what Argo CD is told of an object.
+// health is the result of the health script.
 type health struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
@@ -120,7 +119,7 @@ func (s *script) health(t testing.TB, obj map[string]any) health {
 	return h
 }
 
-// object is something as Argo CD reads it from the API server.
+// object returns v as Argo CD reads it from the API server.
 func object(t testing.TB, v any) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(v)

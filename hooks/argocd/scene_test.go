@@ -17,13 +17,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// scene is a fleet whose status the lead's own code writes, so that what is shown to the scripts is what there is.
+// scene is a fleet whose status the lead's own code writes, so that the scripts see realistic input.
 type scene struct {
 	t testing.TB
 	lead.Seen
 }
 
-// newScene is a GatewaySync that asks for main, and two gateways that run it.
+// newScene returns a GatewaySync for main with two gateways that run it.
 func newScene(t testing.TB) *scene {
 	gs := &v1alpha1.GatewaySync{}
 	gs.APIVersion, gs.Kind = "stoker.io/v1alpha1", "GatewaySync"
@@ -58,14 +58,14 @@ func (s *scene) takes(i int) {
 	r.Ref, r.Revision, r.Generation, r.Started, r.Duration, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, "1.2s", s.Target.RequestedAt
 }
 
-// stands makes a gateway say something else of the target.
+// stands makes a gateway report another state for the target.
 func (s *scene) stands(i int, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason, message string) {
 	s.takes(i)
 	r := &s.Reports[i].Status
 	r.Phase, r.Reason, r.Message, r.Commit = phase, reason, message, commitA
 }
 
-// asks sets annotations, as somebody does who asks for something.
+// asks sets annotations, as a request does.
 func (s *scene) asks(pairs ...string) {
 	s.GatewaySync = s.GatewaySync.DeepCopy()
 	if s.GatewaySync.Annotations == nil {
@@ -76,7 +76,7 @@ func (s *scene) asks(pairs ...string) {
 	}
 }
 
-// looks is the lead's look at git for what is wanted now.
+// looks makes the lead resolve the desired ref, to a commit or to an error.
 func (s *scene) looks(commit string, err error) {
 	s.t.Helper()
 	want, bad := v1alpha1.DesiredRef(s.GatewaySync, "")
@@ -88,7 +88,7 @@ func (s *scene) looks(commit string, err error) {
 	}
 }
 
-// edits is a new spec.
+// edits changes the spec.
 func (s *scene) edits(change func(*v1alpha1.GatewaySyncSpec)) {
 	s.GatewaySync = s.GatewaySync.DeepCopy()
 	change(&s.GatewaySync.Spec)
@@ -99,7 +99,7 @@ func (s *scene) edits(change func(*v1alpha1.GatewaySyncSpec)) {
 func (s *scene) write() {
 	s.t.Helper()
 	st := lead.Summarise(s.Seen).Status
-	st.ConfirmedAt = &metav1.Time{Time: noon} // test/argocd moves this very time to now: Argo CD has a clock of its own
+	st.ConfirmedAt = &metav1.Time{Time: noon} // test/argocd replaces this exact time with now, because Argo CD uses the real clock
 	raw, err := json.Marshal(st)
 	require.NoError(s.t, err)
 	s.GatewaySync = s.GatewaySync.DeepCopy()

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// total is what must hold of any object at all: Argo CD shows an error of a script as health Unknown, which fails a sync.
+// total verifies that both scripts handle any object. Argo CD shows a script error as health Unknown, which fails a sync.
 func total(t testing.TB, health, discovery *script, obj map[string]any) {
 	t.Helper()
 	h := health.health(t, obj)
@@ -94,7 +94,7 @@ func FuzzObject(f *testing.F) {
 	})
 }
 
-// run fails where a script takes longer than Argo CD lets it.
+// The method run fails if a script exceeds its time limit.
 func TestTheLargestObjectsTakeNoLongerThanArgoCDWaits(t *testing.T) {
 	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
 	s := newScene(t)
@@ -118,7 +118,7 @@ func TestTheLargestObjectsTakeNoLongerThanArgoCDWaits(t *testing.T) {
 	}
 }
 
-// Each script stands alone in Argo CD's ConfigMap, so that what they have in common is written more than once.
+// Each script is a separate entry in Argo CD's ConfigMap, so common code is duplicated. The copies must be identical.
 func TestWhatScriptsHaveInCommonIsTheSameText(t *testing.T) {
 	part := func(file, name string) string {
 		raw, err := os.ReadFile(filepath.Join(folder, file))
@@ -140,7 +140,7 @@ func TestWhatScriptsHaveInCommonIsTheSameText(t *testing.T) {
 	}
 }
 
-// Reasons that are added later must not be forgotten in the script.
+// A reason that is added later must get its class in the script as well.
 func TestTheScriptKnowsTheClassOfEveryReason(t *testing.T) {
 	health := load(t, "health.lua")
 	for _, info := range v1alpha1.Reasons {

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write testdata and the two files of tes
 
 const request = "2026-01-02T12:00:00.000000001Z"
 
-// statuses are fleets in every state that Argo CD has to tell apart, with what it is told.
+// statuses lists fleets in every state that the health script distinguishes, with the expected health.
 var statuses = []struct {
 	file, health, message string
 	play                  func(*scene)
@@ -222,7 +222,7 @@ var statuses = []struct {
 	}},
 }
 
-// held makes the second gateway wait with a new commit.
+// held makes the second gateway hold back a new commit.
 func held(reason v1alpha1.Reason, message string) func(*scene) {
 	return func(s *scene) {
 		s.looks(commitB, nil)
@@ -238,7 +238,7 @@ func (s *scene) end() {
 	}
 }
 
-// set writes a condition of today's generation.
+// set writes a condition of the current generation.
 func (s *scene) set(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	st := &s.GatewaySync.Status
 	c := metav1.Condition{Type: kind, Status: status, Reason: string(reason), Message: message, ObservedGeneration: s.GatewaySync.Generation, LastTransitionTime: metav1.NewTime(s.Now)}
@@ -251,7 +251,7 @@ func (s *scene) set(kind string, status metav1.ConditionStatus, reason v1alpha1.
 	st.Conditions = append(st.Conditions, c)
 }
 
-// healthTest is a row of health_test.yaml, in the form of Argo CD's own tests.
+// healthTest is a row of health_test.yaml, in the format of Argo CD's own tests.
 type healthTest struct {
 	InputPath    string `json:"inputPath"`
 	HealthStatus health `json:"healthStatus"`
@@ -273,7 +273,7 @@ func TestWhatTheLeadWritesIsWhatTheTestdataShows(t *testing.T) {
 	assert.Len(t, files, len(statuses), "no file is left of an earlier test")
 }
 
-// golden compares a file of the folder with what it is to hold, or writes it.
+// golden compares a file of the folder with the expected content. With -update, golden writes the file first.
 func golden(t *testing.T, path string, v any) {
 	t.Helper()
 	want, err := yaml.Marshal(v)
@@ -287,7 +287,7 @@ func golden(t *testing.T, path string, v any) {
 	assert.True(t, bytes.Equal(want, got), "%s is of an earlier time: go test ./hooks/argocd -update\n%s", path, want)
 }
 
-// Argo CD runs the same file in the modules test/argocd and test/argocd/v3.
+// The modules test/argocd and test/argocd/v3 run the same file with Argo CD.
 func TestHealth(t *testing.T) {
 	script := load(t, "health.lua")
 	var tests struct{ Tests []healthTest }
