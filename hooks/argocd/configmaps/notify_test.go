@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/receiver/sender"
 )
 
-// application is what a template sees of an Application.
+// application returns an Application as a template sees it.
 func application(phase string) map[string]any {
 	status := map[string]any{}
 	if phase != "" {
@@ -83,7 +83,7 @@ func TestTheNotificationIsSentOncePerSyncThatSucceeded(t *testing.T) {
 	}
 }
 
-// Argo CD's own manifests have both ConfigMaps, with a namespace or without, with data or without.
+// The ConfigMaps in Argo CD's manifests exist with or without a namespace, and with or without data.
 func TestTheComponentAddsToTheConfigMapsOfAnInstallation(t *testing.T) {
 	for _, metadata := range []string{"{name: NAME}", "{name: NAME, namespace: argocd}"} {
 		files := filesys.MakeFsInMemory()

@@ -27,7 +27,7 @@ func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
 	assert.Equal(t, component, string(got), "run go generate ./hooks/argocd/...")
 }
 
-// What Argo CD reads from the ConfigMap is, byte for byte, the files that are tested.
+// Argo CD must run exactly the files that the tests cover, byte for byte.
 func TestTheConfigMapHoldsEveryScriptAsItIs(t *testing.T) {
 	patches, err := render(os.DirFS(scripts))
 	require.NoError(t, err)
