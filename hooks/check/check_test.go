@@ -41,7 +41,7 @@ func looker(t *testing.T, config *rest.Config, namespace string) Looker {
 	return Looker{Clients: clients, Namespace: namespace, Now: time.Now}
 }
 
-// look returns the findings by topic, each as "state: message", and holds their anchors to the documentation.
+// look returns the findings by topic, each as "state: message". It also verifies that the documentation has their anchors.
 func look(t *testing.T, l Looker) map[Topic]string {
 	t.Helper()
 	list, err := l.Look(t.Context())
@@ -77,7 +77,7 @@ func TestAnAPIServerThatDoesNotAnswerIsSaid(t *testing.T) {
 	assert.ErrorIs(t, err, ErrUnreachable)
 }
 
-// certificate is one that is valid for a day from the given time.
+// certificate returns a certificate that is valid for one day from the given time.
 func certificate(t *testing.T, from time.Time) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -225,7 +225,7 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
 }
 
-// The kubelet's words: the pod has its agent, and nothing of it runs, the gateway neither.
+// The messages are those of the kubelet. If the agent does not start, neither does the gateway.
 func TestAnAgentThatDoesNotStartIsNoAgent(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)

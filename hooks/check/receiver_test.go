@@ -50,7 +50,7 @@ metadata: {name: plain}
 spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 `
 
-// person runs what a message tells to run.
+// person runs the commands that messages recommend.
 type person struct {
 	t       *testing.T
 	cluster *kubetest.Cluster
@@ -68,7 +68,7 @@ func newPerson(t *testing.T, cluster *kubetest.Cluster) person {
 	return person{t, cluster, bin}
 }
 
-// heeds takes the first command that the lines have.
+// heeds runs the first command in the lines.
 func (p person) heeds(lines string) {
 	p.t.Helper()
 	_, command, ok := strings.Cut(lines, ": kubectl ")
@@ -80,7 +80,7 @@ func (p person) heeds(lines string) {
 	require.NoError(p.t, err, "%s\n%s", command, out)
 }
 
-// The commands are run as they are printed, until nothing is missing.
+// The test runs the commands exactly as printed, until no finding remains.
 func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
@@ -113,8 +113,8 @@ func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
 	who.heeds(found)
 	assert.NotContains(t, look(t, l)[receiver], "failed")
 
-	// What is there already, and is not enough: a Secret with another key, a Role that names another Secret, a RoleBinding of
-	// another account.
+	// These objects exist but do not suffice: a Secret with another key, a Role for another Secret, and a RoleBinding for another
+	// account.
 	api := l.Core.RbacV1()
 	role, err := api.Roles(namespace).Get(t.Context(), receiverSecrets+"-line-webhook", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
 	assert.NotContains(t, look(t, l)[receiver], "failed")
 }
 
-// Somebody with the rights of one namespace, but for its Secrets.
+// The user has permissions in one namespace, but not for its Secrets.
 func TestWhoMayNotSeeTheReceiverIsToldWhatIsKnownOfItsRights(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
@@ -219,7 +219,7 @@ func TestTheCommandBuildsOnWhatIsThere(t *testing.T) {
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "stoker", Name: account}}}
 	}
 	const (
-		own    = receiverSecrets + "-one" // the chart can take over nothing that somebody else has made
+		own    = receiverSecrets + "-one" // another name than the chart's, because Helm cannot adopt existing objects
 		create = "kubectl create role stoker-receiver-secrets-one --namespace plant --verb=get --resource=secrets --resource-name=one --resource-name=two && "
 		bind   = "kubectl create rolebinding stoker-receiver-secrets-one --namespace plant --role=stoker-receiver-secrets-one --serviceaccount=stoker:stoker-receiver"
 		rule   = `{"apiGroups":[""],"resources":["secrets"],"resourceNames":["two"],"verbs":["get"]}`
