@@ -22,11 +22,11 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// application is an Argo CD that syncs a GatewaySync with the hooks of an example.
+// application simulates an Argo CD Application that syncs a GatewaySync with the hooks of an example.
 type application struct {
 	*line
 	binary, kubeconfig string
-	hooks              map[string][]string // the commands, by phase
+	hooks              map[string][]string // the commands by phase
 	syncs              int
 }
 
@@ -44,7 +44,7 @@ func newApplication(l *line) *application {
 	return a
 }
 
-// hook runs the Job of a phase, and returns what it said where it failed.
+// hook runs the Job of a phase. The error holds the output.
 func (a *application) hook(phase string) error {
 	a.t.Helper()
 	args := slices.Clone(a.hooks[phase])
@@ -62,7 +62,7 @@ func (a *application) hook(phase string) error {
 	return nil
 }
 
-// sync is what follows when the manifest is applied: the wave of the GatewaySync, then the hooks.
+// sync simulates the sync after the manifest was applied: the wave of the GatewaySync, then the hooks.
 func (a *application) sync() error {
 	a.t.Helper()
 	a.syncs++
@@ -84,8 +84,8 @@ func (a *application) sync() error {
 	return nil
 }
 
-// A broken version is promoted twice by way of git. The second time there is nothing to commit, and nothing is wrong with the
-// gateways, which run what the rollback went back to: only the PostSync hook knows that it is not what git says.
+// The test promotes a broken version twice through git. The second time there is nothing to commit, and the gateways are healthy,
+// because they run the commit of the rollback. Only the PostSync hook can detect that git names another version.
 func TestASecondPromotionOfABrokenVersionFailsBecauseOfThePostSyncHook(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "v1.0.0" }))

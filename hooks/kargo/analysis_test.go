@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// What of Argo Rollouts' kinds our templates are made of. Unknown fields are errors.
+// These types are the parts of Argo Rollouts' kinds that our templates use. Unknown fields are errors.
 type (
 	argument struct {
 		Name      string  `json:"name"`
@@ -80,7 +80,7 @@ type (
 
 var placeholder = regexp.MustCompile(`\{\{\s*args\.([\w-]+)\s*\}\}`)
 
-// analyse reads a template and puts in the arguments, as an AnalysisRun gets them from a Stage.
+// analyse reads a template and fills in the arguments, as a Stage passes them to an AnalysisRun.
 func analyse(t *testing.T, name string, set map[string]string) (analysis, error) {
 	t.Helper()
 	b, err := os.ReadFile("analysis/" + name + ".yaml")
@@ -118,7 +118,7 @@ func analyse(t *testing.T, name string, set map[string]string) (analysis, error)
 	return run, nil
 }
 
-// verify is an AnalysisRun with the web provider: the phase at its end. Its clock is a thousand times faster.
+// verify runs a metric of the web provider and returns its final phase. The clock is a thousand times faster.
 func (m metric) verify(ctx context.Context) (phase string, looks int, err error) {
 	interval, err := time.ParseDuration(m.Interval)
 	if err != nil {
@@ -265,7 +265,7 @@ func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The account is one of the Project's namespace, and may do nothing in the gateways' but look.
+// The ServiceAccount is in the namespace of the Project and has only read access in the namespace of the gateways.
 func TestTheJobThatVerifiesWaitsForGatewaysOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 1)

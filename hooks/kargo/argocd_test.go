@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the steps of the git way are told. Kargo carries them out; here they only say what they got.
+// Fake steps record the configuration that Kargo would pass to them.
 func TestTheGitWayWritesTheRefAndSyncsWhatItPushed(t *testing.T) {
 	t.Parallel()
-	pushed := "1234567890123456789012345678901234567890" // digits alone: without quotes it would be a number
+	pushed := "1234567890123456789012345678901234567890" // only digits: unquoted, it would become a number
 	got := map[string]map[string]any{}
 	p := promote(t, "stoker-argocd",
 		variable{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"}, variable{"repoURL", "https://git.example.com/deploy.git"},
@@ -43,7 +43,7 @@ func TestTheGitWayWritesNothingForARefThatIsNoString(t *testing.T) {
 		p := promote(t, "stoker-argocd", variable{"ref", "${{ commitFrom('https://git.example.com/site.git').Tag }}"},
 			variable{"repoURL", "x"}, variable{"path", "x"}, variable{"application", "x"})
 		p.commits[0].Tag = tag
-		require.NoError(t, p.run(t.Context(), nil)) // without others, each of the steps would be an error of its own
+		require.NoError(t, p.run(t.Context(), nil)) // others is nil, so each of these steps would return an error of its own
 		assert.Equal(t, failed, p.phase)
 		assert.Contains(t, p.message, "the var ref of task stoker-argocd is not a string, or empty")
 		for _, r := range p.done[1:] {

@@ -23,7 +23,7 @@ kind: Component
 resources:
 `
 
-// shipped are all copies: path from here, and content.
+// shipped returns the content of all copies by their path.
 func shipped(t *testing.T) map[string][]byte {
 	t.Helper()
 	copies := map[string][]byte{}

@@ -19,7 +19,7 @@ import (
 
 const page = "../../docs/kargo.md"
 
-// section is a heading's part of the document, down to the next heading of its level or above.
+// section returns the section under a heading, up to the next heading of the same or a higher level.
 func section(t *testing.T, heading string) string {
 	t.Helper()
 	b, err := os.ReadFile(page)
@@ -35,7 +35,7 @@ func section(t *testing.T, heading string) string {
 
 var row = regexp.MustCompile("(?m)^\\| (`[^|]*) \\|([^|]*)\\|[^|]*\\|$")
 
-// listed is a table of the document: names, and their defaults.
+// listed returns the rows of a table as name=default.
 func listed(table string) []string {
 	var list []string
 	for _, m := range row.FindAllStringSubmatch(table, -1) {
@@ -96,7 +96,7 @@ func TestWhatTheDocumentQuotesIsSaid(t *testing.T) {
 
 var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-// The snippets are parts of a Stage that Kargo takes.
+// The snippets must be valid parts of a Stage.
 func TestTheDocumentsStepsArePromotions(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"stoker-request", "stoker-argocd"} {
@@ -113,8 +113,8 @@ func TestTheDocumentsStepsArePromotions(t *testing.T) {
 	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the example's")
 }
 
-// Every command is run as it is written, in the order of a reader who takes the example first. Kargo's and Rollouts' kinds
-// are those of testdata; Kargo would make the Project's namespace.
+// The test runs every command unchanged, in the order of a reader who starts with the example. The CRDs of Kargo and Rollouts come
+// from testdata. The test creates the Project's namespace, as Kargo would.
 func TestTheDocumentsCommandsRun(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -129,7 +129,7 @@ func TestTheDocumentsCommandsRun(t *testing.T) {
 	var said, typed []string
 	enter := func(line string) { said, typed = append(said, shell.Type(t, line)), append(typed, line) }
 
-	// What is there before: the Project's namespace is made by Kargo, the Application by whoever has one.
+	// These objects must exist before: Kargo creates the Project's namespace, and the user has an Application.
 	enter("kubectl create namespace argocd")
 	enter("kubectl apply -f - <<'E'\n" + anApplication + "E")
 	for c := range lines.Of("examples/kargo/README.md") {

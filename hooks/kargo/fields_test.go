@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// The fields of the built-in steps of Kargo 1.11 that the tasks use or may use. A step refuses any other field, and a value
+// This file lists the fields of Kargo 1.11's built-in steps that the tasks use or may use. A step rejects other fields and values
 // of another type.
 
 type shape struct {
 	kind     string // string, text (may be empty), bool, number, duration, any
-	of       fields // an object, or with list the elements of a list
+	of       fields // the fields of an object, or of the elements if list is set
 	list     bool
 	required bool
 	among    []string
@@ -48,7 +48,7 @@ var steps = map[string]fields{
 	}}},
 }
 
-// check says what a step would refuse in its configuration.
+// check returns the problems for which a step would reject its configuration.
 func (f fields) check(at string, value any) []string {
 	object, is := value.(map[string]any)
 	if !is {

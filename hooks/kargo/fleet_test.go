@@ -26,12 +26,12 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// line is a plant with the real receiver in front of it.
+// line is a plant with the real receiver in front.
 type line struct {
 	*plant.Plant
 	t        *testing.T
 	receiver *httptest.Server
-	promoted int // how many promotions were made: their names sort
+	promoted int // the number of promotions so far; their names sort by it
 	mu       sync.Mutex
 	posts    int
 	gets     int
@@ -63,7 +63,7 @@ func newLine(t *testing.T, p *plant.Plant) *line {
 	return l
 }
 
-// counts are the requests since it was asked last, but for posts that the receiver could not take: those are sent again.
+// counts returns the requests since the last call, without the posts that failed and that Kargo repeats.
 func (l *line) counts() (posts, gets int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,14 +72,14 @@ func (l *line) counts() (posts, gets int) {
 	return posts, gets
 }
 
-// taken reports whether the receiver has taken a post since it was asked for the counts last.
+// taken reports whether the receiver has accepted a post since the last call of counts.
 func (l *line) taken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.posts > 0
 }
 
-// promotion is the next one, of a tag.
+// promotion creates the next promotion, for a tag.
 func (l *line) promotion(tag string, vars ...variable) *promotion {
 	l.t.Helper()
 	l.promoted++
@@ -98,7 +98,7 @@ func (l *line) promotion(tag string, vars ...variable) *promotion {
 	return p
 }
 
-// run carries it out and asserts its end; where it failed, what it says.
+// run runs a promotion and asserts its phase and its message.
 func (l *line) run(p *promotion, phase, says string) {
 	l.t.Helper()
 	require.NoError(l.t, p.run(l.t.Context(), nil))
@@ -113,13 +113,13 @@ func (l *line) titles(want string) {
 	}
 }
 
-// follows reports whether the status says that the target is a ref.
+// follows reports whether the ref of the target in the status is ref.
 func (l *line) follows(ref string) bool {
 	target := l.Status().Target
 	return target != nil && target.Ref == ref
 }
 
-// requests are the annotations that ask for something.
+// requests returns the annotations with the request.
 func (l *line) requests() map[string]string { return l.GatewaySync().Annotations }
 
 func (l *line) patch(patch string) {
@@ -128,7 +128,7 @@ func (l *line) patch(patch string) {
 	require.NoError(l.t, err)
 }
 
-// P5, R3, R4: promotions with the real receiver, a real API server, and agents that do the work.
+// P5, R3, R4: promotions against the real receiver, a real API server, and agents that sync.
 func TestPromotionsReachAFleet(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 2, door.Locked))
@@ -138,7 +138,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	l.Tag("1.10", second)
 	l.Converges("second", second)
 
-	// A tag that looks like a number arrives as it is.
+	// A tag that looks like a number must arrive unchanged.
 	p := l.promotion("v1.0.0")
 	l.run(p, succeeded, "")
 	l.titles("first")
@@ -152,14 +152,14 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	delete(p.state["stoker"].(map[string]any), "started")
 	assert.Equal(t, map[string]any{"ref": "1.10", "commit": second, "gateways": 2.0, "message": p.state["stoker"].(map[string]any)["message"]}, p.state["stoker"])
 
-	// The controller starts anew while it waits: the same request again, and nothing happens a second time.
+	// The controller restarts while the promotion waits. It sends the same request again, and the repeat must have no effect.
 	l.counts()
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
 	p = l.promotion("v1.0.0")
 	var asked map[string]string
 	restarted := false
 	require.NoError(t, p.run(t.Context(), func(int) {
-		if l.taken() && !restarted { // which may be not at once
+		if l.taken() && !restarted { // the post may take a few visits
 			l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
 			asked, restarted = l.requests(), true
 			p.restart()
@@ -172,7 +172,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	assert.Equal(t, asked, l.requests(), "the repeat wrote nothing")
 	l.titles("first")
 
-	// An old promotion that comes late overwrites nothing.
+	// A late old promotion must not overwrite a newer one.
 	late := l.promotion("1.10")
 	late.name = old
 	before := l.requests()
@@ -181,7 +181,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	assert.Equal(t, []int{1, 0}, []int{posts, gets})
 	assert.Equal(t, before, l.requests())
 
-	// A wrong secret ends it at once.
+	// A wrong secret fails the promotion without another attempt.
 	p = l.promotion("1.10")
 	p.secrets["stoker-webhook"]["token"] = "wrong"
 	l.run(p, failed, "key token of Secret stoker-webhook in Project stoker-demo differs from the Secret")
@@ -189,12 +189,12 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	assert.Equal(t, []int{1, 0}, []int{posts, gets}, "it is not asked again")
 	assert.Equal(t, before, l.requests())
 
-	// So does an object that is not there.
+	// So does a missing GatewaySync.
 	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver serves no GatewaySync nothing in namespace ")
 	l.titles("first")
 }
 
-// P4: a promotion that cannot succeed, or that is overtaken, ends with the reason, and the gateways stay.
+// P4: a promotion that cannot succeed, or that is superseded, fails with the reason, and the gateways do not change.
 func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, door.Locked))
@@ -207,13 +207,13 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	l.run(l.promotion("v1.1.0"), failed, "ConfigSyntaxError")
 	l.titles("first")
 
-	// A tag that was moved after the Freight was made.
+	// The tag moved after Kargo created the Freight.
 	moved := l.promotion("v1.0.0")
 	moved.commits[0].ID = strings.Repeat("1", 40)
 	l.run(moved, failed, "RefMoved: v1.0.0 is at "+l.First[:7]+", but was requested at 1111111")
 	l.titles("first")
 
-	// A newer promotion while an older one waits: the older one learns it, the newer one counts.
+	// A newer promotion overtakes a waiting one, which must fail as superseded.
 	l.Tag("v1.2.0", l.Push("second"))
 	l.Push("third")
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
@@ -231,7 +231,7 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	l.titles("third")
 }
 
-// What git says later wins, over a promotion that waits as well; nobody clears anything.
+// A later change of spec.git.ref supersedes a request without any cleanup, even while a promotion waits.
 func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, door.Locked))
@@ -256,8 +256,8 @@ func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 	l.Converges("second", second)
 	assert.Equal(t, "v1.0.0", l.requests()[v1alpha1.AnnotationRequestedRef], "it stands there, and counts for nothing")
 
-	// Git first, then ask: what somebody asked for by hand stays in force while the spec does not change, and a promotion of
-	// what the spec says ends it.
+	// The promotion changes git first and then requests. A manual request stays in force while the spec does not change; a
+	// promotion to the ref of the spec must end it.
 	for range 2 {
 		_, err := verb.NewSetter(l.Kube.Dynamic, nil).Ask(t.Context(), l.Namespace, l.Name, verb.Request{Ref: "1.10", By: "cli"})
 		require.NoError(t, err)
@@ -270,8 +270,8 @@ func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 	}
 }
 
-// git are the steps of the task stoker-argocd in a promotion, with what Kargo's steps and Argo CD would do: what is written
-// into the file becomes the spec.
+// git returns the steps of the task stoker-argocd and simulates Kargo's steps and Argo CD: the content of the written file becomes
+// the spec.
 func (l *line) git(p *promotion) []step {
 	l.t.Helper()
 	first := promote(l.t, "stoker-argocd", variable{"ref", "${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}"},
@@ -299,7 +299,7 @@ func (l *line) git(p *promotion) []step {
 	return first.steps
 }
 
-// Gateways that wait for a person: the promotion ends when its own time is over, and says for what it waited.
+// If gateways wait for an operator, the promotion must fail at its own timeout and report what it waited for.
 func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, door.Locked))
@@ -308,7 +308,7 @@ func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
 	l.patch(`{"spec":{"paused":true}}`)
 	l.Eventually("the agents are told to wait", func() bool { return l.Target().Paused })
 	l.Tag("v2", l.Push("second"))
-	// The first promotions may end before the lead has said for what v2 waits.
+	// The first promotions may time out before the lead reports the reason for v2.
 	for end := time.Now().Add(plant.Liveness); ; {
 		p := l.promotion("v2", variable{"timeout", "2s"})
 		l.run(p, failed, "not done after 2s: ")
@@ -322,7 +322,7 @@ func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
 	l.titles("second")
 }
 
-// What the receiver says of a ref that is no string, should one ever get there.
+// The receiver must refuse a ref that is not a string, although the task never sends one.
 func TestTheReceiverRefusesARefThatIsANumber(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 0, door.Locked))

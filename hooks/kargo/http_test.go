@@ -16,7 +16,7 @@ import (
 
 const maxResponse = 2 << 20
 
-// request is the http step: one request, and what the expressions make of the answer.
+// request implements the http step: it sends one request and evaluates the expressions on the response.
 func request(ctx context.Context, config map[string]any) (status string, out map[string]any, again time.Duration, err error) {
 	env, code, err := send(ctx, config)
 	if err != nil {
@@ -57,7 +57,7 @@ func request(ctx context.Context, config map[string]any) (status string, out map
 	return running, nil, again, err
 }
 
-// send sends the request and returns what expressions know of the answer.
+// send sends the request and returns the environment of the expressions.
 func send(ctx context.Context, config map[string]any) (env map[string]any, code int, err error) {
 	method, _ := config["method"].(string)
 	body, _ := config["body"].(string)
@@ -124,7 +124,7 @@ func pairs(list any) [][2]string {
 	return out
 }
 
-// verdict is nil where there is no such expression.
+// verdict evaluates an optional expression. It returns nil if there is none.
 func verdict(config map[string]any, name string, env map[string]any) (*bool, error) {
 	code, _ := config[name].(string)
 	if code == "" {
@@ -141,7 +141,7 @@ func verdict(config map[string]any, name string, env map[string]any) (*bool, err
 	return &b, nil
 }
 
-// reason is what errorExpression finds; nothing where it fails.
+// reason evaluates errorExpression. It returns "" if there is none or it fails.
 func reason(config map[string]any, env map[string]any) (string, error) {
 	code, _ := config["errorExpression"].(string)
 	if code == "" {

@@ -1,6 +1,6 @@
-// Package kargo holds what Kargo is given: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify a Stage. They are
-// YAML; the Go beside them is only here to test them. It does what Kargo does with such files (inflates tasks, evaluates
-// expressions, runs the http step, begins again after a restart), against the real receiver and real agents.
+// Package kargo holds the Kargo integration in YAML: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify a Stage. The
+// Go code only tests them. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and
+// restarts. The tests use the real receiver and real agents.
 package kargo
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "6"); err != nil { // these tests wait
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests mostly wait
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

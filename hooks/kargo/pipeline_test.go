@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// What of a Stage the example uses. Unknown fields are errors.
+// These types are the parts of a Stage that the example uses. Unknown fields are errors.
 type (
 	verification struct {
 		AnalysisTemplates []struct {
@@ -54,7 +54,7 @@ type (
 	}
 )
 
-// stages are those of the example.
+// stages returns the Stages of the example by name.
 func stages(t *testing.T) map[string]stage {
 	t.Helper()
 	all := map[string]stage{}
@@ -70,7 +70,7 @@ func stages(t *testing.T) map[string]stage {
 	return all
 }
 
-// gatewaySyncs are those of the example.
+// gatewaySyncs returns the GatewaySyncs of the example by name.
 func gatewaySyncs(t *testing.T) map[string]*v1alpha1.GatewaySync {
 	t.Helper()
 	all := map[string]*v1alpha1.GatewaySync{}
@@ -90,16 +90,16 @@ func documents(t *testing.T, file string) []string {
 	return strings.Split(string(b), "\n---\n")
 }
 
-// pipeline carries the example's Stages out, as Kargo would: Freight goes to a Stage when it was verified in the one before.
+// pipeline runs the Stages of the example as Kargo would: Freight must be verified in one Stage before it enters the next.
 type pipeline struct {
 	*line
 	stages   map[string]stage
-	verified map[string][]string // by Stage, the tags
+	verified map[string][]string // tags by Stage
 }
 
 const exampleRepo = "https://git.example.com/plants/ignition.git"
 
-// promote promotes a tag to a Stage, and verifies it; the error is why it is not available, the rest how it ended.
+// promote promotes a tag to a Stage and verifies the result. It returns an error if the Freight is not available to the Stage.
 func (l *pipeline) promote(name, tag string) (*promotion, error) {
 	l.t.Helper()
 	s := l.stages[name]
@@ -128,7 +128,7 @@ func (l *pipeline) promote(name, tag string) (*promotion, error) {
 	return p, nil
 }
 
-// here is a list of vars for the namespace of this test.
+// here sets the var namespace to the namespace of this test.
 func here(vars []variable, namespace string) []variable {
 	vars = slices.Clone(vars)
 	for i := range vars {
@@ -139,7 +139,7 @@ func here(vars []variable, namespace string) []variable {
 	return vars
 }
 
-// verify runs the templates that the Stage names.
+// verify runs the analysis templates of the Stage.
 func (l *pipeline) verify(s stage, p *promotion) bool {
 	l.t.Helper()
 	if s.Spec.Verification == nil {
@@ -165,7 +165,7 @@ func (l *pipeline) verify(s stage, p *promotion) bool {
 	return true
 }
 
-// stagePod is a gateway's pod, with the annotations that the example's README names.
+// stagePod returns a gateway pod with the annotations from the README of the example.
 func stagePod(sync string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: sync + "-0", Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: sync}},

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What of Kargo's kinds a promotion is made of. Unknown fields are errors.
+// These types are the parts of Kargo's kinds that a promotion uses. Unknown fields are errors.
 type (
 	variable struct {
 		Name  string `json:"name"`
@@ -54,7 +54,7 @@ type (
 			Steps []step     `json:"steps"`
 		} `json:"spec"`
 	}
-	// commit is what commitFrom() finds in the Freight.
+	// commit is the result of commitFrom() for the Freight.
 	commit struct{ RepoURL, ID, Branch, Tag string }
 )
 
@@ -75,7 +75,7 @@ func readTask(t *testing.T, file string) task {
 	return read
 }
 
-// tasks are the files that are shipped.
+// tasks returns the shipped tasks by name.
 func tasks(t *testing.T) map[string]task {
 	t.Helper()
 	files, err := filepath.Glob("*.yaml")
@@ -89,16 +89,16 @@ func tasks(t *testing.T) map[string]task {
 	return all
 }
 
-// promotion is a Promotion of Kargo, and the controller that carries it out.
+// promotion is a Kargo Promotion together with the controller that runs it.
 type promotion struct {
 	name, project, stage, freight, actor string
 	vars                                 []variable
 	steps                                []step
 	secrets                              map[string]map[string]string
 	commits                              []commit
-	scale                                float64       // how much faster than Kargo's its clock runs
-	clock                                time.Duration // what has passed on it
-	real                                 bool          // its receiver is: what it does not take at once is sent again at Kargo's own pace
+	scale                                float64       // factor by which the clock is faster than Kargo's
+	clock                                time.Duration // elapsed time on the clock
+	real                                 bool          // the receiver is real, so retries run at Kargo's own pace
 	others                               map[string]func(config map[string]any) (map[string]any, error)
 
 	state   map[string]any
@@ -108,7 +108,7 @@ type promotion struct {
 	message string
 }
 
-// record is what is known of a step's execution.
+// record is the recorded state of a step's execution.
 type record struct {
 	alias, status, message string
 	started                time.Duration
@@ -116,7 +116,7 @@ type record struct {
 	config                 map[string]any
 }
 
-// inflate replaces the steps that name a task by the task's own.
+// inflate replaces each step that names a task with the steps of the task.
 func (p *promotion) inflate(all map[string]task) error {
 	var flat []step
 	for i, s := range p.steps {
@@ -153,7 +153,7 @@ func (p *promotion) inflate(all map[string]task) error {
 	return nil
 }
 
-// taskVars are the task's defaults and what the Stage sets: a var without a default has to be set.
+// taskVars merges the defaults of a task with the vars of the Stage. A var without a default is required.
 func (p *promotion) taskVars(defaults, set []variable) ([]variable, error) {
 	given := func(list []variable, name string) bool {
 		for _, v := range list {
@@ -176,7 +176,7 @@ func (p *promotion) taskVars(defaults, set []variable) ([]variable, error) {
 	return append(vars, set...), nil
 }
 
-// run carries the promotion out to its end. before is called before each visit of the controller.
+// run runs the promotion to its end. It calls before ahead of each visit of the controller.
 func (p *promotion) run(ctx context.Context, before func(visit int)) error {
 	for visit := range 10_000 {
 		if before != nil {
@@ -201,11 +201,10 @@ func (p *promotion) run(ctx context.Context, before func(visit int)) error {
 	return fmt.Errorf("promotion %s never ends", p.name)
 }
 
-// restart is what a new pod of the controller makes of it: all steps again, with the state of before.
+// restart simulates a new controller pod: all steps run again with the existing state.
 func (p *promotion) restart() { p.at, p.done = 0, nil }
 
-// persist is what becomes of the outputs between two visits: they stand in the Promotion's status, and numbers lose their
-// types.
+// persist simulates how Kargo stores the outputs in the Promotion's status between two visits. Numbers lose their types there.
 func (p *promotion) persist() {
 	b, err := json.Marshal(p.state)
 	if err == nil {
@@ -217,7 +216,7 @@ func (p *promotion) persist() {
 	}
 }
 
-// visit carries out steps until one has to wait, and says for how long; phase is "" until the end.
+// visit runs steps until one must wait, and returns how long. The phase stays "" until the promotion ends.
 func (p *promotion) visit(ctx context.Context) (again time.Duration) {
 	if p.state == nil {
 		p.state = map[string]any{}
@@ -259,7 +258,8 @@ func (p *promotion) visit(ctx context.Context) (again time.Duration) {
 	return 0
 }
 
-// wait is when the controller comes again: after an error soon and then ever later, else when the step says so.
+// wait returns the delay until the next visit: exponential backoff after an error, otherwise the delay of the step, at least ten
+// seconds.
 func (r *record) wait(again time.Duration, err error) time.Duration {
 	if err == nil {
 		r.inARow = 0
@@ -269,7 +269,7 @@ func (r *record) wait(again time.Duration, err error) time.Duration {
 	return min(5*time.Millisecond<<(r.inARow-1), 1000*time.Second)
 }
 
-// finished says whether a step has come to its end.
+// finished reports whether a step has ended.
 func (p *promotion) finished(s step, r *record, err error) bool {
 	switch {
 	case err == nil && (r.status == succeeded || r.status == skipped):
@@ -288,7 +288,7 @@ func (p *promotion) finished(s step, r *record, err error) bool {
 			return true
 		}
 	}
-	timeout := time.Duration(0) // none
+	timeout := time.Duration(0) // no timeout
 	if s.Retry != nil && s.Retry.Timeout != "" {
 		timeout, _ = time.ParseDuration(s.Retry.Timeout)
 	}
@@ -351,7 +351,7 @@ func (p *promotion) config(s step) (map[string]any, error) {
 	return v.(map[string]any), nil
 }
 
-// env is what expressions know: ctx, vars, outputs, and within a task task.outputs.
+// env returns the environment of expressions: ctx, vars, outputs and, inside a task, task.outputs.
 func (p *promotion) env(s step) (map[string]any, error) {
 	vars := map[string]any{}
 	env := map[string]any{"vars": vars, "ctx": map[string]any{
@@ -399,7 +399,7 @@ func (p *promotion) functions(s step) []expr.Option {
 					return c, nil
 				}
 			}
-			return nil, nil // whose Tag is an error that begins with reflect:
+			return nil, nil // reading Tag of this nil is an error with the prefix reflect:
 		}, new(func(string) any)),
 		expr.Function("failure", func(...any) (any, error) { return p.failing(), nil }, new(func() bool)),
 		expr.Function("status", func(args ...any) (any, error) {
@@ -413,7 +413,7 @@ func (p *promotion) functions(s step) []expr.Option {
 	}
 }
 
-// step carries out one step.
+// step runs one step.
 func (p *promotion) step(ctx context.Context, s step, config map[string]any) (status string, out map[string]any, again time.Duration, err error) {
 	if s.Uses == "compose-output" {
 		return succeeded, config, 0, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// script stands for a receiver, or for whatever else may answer at its address.
+// script simulates a receiver, or any other server that may answer at its address.
 type script struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -38,7 +38,7 @@ func says(code int, body string) answer { return answer{code, "application/json"
 
 func always(a answer) func(int) answer { return func(int) answer { return a } }
 
-// then answers with each in turn, and with the last one for ever.
+// then returns the answers in turn, then the last one forever.
 func then(all ...answer) func(int) answer {
 	return func(n int) answer { return all[min(n, len(all)-1)] }
 }
@@ -64,7 +64,7 @@ func newScript(t *testing.T, post, get func(int) answer) *script {
 			s.gets = append(s.gets, r.URL.String())
 		}
 		s.mu.Unlock()
-		if a.code == 0 { // the connection breaks
+		if a.code == 0 { // abort the connection
 			panic(http.ErrAbortHandler)
 		}
 		w.Header().Set("Content-Type", a.kind)
@@ -75,7 +75,7 @@ func newScript(t *testing.T, post, get func(int) answer) *script {
 	return s
 }
 
-// seen are the requests so far: bodies of POST, addresses of GET, and all in their order.
+// seen returns the requests so far: the bodies of POST, the URLs of GET, and all requests in order.
 func (s *script) seen() (posts, gets []string, all []*http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *script) seen() (posts, gets []string, all []*http.Request) {
 
 const asked = "test.01m7vmb2qdrn90aaqkkrvbgrfk.51f97f6"
 
-// promote makes a promotion with one task of ours, in a clock that is faster.
+// promote returns a promotion with one of our tasks and a fast clock.
 func promote(t *testing.T, name string, vars ...variable) *promotion {
 	t.Helper()
 	p := &promotion{
@@ -214,7 +214,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, always(says(503, `{"message": "busy"}`)), nil)
 		p := requestOf(t, s)
-		for i := range p.steps { // the expressions look at the real clock
+		for i := range p.steps { // the expressions use the real clock
 			if code, set := p.steps[i].Config["failureExpression"].(string); set {
 				p.steps[i].Config["failureExpression"] = strings.ReplaceAll(code, "started }} >= 300", "started }} >= 2")
 			}
@@ -232,7 +232,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 			t.Parallel()
 			s := newScript(t, accepted, always(last))
 			p := requestOf(t, s, variable{"timeout", "1s"})
-			p.scale = 100 // the expressions look at the real clock
+			p.scale = 100 // the expressions use the real clock
 			began := time.Now()
 			require.NoError(t, p.run(t.Context(), nil))
 			assert.Equal(t, failed, p.phase)
@@ -251,7 +251,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 	})
 	t.Run("outages while it waits", func(t *testing.T) {
 		t.Parallel()
-		// Kargo was seen to count 13 errors in 40 seconds, and never to reset that.
+		// A real Kargo counted 13 errors within 40 seconds and never reset the count.
 		s := newScript(t, accepted, func(n int) answer {
 			switch {
 			case n == 15*14:
@@ -287,7 +287,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 	})
 }
 
-// A new pod of Kargo's controller begins at the first step: the request is sent again, with the same id.
+// A new pod of Kargo's controller starts at the first step, so it sends the request again with the same id.
 func TestARestartOfTheControllerSendsTheSameRequestAgain(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, then(says(202, `{"result": "accepted"}`), says(202, `{"result": "repeated"}`)), then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "done"`)))
@@ -304,8 +304,8 @@ func TestARestartOfTheControllerSendsTheSameRequestAgain(t *testing.T) {
 	assert.Len(t, gets, 3)
 }
 
-// Kargo makes numbers, booleans and objects of what looks like them. In quote() all of it stays a string, and what is not in
-// quote() is asked for by nobody.
+// Kargo converts values that look like numbers, booleans or objects. quote() keeps them strings. Without quote(), the task must
+// fail without sending a request.
 func TestRefsArriveAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{
@@ -379,7 +379,7 @@ func TestAPromotionThatIsAbortedStops(t *testing.T) {
 	require.ErrorIs(t, requestOf(t, s).run(ctx, nil), context.Canceled)
 }
 
-// The trap that the tasks are made around: without failureExpression, Kargo sends a request that was refused again and again.
+// Without failureExpression, Kargo repeats a refused request without end. The tasks must avoid this trap.
 func TestWithoutAFailureExpressionARefusalIsNoEnd(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, always(says(401, `{"message": "no"}`)), nil)

@@ -14,7 +14,7 @@ import (
 
 var expression = regexp.MustCompile(`(?s)\$\{\{(.*?)\}\}|\$\{%(.*?)%\}`)
 
-// Kargo would tell of a wrong field, or of an expression that does not compile, only in a promotion.
+// Kargo reports a wrong field or an invalid expression only during a promotion, so this test checks them.
 func TestEveryTaskIsOneThatKargoTakes(t *testing.T) {
 	t.Parallel()
 	for name, one := range tasks(t) {

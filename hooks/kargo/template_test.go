@@ -10,11 +10,10 @@ import (
 	"github.com/expr-lang/expr"
 )
 
-// Kargo's expression layer, as its documentation and its behaviour have it: what stands between ${{ }} or ${% %} is
-// evaluated; a value with an expression in it that then reads as a number, a boolean or JSON becomes one, unless it stands
-// in quotes.
+// This file implements Kargo's expressions according to its documentation and observed behavior. Text between ${{ }} or ${% %} is
+// evaluated. If the resulting value looks like a number, a boolean or JSON, it becomes one, unless it is quoted.
 
-// evaluate evaluates one string.
+// evaluate evaluates the expressions in a string.
 func evaluate(text string, env map[string]any, functions ...expr.Option) (any, error) {
 	if !strings.Contains(text, "${{") && !strings.Contains(text, "${%") {
 		return text, nil
@@ -42,7 +41,7 @@ func evaluate(text string, env map[string]any, functions ...expr.Option) (any, e
 	return coerce(out.String()), nil
 }
 
-// opening finds the next expression, and what ends it: the first }} counts, wherever it stands.
+// opening finds the next expression and its closing delimiter. The first }} ends the expression, even inside a string.
 func opening(text string) (start int, closing string) {
 	double, percent := strings.Index(text, "${{"), strings.Index(text, "${%")
 	if percent >= 0 && (double < 0 || percent < double) {
@@ -75,7 +74,7 @@ func quote(args ...any) (any, error) {
 	return `"` + string(b) + `"`, err
 }
 
-// coerce is the trap: of a result without quotes, "1.10" is the number 1.1 and "t" is true.
+// coerce converts an unquoted result, which is the trap: "1.10" becomes the number 1.1, and "t" becomes true.
 func coerce(text string) any {
 	bare := strings.TrimSuffix(text, "\n")
 	newline := text[len(bare):]
@@ -95,7 +94,7 @@ func coerce(text string) any {
 	return text
 }
 
-// evaluateAll evaluates every string in a value that came from YAML; names are left alone.
+// evaluateAll evaluates every string in a value from YAML, but not the keys of maps.
 func evaluateAll(value any, env map[string]any, functions ...expr.Option) (any, error) {
 	switch v := value.(type) {
 	case string:
@@ -122,7 +121,7 @@ func evaluateAll(value any, env map[string]any, functions ...expr.Option) (any, 
 	return value, nil
 }
 
-// judge evaluates one of the http step's own expressions, which are not in ${{ }}.
+// judge evaluates an expression of the http step, which has no ${{ }}.
 func judge(code string, env map[string]any) (any, error) {
 	program, err := expr.Compile(code)
 	if err != nil {
@@ -131,7 +130,7 @@ func judge(code string, env map[string]any) (any, error) {
 	return expr.Run(program, env)
 }
 
-// terminalError ends a step whatever its errorThreshold is.
+// terminalError ends a step regardless of its errorThreshold.
 type terminalError struct{ error }
 
 func (e *terminalError) Unwrap() error { return e.error }
