@@ -43,7 +43,7 @@ func apply(t *testing.T, list []migrate.Action) {
 	}
 }
 
-// definitions are those of an earlier product.
+// definitions holds the CRDs of an earlier product.
 const definitions = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
