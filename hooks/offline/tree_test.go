@@ -55,7 +55,7 @@ func (c *Checkout) at(t *testing.T, ref string) *Tree {
 	return tree
 }
 
-// What a plan between two commits says is what turns the files of the one into those of the other, whatever is in them.
+// A plan between two commits must turn the files of the first into those of the second, whatever they contain.
 func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	random := rand.New(rand.NewPCG(1, 2))
@@ -63,7 +63,7 @@ func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
 	for range 8 {
 		files := map[string]string{"README": fmt.Sprint(len(commits)), "names/n.txt": fmt.Sprintf("{{.GatewayName}} %d", random.IntN(2))}
 		for i := range 12 {
-			// The same path is a file in one commit and a directory in another.
+			// The same path can be a file in one commit and a directory in another.
 			path := fmt.Sprintf("projects/p%d/x%d", i%3, i)
 			if random.IntN(2) == 0 {
 				path += "/inner"
