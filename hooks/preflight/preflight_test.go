@@ -49,7 +49,7 @@ func (w *world) mount(t *testing.T, name, content string) {
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 }
 
-// sync is a GatewaySync of the repository with profiles in YAML.
+// sync returns a GatewaySync for the repository with the given profiles in YAML.
 func (w *world) sync(t *testing.T, sync string) *v1alpha1.GatewaySync {
 	t.Helper()
 	gs, err := v1alpha1.Decode(fmt.Appendf(nil, `
@@ -116,7 +116,7 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 	t.Run("a pipe, as a shell makes of <(command)", func(t *testing.T) {
 		pipe := filepath.Join(t.TempDir(), "pipe")
 		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-		go func() { // it ends when the pipe was read once
+		go func() { // ends after the first read of the pipe
 			if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil {
 				_, _ = f.WriteString(token)
 				_ = f.Close()
@@ -208,8 +208,8 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 	})
 }
 
-// Where pods may not be listed, the gateways that are there are looked at as far as it goes: a sync that would be well is not
-// stopped, and what is broken for whatever labels is said.
+// Without permission to list pods, the preflight checks the known gateways as far as possible. It must not fail a valid sync, but
+// must report what is broken regardless of the labels.
 func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{
@@ -234,8 +234,8 @@ func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
 	assert.Empty(t, found.Warnings, "who may read them knows")
 }
 
-// A label or a mode that is missing leaves a path with an empty part, which is refused. Of a gateway that is not there yet,
-// or whose pod may not be read, nobody knows that it is missing.
+// A missing label or mode leaves an empty path element, which is refused. If the gateway does not exist yet or its pod cannot be
+// read, the value is unknown, so the preflight only warns.
 func TestAPathWhosePartIsNotKnownYetStopsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{"lines/a/x.json": "{}", "modes/x.json": "{}"}))
