@@ -54,7 +54,7 @@ func TestARealPodGetsItsAgent(t *testing.T) {
 	assert.True(t, inject.Has(w.pod(plant, older)))
 }
 
-// The API server's own validation takes every patched pod.
+// Every patched pod must pass the validation of the API server.
 func TestEveryGoldenPatchIsAValidPod(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start("--allow-agent-image=registry.example.com/trusted"))
@@ -77,7 +77,7 @@ func TestEveryGoldenPatchIsAValidPod(t *testing.T) {
 		input, err := os.ReadFile(filepath.Join(filepath.Dir(file), "input.yaml"))
 		require.NoError(t, err)
 		pod, syncs := splitDocuments(t, string(input))
-		pod.Namespace, pod.Spec.EphemeralContainers = "", nil // those come later
+		pod.Namespace, pod.Spec.EphemeralContainers = "", nil // only allowed after creation
 		for i := range pod.Spec.InitContainers {
 			pod.Spec.InitContainers[i].Resources.Claims = nil
 		}
@@ -85,7 +85,7 @@ func TestEveryGoldenPatchIsAValidPod(t *testing.T) {
 		for _, gs := range syncs {
 			gs.Namespace = plant
 			if gs.Spec.Sync.Profiles["default"].Mappings != nil && strings.Contains(gs.Spec.Sync.Profiles["default"].Mappings[0].Source, "..") {
-				gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "projects" // the API server does not let the broken one in
+				gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "projects" // the API server would refuse the invalid path
 			}
 			_, err := kube.GatewaySyncs(w.dynamic, plant).Create(t.Context(), gs, metav1.CreateOptions{})
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestEveryGoldenPatchIsAValidPod(t *testing.T) {
 	assert.Greater(t, tried, 15)
 }
 
-// I2, C: without an injector every pod starts, soon, but for one that requires its agent.
+// I2, C: without an injector, every pod starts without a long delay, except a pod that requires its agent.
 func TestWithoutAnInjectorPodsStartAllTheSame(t *testing.T) {
 	w := newWorld(t)
 	in := w.start()
@@ -145,7 +145,7 @@ func TestAPodThatRequiresItsAgentIsRefusedWithTheReason(t *testing.T) {
 	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation it starts without an agent")
 }
 
-// A label that rules injection out wins over the annotation: docs/pods.md says so, and the Event does.
+// A label that disables injection overrides the annotation. docs/pods.md documents this, and an Event reports it.
 func TestRequireIsVoidWhereALabelRulesInjectionOutAndAnEventTells(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
@@ -169,7 +169,7 @@ func TestRequireIsVoidWhereALabelRulesInjectionOutAndAnEventTells(t *testing.T) 
 	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "whose label says that it wants none")
 }
 
-// I3
+// I3: a dry run writes nothing.
 func TestADryRunOfAPodChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
@@ -183,7 +183,7 @@ func TestADryRunOfAPodChangesNothing(t *testing.T) {
 	_, err = w.client.CoreV1().Pods(plant).Create(t.Context(), broken, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 
-	// Upkeep has looked at the namespace when it says that there are no gateways.
+	// Upkeep reports NoGateways only after it has seen the namespace.
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
 	assert.Empty(t, w.events(plant))
 	_, err = w.client.RbacV1().RoleBindings(plant).Get(t.Context(), "stoker-agent", metav1.GetOptions{})

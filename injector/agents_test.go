@@ -35,7 +35,7 @@ func TestWhatIsSaidForAllAgentsReachesEachOfThem(t *testing.T) {
 	}
 }
 
-// C7: what is added to pods is read by everybody who may see a pod, and so is the injector's command line.
+// C7: every reader of pods sees what the injector adds, and the injector's command line is readable as well.
 func TestWhatAgentsMustNotBeToldStopsTheInjectorWithTheReason(t *testing.T) {
 	const undecided = "is no flag that can be set for all agents: the injector, the pod and its GatewaySync decide the rest. Those are --log-format, --log-level, --lost-found-age, --max-blob, " +
 		"--max-depth, --max-files, --max-lost-found, --max-path, --max-rendered, --max-repository"

@@ -35,21 +35,21 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// system is the namespace that the manifests of kustomize/ install into.
+// system is the namespace of the manifests in kustomize/.
 const system = "stoker-system"
 
-// patience bounds what takes a moment on an idle machine.
+// patience bounds operations that take a moment on an idle machine.
 const patience = 2 * time.Minute
 
-// settled is --repair-delay where no node stands between the API server and the injector.
+// settled is the --repair-delay of a cluster without a node between API server and injector.
 const settled = time.Second
 
-// reviewed bounds a review, and what it asks: the most that an API server waits. What is shipped waits for two seconds, which
-// a machine with other things to do may let pass.
+// reviewed is the timeout of a review and its lookup: the maximum of the API server. The shipped two seconds may be too short on a
+// busy machine.
 const reviewed = 30 * time.Second
 
-// world is a cluster with the shipped manifests, but for the Deployment: injectors run in the test's process, with the
-// rights of the shipped ServiceAccount and no others.
+// world is a cluster with the shipped manifests except the Deployment. Injectors run in the process of the test, with only the
+// permissions of the shipped ServiceAccount.
 type world struct {
 	*testing.T
 	cluster *kubetest.Cluster
@@ -57,7 +57,7 @@ type world struct {
 	dynamic dynamic.Interface
 }
 
-// newWorld starts from nothing but the kinds and the rights: what an earlier test left of an installation is removed.
+// newWorld starts with only the CRDs and permissions. It removes what an earlier test installed.
 func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	t.Helper()
 	w := &world{T: t, cluster: kubetest.Control(t, opts...)}
@@ -80,7 +80,7 @@ func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	return w
 }
 
-// may waits until the API server has heard of what the injector may do, or may not.
+// may waits until the API server applies a change of the injector's permissions.
 func (w *world) may(want bool, what authorizationv1.ResourceAttributes) {
 	w.Helper()
 	w.mayAs(system, "stoker-injector", want, what)
@@ -125,12 +125,12 @@ type injector struct {
 	log     *program.Log
 	webhook string // address
 	health  string
-	// restarted: an API server that starts refuses what it has not read the roles for.
+	// restarted is set if the API server restarts, because it then refuses requests until it has loaded the roles.
 	restarted bool
-	without   string // a namespace whose rights it lacks
+	without   string // a namespace without permissions
 }
 
-// start runs a replica until stop or the end of the test, and returns when it listens.
+// start runs a replica until stop or the end of the test. It returns when the replica listens.
 func (w *world) start(args ...string) *injector {
 	w.Helper()
 	in := &injector{log: &program.Log{}}
@@ -150,7 +150,7 @@ func (w *world) start(args ...string) *injector {
 			w.Logf("the injector said:\n%s", in.log)
 		}
 		assert.Equal(w, daemon.ExitDone, <-done)
-		// C5: what it may do is enough for what it does.
+		// C5: the shipped permissions must suffice.
 		for line := range strings.Lines(in.log.String()) {
 			if !in.restarted && (in.without == "" || !strings.Contains(line, in.without)) {
 				assert.NotContains(w, line, "in API group", "a right is missing")
@@ -181,7 +181,7 @@ func (w *world) kubeconfig(c *rest.Config) string {
 	return file
 }
 
-// configure makes the shipped webhook configuration, with the address of a replica in place of the Service.
+// configure creates the shipped webhook configuration with the address of a replica instead of the Service.
 func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
 	configuration := &admissionregv1.MutatingWebhookConfiguration{}
@@ -199,7 +199,7 @@ func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingW
 	require.NoError(w, err)
 }
 
-// install is configure, and waits until the API server asks the replica.
+// install calls configure and waits until the API server calls the replica.
 func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
 	w.configure(in, change...)
@@ -213,7 +213,7 @@ func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWeb
 		p := gatewayPod("probe")
 		p.Annotations[v1alpha1.AnnotationRequire] = "true"
 		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), v1alpha1.AnnotationRequire) // and not that nobody answers
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), v1alpha1.AnnotationRequire) // not a failed call
 	})
 }
 
@@ -222,7 +222,7 @@ func (w *world) eventually(what string, ok func() bool) {
 	require.Eventually(w, ok, patience, 50*time.Millisecond, what)
 }
 
-// updates reads and updates an object, again if its controller or an injector wrote it in between.
+// updates runs an update and retries it after a conflict with a controller or an injector.
 func (w *world) updates(update func() error) {
 	w.Helper()
 	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, update))
@@ -245,7 +245,7 @@ func (w *world) pod(namespace string, p *corev1.Pod) *corev1.Pod {
 	return made
 }
 
-// gatewaySync makes a GatewaySync called line.
+// gatewaySync creates a GatewaySync with the name line.
 func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	w.Helper()
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "line"}}
@@ -260,8 +260,8 @@ func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySy
 	return made
 }
 
-// seen waits until upkeep has heard of the GatewaySync. Pods are watched apart from it: of one that upkeep hears of first it says
-// that there is no GatewaySync.
+// seen waits until upkeep has seen the GatewaySync. Upkeep watches pods separately, and for a pod that it sees first it would
+// report that there is no GatewaySync.
 func (w *world) seen(namespace string) {
 	w.Helper()
 	w.eventually("upkeep has heard of the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
@@ -278,7 +278,7 @@ func (w *world) status(namespace string) map[string]string {
 	return out
 }
 
-// events counts the Events of a namespace by what they are about and why.
+// events counts the Events of a namespace by reason and object.
 func (w *world) events(namespace string) map[string]int {
 	w.Helper()
 	list, err := w.client.EventsV1().Events(namespace).List(w.Context(), metav1.ListOptions{})

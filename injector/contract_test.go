@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/reference"
 )
 
-// The injector writes what the agent reads, and all that it needs.
+// The injector must set only variables that the agent documents, and all required ones.
 func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
 	_, section, _ := strings.Cut(readFile(t, "../docs/agent.md"), "\n### Environment\n")
 	section, _, _ = strings.Cut(section, "\n### ")
@@ -34,7 +34,7 @@ func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
 		own := map[string]bool{}
 		for _, v := range container(t, ops).Env {
 			own[v.Name], written[v.Name] = true, true
-			if !strings.HasPrefix(v.Name, "STOKER_SUBPATH_") { // what a subPathExpr of that pod refers to
+			if !strings.HasPrefix(v.Name, "STOKER_SUBPATH_") { // referenced by a subPathExpr of the pod
 				assert.Contains(t, rows, v.Name, "docs/agent.md does not list it")
 			}
 		}
@@ -49,7 +49,7 @@ func TestTheEnvironmentIsTheOneThatTheAgentDocuments(t *testing.T) {
 	}
 }
 
-// What SECRETS lists is what is mounted, key for key: the agent takes whatever is not in it for out of reach.
+// SECRETS must list exactly the mounted keys, because the agent treats all other keys as unavailable.
 func TestTheListOfSecretsIsWhatThePodMounts(t *testing.T) {
 	files, err := filepath.Glob("inject/testdata/golden/*/patch.json")
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestTheListOfSecretsIsWhatThePodMounts(t *testing.T) {
 	assert.True(t, several, "some pod mounts several")
 }
 
-// container returns the agent's container of a patch.
+// container returns the agent's container from a patch.
 func container(t *testing.T, ops []inject.Op) corev1.Container {
 	t.Helper()
 	for _, op := range ops {
@@ -116,7 +116,7 @@ func container(t *testing.T, ops []inject.Op) corev1.Container {
 	return corev1.Container{}
 }
 
-// maxBinary is a ceiling, not a goal. Most of it is client-go.
+// maxBinary is a ceiling, not a goal. Most of the size is client-go.
 const maxBinary = 40 << 20
 
 func TestTheReleaseBinaryStaysSmall(t *testing.T) { program.Small(t, "injector", maxBinary) }

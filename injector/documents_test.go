@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// splitDocuments reads a pod and the GatewaySyncs beside it.
+// splitDocuments reads a pod and its GatewaySyncs.
 func splitDocuments(t *testing.T, text string) (*corev1.Pod, []*v1alpha1.GatewaySync) {
 	t.Helper()
 	pod := &corev1.Pod{}

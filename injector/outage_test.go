@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// I2: the shipped webhook configuration, and no Service behind it.
+// I2: the shipped webhook configuration without a Service behind it.
 func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
 	w := newWorld(t)
 	w.cluster.ApplyYAML(t, "", shipped(t, "injector-webhook.yaml"))
@@ -33,7 +33,7 @@ func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
 	plain.Annotations = nil
 	w.pod(plant, plain)
 	ours := gatewayPod("stoker-injector-x")
-	ours.Annotations[v1alpha1.AnnotationRequire] = "true" // the most that it could ask for
+	ours.Annotations[v1alpha1.AnnotationRequire] = "true" // the strictest request that a pod can make
 	made, err := w.client.CoreV1().Pods(system).Create(t.Context(), ours, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	assert.False(t, inject.Has(made))
@@ -43,7 +43,7 @@ func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
 	assert.Less(t, time.Since(begun), time.Minute, "what an API server gives one request")
 }
 
-// asked is how often the API server has asked a webhook of the injector, or tried to.
+// asked returns how often the API server has called a webhook of the injector, including failed calls.
 func (w *world) asked() (n int) {
 	w.Helper()
 	text, err := w.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(w.Context())

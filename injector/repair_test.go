@@ -37,7 +37,7 @@ func statefulSet(name string, replicas int32) *appsv1.StatefulSet {
 	}}
 }
 
-// pods returns the pods of a namespace: uid by name, and how many have their agent.
+// pods returns the UIDs of a namespace's pods by name, and the number of pods with an agent.
 func (w *world) pods(namespace string) (uids map[string]types.UID, injected int) {
 	w.Helper()
 	list, err := w.client.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{})
@@ -71,7 +71,7 @@ func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
 	})
 }
 
-// Helm and Argo CD create StatefulSets first and kinds that they do not know last.
+// Helm and Argo CD create StatefulSets first and objects of unknown kinds last.
 func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.install(w.start())
@@ -87,7 +87,7 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 1
 	})
-	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	time.Sleep(3 * time.Second) // long enough for a second eviction
 	_, injected = w.pods(plant)
 	require.Equal(t, 1, injected, "the next is evicted only when an agent has started")
 	w.eventually("all have agents", func() bool {
@@ -104,7 +104,7 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 }
 
-// Another program's webhook put its container stoker-agent into pods before this product was installed.
+// Before this product was installed, the webhook of another program injected its own container stoker-agent.
 func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	plant := w.cluster.Namespace(t)
@@ -137,7 +137,7 @@ func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
 	assert.Contains(t, w.events(plant), "PodEvictedForRepair Pod/site-0")
 }
 
-// The pods of a Deployment get new names; and one that requires its agent comes when it can have it, without an eviction.
+// Pods of a Deployment get new names. A pod that requires its agent starts without an eviction once an agent is possible.
 func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.install(w.start())
@@ -175,7 +175,7 @@ func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testin
 	assert.Equal(t, 2, evicted())
 }
 
-// startAgents does what kubelets would say of agents that have started.
+// startAgents sets the status of started agents, as kubelets do.
 func (w *world) startAgents(namespace string) {
 	w.Helper()
 	list, err := w.client.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{})
@@ -191,8 +191,8 @@ func (w *world) startAgents(namespace string) {
 	}
 }
 
-// A LimitRange that every namespace of a cluster may have refuses the agent: one gateway is lost for it, whichever replica runs
-// upkeep, nobody calls the fleet empty, and when the agent may come all go on.
+// A LimitRange, which any namespace may have, refuses the agent. Repair must lose only one gateway, whichever replica runs upkeep.
+// The fleet must not count as empty. Once the agent is possible, repair continues.
 func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	runs, answers := w.start(), w.start()
@@ -208,7 +208,7 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 		Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("128Mi")}}},
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	// A redundant pair, and another gateway.
+	// a and b are a redundant pair.
 	for _, name := range []string{"a", "b", "c"} {
 		set := statefulSet(name, 1)
 		set.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("4Gi")}
@@ -225,7 +225,7 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 		return len(after)
 	}
 	w.eventually("one is evicted", func() bool { return left() == 2 })
-	time.Sleep(3 * time.Second) // as long as an eviction after the other would take
+	time.Sleep(3 * time.Second) // long enough for a second eviction
 	assert.Equal(t, 2, left())
 	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
@@ -246,12 +246,12 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 	}
 }
 
-// An API server that does not reach the injector would make pods without agents for ever: nobody is evicted twice for it.
+// If the API server cannot reach the injector, every successor lacks an agent. No pod may be evicted twice for that.
 func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
 	w.install(in)
-	// From now on the API server asks where nobody answers.
+	// From now on, the API server calls an address without a server.
 	w.redirect("https://localhost:1/mutate")
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
@@ -266,14 +266,14 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	in.stop()
 	next := w.start()
 	w.eventually("another replica runs upkeep, and its webhook is ready, as far as it can tell", func() bool { return strings.Contains(next.log.String(), "upkeep begins") && next.ready() })
-	time.Sleep(settled + 3*time.Second) // as long as an eviction after the other would take
+	time.Sleep(settled + 3*time.Second) // long enough for a second eviction
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
 	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
 }
 
-// cert-manager has put a new authority into the webhook configuration, and the kubelet has not brought the new certificate yet.
+// cert-manager has put a new authority into the webhook configuration, but the kubelet has not yet delivered the new certificate.
 func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	old, err := pki.NewAuthority("old")
@@ -298,7 +298,7 @@ func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *test
 	before, injected := w.pods(plant)
 	require.Zero(t, injected, "the API server cannot ask")
 	w.eventually("upkeep has seen it", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // as long as an eviction would take
+	time.Sleep(settled + 3*time.Second) // long enough for an eviction
 	require.False(t, in.ready())
 	after, _ := w.pods(plant)
 	require.Equal(t, before, after, "its successor would have no agent either")
@@ -312,7 +312,7 @@ func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *test
 	assert.Zero(t, w.events(plant)["RepairStopped GatewaySync/line"])
 }
 
-// redirect changes where the API server asks.
+// redirect changes the URL that the API server calls.
 func (w *world) redirect(url string) {
 	w.Helper()
 	configurations := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -334,7 +334,7 @@ func (w *world) redirect(url string) {
 	})
 }
 
-// Without a webhook configuration nobody would be injected: nobody is evicted.
+// Without a webhook configuration, successors would get no agent, so no pod is evicted.
 func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
@@ -343,7 +343,7 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // as long as an eviction would take if it were ready
+	time.Sleep(settled + 3*time.Second) // long enough for an eviction by a ready injector
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	w.install(in)
@@ -368,7 +368,7 @@ func TestAJobIsNotEndedByRepair(t *testing.T) {
 	require.Zero(t, injected)
 	w.gatewaySync(plant)
 	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // as long as an eviction would take
+	time.Sleep(settled + 3*time.Second) // long enough for an eviction
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	j, err := w.client.BatchV1().Jobs(plant).Get(t.Context(), "commission", metav1.GetOptions{})
@@ -440,7 +440,7 @@ func TestADisruptionBudgetIsRespected(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
-// run does what a kubelet would say.
+// run sets the status of a running pod.
 func (w *world) run(namespace, name string) {
 	w.Helper()
 	patch := `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}}`

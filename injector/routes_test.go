@@ -40,7 +40,7 @@ func get(t testing.TB, url string) string {
 	return string(body)
 }
 
-// leaf is the certificate that a server shows.
+// leaf returns the certificate of a server.
 func leaf(t testing.TB, address string) *x509.Certificate {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
@@ -49,8 +49,8 @@ func leaf(t testing.TB, address string) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// C9: every route and method of the three ports. Nothing but a review changes what the injector does, and it only answers.
-// A route that is added needs a row here.
+// C9: every route and method of the three ports. Only a review has an effect, and the effect is limited to its answer. A new route
+// needs a row here.
 func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 	ready := false
 	servers := map[string]*serve.Mux{
@@ -72,7 +72,7 @@ func TestEveryRouteAnswersItsMethodOnly(t *testing.T) {
 			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
 				w := httptest.NewRecorder()
 				r := httptest.NewRequest(method, path, nil)
-				r.Header.Set("Authorization", "Bearer wrong") // there is no right one: nobody is told apart by a credential
+				r.Header.Set("Authorization", "Bearer wrong") // no credential is right, because no route checks one
 				h.ServeHTTP(w, r)
 				key := fmt.Sprintf("%s %s %s", name, method, path)
 				code, ok := want[key]

@@ -75,7 +75,7 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 	}
 	image := deployment.Spec.Template.Annotations["stoker.io/image-of-agents"]
 	args := slices.Clone(c.Args)
-	for i := range args { // as the kubelet does
+	for i := range args { // expands the variable as the kubelet does
 		args[i] = strings.ReplaceAll(args[i], "$(AGENT_IMAGE)", image)
 	}
 	s, err := parse(args, env, io.Discard)
@@ -107,7 +107,7 @@ func TestTheReferenceListsEveryMetric(t *testing.T) {
 	reference.Metrics(t, "../docs/injector.md", reg)
 }
 
-// The page about pods leads to every reason that a pod can be left out for, and says nothing that is not so.
+// The page about pods must link every reason against injection, and list every annotation.
 func TestThePageAboutPodsNamesEveryReasonAndAnnotation(t *testing.T) {
 	page := readFile(t, "../docs/pods.md")
 	for _, r := range v1alpha1.Reasons {

@@ -101,7 +101,7 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 	assert.Equal(t, seen.Generation, seen.Status.ObservedGeneration)
 	assert.Equal(t, asked, seen.Status.LastHandledRequest)
 
-	// A lead takes the lock, writes, and renews.
+	// A lead takes the lock, writes the status and renews the lock.
 	targets := kube.SyncTargets(w.dynamic, plant)
 	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Namespace: plant, Name: "line"}}
 	target.Spec = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Lead: v1alpha1.LeadRecord{Holder: "gw-0_x", Renewed: new(metav1.NowMicro()), DurationSeconds: 15}}
@@ -125,12 +125,12 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 	led := `{"status":{"gatewaysReady":"1/1","discoveredGateways":[{"name":"gw"}],"conditions":[{"type":"Ready","status":"True","reason":"Synced","message":"m","lastTransitionTime":"2026-11-20T09:00:00Z"}]}}`
 	_, err = kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(led), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
-	w.pod(plant, gatewayPod("gw")) // something for upkeep to look at
+	w.pod(plant, gatewayPod("gw")) // makes upkeep process the namespace
 	w.eventually("upkeep has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	time.Sleep(2 * time.Second)
 	assert.Equal(t, map[string]string{"Ready": "True/Synced"}, w.status(plant))
 
-	// The lead goes and says so.
+	// The lead releases the lock and leaves.
 	leave()
 	_, err = targets.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"spec":{"lead":{"holder":""}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
@@ -138,14 +138,14 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 	assert.Equal(t, "True/AgentsAway", w.status(plant)["Reconciling"])
 }
 
-// Quiet: what has been said is not said again.
+// Upkeep must not repeat what it has already reported.
 func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	in := w.start()
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
-	// The status is what a look writes last.
+	// Upkeep writes the status last.
 	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	versions := func() string {
 		gs, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
@@ -162,7 +162,7 @@ func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
 	assert.Equal(t, before, versions())
 }
 
-// looks is how often upkeep has looked at a namespace.
+// looks returns how often upkeep has processed a namespace.
 func (w *world) looks(in *injector) int {
 	w.Helper()
 	found := regexp.MustCompile(`stoker_reconcile_total\{loop="upkeep",result="done"\} (\d+)`).FindStringSubmatch(w.metrics(in))
@@ -174,15 +174,15 @@ func (w *world) looks(in *injector) int {
 	return n
 }
 
-// C6: in namespaces that are not watched nothing is read, written or injected, by rights as by will. One that is watched, and
-// whose rights are gone with it since somebody made it anew, stops nothing in the others.
+// C6: in other namespaces, the injector reads, writes and injects nothing, by its permissions as well as by its settings. If a
+// watched namespace was recreated and its permissions are gone, the others must not be affected.
 func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	plant, other, anew := w.cluster.Namespace(t), w.cluster.Namespace(t), w.cluster.Namespace(t)
 	w.narrow(plant)
 	one, two := w.start("--watch-namespace="+plant, "--watch-namespace="+anew), w.start("--watch-namespace="+plant, "--watch-namespace="+anew)
 	one.without, two.without = anew, anew
-	// As if the selector of the webhook configuration had been forgotten.
+	// As if the operator had forgotten the selector of the webhook configuration.
 	w.install(one, func(h *admissionregv1.MutatingWebhook) { h.NamespaceSelector = nil })
 	w.gatewaySync(plant)
 	w.gatewaySync(other)
@@ -208,7 +208,7 @@ func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(
 	}
 }
 
-// narrow gives the injector the rights that kustomize/overlays/namespaced gives it, for one namespace, and takes the others.
+// narrow replaces the injector's permissions by those of kustomize/overlays/namespaced for one namespace.
 func (w *world) narrow(namespace string) {
 	w.Helper()
 	all, err := w.client.RbacV1().ClusterRoles().Get(w.Context(), "stoker-injector", metav1.GetOptions{})
@@ -227,7 +227,7 @@ func (w *world) narrow(namespace string) {
 	w.may(true, watch)
 }
 
-// I8: replicas that start at the same moment agree on one certificate, and each is ready.
+// I8: replicas that start at the same moment share one certificate, and each becomes ready.
 func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 	w := newWorld(t)
 	replicas := make([]*injector, 3)
@@ -250,18 +250,18 @@ func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 	w.eventually("one of them runs upkeep", func() bool { return begun() > 0 })
 	assert.Equal(t, 1, begun(), "and no other")
 
-	// The one that does goes: another takes over.
+	// The replica that runs upkeep stops, and another one takes over.
 	for _, in := range replicas {
 		if strings.Contains(in.log.String(), "upkeep begins") {
 			in.stop()
-			break // while it stops another one may have begun
+			break // another replica may already have taken over
 		}
 	}
 	w.eventually("another runs upkeep", func() bool { return begun() >= 2 })
 }
 
-// C1: pods with every kind of annotation are each their own problem, for the injector that sees them come and for one that
-// finds them when it starts.
+// C1: a pod with odd annotations affects only itself. That holds for an injector that sees the pods appear, and for one that lists
+// them at its start.
 func TestOddAnnotationsStopNobodyElse(t *testing.T) {
 	w := newWorld(t)
 	first := w.start()
