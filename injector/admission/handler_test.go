@@ -29,7 +29,7 @@ import (
 	"stoker.io/stoker/injector/lookup"
 )
 
-// known finds GatewaySyncs in a list, as the real one finds them in memory.
+// known finds GatewaySyncs in a list.
 type known struct {
 	list []*v1alpha1.GatewaySync
 	err  error
@@ -45,7 +45,7 @@ func (k known) For(_ context.Context, namespace, name string) ([]*v1alpha1.Gatew
 	return found, k.err
 }
 
-// tally counts by result and reason.
+// tally counts injections by result and reason.
 type tally struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -144,7 +144,7 @@ func TestAPodGetsItsAgent(t *testing.T) {
 	assert.Equal(t, map[string]int{"injected/": 1}, counted.n)
 }
 
-// What an API server of Kubernetes 1.34 sent for a pod.
+// The review was captured from an API server of Kubernetes 1.34.
 func TestARealReviewIsAnswered(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	captured, err := os.ReadFile("testdata/review.json")
@@ -215,7 +215,7 @@ func TestWhatIsNotANewPodIsLetThrough(t *testing.T) {
 	assert.Zero(t, counted.n["injected/"])
 }
 
-// I3: a dry run is answered in full and leaves no trace.
+// I3: a dry run gets a complete answer but leaves no trace.
 func TestADryRunLeavesNoTrace(t *testing.T) {
 	var log bytes.Buffer
 	h, counted := newHandler(line, slog.New(slog.NewTextHandler(&log, nil)))
@@ -225,7 +225,7 @@ func TestADryRunLeavesNoTrace(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-// I10: what is no review gets a 4xx.
+// I10: a request that is not a review gets a 4xx.
 func TestWhatIsNoReviewIsRefused(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	good := string(review(t, pod()))
@@ -253,7 +253,7 @@ func TestWhatIsNoReviewIsRefused(t *testing.T) {
 	}
 }
 
-// C1: one bad pod is its own problem, also when what is found panics.
+// C1: a panic affects only one answer, even if the lookup panics.
 func TestAPanicIsOneAnswerAndNotTheEnd(t *testing.T) {
 	h, _ := newHandler(panics{}, quiet())
 	assert.Equal(t, http.StatusInternalServerError, post(h.Routes(), "application/json", review(t, pod())).Code)
@@ -266,7 +266,7 @@ func (panics) For(context.Context, string, string) ([]*v1alpha1.GatewaySync, err
 	panic(errors.New("made to"))
 }
 
-// I7: a thousand at once are all answered.
+// I7: a thousand simultaneous reviews all get an answer.
 func TestAThousandReviewsAtOnceAreAnswered(t *testing.T) {
 	h, counted := newHandler(line, quiet())
 	server := httptest.NewServer(h.Routes())
@@ -298,8 +298,8 @@ func TestAThousandReviewsAtOnceAreAnswered(t *testing.T) {
 	assert.Equal(t, 1000, counted.n["injected/"])
 }
 
-// I7: the 99th of a hundred reviews takes less than 10 ms; here with a ten-fold bound for most, since other tests run at the
-// same time. The benchmark says how long.
+// I7: the target for the 99th percentile is 10 ms. The test allows ten times that for the median, because other tests run at the
+// same time. The benchmark measures the real time.
 func TestAReviewIsAnsweredInMilliseconds(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	body := review(t, pod())
