@@ -50,7 +50,7 @@ func bundles(t *testing.T, client kubernetes.Interface) [][]byte {
 	return [][]byte{c.Webhooks[0].ClientConfig.CABundle, c.Webhooks[1].ClientConfig.CABundle}
 }
 
-// connect does what the API server does: it trusts the bundle, and nothing else.
+// connect performs a TLS handshake as the API server does: it trusts only the bundle.
 func connect(o *certificate.Own, bundle []byte) error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
@@ -74,8 +74,8 @@ func connect(o *certificate.Own, bundle []byte) error {
 	return nil
 }
 
-// I8: three replicas, 400 days, a client each hour that hears of a new bundle only after minutes: no failure. One replica
-// sleeps for days, one is started anew every month, and once the Secret is deleted.
+// I8: three replicas over 400 days, with a client every hour that sees a new bundle only minutes later. No connection fails. One
+// replica stops for days, one restarts every month, and the Secret is deleted once.
 func TestNoConnectionFailsIn400Days(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
@@ -105,7 +105,7 @@ func TestNoConnectionFailsIn400Days(t *testing.T) {
 				synctest.Wait()
 			}
 			switch hour {
-			case 24 * 59: // over the first renewal, which is after 60 days
+			case 24 * 59: // down during the first renewal, which happens after 60 days
 				stops[1]()
 			case 24 * 63:
 				replicas[1], stops[1] = run()
@@ -114,7 +114,7 @@ func TestNoConnectionFailsIn400Days(t *testing.T) {
 				require.NoError(t, client.CoreV1().Secrets("stoker-system").Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}))
 			}
 			for i, o := range replicas {
-				if hour%8 == 0 && i == hour/8%3 { // by a real handshake; else by what a client checks in one
+				if hour%8 == 0 && i == hour/8%3 { // a real handshake now and then, otherwise only the checks of a client
 					require.NoError(t, connect(o, known), "replica %d in hour %d", i, hour)
 					continue
 				}
@@ -144,7 +144,7 @@ func verify(o *certificate.Own, bundle []byte) error {
 	return err
 }
 
-// I8: replicas that start on nothing at the same moment agree on one certificate.
+// I8: replicas that start at the same moment without a certificate must agree on one.
 func TestReplicasThatRaceForTheFirstCertificateAgree(t *testing.T) {
 	for range 20 {
 		client := fake.NewClientset(configuration())
@@ -181,7 +181,7 @@ func TestNoKeyOfAnAuthorityIsKept(t *testing.T) {
 	assert.ElementsMatch(t, []string{"ca.crt", "tls.crt", "tls.key"}, keys)
 }
 
-// start runs o until it is ready; the test's end stops it.
+// start runs o until the end of the test and returns when it is ready.
 func start(t *testing.T, o *certificate.Own) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +223,7 @@ func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {
 	}
 }
 
-// An entry that lost its bundle, as after a replace of the manifest, gets it back.
+// An entry that lost its bundle, for example through kubectl replace, gets the bundle back.
 func TestALostBundleComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
@@ -265,12 +265,13 @@ func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.
 	})
 }
 
-// An installation is given to cert-manager: its authority takes the place of the own one, and the right to put that back is gone.
+// An installation switches to cert-manager. cert-manager's authority replaces ours in the bundle, and the injector no longer has
+// permission to restore it.
 func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
 		var refuses atomic.Bool
-		// As it is when the rights on it go to who keeps the certificate from now on.
+		// The operator has moved these permissions to cert-manager.
 		no := func(k8stesting.Action) (bool, runtime.Object, error) {
 			return refuses.Load(), nil, errors.New("forbidden")
 		}
@@ -301,11 +302,11 @@ func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T
 	})
 }
 
-// A node without a time server, in a plant, is hours ahead or years: the API server would not believe what begins in its future, and
-// what has ended by one node's clock is what the other replicas serve.
+// Without a time server, the clock of a node may be wrong by hours or years. The API server does not trust certificates from its
+// future, and a certificate expired by one node's clock is in use by other replicas.
 func TestACertificateGoesByTheClockOfTheAPIServer(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, -2 * time.Hour, 2 * time.Hour, 120 * 24 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) { // time here is that of a node
+		synctest.Test(t, func(t *testing.T) { // the time in the bubble is that of the node
 			client := fake.NewClientset(configuration())
 			apiServer := func() time.Time { return time.Now().Add(-ahead) }
 			o := newOwn(client, time.Minute, time.Hour)
@@ -323,7 +324,7 @@ func TestACertificateGoesByTheClockOfTheAPIServer(t *testing.T) {
 	}
 }
 
-// Whoever hears of one of several API servers whose clock is wrong makes a certificate anew; what the others serve stays trusted.
+// One API server with a wrong clock may cause a new certificate. The certificates of other replicas must stay trusted.
 func TestAnAuthorityStaysUntilItHasEndedByBothClocks(t *testing.T) {
 	const months = 120 * 24 * time.Hour
 	for _, apiServer := range []time.Duration{-months, months} {

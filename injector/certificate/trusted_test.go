@@ -25,7 +25,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// mount is a directory with a certificate, and a webhook configuration that somebody else keeps.
+// mount is a directory with a certificate, and a webhook configuration that another program manages.
 type mount struct {
 	*testing.T
 	served *certificate.Trusted
@@ -44,7 +44,7 @@ func newMount(t *testing.T) *mount {
 	return m
 }
 
-// brings puts a pair for names into the directory.
+// brings writes a key pair for the names to the directory.
 func (m *mount) brings(a *pki.Authority, names ...string) {
 	m.Helper()
 	pair, err := a.Server(pki.Subject{Name: "stoker-injector"}, names...)
@@ -53,7 +53,7 @@ func (m *mount) brings(a *pki.Authority, names ...string) {
 	require.NoError(m, os.WriteFile(filepath.Join(m.dir, "tls.key"), pair.Key, 0o600))
 }
 
-// trusts makes the webhook configuration, or writes it anew: an entry for each bundle.
+// trusts creates or replaces the webhook configuration, with one entry per bundle.
 func (m *mount) trusts(bundles ...string) {
 	m.Helper()
 	c := configuration()
@@ -69,7 +69,7 @@ func (m *mount) trusts(bundles ...string) {
 	require.NoError(m, err)
 }
 
-// after is Ready after all has been looked at.
+// after returns Ready after the next check.
 func (m *mount) after() bool {
 	time.Sleep(20 * time.Second)
 	synctest.Wait()
@@ -85,7 +85,7 @@ func authority(t *testing.T, name string) (*pki.Authority, string) {
 	return a, string(pair.Cert)
 }
 
-// cert-manager changes the webhook configuration first, and the kubelet brings the certificate afterwards.
+// cert-manager updates the webhook configuration first; the kubelet delivers the certificate later.
 func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
