@@ -39,7 +39,7 @@ import (
 
 const host = "stoker-injector.stoker-system.svc"
 
-// service is an injector behind a Service, and the authority of its certificate.
+// service is an injector behind a Service, with the authority of its certificate.
 type service struct {
 	address   string
 	authority []byte
@@ -63,7 +63,7 @@ func serve(t *testing.T, h http.Handler) *service {
 	return &service{address: s.Listener.Addr().String(), authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-// check runs the check against a webhook configuration with a bundle.
+// check runs the check against a webhook configuration with the bundle.
 func (s *service) check(t *testing.T, bundle []byte, entries ...admissionregv1.MutatingWebhook) (string, error) {
 	t.Helper()
 	if entries == nil {
