@@ -119,8 +119,8 @@ func golden(t *testing.T, file string, value any) {
 	assert.JSONEq(t, string(want), string(got))
 }
 
-// I9, I1, I6: every kind of pod, the patch it gets or the reason why not; patched pods pass the standard restricted, and a
-// second look changes nothing.
+// I9, I1, I6: every kind of pod gets its patch or the reason against it. Patched pods pass the Pod Security Standard restricted. A
+// second admission changes nothing.
 func TestEveryPodGetsItsPatchOrItsReason(t *testing.T) {
 	seen := map[v1alpha1.Reason]bool{}
 	for _, file := range scenes(t) {
@@ -156,7 +156,7 @@ func TestEveryPodGetsItsPatchOrItsReason(t *testing.T) {
 	}
 }
 
-// classOf counts ProfileNotFound, which is also a reason not to inject, among those.
+// classOf returns the class of a reason, except that ProfileNotFound counts as a reason against injection.
 func classOf(r v1alpha1.Reason) v1alpha1.Class {
 	if r == v1alpha1.ReasonProfileNotFound {
 		return v1alpha1.ClassNotInjected
@@ -164,17 +164,17 @@ func classOf(r v1alpha1.Reason) v1alpha1.Class {
 	return r.Class()
 }
 
-// restricted runs the evaluator of the API server's own admission.
+// restricted checks a pod with the Pod Security evaluator of the API server.
 func restricted(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	require.NoError(t, err)
 	pod = pod.DeepCopy()
-	pod.Spec.HostNetwork = false // the pod's own matter, and not restricted with or without an agent
+	pod.Spec.HostNetwork = false // set by the pod itself; such a pod violates the standard even without an agent
 	for _, r := range evaluator.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &pod.ObjectMeta, &pod.Spec) {
 		assert.True(t, r.Allowed, "%s: %s", r.ForbiddenReason, r.ForbiddenDetail)
 	}
 }
 
-// notOfThePod are reasons that do not follow from a pod and its GatewaySync.
+// notOfThePod lists reasons that do not follow from a pod and its GatewaySync.
 var notOfThePod = map[v1alpha1.Reason]bool{v1alpha1.ReasonNamespaceExcluded: true, v1alpha1.ReasonMissingSidecar: true}

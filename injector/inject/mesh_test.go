@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A mesh's proxy that is an ordinary container starts when all init containers have, and the agent is one of them.
+// A mesh proxy in an ordinary container starts after all init containers, and therefore after the agent.
 func TestAProxyThatStartsAfterTheAgentIsWarnedOf(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	for name, c := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// I4: whatever shape lists and maps have, a patch only adds.
+// I4: whatever the shape of lists and maps, a patch only adds.
 func TestPatchesOnlyAdd(t *testing.T) {
 	shapes := map[string]func(*corev1.Pod){
 		"as it is":      func(*corev1.Pod) {},
@@ -51,7 +51,7 @@ func TestPatchesOnlyAdd(t *testing.T) {
 	}
 }
 
-// lost returns the path of what is in before and not, or not the same, in after.
+// lost returns the path of the first value of before that is missing or different in after.
 func lost(before, after any, path string) string {
 	switch b := before.(type) {
 	case map[string]any:
@@ -83,7 +83,7 @@ func lost(before, after any, path string) string {
 	return path
 }
 
-// I1: another injector that comes before or after, or both, changes nothing about the agent, and a second look adds nothing.
+// I1: other injectors before or after ours change nothing about the agent, and a second admission adds nothing.
 func TestOtherInjectorsMayComeBeforeAndAfter(t *testing.T) {
 	meshes := map[string]func(*corev1.Pod){
 		"proxy": func(p *corev1.Pod) {
@@ -205,7 +205,7 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 		{"acme.example/", "acme.example/x@sha256:00", false},
 		{"acme.example/", "acme.example/x:1:2", false},
 		{"acme.example", "acme.example.evil/x", false},
-		{"acme.example", "acme.example:5000/x", true}, // another port is another registry of the same host
+		{"acme.example", "acme.example:5000/x", true}, // another port of a host without a port is admitted
 		{"", "acme.example/x", false},
 		{"acme.example/", "acme.example/x y", false},
 		{"acme.example/", "acme.example/" + strings.Repeat("x", 600), false},
@@ -224,13 +224,13 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 	}
 }
 
-// I5: an init container whose image nobody can pull keeps the gateway from starting, so that what is no image does not count.
-// An API server refuses it today, and has what it took before. Nor
-// does one that the operator has not admitted: it would run with the agent's token and Secrets.
+// I5: an image that the operator has not admitted is ignored, because it would run with the agent's token and Secrets. An invalid
+// image is ignored as well, because an init container that cannot start blocks the gateway. The API server refuses invalid images
+// today but may hold older objects.
 func TestAnImageThatIsNotAdmittedIsIgnoredWithAWarning(t *testing.T) {
 	for _, c := range []struct {
 		image v1alpha1.AgentImage
-		want  string // "" is the injector's own, with a warning
+		want  string // "" means the injector's own image and a warning
 	}{
 		{v1alpha1.AgentImage{Repository: "registry.example.com/trusted/agent"}, "registry.example.com/trusted/agent:1.2.3"},
 		{v1alpha1.AgentImage{Repository: "ghcr.io/stoker-io/agent", Tag: "2"}, "ghcr.io/stoker-io/agent:2"},
@@ -259,7 +259,7 @@ func TestAnImageThatIsNotAdmittedIsIgnoredWithAWarning(t *testing.T) {
 	}
 }
 
-// C1: whatever a pod's annotations hold, there is an answer, and what is added is what a pod may hold.
+// C1: for any annotations of a pod, the injector decides without a panic, and a patched pod is valid.
 func FuzzAnnotations(f *testing.F) {
 	for _, key := range []string{v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationServicePath,
 		v1alpha1.AnnotationSyncPeriod, v1alpha1.AnnotationExcludePatterns, v1alpha1.AnnotationDataVolume, v1alpha1.AnnotationAgentImage,

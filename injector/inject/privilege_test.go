@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// I5: whatever a pod's annotations ask for, its agent runs with the image, the account and the rights of every agent, and
-// whoever wrote them is told.
+// I5: whatever the annotations of a pod request, its agent has the same image, account and permissions as every agent. A warning
+// tells the author of the pod.
 func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
 	patched := func(key, value string) (string, inject.Decision) {
 		s := readScene(t, "testdata/golden/official-chart/input.yaml")
@@ -68,7 +68,7 @@ func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
 	assert.Equal(t, []string{`annotations that set nothing about an agent are ignored: "stoker.io/a", "stoker.io/b", "stoker.io/c", and 2 more`}, decision.Warnings)
 }
 
-// What a pod says of where its data lies chooses among the volumes that it has itself.
+// The annotation can only select a volume of the pod itself.
 func TestADataVolumeIsOneOfThePodsOwn(t *testing.T) {
 	for _, value := range []string{"/etc", "../x", "host", `{"hostPath":{"path":"/"}}`, "stoker-token"} {
 		s := readScene(t, "testdata/golden/official-chart/input.yaml")

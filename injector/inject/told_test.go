@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// The golden files say what a pod gets of an injector that was told nothing.
+// The golden files show pods of an injector without settings for agents.
 func TestWhatTheInjectorIsToldForAllAgentsIsAddedToWhatTheyHave(t *testing.T) {
 	told := defaults
 	told.Env = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy.example.com:3128"}, {Name: "NO_PROXY", Value: "a,$(b)"}}
@@ -55,7 +55,7 @@ func TestWhatTheInjectorIsToldForAllAgentsIsAddedToWhatTheyHave(t *testing.T) {
 	assert.Len(t, told.Args, 2, "the settings were changed")
 }
 
-// A pod that an injector of other settings made has its agent: neither webhook nor upkeep finds anything to do about it.
+// A pod that was injected with other settings already has its agent, so neither the webhook nor upkeep changes it.
 func TestAPodThatWasMadeUnderOtherSettingsIsLeftAsItIs(t *testing.T) {
 	s := readScene(t, "testdata/golden/official-chart/input.yaml")
 	ops, decision := s.patch()
@@ -68,7 +68,7 @@ func TestAPodThatWasMadeUnderOtherSettingsIsLeftAsItIs(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
 }
 
-// I11: a pod's own variables reach the agent only under our prefix, whatever names a subPathExpr refers to.
+// I11: variables of a pod reach the agent only under our prefix, whatever names a subPathExpr references.
 func TestSubPathExprVariables(t *testing.T) {
 	told := defaults
 	told.Env = []corev1.EnvVar{{Name: "HTTP_PROXY", Value: "http://proxy:3128"}}
