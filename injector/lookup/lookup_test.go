@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/injector/lookup"
 )
 
-// server answers as an API server does that has one GatewaySync, line, in plant.
+// server simulates an API server with one GatewaySync, line in namespace plant.
 func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Interface {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Int
 	return client
 }
 
-// find makes a Lookup whose question may take as long as a busy machine needs.
+// find returns a Lookup with a timeout that suffices on a busy machine.
 func find(t *testing.T, client dynamic.Interface, scope lookup.Scope) *lookup.Lookup {
 	t.Helper()
 	l, err := lookup.New(client, scope, nil, slog.New(slog.DiscardHandler))
@@ -90,12 +90,12 @@ func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
 	}
 }
 
-// I7: pods that come at once do not ask one by one, and nobody waits for long.
+// I7: simultaneous lookups share requests to the API server, and no lookup waits for long.
 func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
 	var asked atomic.Int64
 	hold := make(chan struct{})
 	l := find(t, server(t, &asked, hold), lookup.Scope{})
-	l.Within = 3 * time.Second // all of them come while the first question is open, also on a busy machine
+	l.Within = 3 * time.Second // long enough that all lookups join the first request, even on a busy machine
 	var group sync.WaitGroup
 	for range 200 {
 		group.Go(func() {
