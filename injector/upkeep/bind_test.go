@@ -34,7 +34,7 @@ func of(account string) *corev1.Pod {
 	return p
 }
 
-// An account whose pod is replaced keeps its rights meanwhile; one that nobody uses loses them.
+// An account keeps its permissions while its pod is replaced, but not much longer.
 func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -57,7 +57,7 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 		bind(of("press"), of("oven"))
 		assert.Equal(t, []string{"oven", "press"}, subjects())
 		time.Sleep(time.Minute)
-		bind(of("press")) // the oven's pod is being replaced
+		bind(of("press")) // the pod of account oven is being replaced
 		assert.Equal(t, []string{"oven", "press"}, subjects())
 		time.Sleep(11 * time.Minute)
 		bind(of("press"))
@@ -72,7 +72,8 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 	})
 }
 
-// A replica that begins does not know who was there: it takes nothing away before it has looked for a while.
+// After a restart, a replica does not know which accounts had pods. It must not revoke permissions before it has watched for a
+// while.
 func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(binding("plant", []string{"oven"}))
@@ -114,7 +115,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 		require.NoError(t, err, name)
 		assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects, name)
 	}
-	// What cannot be read is no consent, and keeps nothing from the others.
+	// Labels that cannot be read give no consent, but the other accounts must still be bound.
 	client := fake.NewClientset()
 	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	err := u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now())
@@ -133,7 +134,7 @@ func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
 	assert.Empty(t, list.Items)
 }
 
-// The agents of a GatewaySync that this version cannot read lead all the same: somebody has to say so.
+// If this version cannot decode a GatewaySync, its agents keep their permissions, because only they can report the error.
 func TestAGatewaySyncThatCannotBeReadKeepsItsAgentsTheirRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unreadable := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"paused": "perhaps"}}}

@@ -19,7 +19,7 @@ const (
 	newer = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-// lone is a fleet of one gateway: its agent leads while it is there, and upkeep writes the status while it is not.
+// lone is a fleet of one gateway. Its agent writes the status while it is present, and upkeep while it is away.
 type lone struct {
 	testing.TB
 	gs   *v1alpha1.GatewaySync
@@ -27,7 +27,7 @@ type lone struct {
 	now  time.Time
 }
 
-// newLone is one whose agent delivers a commit, and does not get done. Its deadline is ten minutes.
+// newLone returns a fleet whose agent delivers a commit but never finishes. The deadline is ten minutes.
 func newLone(t testing.TB) *lone {
 	gs := syncOf(func(gs *v1alpha1.GatewaySync) {
 		gs.Generation, gs.Annotations[v1alpha1.AnnotationRequestedAt] = 1, "t1"
@@ -46,10 +46,10 @@ func newLone(t testing.TB) *lone {
 	}}
 }
 
-// look is what Argo CD and who waits is told.
+// look returns the phase that Argo CD and waiting callers see.
 func (l *lone) look() verb.Phase { return verb.Judge(l.gs, "", verb.Evidence{Now: l.now}).Phase }
 
-// passes lets time pass, in which somebody writes every ten seconds, and counts what is told.
+// passes advances the time by d, calls write every ten seconds, and counts the phases.
 func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {
 	told := map[verb.Phase]int{}
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
@@ -59,7 +59,7 @@ func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {
 	return told
 }
 
-// leads lets the agent lead for so long.
+// leads advances the time by d while the agent leads.
 func (l *lone) leads(d time.Duration) map[verb.Phase]int {
 	return l.passes(d, func() {
 		desired, err := v1alpha1.DesiredRef(l.gs, "")
@@ -69,14 +69,14 @@ func (l *lone) leads(d time.Duration) map[verb.Phase]int {
 	})
 }
 
-// away lets it be away for so long, seen by upkeep.
+// away advances the time by d while only upkeep writes the status.
 func (l *lone) away(d time.Duration, there podsThere) map[verb.Phase]int {
 	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
 }
 
 func pod() podsThere { return podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}} }
 
-// An agent that is killed for its memory again and again, or a plant whose link drops every few minutes.
+// An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes.
 func TestAnAgentThatComesAndGoesDoesNotMoveTheDeadline(t *testing.T) {
 	for name, c := range map[string]struct{ there, away time.Duration }{
 		"mostly there": {4 * time.Minute, time.Minute},
@@ -157,7 +157,8 @@ func TestWhoAsksAgainIsWaitedForOnceAlsoWhereAgentsComeAndGo(t *testing.T) {
 	}
 }
 
-// A rollout just before the deadline: what was not done is told. That nobody has scaled it to nothing is not known for a while.
+// A rollout starts just before the deadline. The status must report the unfinished work. For a while, upkeep cannot know that the
+// fleet was not scaled to zero.
 func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
 	l := newLone(t)
 	l.leads(9*time.Minute + 50*time.Second)

@@ -45,7 +45,7 @@ func podNamed(name string, agent bool) *corev1.Pod {
 	return p
 }
 
-// outcome is what people and Argo CD look at.
+// outcome returns the conditions as operators and Argo CD see them.
 func outcome(s *v1alpha1.GatewaySyncStatus) map[string]string {
 	out := map[string]string{}
 	for _, c := range s.Conditions {
@@ -97,7 +97,7 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 	gs.Status = *leaderless(gs, pods, noon.Add(12*time.Minute))
 	assert.Equal(t, over, outcome(&gs.Status))
 
-	// Somebody asks again: it is waited for again.
+	// A new request restarts the wait.
 	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "2026-11-20T12:30:00Z"
 	gs.Status = *leaderless(gs, pods, noon.Add(30*time.Minute))
 	assert.Equal(t, away, outcome(&gs.Status))
@@ -119,7 +119,7 @@ func TestGatewaysThatAreGoneForGoodAreNoGateways(t *testing.T) {
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }
 
-// A node that is lost leaves pods that never end: they are no reason to call the fleet empty, which counts as healthy.
+// A lost node leaves pods that terminate forever. Because of them, the fleet must not count as empty, which would be healthy.
 func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
 	there := podsThere{ending: []*corev1.Pod{podNamed("gw-0", true)}}
 	for name, gs := range map[string]*v1alpha1.GatewaySync{"known": syncOf(gateways("gw")), "not known": syncOf()} {
@@ -132,7 +132,7 @@ func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
 	}
 }
 
-// The lead says so while its own pod ends, and is gone then: the deadline is one.
+// The lead reports AgentsAway while its own pod ends, and upkeep takes over. Both must use the same deadline.
 func TestTheDeadlineOfTheLeadGoesOn(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	gs.Status.ObservedGeneration = gs.Generation
@@ -155,7 +155,7 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 	assert.Equal(t, "Unknown/AgentsAway", outcome(s)["Ready"], "a pod that should have an agent is a gateway")
 }
 
-// What keeps an agent away is said, and in words that do not change while it is tried again.
+// The status names what keeps an agent from running. The message must not change between retries.
 func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
 	waits := func(container, reason string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: container,
@@ -210,7 +210,7 @@ func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 	assert.NotContains(t, patch.Status, "target")
 }
 
-// The clock of the lead may be wrong: only how long nothing changed counts, by ours.
+// The clock of the lead may be wrong. Only the time without a change counts, measured by our clock.
 func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) {
 	target := func(holder string, renewed time.Time, seconds int32) *v1alpha1.SyncTarget {
 		t := &v1alpha1.SyncTarget{}
@@ -226,7 +226,7 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	assert.True(t, l.free(target("", noon, 15), noon.Add(17*time.Second)))
 
 	l = lock{}
-	long := noon.Add(-24 * time.Hour) // as if its clock were a day behind
+	long := noon.Add(-24 * time.Hour) // the lead's clock is a day behind
 	assert.False(t, l.free(target("a", long, 15), noon), "it may just have been renewed")
 	assert.Equal(t, noon.Add(20*time.Second), l.next)
 	assert.False(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(20*time.Second)), "it was")
@@ -234,7 +234,7 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	assert.True(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(80*time.Second)))
 	assert.False(t, l.free(target("b", noon, 15), noon.Add(81*time.Second)), "another one took it")
 
-	// A hand-over: nobody holds it for a second.
+	// During a handover, the lock has no holder for a second.
 	assert.False(t, l.free(target("", noon, 15), noon.Add(82*time.Second)))
 	assert.False(t, l.free(target("c", noon, 15), noon.Add(83*time.Second)))
 	assert.False(t, l.free(target("", noon, 15), noon.Add(90*time.Second)))

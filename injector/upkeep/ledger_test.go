@@ -40,7 +40,7 @@ func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t 
 	a := replica("a")
 	e := eviction{Namespace: "plant", GatewaySync: "line", Pod: "site-0", UID: "old", Owner: "owner", By: "StatefulSet site", Newest: metav1.NewTime(noon.Local()), At: metav1.NewTime(noon.Local())}
 
-	conflicts := 2 // it is renewed meanwhile
+	conflicts := 2 // the lock is renewed during the update
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if conflicts--; conflicts >= 0 {
 			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "upkeep", errors.New("it changed"))

@@ -21,14 +21,14 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// counted counts evictions by what became of them.
+// counted counts evictions by their result.
 type counted map[string]int
 
 func (counted) Without(map[v1alpha1.Reason]int)    {}
 func (c counted) Eviction(result string)           { c[result]++ }
 func (counted) Turn(string, string, time.Duration) {}
 
-// evicting is an Upkeep with one pod to repair. answer is told of each eviction, and what was written down by then.
+// evicting returns an Upkeep with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
 func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Upkeep, repair func() (decided, map[string]turn, error)) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep"}}
@@ -77,7 +77,8 @@ func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
 	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
 }
 
-// A Deployment that is rolled while its GatewaySync is made has a pod of each ReplicaSet: the younger one was there before.
+// If a rollout of the Deployment is in progress when the GatewaySync appears, each ReplicaSet has a pod. The younger one existed
+// before the eviction.
 func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, _ := evicting(t, &now, func(bool, string) error { return nil })
@@ -94,7 +95,7 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	assert.False(t, got.stuck, got.wait)
 }
 
-// A StatefulSet that is scaled to 0 while a successor cannot come up has no gateways: nobody waits for the evicted one.
+// A StatefulSet scaled to 0 while a successor cannot start has no gateways. Upkeep must not wait for the evicted pod.
 func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, repair := evicting(t, &now, func(bool, string) error { return nil })
@@ -120,7 +121,7 @@ func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now = now.Add(successorWithin)
 	assert.True(t, look().absent, "it may be made again")
 
-	// Another replica takes over, and has seen nothing of it.
+	// Another replica takes over without knowledge of the pods.
 	next := &Upkeep{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{client: u.Core, lock: u.ledger.lock, now: u.Now}}
 	next.ledger.load(t.Context(), u.Log)
 	u, n = next, next.namespace("plant")
@@ -170,7 +171,7 @@ func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// The pod of a Job is not one more of the same: one that is evicted is a failure of the Job, and may have been its last.
+// The controller does not simply replace a pod of a Job: an eviction counts as a failure of the Job and may exceed its limit.
 func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 	for _, c := range []struct {
 		version, kind string
@@ -211,12 +212,12 @@ func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 	}
 }
 
-// Between two answers of the API server only this node's clock says what time it is, and somebody may set it.
+// Between two answers of the API server, only the clock of this node tells the time, and an operator may change it.
 func TestAClockThatWasSetBackMakesNoPodYoung(t *testing.T) {
 	now := noon.Add(time.Minute)
 	_, repair := evicting(t, &now, func(dry bool, _ string) error {
 		assert.True(t, dry)
-		now = noon.Add(time.Hour) // what the answer says
+		now = noon.Add(time.Hour) // the time in the answer
 		return nil
 	})
 	d, _, err := repair()

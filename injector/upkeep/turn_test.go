@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// ownedPod is a pod of an owner, made so long after noon.
+// ownedPod returns a pod with an owner. Its creation time is noon plus age.
 func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := podNamed(name, agent)
 	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(age))
@@ -32,7 +32,7 @@ func ofSet(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].UID, p.OwnerReferences[0].Name = types.UID(name), name }
 }
 
-// ofDeployment makes the owner one of a Deployment's ReplicaSets.
+// ofDeployment changes the owner to a ReplicaSet of a Deployment.
 func ofDeployment(name, hash string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		ofSet(name + "-" + hash)(p)
@@ -54,7 +54,7 @@ func endsAt(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.Add(after))) }
 }
 
-// Nothing but what the API server shows, and what was written down, says whether the next pod may be evicted.
+// Whether the next pod may be evicted depends only on the API server and the ledger.
 func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T) {
 	e := func(kind string) eviction {
 		return eviction{Namespace: "plant", Pod: "site-0", UID: "old", Owner: "owner", By: kind + " site", Newest: metav1.NewTime(noon.Add(-time.Minute)), At: metav1.NewTime(noon)}
@@ -111,7 +111,7 @@ func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T)
 	}
 }
 
-// What happens beside repair (a node is drained, somebody restarts the other node of a pair) is waited for, too.
+// Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
 func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
 	assert.Equal(t, turn{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
@@ -126,7 +126,7 @@ func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
 }
 
-// Of a pod that asks for nothing little is kept; that it ends is part of that, because another one comes then.
+// Upkeep keeps few fields of a pod without a request for an agent, but must keep its deletion.
 func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing.T) {
 	w, err := watchPods(fake.NewClientset(), "plant", func(*corev1.Pod) {}, func(error) {})
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing
 	}
 }
 
-// The API server says when a pod was created; a node whose clock is behind would take every pod for a young one.
+// The API server sets the creation time of a pod. By the clock of a node that is behind, every pod would look young.
 func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podsThere{live: []*corev1.Pod{p}}
@@ -162,7 +162,7 @@ func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 	assert.Contains(t, d.message, "because pod gw-1 ends")
 }
 
-// No gateways counts as healthy, and lets whoever waits go on.
+// NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
 func TestAGatewayThatIsAwayBecauseOfUsIsNotNoGateways(t *testing.T) {
 	there := podsThere{awaited: "pod site-0 was evicted"}
 	gs := syncOf()
