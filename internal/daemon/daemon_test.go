@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// settings are those of a binary that has a flag of its own.
+// settings are the settings of a binary with an additional flag.
 type settings struct {
 	daemon.Settings
 	mood string
@@ -116,7 +116,6 @@ func TestTheLogHasItsFormatAndBeginsAtItsLevel(t *testing.T) {
 	}
 }
 
-// timeless leaves out the time.
 type timeless struct{ slog.Handler }
 
 func (h timeless) Handle(ctx context.Context, r slog.Record) error {
@@ -124,7 +123,7 @@ func (h timeless) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// running is a binary that runs, on ports of its own.
+// running is a running binary with its own ports.
 type running struct {
 	log  *program.Log
 	stop context.CancelFunc
@@ -149,7 +148,7 @@ func run(t *testing.T, c daemon.Config) *running {
 	return r
 }
 
-// ends returns the error of the binary's end.
+// ends waits for the binary to end and returns its error.
 func (r *running) ends(t *testing.T) error {
 	t.Helper()
 	select {
@@ -161,7 +160,7 @@ func (r *running) ends(t *testing.T) error {
 	}
 }
 
-// listens returns where the server of a flag listens.
+// listens returns the address of the server that a flag configures.
 func (r *running) listens(t *testing.T, flag string) string {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.log.Address(flag) != "" }, time.Minute, time.Millisecond, "%s", r.log)
@@ -179,7 +178,7 @@ func get(t *testing.T, url string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
-// own is a server of the binary's own.
+// own returns an additional server of the binary.
 func own(addr string) []daemon.Endpoint {
 	return []daemon.Endpoint{{Flag: "broom-addr", Listen: func(ctx context.Context) (*serve.Server, error) {
 		return serve.Listen(ctx, addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "swept") }))
