@@ -51,7 +51,7 @@ func TestAnyOfSeveralFilesIsNoticedAlsoWhereOneCannotBeWatched(t *testing.T) {
 	}
 }
 
-// There are file systems without events, and directories that cannot be watched: the loop reads the file anyway.
+// Some file systems have no events, and some directories cannot be watched. The caller polls the file anyway.
 func TestWithoutEventsTheWatcherIsSilentAndNoError(t *testing.T) {
 	w := Watch(slog.New(slog.DiscardHandler), filepath.Join(t.TempDir(), "missing", "gs.yaml"))
 	defer w.Close()
