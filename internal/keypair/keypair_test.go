@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/keypair"
 )
 
-// pair makes a pair as cert-manager would.
+// pair creates a key pair as cert-manager would.
 func pair(t *testing.T) (cert, key []byte) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -67,7 +67,7 @@ func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 		require.True(t, m.Ready())
 		first := serial()
 
-		write(cert2, key1) // half of it was replaced
+		write(cert2, key1) // half of the pair was replaced
 		wait()
 		assert.Equal(t, first, serial())
 
