@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// dated is an API server whose clock is ahead of this node's, and which takes its time.
+// dated is a slow API server whose clock is ahead of this node's.
 type dated struct {
 	ahead, takes time.Duration
-	date         string // where it says something else
+	date         string // overrides the Date header
 }
 
 func (d *dated) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -44,7 +44,7 @@ func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
 		assert.Equal(t, time.Now(), clients.Now(), "before it has said anything")
 		for _, ahead := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute, 10 * 365 * 24 * time.Hour, 300 * time.Millisecond, 0} {
 			server.ahead = ahead
-			for range 20 { // at any part of a second
+			for range 20 { // at different fractions of a second
 				server.takes = 37 * time.Millisecond
 				ask()
 				time.Sleep(361 * time.Millisecond)

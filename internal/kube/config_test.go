@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// behindAProxy is set in the process that has a proxy in its environment from the start: net/http reads it once.
+// behindAProxy marks the child process, which starts with a proxy in its environment, because net/http reads it only once.
 const behindAProxy = "STOKER_TEST_BEHIND_A_PROXY"
 
 func TestFromAPodTheAPIServerIsAskedDirectlyWhateverProxyThereIs(t *testing.T) {

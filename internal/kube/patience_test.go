@@ -38,12 +38,12 @@ func target(ref, version string) *unstructured.Unstructured {
 type away struct {
 	*fake.FakeDynamicClient
 	refuses atomic.Bool
-	says    error        // where it refuses; nil for a connection that is refused
-	slow    atomic.Int64 // how long it takes to open a watch
-	busy    atomic.Int32 // how many watches it refuses to open
+	says    error        // the error while refusing; nil refuses the connection
+	slow    atomic.Int64 // how long opening a watch takes
+	busy    atomic.Int32 // the number of watches to refuse
 	tries   atomic.Int32
-	lists   atomic.Int32 // that were answered
-	asked   atomic.Value // the version that the last of them asked for at least
+	lists   atomic.Int32 // the number of lists answered
+	asked   atomic.Value // the minimum version that the last list requested
 	watches chan *watch.FakeWatcher
 }
 
@@ -87,7 +87,7 @@ func newAway(objects ...runtime.Object) *away {
 	return a
 }
 
-// listFirst refuses watches that begin with what there is: it makes an API server that lists before it watches.
+// listFirst refuses watches that send initial events, like an API server that supports only list and watch.
 func listFirst(action clienttesting.Action) (bool, watch.Interface, error) {
 	w, ok := action.(clienttesting.WatchActionImpl)
 	return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
@@ -165,7 +165,8 @@ func isBackSoon(t *testing.T, says error) {
 	})
 }
 
-// An API server whose store went back to a backup says nothing to who asks for what comes after a version of before.
+// If the store of the API server was restored from a backup, a watch from a later version receives no events. So an interrupted
+// watch must start with a new list.
 func TestAWatchThatWasInterruptedBeginsAnewWithWhatThereIs(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// plants is an API server with a GatewaySync in each of three namespaces; its label tells where it is.
+// plants returns an API server with one GatewaySync in each of three namespaces. Its label names the namespace.
 func plants() *fake.FakeDynamicClient {
 	var objects []runtime.Object
 	for _, ns := range []string{"a", "b", "c"} {
@@ -37,7 +37,7 @@ func plants() *fake.FakeDynamicClient {
 	return client
 }
 
-// run watches until the test ends, and returns when everything was seen.
+// run watches until the test ends. It returns when the caches have synced.
 func (w *Watched) run(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -116,7 +116,7 @@ func TestAnAPIServerThatCannotBeWatchedIsTold(t *testing.T) {
 	assert.NoError(t, <-done)
 }
 
-// Rights that are missing in one namespace are no reason not to serve the others; where they are missing in all, nothing is served.
+// Missing permissions in one namespace must not affect the others. Without permissions in any namespace, the caches never sync.
 func TestNamespacesThatMayNotBeListedAreNotWaitedFor(t *testing.T) {
 	for _, c := range []struct {
 		refused []string
