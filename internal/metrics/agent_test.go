@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// C8: the number of series is bounded by the closed sets of labels.
+// C8: closed sets of labels bound the number of series.
 func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")

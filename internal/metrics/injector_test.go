@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// C8
+// C8: pods add no series.
 func TestSeriesOfAnInjectorDoNotGrowWithPods(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := metrics.NewInjector(reg, "v1")
