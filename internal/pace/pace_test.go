@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// C10: every pause is above zero and below its bound, for any number of failures.
+// C10: every pause is positive and within its bound, for any number of failures.
 func TestPausesGrowWithFailuresAndStayWithinTheirBounds(t *testing.T) {
 	for _, class := range []v1alpha1.Class{v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassHeld, v1alpha1.ClassStalled} {
 		for _, n := range []int{1, 2, 5, 20, 64, 1 << 30} {
