@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// C7: a secret is redacted by its type, in every way of printing it.
+// C7: the type redacts a secret in every way of printing.
 func FuzzSecretString(f *testing.F) {
 	f.Add("S3CR3T-1")
 	f.Add("%s %v \x00")
@@ -23,7 +23,7 @@ func FuzzSecretString(f *testing.F) {
 		holder := struct {
 			Token secret.String
 			Deep  map[string]*secret.String
-			inner secret.String // fmt cannot call its methods here
+			inner secret.String // fmt cannot call methods of an unexported field
 			list  []secret.String
 		}{s, map[string]*secret.String{"k": &s}, s, []secret.String{s}}
 		var out bytes.Buffer
