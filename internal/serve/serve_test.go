@@ -36,9 +36,9 @@ func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
 	res.Body.Close()
 	assert.Equal(t, http.StatusOK, res.StatusCode)
 
-	// R1: a body has a bound, whatever the handler does.
+	// R1: a body has a limit, whatever the handler does.
 	res, err = client.Post("http://"+s.Addr(), "text/plain", strings.NewReader(strings.Repeat("x", 2<<20)))
-	if err == nil { // the server may close before the client has sent everything
+	if err == nil { // the server may close the connection before the client has sent everything
 		res.Body.Close()
 		assert.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
 	}
