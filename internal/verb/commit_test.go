@@ -33,7 +33,7 @@ func TestAtCommit(t *testing.T) {
 	assert.Equal(t, "the gateways are to run v2 at aaaaaaa (asked for by kargo for stage prod) and no longer bbbbbbb", at(commitB, as).Message)
 }
 
-// A status that was written before the commit was requested says nothing about it.
+// A status written before the request for a commit says nothing about that commit.
 func TestAStatusOfAnotherCommitThanTheRequestedOneIsOfThePast(t *testing.T) {
 	gs := plant("main")
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2"}

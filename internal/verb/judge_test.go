@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// done is a fleet of three that runs A as asked at t1.
+// done returns a fleet of three that runs commit A for the request t1.
 func done() *v1alpha1.GatewaySync {
 	gs := plant("main")
 	gs.Generation = 4
@@ -44,7 +44,7 @@ func set(gs *v1alpha1.GatewaySync, condition string, status metav1.ConditionStat
 	gs.Status.Conditions = append(gs.Status.Conditions, c)
 }
 
-// P4: Ready says True in all of them.
+// P4: the condition Ready is True in all cases.
 func TestReadyAloneIsNeverEnough(t *testing.T) {
 	assert.Equal(t, Succeeded, Judge(done(), "main", Evidence{Now: noon}).Phase)
 	for name, change := range map[string]func(*v1alpha1.GatewaySync){
@@ -68,10 +68,10 @@ func TestReadyAloneIsNeverEnough(t *testing.T) {
 	}
 }
 
-// led is the SyncTarget of a lead that renewed its lock some time ago, as the API server recorded it.
+// led returns the SyncTarget of a lead. The API server recorded the last renewal of the lock at the given time before noon.
 func led(ago time.Duration) *v1alpha1.SyncTarget {
 	t := &v1alpha1.SyncTarget{}
-	// The clock of the lead's node counts for nothing.
+	// The clock of the lead's node must not matter.
 	t.Spec.Lead = v1alpha1.LeadRecord{Holder: "line-0_1", DurationSeconds: 15, Renewed: &metav1.MicroTime{Time: noon.Add(-time.Hour)}}
 	t.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: "stoker-agent", Time: &metav1.Time{Time: noon.Add(-ago)}, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:lead":{"f:renewed":{}}}}`)},
@@ -80,7 +80,7 @@ func led(ago time.Duration) *v1alpha1.SyncTarget {
 	return t
 }
 
-// P6: the rows say that all is done, and no agent runs that would take it back.
+// P6: the rows report success, but no agent runs that would correct them.
 func TestAFleetThatNoAgentLeadsIsNotDone(t *testing.T) {
 	released := led(time.Second)
 	released.Spec.Lead.Holder = ""
@@ -143,7 +143,7 @@ func TestAFleetThatNoAgentLeadsIsNotDone(t *testing.T) {
 	})
 }
 
-// A gateway that is done is not the one that is missing.
+// The message must name the missing gateway, not one that is done.
 func TestAnOpenRequestNamesTheGatewayThatIsMissing(t *testing.T) {
 	open := func() *v1alpha1.GatewaySync {
 		gs := done()
@@ -177,16 +177,16 @@ func TestOfAVeryLargeFleetTheRowsThatAreLeftOutCount(t *testing.T) {
 	assert.Equal(t, Succeeded, v.Phase)
 	assert.Equal(t, Count{Total: 2005, Synced: 2005}, v.Gateways)
 
-	gs.Status.GatewaysReady = "1000/2005" // of those that are not synced some are left out, too
+	gs.Status.GatewaysReady = "1000/2005" // the omitted rows include gateways that are not synced
 	v = Judge(gs, "main", Evidence{Now: noon})
 	assert.Equal(t, Progressing, v.Phase)
 	assert.Equal(t, Count{Total: 2005, Synced: 1003}, v.Gateways)
 	gs.Status.GatewaysReady = "2005/2005"
-	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" // what the status counts was before
+	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" // the count is older than this request
 	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", Evidence{Now: noon}).Gateways)
 }
 
-// What the rows say, and how many are synced, was before: nobody is there who says so.
+// The rows and the count of synced gateways are outdated, because no agent is there to update them.
 func TestOfAVeryLargeFleetWhoseAgentsAreAwayNoneIsSynced(t *testing.T) {
 	gs := done()
 	gs.Status.GatewaysReady = "0/2005"
@@ -197,7 +197,7 @@ func TestOfAVeryLargeFleetWhoseAgentsAreAwayNoneIsSynced(t *testing.T) {
 	assert.Equal(t, Count{Total: 2005}, Judge(gs, "main", Evidence{Now: noon}).Gateways)
 }
 
-// All is well with the gateways, and yet they do not run what the spec says: whoever looks has to be told.
+// All gateways are healthy but do not run what the spec says. The message must tell the operator which commit is held off.
 func TestAFleetThatRunsWhatARollbackWentBackToSaysWhatIsHeldOff(t *testing.T) {
 	for unless, want := range map[string]string{
 		"BB" + commitB[2:]: "RolledBack: main is held off at bbbbbbb: 3 of 3 gateways run aaaaaaa",
@@ -216,7 +216,7 @@ func TestAFleetThatRunsWhatARollbackWentBackToSaysWhatIsHeldOff(t *testing.T) {
 	}
 }
 
-// Of a GatewaySync that was applied where no agent runs and the injector is away, the status says nothing: its pods may be there.
+// While neither an agent nor the injector has seen a GatewaySync, its status is empty. Its pods may exist all the same.
 func TestThatThereAreNoGatewaysIsSaidOnlyByWhoHasLooked(t *testing.T) {
 	gs := plant("main")
 	gs.Generation = 1
@@ -277,7 +277,7 @@ func TestAFailureCountsOnceItIsAboutThisRequest(t *testing.T) {
 	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon, Reports: reports}).Phase, "it has dealt with the request, whatever the others do")
 }
 
-// Nothing that is asked for mends it: an agent that lacks a credential does not even begin.
+// No request can fix this: an agent without a credential cannot start.
 func TestAPodThatHasToBeStartedAgainIsAFailureAtOnce(t *testing.T) {
 	gs := done()
 	gs.Status.LastHandledRequest = "t0"
@@ -314,7 +314,7 @@ func TestTheFleetsOwnFailuresEndIt(t *testing.T) {
 	gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayPending
 	set(gs, v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded)
 	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase)
-	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v9" // kubectl annotate, and nothing else
+	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v9" // set by kubectl annotate, without the other annotations
 	assert.Equal(t, Progressing, Judge(gs, "v9", Evidence{Now: noon}).Phase, "that deadline was of another ref")
 }
 
@@ -326,7 +326,7 @@ func TestPausedIsHeldUnlessItIsThereAlready(t *testing.T) {
 	assert.Equal(t, Held, Judge(gs, "main", Evidence{Now: noon}).Phase)
 }
 
-// designerSessionPolicy fail: the agent says Error where it is Held with wait.
+// With designerSessionPolicy fail, the agent reports Error in place of Held.
 func TestAGatewayThatIsNotToWaitForAPersonFailsOnceItHasDealtWithTheRequest(t *testing.T) {
 	gs := done()
 	g := &gs.Status.DiscoveredGateways[1]
@@ -365,7 +365,7 @@ func TestARequestThatIsNoRefFails(t *testing.T) {
 	assert.Equal(t, Failed, Judge(gs, "", Evidence{Now: noon}).Phase)
 }
 
-// The rows are those of the last lead, and nobody is there to say whether they are still so.
+// The rows are from the last lead, and no agent can confirm them.
 func TestAFleetWhoseAgentsAreAwayIsOnItsWay(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.GatewaySync){
 		"it ran what is wanted": func(*v1alpha1.GatewaySync) {},
@@ -393,7 +393,7 @@ func TestAFleetWhoseAgentsAreAwayIsOnItsWay(t *testing.T) {
 	assert.Equal(t, Failed, Judge(gs, "main", Evidence{Now: noon}).Phase, "no agent mends that")
 }
 
-// What upkeep writes in the end: the rows are those of the last lead.
+// This is the final status that upkeep writes. The rows are from the last lead.
 func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	gs := done()
 	gs.Annotations[v1alpha1.AnnotationRequestedAt], gs.Status.LastHandledRequest = "t2", "t2"
@@ -405,7 +405,7 @@ func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
 
-	gs.Spec.Git.Ref = "v2" // since they went: nobody is there who would write of it
+	gs.Spec.Git.Ref = "v2" // changed after the agents left, so no agent can report it
 	v = Judge(gs, "", Evidence{Now: noon})
 	assert.Equal(t, Failed, v.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressDeadlineExceeded, v.Reason)
@@ -413,7 +413,7 @@ func TestAFleetWhoseAgentsStayAwayIsNotThere(t *testing.T) {
 	assert.Equal(t, Progressing, Judge(gs, "", Evidence{Now: noon}).Phase, "and nobody has looked at it yet")
 }
 
-// Whatever stands in the object: a verdict is total, and success always means every gateway.
+// Judge must return a valid verdict for any object, and success must include every gateway.
 func FuzzJudge(f *testing.F) {
 	for _, gs := range []*v1alpha1.GatewaySync{done(), plant("main"), rolled()} {
 		raw, err := json.Marshal(gs)
@@ -438,6 +438,6 @@ func FuzzJudge(f *testing.F) {
 			require.Empty(t, v.Behind)
 			require.Equal(t, gs.Generation, gs.Status.ObservedGeneration)
 		}
-		_, _, _ = rollback(gs, ref) // it must not panic
+		_, _, _ = rollback(gs, ref) // must not panic
 	})
 }

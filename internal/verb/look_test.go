@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// report is the SyncReport of a pod.
+// report returns the SyncReport of a pod.
 func report(pod, of, handled string) runtime.Object {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": kube.SyncReport.Name,

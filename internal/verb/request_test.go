@@ -26,7 +26,7 @@ func plant(ref string) *v1alpha1.GatewaySync {
 	return gs
 }
 
-// ask plans a request and carries it out on the object.
+// ask plans a request and applies it to the object.
 func ask(t *testing.T, gs *v1alpha1.GatewaySync, r Request) Answer {
 	t.Helper()
 	require.NoError(t, r.Check())
@@ -61,7 +61,7 @@ func TestARequestIsInForceAndToldWithWhoAndWhen(t *testing.T) {
 	assert.True(t, d.Override)
 }
 
-// P5.
+// P5: a repeated request changes nothing.
 func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
 	gs := plant("main")
 	r := Request{Ref: "v2", By: "argocd", ID: "job-1"}
@@ -71,7 +71,7 @@ func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
 	assert.Equal(t, before, gs.Annotations)
 }
 
-// Without an id nobody knows whether it is a repeat, or whether a branch or a tag of that name has moved since.
+// Without an id, the request may be a repeat, or the branch or tag may have moved. It must cause a new poll.
 func TestARefThatIsWantedAlreadyIsLookedAtAgain(t *testing.T) {
 	for name, first := range map[string]Request{
 		"the spec wants it": {By: "github"}, "a request wants it": {Ref: "v2", By: "kargo", ID: "p-1"}, "a rollback": {Ref: commitA, Unless: commitB, By: "argocd"},
@@ -88,7 +88,7 @@ func TestARefThatIsWantedAlreadyIsLookedAtAgain(t *testing.T) {
 		assert.Equal(t, was.Override, desired(t, gs).Override, name)
 		for _, changed := range []string{v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationRequestedBy} {
 			if changed == v1alpha1.AnnotationRequestedBy && first.Ref != "" {
-				continue // it tells who asked for the ref
+				continue // requested-by names the sender of the request for the ref
 			}
 			delete(before, changed)
 			delete(gs.Annotations, changed)
@@ -158,7 +158,7 @@ func TestAnOlderPromotionNeverOverwritesANewerOne(t *testing.T) {
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "argocd", ID: earlier}).Outcome, "ids of others have no order")
 }
 
-// Kargo's clock was ahead when it made one promotion. Those that follow are taken, and an order is there again.
+// Kargo's clock was ahead for one promotion. Later promotions must still be accepted, and their order must hold again.
 func TestAPromotionOfALaterTimeHoldsNoneOffForLong(t *testing.T) {
 	ahead := func(d time.Duration, n int) string {
 		stamp, ms := "", noon.Add(d).UnixMilli()
@@ -183,8 +183,8 @@ func TestAPromotionOfALaterTimeHoldsNoneOffForLong(t *testing.T) {
 	assert.True(t, NotTaken(gs, ahead(time.Hour, 2)))
 }
 
-// The Job that asks for a commit and the one that goes back are both Argo CD's, which tries again both; and a build that got no
-// answer is sent again after the next one.
+// Argo CD retries both the Job that requests a commit and the Job that rolls back. A build that got no answer may repeat its
+// request after the next build's.
 func TestARepeatAfterAnotherRequestOfTheSameSenderIsNotCarriedOutAgain(t *testing.T) {
 	gs := plant("main")
 	forth := Request{Ref: commitB, By: "argocd", ID: "stoker-set-ref-bbbbbbb-sync-1795150392"}

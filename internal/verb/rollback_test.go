@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// rolled is a plant whose branch is at B, and where A ran well.
+// rolled returns a plant whose branch is at commit B, with A as the last good commit.
 func rolled() *v1alpha1.GatewaySync {
 	gs := plant("main")
 	gs.Status.ObservedGeneration = 1
@@ -43,8 +43,8 @@ func TestARollbackFromARequestHasNoBranchToWaitFor(t *testing.T) {
 	assert.Equal(t, Request{Ref: commitA}, r)
 }
 
-// A good request is not turned into a commit because something else failed: whoever asked for it would be told that it was
-// superseded, and a branch that was asked for would stand still.
+// A failure elsewhere must not replace a good request with a commit. Otherwise its sender would see it as superseded, and a
+// requested branch would stop moving.
 func TestARollbackFromARequestThatRunsWellChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.GatewaySync)
@@ -92,7 +92,7 @@ func TestARollbackFromACommitOfTheSpecNeedsNoLead(t *testing.T) {
 	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
 }
 
-// A commit is one in letters of either size.
+// The case of the digits of a commit does not matter.
 func TestACommitOfTheSpecIsNotHeldOffForItself(t *testing.T) {
 	for _, looked := range []string{strings.ToUpper(commitA), "main"} {
 		gs := rolled()
@@ -148,7 +148,7 @@ func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
 	assert.ErrorContains(t, err, "nothing to go back to")
 }
 
-// The fix may arrive between the verdict and the rollback: it is not what failed.
+// A fix may arrive between the verdict and the rollback. The rollback must not hold it off.
 func TestARollbackFromWhatFailedLeavesALaterCommitAlone(t *testing.T) {
 	client, namespace := served(t)
 	status := `{"status": {"observedGeneration": 1, "target": {"ref": "main", "commit": "` + commitB + `"}, "lastGood": {"ref": "main", "commit": "` + commitA + `", "at": "2026-01-02T12:00:00Z"}}}`
@@ -169,8 +169,8 @@ func TestARollbackFromWhatFailedLeavesALaterCommitAlone(t *testing.T) {
 	assert.False(t, Taken(answer.GatewaySync, "cli", ""))
 }
 
-// Kargo, a push or a sync may ask for something between the verdict and the rollback. The status speaks of what failed until
-// the lead has looked, and until then nobody has judged what is wanted now.
+// Another sender may make a request between the verdict and the rollback. Until the lead handles it, the status still describes
+// the failed commit. The rollback must wait for a verdict on the new request.
 func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T) {
 	other := "c" + commitB[1:]
 	asked := func(gs *v1alpha1.GatewaySync) {

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// served is a GatewaySync on a real API server.
+// served creates a GatewaySync on a real API server.
 func served(t *testing.T) (dynamic.Interface, string) {
 	t.Helper()
 	cluster := kubetest.Control(t)
@@ -80,7 +80,8 @@ type deciding struct {
 
 func (d *deciding) Decide(gs *v1alpha1.GatewaySync) (Request, string, error) { return d.decide(gs) }
 
-// A team installs it anew while somebody asks: who was let in for the old one may know nothing of the new one.
+// A team recreates the GatewaySync during a request. A sender authorized for the old object may not know the secret of the new
+// one.
 func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor(t *testing.T) {
 	client, namespace := served(t)
 	syncs := client.Resource(kube.GatewaySync.Resource()).Namespace(namespace)
@@ -101,9 +102,9 @@ func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor
 	}
 	s := NewSetter(client, nil)
 	for i, r := range []Request{
-		{By: "generic", Decider: &deciding{anew}},          // it is replaced while it is written
-		{Ref: "v2", By: "generic", UID: first.GetUID()},    // it was before
-		{By: "generic", ID: "hint-1", UID: first.GetUID()}, // nor is it hinted at
+		{By: "generic", Decider: &deciding{anew}},          // replaced during the write
+		{Ref: "v2", By: "generic", UID: first.GetUID()},    // replaced before
+		{By: "generic", ID: "hint-1", UID: first.GetUID()}, // a hint is refused as well
 	} {
 		_, err := s.Ask(t.Context(), namespace, "plant", r)
 		assert.ErrorIs(t, err, ErrReplaced, i)
@@ -118,7 +119,7 @@ func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor
 	assert.Equal(t, Set, answer.Outcome)
 }
 
-// Many promotions in any order, beside a lead that writes the status all the time: the newest one stands in the end.
+// Many promotions arrive in any order while a lead writes the status all the time. The newest promotion must win.
 func TestOnTheAPIServerTheNewestOfManyPromotionsStandsInTheEnd(t *testing.T) {
 	client, namespace := served(t)
 	syncs := kube.GatewaySyncs(client, namespace)
@@ -127,7 +128,7 @@ func TestOnTheAPIServerTheNewestOfManyPromotionsStandsInTheEnd(t *testing.T) {
 	lead.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			patch := fmt.Appendf(nil, `{"status":{"gatewaysReady":"%d/9"}}`, i%9)
-			_, _ = syncs.Patch(ctx, "plant", types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status") // it ends with ctx
+			_, _ = syncs.Patch(ctx, "plant", types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status") // ends with ctx
 		}
 	})
 	const promotions = 8
@@ -135,7 +136,7 @@ func TestOnTheAPIServerTheNewestOfManyPromotionsStandsInTheEnd(t *testing.T) {
 	for i := range promotions {
 		setters.Go(func() {
 			id := fmt.Sprintf("test.01hz%022d.abcdef0", i)
-			for range 20 { // a sender tries again
+			for range 20 { // a sender retries
 				answer, err := NewSetter(client, nil).Ask(ctx, namespace, "plant", Request{Ref: fmt.Sprintf("v%d", i), By: "kargo", ID: id})
 				if err == nil {
 					outcomes[i] = answer.Outcome
