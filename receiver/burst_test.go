@@ -18,8 +18,8 @@ import (
 
 const burst, senders = 10000, 700
 
-// R6: ten thousand pushes at once to two replicas in front of a real fleet, which polls nothing: at most two syncs of each
-// gateway, one for each commit, the last push is not lost, health answers all the time, and memory is bounded.
+// R6: ten thousand simultaneous pushes to two replicas, with a real fleet that does not poll. Each gateway syncs at most twice,
+// once per commit. The last push must not be lost, health must answer all the time, and memory must stay bounded.
 func TestR6ABurstIsAFewLooksAndTheLastPushIsNotLost(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2, webhooked)
@@ -74,12 +74,12 @@ func TestR6ABurstIsAFewLooksAndTheLastPushIsNotLost(t *testing.T) {
 					if err != nil {
 						return 0
 					}
-					_, _ = io.Copy(io.Discard, res.Body) // only the code counts
+					_, _ = io.Copy(io.Discard, res.Body) // only the status code matters
 					_ = res.Body.Close()
 					return res.StatusCode
 				}
 				code := send()
-				for until := time.Now().Add(plant.Liveness); code == http.StatusServiceUnavailable && time.Now().Before(until); { // the API server of a crowded machine
+				for until := time.Now().Add(plant.Liveness); code == http.StatusServiceUnavailable && time.Now().Before(until); { // API server busy
 					again.Add(1)
 					code = send()
 				}
@@ -98,7 +98,7 @@ func TestR6ABurstIsAFewLooksAndTheLastPushIsNotLost(t *testing.T) {
 	third := ""
 	for i := range burst {
 		if i == burst-1 {
-			third = p.Push("third") // and then one more says so
+			third = p.Push("third") // the last push announces this commit
 		}
 		work <- i
 	}

@@ -26,8 +26,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// The commands of the page are run as they are written, by whoever reads it from top to bottom. Only the way to the
-// receiver's Service is put in.
+// The test runs the commands of the page unchanged and in order, except for the address of the receiver's Service.
 func TestTheCommandsOfThePageRun(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -79,7 +78,7 @@ spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook
 	assert.Equal(t, "v2.4.0", gs.Annotations[v1alpha1.AnnotationRequestedRef])
 }
 
-// certificate makes one for localhost, as cert-manager would mount it.
+// certificate creates a certificate for localhost, laid out like a mount of cert-manager.
 func certificate(t *testing.T, dir string) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -113,7 +112,7 @@ func TestAReceiverServesTLSAndIsChecked(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, res.StatusCode)
 	assert.Equal(t, "HTTP/1.1", res.Proto, "a connection has one request at a time")
 
-	// What answers otherwise is none.
+	// The check must reject other servers.
 	plain := start(t, cluster)
 	require.NoError(t, checkOnce(t.Context(), client, plain.url+"/webhook/stoker-check/stoker-check"))
 	assert.ErrorContains(t, checkOnce(t.Context(), client, plain.health+"/healthz"), "405")

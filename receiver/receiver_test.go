@@ -30,12 +30,12 @@ import (
 
 func TestMain(m *testing.M) { plant.Main(m) }
 
-// system is the namespace that the manifests of kustomize/ install into.
+// system is the namespace of the manifests in kustomize/.
 const system = "stoker-system"
 
 const webhookSecret = "S3CR3T-of-line"
 
-// shipped is a manifest of kustomize/, with the names of its examples put right.
+// shipped returns a manifest of kustomize/. The pairs in names replace names of the example.
 func shipped(t testing.TB, file string, names ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "kustomize", "components", file))
@@ -43,14 +43,14 @@ func shipped(t testing.TB, file string, names ...string) string {
 	return strings.NewReplacer(names...).Replace(string(text))
 }
 
-// replica is a receiver as a process, with the rights that are shipped and no others.
+// replica is a receiver process with only the shipped permissions.
 type replica struct {
 	*testing.T
 	*program.Process
 	url, health, metrics string
 }
 
-// install gives a receiver its rights.
+// install grants the receiver its permissions.
 func install(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
@@ -58,7 +58,7 @@ func install(t *testing.T, cluster *kubetest.Cluster) {
 	cluster.May(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
 }
 
-// grant makes the Secret of a namespace and the right to read it.
+// grant creates the Secret of a namespace and grants the receiver read access.
 func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
 	t.Helper()
 	cluster.ApplyYAML(t, namespace, shipped(t, "receiver-secrets/namespace/role.yaml"))
@@ -87,7 +87,7 @@ func start(t *testing.T, cluster *kubetest.Cluster, args ...string) *replica {
 	return r
 }
 
-// code asks for a page on a connection of its own.
+// code requests a page over a new connection and returns the status code.
 func (r *replica) code(url string) int {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Get(url)
@@ -95,12 +95,12 @@ func (r *replica) code(url string) int {
 		return 0
 	}
 	defer res.Body.Close()
-	_, _ = io.Copy(io.Discard, res.Body) // only the code counts
+	_, _ = io.Copy(io.Discard, res.Body) // only the status code matters
 	return res.StatusCode
 }
 
-// memory is what the receiver has taken, in bytes; peak what it had at most. Pages of its program are not
-// taken, also where the file lies in memory itself, as on /dev/shm.
+// memory returns the current and the maximum memory of the receiver in bytes. Pages of the executable do not count, even if the
+// file is in memory itself, such as on /dev/shm.
 func (r *replica) memory() (now, peak int) {
 	r.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
@@ -118,12 +118,12 @@ func (r *replica) memory() (now, peak int) {
 	return now, most - program - inMemory
 }
 
-// pushed is a push of GitHub to a branch, signed.
+// pushed returns a signed push of GitHub to a branch.
 func pushed(url, repository, key, id string) *http.Request {
 	return pushedWith(url, repository, key, id, "")
 }
 
-// pushedWith is one with commits, whatever they say.
+// pushedWith returns a signed push with the given text as padding.
 func pushedWith(url, repository, key, id, commits string) *http.Request {
 	body := `{"padding":"` + commits + `","ref":"refs/heads/main","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"` + repository + `"}}`
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
@@ -138,7 +138,7 @@ func pushedWith(url, repository, key, id, commits string) *http.Request {
 	return req
 }
 
-// webhooked lets a GatewaySync learn of commits by the receiver alone.
+// webhooked makes a GatewaySync depend on the receiver for new commits.
 func webhooked(gs *v1alpha1.GatewaySync) {
 	no := false
 	gs.Spec.Polling.Enabled = &no

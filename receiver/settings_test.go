@@ -82,7 +82,7 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 	assert.Greater(t, *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(drainFor.Seconds()))
 }
 
-// maxBinary is a ceiling, not a goal. Most of it is client-go.
+// maxBinary is a ceiling, not a goal. Most of the size is client-go.
 const maxBinary = 36 << 20
 
 func TestTheReleaseBinaryStaysSmall(t *testing.T) { program.Small(t, "receiver", maxBinary) }

@@ -26,7 +26,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// line makes a GatewaySync that nothing but a receiver looks at.
+// line creates a GatewaySync without agents.
 func line(t *testing.T, cluster *kubetest.Cluster) (namespace string) {
 	t.Helper()
 	namespace = cluster.Namespace(t)
@@ -41,16 +41,16 @@ spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook
 	return namespace
 }
 
-// from is a way to the receiver from another address of this machine.
+// from returns a dialer with another local address of this machine.
 func from(address string) net.Dialer {
 	return net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: time.Minute}
 }
 
-// strangers are the connections that one address opens.
+// strangers is the number of connections that one address opens.
 const strangers = 10000
 
-// R1: bodies without an end, headers and bodies that never come in whole, thousands of connections: memory is bounded,
-// health answers, and whoever has the secret is heard all the while.
+// R1: bodies without an end, headers and bodies that never complete, thousands of connections. Memory stays bounded, health
+// answers, and senders with the secret are served meanwhile.
 func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
@@ -59,7 +59,8 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	address := strings.TrimPrefix(r.url, "http://")
 	path := "/webhook/" + namespace + "/line"
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
-	// A sender with the secret comes again only for the API server of a crowded machine, never for a place that strangers have.
+	// A sender with the secret may have to retry because the API server of a busy machine is slow, but never because strangers
+	// occupy the receiver.
 	right := func() {
 		for _, size := range []int{0, 40 << 10} {
 			code, said := http.StatusServiceUnavailable, []byte{}
@@ -79,7 +80,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	right()
 	before, _ := r.memory()
 
-	// A gibibyte in chunks: it is not read beyond its limit.
+	// The receiver must stop reading a chunked body of one GiB at its limit.
 	var sent atomic.Int64
 	endless := func(credential string) int {
 		body := io.LimitReader(&zeros{&sent}, 1<<30)
@@ -90,14 +91,14 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 		}
 		res, err := client.Do(req)
 		if err != nil {
-			return 0 // it was answered and closed while we were sending
+			return 0 // the receiver answered and closed the connection early
 		}
 		require.NoError(t, res.Body.Close())
 		return res.StatusCode
 	}
 	var all sync.WaitGroup
 	for range 40 {
-		all.Go(func() { // 400: on a crowded machine, what is read of it may not come in time
+		all.Go(func() { // 400 is possible because the body may time out on a busy machine
 			assert.Contains(t, []int{http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable, http.StatusBadRequest, 0}, endless("sha256="+strings.Repeat("a", 64)))
 		})
 	}
@@ -111,7 +112,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	}
 	right()
 
-	// Connections of one address that say nothing, or never come to an end.
+	// Connections from one address that send nothing or never complete a request.
 	stranger := from("127.0.0.2")
 	var closed atomic.Int64
 	health := r.asked("/healthz")
@@ -126,7 +127,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nX-Slow: ", path)
 			case 1:
 				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nX-Hub-Signature-256: sha256=%s\r\n\r\n{", path, strings.Repeat("a", 64))
-			case 2: // it takes a place for large bodies, and holds it
+			case 2: // occupies a slot for large bodies
 				_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nX-Hub-Signature-256: sha256=%s\r\n\r\n%s", path, strings.Repeat("a", 64), strings.Repeat("x", 40<<10))
 			}
 			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -163,7 +164,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	assert.Less(t, peak-before, 32<<20)
 }
 
-// asked asks for a page of the health port from now on, and returns a function that ends that and tells how long the answers took.
+// asked requests a page of the health port repeatedly. The returned function stops this and returns the response times.
 func (r *replica) asked(page string) (end func() []time.Duration) {
 	var times []time.Duration
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -194,7 +195,6 @@ func mustURL(t *testing.T, s string) *url.URL {
 	return u
 }
 
-// zeros never ends.
 type zeros struct{ sent *atomic.Int64 }
 
 func (z *zeros) Read(b []byte) (int, error) {
@@ -202,7 +202,7 @@ func (z *zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What was answered with 202 stands in the object, however the receiver ends.
+// A request answered with 202 must be in the object, even if the receiver is killed.
 func TestWhatWasAcceptedIsNotLostWhenTheReceiverEnds(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
