@@ -89,7 +89,7 @@ func TestAProofFitsTheSecretThatItWasMadeWith(t *testing.T) {
 		assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
 		assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")
 	}
-	// An empty key signs, too; it is nobody's.
+	// An empty key must never match.
 	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}})
 	require.True(t, ok)
 	assert.False(t, c.Knows(p, []byte(body), secrets(""), MaxValues))
@@ -118,8 +118,8 @@ func TestWhatCannotBeRightIsNoProof(t *testing.T) {
 	}
 }
 
-// R5: tokens of identity providers are not taken, whoever they say they come from: a token is compared as it is, and never
-// read. So there is no issuer, no audience and no algorithm to get wrong.
+// R5: tokens of identity providers are not accepted. The receiver compares a token as plain text and never parses it, so no
+// issuer, audience or algorithm can be wrong.
 func TestR5ATokenOfAnIdentityProviderIsNoSecret(t *testing.T) {
 	c := NewChecker()
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
