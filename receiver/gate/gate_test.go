@@ -39,7 +39,7 @@ func TestABodyIsReadWholeOrNotAtAll(t *testing.T) {
 				assert.Equal(t, text, string(body), name)
 			}
 			release()
-			release() // once is enough, twice does no harm
+			release() // a second call has no effect
 			assert.Empty(t, b.large, name)
 			assert.LessOrEqual(t, len(b.idle), 1, "%s: its memory is used again", name)
 		}
@@ -151,14 +151,14 @@ func TestConnectionsAreBoundedInAllAndForEachAddress(t *testing.T) {
 	<-accepted
 	assert.EqualValues(t, 3, open.Load())
 
-	waits := dial("127.0.0.4") // it is full, and waits outside
+	waits := dial("127.0.0.4") // the limit is reached, so this connection waits
 	select {
 	case <-accepted:
 		t.Fatal("a fourth one is in")
 	case <-time.After(50 * time.Millisecond):
 	}
 	require.NoError(t, first.Close())
-	_ = first.Close() // twice gives back one place
+	_ = first.Close() // a second Close must not free another place
 	c := <-accepted
 	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
 	require.NoError(t, l.Close())
