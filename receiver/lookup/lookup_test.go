@@ -27,13 +27,13 @@ func object(name string, spec map[string]any) *unstructured.Unstructured {
 	return u
 }
 
-// C2: one that cannot be read is its own problem. Its senders are refused, so that somebody has to be told.
+// C2: an undecodable GatewaySync affects only itself. The receiver refuses its senders and must report the error to the operator.
 func TestOnesThatAreServedAreKnownAndThoseThatCannotBeAreTold(t *testing.T) {
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"},
 		object("line", map[string]any{"git": map[string]any{"ref": "main"}}),
 		object("closed", map[string]any{"webhook": map[string]any{"enabled": false}}),
 		object("broken", map[string]any{"git": "main"}))
-	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) { // it lists before it watches
+	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) { // force list and watch
 		w, ok := action.(clienttesting.WatchActionImpl)
 		return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 	})
