@@ -19,10 +19,10 @@ import (
 	"stoker.io/stoker/internal/verb"
 )
 
-// book notes what was carried out, and when it began.
+// book records what the queue carries out, and when.
 type book struct {
 	mu    sync.Mutex
-	took  time.Duration // each
+	took  time.Duration // per request
 	fails error
 	pages []page
 }
@@ -104,7 +104,7 @@ func TestHintsBecomeRareWhileTheyKeepComing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})
-		for range 3 { // after a quiet time it is done at once again
+		for range 3 { // after an idle second, the queue starts the next request immediately
 			began := time.Now()
 			_, err := q.Ask(t.Context(), plant, pushed("x"))
 			require.NoError(t, err)
@@ -147,7 +147,8 @@ func TestRequestsForRefsKeepTheirOrderAndWaitForNoHint(t *testing.T) {
 	})
 }
 
-// Kargo asks later how far its promotion is, by its id: one that was dropped would be told that it was never taken.
+// Kargo later queries the progress of its promotion by id. If the queue dropped the id, the receiver would report the promotion as
+// unknown.
 func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
@@ -160,7 +161,7 @@ func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
 		promoted := func(n int) verb.Request {
 			return verb.Request{By: "kargo", ID: fmt.Sprintf("test.01hz%022d.abcdef0", n)}
 		}
-		ask(pushed("a")) // is being carried out
+		ask(pushed("a")) // in progress
 		for _, r := range []verb.Request{pushed("b"), promoted(1), pushed("c"), promoted(2), promoted(1)} {
 			ask(r)
 		}
@@ -173,7 +174,7 @@ func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
 	})
 }
 
-// Who was let in for one object has asked nothing of another one that has its name by now.
+// A request authorized for one object must not apply to a new object with the same name.
 func TestRequestsForAnObjectAreNotOneWithThoseForItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
@@ -195,7 +196,7 @@ func TestRequestsForAnObjectAreNotOneWithThoseForItsSuccessor(t *testing.T) {
 	})
 }
 
-// numbers decides for all numbers, but for none beside an odd one.
+// numbers is a Decider that joins others, except those with an odd list.
 type numbers struct{ list string }
 
 func (n *numbers) Lasting() bool { return n.list != "odd" }
@@ -224,7 +225,7 @@ func TestRequestsThatOneDecidesForAreOneWhileNothingElseIsAskedForBetweenThem(t 
 		tag := func(id, n string) verb.Request {
 			return verb.Request{By: "gitea", Ref: "v" + n, ID: id, Follows: true, Decider: &numbers{n}}
 		}
-		ask(tag("a", "1")) // is being carried out, and takes nothing
+		ask(tag("a", "1")) // in progress, and not joinable
 		for n := range 40 {
 			ask(tag(fmt.Sprint("b", n), "2"))
 		}
@@ -314,7 +315,7 @@ func TestWhatIsAskedIsCarriedOutThoughNobodyWaitsForIt(t *testing.T) {
 		_, err = q.Ask(ctx, plant, pushed("b"))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		began := time.Now()
-		q.Close() // what waits for its time is done now
+		q.Close() // carries out delayed requests immediately
 		assert.Less(t, time.Since(began), time.Second)
 		assert.Equal(t, []verb.Request{pushed("a"), {Ref: "v1"}, pushed("b")}, b.requests())
 		_, err = q.Ask(t.Context(), plant, pushed("c"))
@@ -323,7 +324,8 @@ func TestWhatIsAskedIsCarriedOutThoughNobodyWaitsForIt(t *testing.T) {
 	})
 }
 
-// The API server is away for fifteen seconds, and all are told no after nine. What they then ask for another replica carries out.
+// The API server is away for fifteen seconds, and all callers get an error after nine. The queue must then drop their refs,
+// because another replica may have written newer ones.
 func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -360,7 +362,7 @@ func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *te
 		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "tag", Follows: true, Decider: &numbers{"2"}})
 		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"odd"}})
 		ask("line", pushed("push"))
-		for i := range 20 { // for eight of them at once
+		for i := range 20 { // more than the queue works on at once
 			ask(fmt.Sprint("cell-", i), verb.Request{Ref: "v1", By: "generic", ID: fmt.Sprint("build-", i)})
 		}
 		all.Wait()
@@ -376,7 +378,7 @@ func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *te
 	})
 }
 
-// Whoever has waited for something else before has less time left.
+// A caller that has already waited for something else has less time left.
 func TestARefIsNotWrittenAfterTheDeadlineOfWhoAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: 5 * time.Second}
@@ -391,7 +393,7 @@ func TestARefIsNotWrittenAfterTheDeadlineOfWhoAsks(t *testing.T) {
 		assert.Equal(t, 2*time.Second, time.Since(began), "nothing of it is left")
 
 		ctx, leave := context.WithCancel(t.Context())
-		leave() // it hung up, and was told nothing
+		leave() // the caller disconnected and got no answer
 		_, err = New(Config{Do: b.do}).Ask(ctx, plant, verb.Request{Ref: "v2"})
 		assert.ErrorIs(t, err, context.Canceled)
 		synctest.Wait()
