@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// fuzz tries bodies on one sender's parser, beginning with its deliveries in testdata.
+// fuzz fuzzes the parser of one sender. The seed corpus is its deliveries in testdata.
 func fuzz(f *testing.F, sender, header string) {
 	for _, d := range deliveries(f) {
 		if d.Want.Sender == sender || sender == Generic && d.Want.Kind == Ask {

@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// honest holds what is made of a delivery that was changed on its way against what was sent: less may come out of it, never
-// another thing.
+// honest parses a modified delivery and compares the result with the original. The result may be an error or contain less, but
+// must not differ otherwise.
 func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) {
 	t.Helper()
 	got, err := Parse(h, body)
@@ -41,7 +41,7 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 		}
 	case Ask:
 		if got.Ref == "" && got.Commits == nil {
-			return // to look at git again is never wrong
+			return // an unnecessary poll of git does no harm
 		}
 		require.Equal(t, Ask, want.Kind, "%s: %s: it became a request: %+v", d.name, what, got)
 		require.Contains(t, []string{"", want.Ref}, got.Ref, "%s: %s", d.name, what)
@@ -49,7 +49,7 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 			was, _, _, _ := want.Choose(v1alpha1.GitSpec{Repo: git})
 			is, _, _, err := got.Choose(v1alpha1.GitSpec{Repo: git})
 			if err == nil && got.Commits != nil && is != "" && is != was {
-				// The id of the commit whose tag was lost.
+				// The id may belong to the commit whose tag was removed.
 				require.True(t, slices.ContainsFunc(want.Commits, func(c Commit) bool { return c.ID == is && c.Repository.Is(git) }), "%s: %s: %s", d.name, what, is)
 			}
 		}
@@ -60,7 +60,7 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 	}
 }
 
-// nothingID is what hosts send in the place of a commit that is not there.
+// nothingID is the id that hosts send for a commit that does not exist.
 const nothingID = "0000000000000000000000000000000000000000"
 
 // R2: every prefix of every delivery.
@@ -72,7 +72,7 @@ func TestR2NoPrefixOfADeliveryIsTakenForSomethingElse(t *testing.T) {
 	}
 }
 
-// R2: every field of every delivery left out, null, and of every other type; every header left out.
+// R2: every field of every delivery missing, null, and of every other type; every header missing.
 func TestR2NoFieldThatIsMissingOrOfAnotherTypeIsTakenForSomethingElse(t *testing.T) {
 	others := []any{nil, 7, -1.5, true, false, "", "x", "refs/heads/other", nothingID, []any{}, []any{nil}, []any{"x"}, map[string]any{}, map[string]any{"x": nil}}
 	cases := 0
@@ -83,7 +83,7 @@ func TestR2NoFieldThatIsMissingOrOfAnotherTypeIsTakenForSomethingElse(t *testing
 			cases++
 			changed, err := json.Marshal(body)
 			require.NoError(t, err)
-			if _, other := given.(string); other && given != "" { // another string is another delivery
+			if _, other := given.(string); other && given != "" { // another string is a different delivery
 				got, err := Parse(d.header(), changed)
 				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == Move, what)
 				return
@@ -102,7 +102,7 @@ func TestR2NoFieldThatIsMissingOrOfAnotherTypeIsTakenForSomethingElse(t *testing
 	assert.Greater(t, cases, 5000)
 }
 
-// everyField changes one value after the other, and puts it back.
+// everyField changes each value in turn and restores it.
 func everyField(value any, path string, others []any, try func(what string, given any)) {
 	name := func(o any) string {
 		b, _ := json.Marshal(o)

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// delivered is a delivery in testdata, written after the documentation of its sender, and what it comes down to.
+// delivered is a delivery in testdata, based on the documentation of its sender, with the expected request.
 type delivered struct {
 	name   string
 	Header map[string]string
