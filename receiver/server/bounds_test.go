@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/receiver/sender"
 )
 
-// stuck is a way to the API server on which nothing is written until it is open.
+// stuck is a transport to the API server that blocks all patches until open is closed.
 type stuck struct {
 	http.RoundTripper
 	arrived chan<- struct{}
@@ -37,7 +37,7 @@ func (s stuck) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(r)
 }
 
-// A 4xx or a 500 in these places would make a git host, or a Kargo step, give the request up.
+// A full receiver must answer 429 or 503. After another 4xx or a 500, git hosts and Kargo steps drop the request.
 func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -45,7 +45,7 @@ func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
 	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return stuck{rt, arrived, open} }
 	w.start()
 	release := sync.OnceFunc(func() { close(open) })
-	t.Cleanup(release) // before the receiver ends, which waits for what it carries out
+	t.Cleanup(release) // must run before the receiver ends, because the receiver waits for requests in progress
 	w.server.queue.Waiting, w.server.queue.Objects = 2, 1
 
 	var all sync.WaitGroup
@@ -59,7 +59,7 @@ func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
 		ask(fmt.Sprintf("v%d", i+1))
 	}
 	var crowded said
-	for range 4 { // those that wait may be told no before the one that finds no room comes to be read
+	for range 4 { // requests in the queue may get their error before the rejected one does
 		if crowded = <-answers; crowded.Code == http.StatusTooManyRequests {
 			break
 		}
@@ -81,7 +81,7 @@ func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return w.post("rotated", "{}", bearer("S3CR3T-new")).Code == http.StatusAccepted }, liveness, firstRetry, "there is room again")
 }
 
-// C8: whatever strangers, and those who know a secret, write into a request makes no series.
+// C8: values in requests, with or without a valid secret, create no metric series.
 func TestC8SendersDoNotChooseHowManySeriesThereAre(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)

@@ -14,7 +14,7 @@ import (
 
 const other = "2222222222222222222222222222222222222222"
 
-// follows is a GatewaySync that wants a ref, and follows tags.
+// follows returns a GatewaySync with a ref in its spec that follows tags.
 func follows(ref string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "git@git.example.com:acme/plant.git", ref
@@ -42,7 +42,7 @@ func ran(refs ...string) func(*v1alpha1.GatewaySync) {
 	}
 }
 
-// followed has these tags followed before.
+// followed sets the tags that were followed before.
 func followed(tags string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
 		if gs.Annotations == nil {
@@ -54,7 +54,7 @@ func followed(tags string) func(*v1alpha1.GatewaySync) {
 
 func downgrades(gs *v1alpha1.GatewaySync) { gs.Spec.Webhook.AllowDowngrade = true }
 
-// What a push comes to: "" is nothing, "hint" a look at git, all else the ref that is asked for.
+// The result of a push is "" for no effect, "hint" for a poll of git, or the requested ref.
 func TestWhatAPushComesTo(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -123,7 +123,7 @@ func TestWhatAPushComesTo(t *testing.T) {
 				assert.Equal(t, verb.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
 				require.NoError(t, ask.Check())
 			}
-			if !own && want != "hint" { // a secret of the installation sets no ref; it may hint at the branch beside the tag
+			if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
 				require.Empty(t, ask.Ref, c.name)
 				want = ""
 				if got == "hint" {

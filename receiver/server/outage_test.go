@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wire is a way to the API server that breaks for what it is told to.
+// wire is a transport to the API server that fails a given number of requests.
 type wire struct {
 	http.RoundTripper
-	patches, secrets *atomic.Int64 // so many fail
+	patches, secrets *atomic.Int64 // number of requests that will fail
 }
 
 func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -25,8 +25,8 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.RoundTripper.RoundTrip(r)
 }
 
-// An API server that is away for a moment costs a moment. One that stays away is told apart from a wrong secret, for
-// GatewaySyncs that are there and for those that are not.
+// A short outage of the API server only delays the answer. During a long outage the receiver answers 503 instead of 401, whether
+// or not the GatewaySync exists.
 func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
 	t.Parallel()
 	var patches, secrets atomic.Int64
@@ -50,7 +50,7 @@ func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, w.post("plant", "", bearer("wrong")).Code)
 
 	secrets.Store(1 << 40)
-	w.start() // it has read no Secret yet
+	w.start() // the new replica has read no Secret yet
 	raw := ""
 	for _, name := range []string{"plant", "nobody", "plant"} {
 		got := w.post(name, "", bearer(ownSecret))
@@ -64,8 +64,8 @@ func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
 	require.NotContains(t, w.log.String(), "S3CR3T", "C7")
 }
 
-// A namespace whose rights are missing, or that is not there yet, stops nothing in the others. Whoever asks of it is not told that
-// the secret is wrong.
+// Missing permissions in one namespace, or a namespace that does not exist yet, must not affect other namespaces. Requests for
+// that namespace get 503, because the secret may be right.
 func TestANamespaceThatMayNotBeWatchedStopsNothingInTheOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)

@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// R7: whether there is such a GatewaySync, such a secret, a right to read it, or none of them, is not seen from outside:
-// not by the status, not by the header, not by the body, and not by the time.
+// R7: without the secret, a caller cannot find out whether a GatewaySync, its Secret or the permission to read it exists. Status,
+// headers, body and time are the same.
 func TestR7WhatThereIsIsNotSeenFromOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -28,7 +28,7 @@ func TestR7WhatThereIsIsNotSeenFromOutside(t *testing.T) {
 		var all sync.WaitGroup
 		answers := map[string][]string{}
 		times := map[string][]time.Duration{}
-		for range 3 { // the first finds no Secret in memory
+		for range 3 { // the first round finds no Secret in the cache
 			for _, path := range paths {
 				for name, mod := range map[string]func(*http.Request){"signed": signed("wrong", body), "token": bearer("wrong"), "none": func(*http.Request) {}} {
 					for _, method := range []string{http.MethodPost, http.MethodGet} {
@@ -66,7 +66,7 @@ func TestR7WhatThereIsIsNotSeenFromOutside(t *testing.T) {
 	require.NotContains(t, w.log.String(), "S3CR3T", "C7")
 }
 
-// slow is a way to an API server that takes its time for a Secret.
+// slow is a transport to an API server that is slow to return a Secret.
 type slow struct{ http.RoundTripper }
 
 const slowRead = 800 * time.Millisecond
@@ -78,7 +78,7 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(r)
 }
 
-// R7: nor by the time that an API server takes which is slow, where a Secret is read for the first time either.
+// R7: the same holds if the API server is slow and the receiver reads the Secret for the first time.
 func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -89,7 +89,7 @@ func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
 		times := slices.Sorted(maps.Values(fastest))
 		return times[len(times)-1] - times[0]
 	}
-	// A machine that is busy may hold up one kind of request four times in a row; who waits for a read is late each time.
+	// A busy machine may delay one kind of request four times in a row. A wait for a read delays every time.
 	for i := 0; i < 4 || i < 20 && apart() >= slowRead/2; i++ {
 		late := fmt.Sprintf("late%d", i)
 		w.cluster.ApplyYAML(t, w.ns, strings.Replace(plant, "name: plant", "name: "+late, 1)+
@@ -111,17 +111,16 @@ func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
 
 func headerText(h http.Header) string {
 	var b strings.Builder
-	_ = h.Write(&b) // it writes to memory
+	_ = h.Write(&b) // a strings.Builder returns no error
 	return b.String()
 }
 
-// C9: every route, with every method, without a credential, with a wrong one and with the right one. A route that is added needs
-// a row here.
+// C9: every route with every method: without a credential, with a wrong one, and with the right one. A new route needs a row here.
 func TestC9OnlyAPostOfWhoKnowsTheSecretChangesAnything(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	rows := map[string]struct {
-		right   int // what who knows the secret is told
+		right   int // the status for the right secret
 		changes bool
 	}{
 		"POST /webhook/{namespace}/{name}": {right: http.StatusAccepted, changes: true},
@@ -153,7 +152,7 @@ func TestC9OnlyAPostOfWhoKnowsTheSecretChangesAnything(t *testing.T) {
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
 
-// try sends a request that asks for nothing in its body, and returns the code of the answer, which may have no body.
+// try sends a request without a body and returns the status code. The response may have no body.
 func (w *world) try(method, path, token string) int {
 	w.Helper()
 	req, err := http.NewRequestWithContext(w.Context(), method, w.url+path, nil)
@@ -167,7 +166,7 @@ func (w *world) try(method, path, token string) int {
 	return res.StatusCode
 }
 
-// C9: every method of what is there, and of what might be.
+// C9: every method on existing and on plausible paths.
 func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -185,7 +184,7 @@ func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 	}
 }
 
-// C7: secrets stand in every place of a request, and the log of all levels, the metrics and the answers have none of them.
+// C7: the test puts secrets into every part of a request. Logs of all levels, metrics and answers must not contain them.
 func TestC7NoSecretIsEverSaid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -233,7 +232,7 @@ func TestOnlyWhatIsServedIsThere(t *testing.T) {
 	w.labels = "serve=here"
 	w.start()
 	for path, want := range map[string]int{w.ns + "/plant": http.StatusNotFound, w.ns + "/line": http.StatusAccepted, elsewhere + "/plant": http.StatusNotFound} {
-		token := installSecret // it is told what is not there
+		token := installSecret // with this secret, the receiver reports what does not exist
 		assert.Equal(t, want, w.send(http.MethodPost, "/webhook/"+path, "", bearer(token)).Code, path)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// moment does something before the next look at the GatewaySync plant, for which somebody was let in already.
+// moment runs a function before the next read of the GatewaySync plant, after the receiver has authorized the request.
 type moment struct {
 	http.RoundTripper
 	next *sync.Map // "do": func()
@@ -29,11 +29,11 @@ func (m moment) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.RoundTripper.RoundTrip(r)
 }
 
-// A team installs a GatewaySync anew while a request for the old one is carried out. Who knows the secret of the one that is gone
-// changes nothing in the new one, learns nothing of it, and not whether there is one.
+// A team recreates a GatewaySync while the receiver carries out a request for the old one. The secret of the old one must change
+// nothing in the new one and reveal nothing about it, not even its existence.
 func TestR7WhoKnowsTheSecretOfAGatewaySyncThatIsGoneIsToldNothingOfItsSuccessor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, plant+"---"+others) // others name the Secret, too: it stays in memory
+	w := newWorld(t, plant+"---"+others) // others keep the Secret in the cache
 	var next sync.Map
 	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return moment{rt, &next} }
 	w.start()

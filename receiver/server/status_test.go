@@ -19,7 +19,7 @@ import (
 
 const commit = "1111111111111111111111111111111111111111"
 
-// synced is the status of a fleet that runs what is asked for.
+// synced sets the status of a fleet that runs the desired ref.
 func synced(gs *v1alpha1.GatewaySync) {
 	d, _ := v1alpha1.DesiredRef(gs, "")
 	gs.Status.ObservedGeneration = gs.Generation
@@ -45,7 +45,7 @@ func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
 	w := newWorld(t, plant)
 	id := "test.01hz0000000000000000000002.abcdef0"
 	require.Equal(t, http.StatusAccepted, w.post("plant", `{"ref":"v1","id":"`+id+`","source":"kargo"}`, bearer(ownSecret)).Code)
-	// Right after the answer, by a replica that has just started, too: nothing of before is told.
+	// The first status after a request must not report the state before, even on a replica that has just started.
 	for range 2 {
 		got := w.status("plant", "v1", id)
 		require.Equal(t, http.StatusOK, got.Code, got.Raw)
@@ -72,7 +72,8 @@ func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
 	}
 }
 
-// A ref that is wanted already may have moved: who asks for it is not told of what was before, and whoever asks says so.
+// A desired branch or tag may have moved. After another request for it, the status must not report the old result, whatever the
+// sender.
 func TestWhoAsksForWhatRunsAlreadyIsToldOnceGitWasLookedAt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -93,7 +94,7 @@ func TestWhoAsksForWhatRunsAlreadyIsToldOnceGitWasLookedAt(t *testing.T) {
 	}
 }
 
-// P6: nothing takes back what the status says while no agent runs. The lock tells it at once.
+// P6: without an agent, no one corrects the status. The receiver must detect this from the lock.
 func TestAFleetWithoutALeadIsNotDone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -109,14 +110,14 @@ func TestAFleetWithoutALeadIsNotDone(t *testing.T) {
 
 var longText = strings.Repeat("x", maxQuery+1)
 
-// written has the API server record when the request was written.
+// written sets the time at which the API server recorded the request.
 func written(at time.Time) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
 		gs.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at}, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:stoker.io/requested-at":{}}}}`)}}
 	}
 }
 
-// A laptop's clock may be anything. A request that it stamps is as old as the API server says.
+// The clock of a client may be wrong. The age of a request counts from the time that the API server recorded.
 func TestOnTheAPIServerARequestIsAsOldAsItsWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(plant, "spec:", "spec:\n  progressDeadline: 5m", 1))
@@ -184,7 +185,7 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		{"two have written it, the last of them a minute ago", working, 20 * time.Hour, func(gs *v1alpha1.GatewaySync) {
 			written(now.Add(-time.Minute))(gs)
 			last := gs.ManagedFields
-			written(now.Add(-time.Hour))(gs) // whichever the API server tells of first
+			written(now.Add(-time.Hour))(gs) // the order of the entries must not matter
 			gs.ManagedFields = append(last, gs.ManagedFields...)
 		}, verb.Progressing, v1alpha1.ReasonProgressing},
 		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
@@ -204,7 +205,7 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 	}
 }
 
-// The status query is of strangers until it is read: it is never half right.
+// The query comes from unauthenticated callers. The parser must accept or reject it as a whole.
 func FuzzStatusQuery(f *testing.F) {
 	for _, q := range []string{"", "ref=v1&id=test.01hz0000000000000000000001.abcdef0", "ref=%zz", "ref=a&ref=b", "ref=refs%2Fheads%2Fmain", "id=;", "ref=a;id=b", "&&&", "wait=8s&commit=1111111111111111111111111111111111111111", "wait=-1s", "wait=9h", "ref=%00"} {
 		f.Add(q)

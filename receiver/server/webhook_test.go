@@ -178,7 +178,7 @@ func TestTagsAndReleasesAreFollowedUpwardsWhereTheGatewaySyncSaysSo(t *testing.T
 	assert.NotEqual(t, at, w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedAt])
 	assert.Equal(t, "v1.11.0", w.desired("tagged").Ref)
 
-	// v1.12.0 is broken and never runs; somebody goes back, and then the host tells that it was released.
+	// v1.12.0 is broken, and an operator rolls back. Then the host sends the release event for v1.12.0.
 	w.lead("tagged", func(gs *v1alpha1.GatewaySync) {
 		gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "v1.11.0", Commit: commit, At: metav1.Now()}
 	})
@@ -195,8 +195,8 @@ func TestTagsAndReleasesAreFollowedUpwardsWhereTheGatewaySyncSaysSo(t *testing.T
 	assert.Equal(t, "v1.9.0 v1.10.0 v1.11.0 v1.12.0 v1.12.1", w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedTags])
 }
 
-// R3: deliveries that come together, in any order and through any replica, are judged on what stands there when they are
-// written, and not on what a replica saw last.
+// R3: simultaneous deliveries, in any order and through any replica, must be judged by the current object at the time of the
+// write, not by the cache of a replica.
 func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -206,7 +206,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 	changes, err := w.admin.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gatewaysyncs")).Namespace(w.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=tagged"})
 	require.NoError(t, err)
 	defer changes.Stop()
-	const rounds, tags = 6, 30 // of each round more come together than may wait
+	const rounds, tags = 6, 30 // each round has more simultaneous deliveries than the queue admits
 	written := make(chan int, 1)
 	go func() {
 		highest, writes, last := semver.MustParse("0.0.0"), 0, fmt.Sprintf("v%d.%d.0", rounds, tags)
@@ -230,7 +230,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 	for major := 1; major <= rounds; major++ {
 		var all sync.WaitGroup
 		results := make(chan string, 2*tags)
-		for i := range 2 * tags { // each comes twice: what is sent again has an id of its own
+		for i := range 2 * tags { // each delivery comes twice; the repeat has its own id
 			url, tag := replicas[(i+major)%2], fmt.Sprintf("v%d.%d.0", major, tags-(i+major)%tags)
 			body := push("refs/tags/" + tag)
 			all.Go(func() {
@@ -249,7 +249,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 	require.GreaterOrEqual(t, <-written, rounds)
 }
 
-// Deliveries of one sender about one repository are judged as one; those of others are not.
+// Deliveries of one sender for one repository are merged; others are not.
 func TestADeliveryIsJoinedByOnesOfItsKind(t *testing.T) {
 	of := func(ref string, change func(*delivery)) *delivery {
 		d := decider(follows("main"), sender.Request{Sender: sender.Gitea, Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
@@ -290,7 +290,7 @@ func (careless) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
 	panic("nobody has thought of this")
 }
 
-// R2: also what is carried out beside the requests does not end the program.
+// R2: a panic in the queue, outside of request handlers, must not end the process either.
 func TestWhatNobodyHasThoughtOfCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -305,7 +305,7 @@ func TestWhatNobodyHasThoughtOfCostsOneRequest(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write is logged once")
 }
 
-// What a push is of is not what a replica saw last: spec.git.ref may have been changed a moment ago.
+// The receiver must judge a push by the current spec.git.ref, not by its cache.
 func TestAPushRightAfterTheSpecChangedIsHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -320,7 +320,7 @@ func TestAPushRightAfterTheSpecChangedIsHeard(t *testing.T) {
 	}
 }
 
-// R4: who does not know the secret is refused, whatever comes instead of it, and on both routes.
+// R4: without the secret, both routes refuse every other credential.
 func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -352,7 +352,7 @@ func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
 	} {
 		for _, method := range []string{"POST", "GET"} {
 			path := map[string]string{"POST": "/webhook/", "GET": "/status/"}[method] + w.ns + "/plant"
-			all.Go(func() { // each is refused slowly
+			all.Go(func() { // each refusal is delayed
 				got := w.send(method, path, map[string]string{"POST": body}[method], mod, header("X-Github-Event", "push"))
 				assert.Equal(t, http.StatusUnauthorized, got.Code, "%s %s: %s", method, name, got.Raw)
 			})
@@ -381,7 +381,7 @@ func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
 	assert.Contains(t, w.log.String(), "is empty")
 }
 
-// A right that is missing is refused outside, and inside it is said what to do.
+// For the sender, a missing permission looks like a wrong secret. Only the log names it.
 func TestARightThatIsMissingIsNamedInTheLogAndNowhereElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)

@@ -39,7 +39,7 @@ const (
 	liveness      = 60 * time.Second
 )
 
-// rights are those of the chart: GatewaySyncs and SyncReports of the namespace, and one Secret.
+// rights holds the permissions of the chart: GatewaySyncs and SyncReports of the namespace, and one Secret.
 const rights = `
 apiVersion: v1
 kind: ServiceAccount
@@ -82,7 +82,7 @@ metadata: {name: ungranted}
 stringData: {secret: "S3CR3T-ungranted"}
 `
 
-// plant follows a branch, and its secret is its own.
+// plant follows a branch and has its own secret.
 const plant = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -92,28 +92,28 @@ spec:
   webhook: {secretRef: {name: webhook, key: secret}}
 `
 
-// world is a receiver in front of a real API server, with the rights of the chart and no others.
+// world is a receiver with a real API server and only the permissions of the chart.
 type world struct {
 	*testing.T
 	cluster *kubetest.Cluster
 	ns      string
 	admin   kube.Clients
 	url     string
-	labels  string                                    // that a replica serves
-	more    []string                                  // namespaces that it is to serve
-	wrap    func(http.RoundTripper) http.RoundTripper // the way to the API server
+	labels  string                                    // label selector of the replica
+	more    []string                                  // additional namespaces of the replica
+	wrap    func(http.RoundTripper) http.RoundTripper // wraps the transport to the API server
 	log     *program.Log
 	reg     *prometheus.Registry
 	server  *Server
 }
 
-// newWorld makes the GatewaySyncs of a text and a receiver that has seen them.
+// newWorld creates the GatewaySyncs in objects and a receiver that has seen them.
 func newWorld(t *testing.T, objects string) *world {
 	t.Helper()
 	w := &world{T: t, cluster: kubetest.Control(t)}
 	w.ns = w.cluster.Namespace(t)
 	w.cluster.ApplyYAML(t, w.ns, rights)
-	// A Secret that may not be read yet counts as known, and its value is missing for a second.
+	// Without this wait, the receiver may find that it cannot read the Secret, and it retries only after a second.
 	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
 	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Resource: "secrets", Name: "webhook", Verb: "get"})
 	w.cluster.ApplyYAML(t, w.ns, objects)
@@ -124,7 +124,7 @@ func newWorld(t *testing.T, objects string) *world {
 	return w
 }
 
-// start starts a replica, and talks to it from now on.
+// start starts another replica. Later requests go to this replica.
 func (w *world) start() {
 	w.Helper()
 	config := w.cluster.As(w.T, w.ns, "stoker-receiver", "")
@@ -155,7 +155,7 @@ func (w *world) start() {
 	require.Eventually(w, w.server.Ready, liveness, 5*time.Millisecond, "the receiver never sees what there is: %s", w.log)
 }
 
-// said is an answer.
+// said is an answer of the receiver.
 type said struct {
 	Code   int
 	A      answer
@@ -164,13 +164,13 @@ type said struct {
 	Raw    string
 }
 
-// send sends a request; mods change it before.
+// send sends a request after mods have changed it.
 func (w *world) send(method, path, body string, mods ...func(*http.Request)) said {
 	w.Helper()
 	return w.sendTo(w.url, method, path, body, mods...)
 }
 
-// sendTo sends to one of several replicas.
+// sendTo sends a request to one of several replicas.
 func (w *world) sendTo(url, method, path, body string, mods ...func(*http.Request)) said {
 	w.Helper()
 	req, err := http.NewRequestWithContext(w.Context(), method, url+path, strings.NewReader(body))
@@ -214,7 +214,7 @@ func signature(key, body string) string {
 	return "sha256=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// gitHub makes a push of GitHub.
+// gitHub turns a request into a signed push of GitHub.
 func gitHub(key, id, body string) func(*http.Request) {
 	return func(r *http.Request) {
 		signed(key, body)(r)
@@ -241,7 +241,7 @@ func (w *world) desired(name string) v1alpha1.Desired {
 	return d
 }
 
-// lead writes a status as a lead would.
+// lead changes the status as the lead does.
 func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 	w.Helper()
 	gs := w.gs(name)
@@ -254,7 +254,7 @@ func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 	require.NoError(w, err)
 }
 
-// locks renews the lock of a lead.
+// locks renews the lock of the lead.
 func (w *world) locks(name string) {
 	w.Helper()
 	targets := kube.SyncTargets(w.admin.Dynamic, w.ns)
@@ -272,7 +272,7 @@ func (w *world) locks(name string) {
 	require.NoError(w, err)
 }
 
-// sees waits until the receiver has seen a GatewaySync as it is now.
+// sees waits until the receiver has seen the current GatewaySync.
 func (w *world) sees(name string) {
 	w.Helper()
 	want := w.gs(name).ResourceVersion
@@ -282,7 +282,7 @@ func (w *world) sees(name string) {
 	}, liveness, 5*time.Millisecond)
 }
 
-// counted is the value of a counter by the values of its labels, in the order of their names.
+// counted returns the value of a counter. The label values are in the order of the label names.
 func (w *world) counted(name string, labels ...string) float64 {
 	w.Helper()
 	families, err := w.reg.Gather()
