@@ -26,7 +26,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// cluster counts the reads and answers as it is told.
+// cluster is a fake API server that counts the reads of Secrets.
 type cluster struct {
 	*Vault
 	log    program.Log
@@ -37,12 +37,12 @@ type cluster struct {
 	value  string
 	err    error
 	broken string // the name of a Secret that cannot be decrypted
-	denied string // the name of one that may not be read, which the API server knows by itself
+	denied string // the name of a Secret that RBAC denies, which needs no read from etcd
 }
 
 var webhook = Place{"plant", "webhook", "secret"}
 
-// newCluster runs a vault; change is what there is before it starts.
+// newCluster runs a vault. The function change prepares the cluster before the vault starts.
 func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	t.Helper()
 	c := &cluster{value: "S3CR3T", takes: 10 * time.Millisecond, places: []Place{webhook, webhook}}
@@ -83,7 +83,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	return c
 }
 
-// settle waits until everything was read that is due.
+// settle waits until the vault has done all reads that are due.
 func (c *cluster) settle() { time.Sleep(every + c.takes) }
 
 func (c *cluster) set(value string, err error) {
@@ -145,7 +145,7 @@ func TestASecretIsReadSeldomAndAhead(t *testing.T) {
 			}
 			assert.True(t, v.Complete(), name)
 			assert.LessOrEqual(t, v.count(), 2, name)
-			time.Sleep(time.Minute) // what cannot be read is tried again soon, and then seldom
+			time.Sleep(time.Minute) // the first retries come quickly, later ones rarely
 			before := v.count()
 			assert.LessOrEqual(t, before, 10, name)
 			time.Sleep(c.fresh)
@@ -172,7 +172,7 @@ func TestWhatBecomesRightIsTakenUp(t *testing.T) {
 		v.settle()
 		assert.Equal(t, "S3CR3T", v.get())
 		v.set("other", nil)
-		time.Sleep(30 * time.Second) // what the page about webhooks says
+		time.Sleep(30 * time.Second) // the delay that docs/webhooks.md promises
 		assert.Equal(t, "other", v.get())
 		v.set("", errMissing)
 		time.Sleep(freshFor)
@@ -206,7 +206,7 @@ func TestWhileTheAPIServerIsAwayTheLastValueCountsForAWhile(t *testing.T) {
 	})
 }
 
-// To who sends, "refused" is the last word, and "come again" is not.
+// While the API server cannot answer, the receiver asks senders to retry. A refusal would be final.
 func TestAnAPIServerThatCannotAnswerIsAway(t *testing.T) {
 	for name, err := range map[string]error{
 		"etcd is not reached":         apierrors.NewServerTimeout(resource, "get", 2),
@@ -235,11 +235,11 @@ func TestAnAPIServerThatCannotAnswerIsAway(t *testing.T) {
 	}
 }
 
-// It was encrypted with a key that is gone: the API server fails for it alone, and for good.
+// If the encryption key of a Secret is lost, the API server fails for this Secret alone and forever. Others must stay available.
 func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
-			c.takes = 0 // the client does one read after the other
+			c.takes = 0 // the client reads one Secret after the other
 			c.broken, c.places = "broken", append(c.places, Place{"other", "broken", "token"})
 		})
 		v.settle()
@@ -250,7 +250,7 @@ func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
 			assert.False(t, v.Unsure())
 			time.Sleep(time.Second)
 		}
-		// All the same an API server that is away is.
+		// An API server that is really away must still be detected.
 		v.set("", errDown)
 		time.Sleep(freshFor)
 		v.settle()
@@ -258,7 +258,7 @@ func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
 			assert.True(t, v.Unsure())
 			time.Sleep(time.Second)
 		}
-		// And for a while after a long time in which it answered for none.
+		// After a long outage, the state stays unsure for a while.
 		time.Sleep(2 * staleFor)
 		v.set("S3CR3T", nil)
 		time.Sleep(retryAfter)
