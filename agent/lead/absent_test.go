@@ -14,13 +14,13 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// asks makes somebody ask for a fresh look, which finds a commit.
+// asks requests a poll of git, which finds a commit.
 func (s *scene) asks(at, commit string) {
 	s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt = at, at, at
 	s.moves(commit)
 }
 
-// Agents that are back at the commit that ran before have synced nothing: no Event tells of it.
+// Agents that return with the commit that ran before have synced nothing, so no Event reports them.
 func TestAgentsThatAreBackAreNoNews(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
@@ -40,7 +40,7 @@ func TestAgentsThatAreBackAreNoNews(t *testing.T) {
 	assert.Empty(t, s.told())
 }
 
-// A rollout of one pod, with a request meanwhile: a wave must not pass before the gateway is back.
+// A rollout restarts the only pod while a request is pending. A wave must not pass before the gateway is back.
 func TestARequestIsNotHandledWhileTheGatewayIsStartedAgain(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
@@ -60,7 +60,7 @@ func TestARequestIsNotHandledWhileTheGatewayIsStartedAgain(t *testing.T) {
 	began := s.Now
 	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 
-	// The pod is gone, its successor is not there yet.
+	// The pod is gone, and its successor does not exist yet.
 	pod := s.Pods[0]
 	s.Pods = nil
 	st = s.after(time.Minute).write()
@@ -133,7 +133,8 @@ func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 }
 
-// Who was at work when they went is late by the deadline of that work. Whether they are gone for good only the absence tells.
+// The deadline of pending work does not restart when gateways disappear. Whether they are gone for good depends only on how
+// long they are away.
 func TestGatewaysThatGoAtTheirDeadlineAreLateAndNotGone(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
@@ -172,7 +173,7 @@ func TestGatewaysThatGoAtTheirDeadlineAreLateAndNotGone(t *testing.T) {
 	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
 }
 
-// Nobody waits for it any longer, and agents that come and go would be waited for anew each time.
+// No caller waits for such a request any longer. Otherwise agents that come and go would restart the wait each time.
 func TestARequestThatWasGivenUpStaysGivenUpUntilGitIsAsked(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
@@ -197,7 +198,7 @@ func TestARequestThatWasGivenUpStaysGivenUpUntilGitIsAsked(t *testing.T) {
 	assert.Equal(t, "t1", s.write().LastHandledRequest)
 }
 
-// The injector gives a request up where no agent is there. The next lead has not looked at it, nor has any gateway.
+// The injector gives up a request if there is no agent. Neither the next lead nor any gateway has dealt with that request.
 func TestARequestThatWasGivenUpIsNotHandledOnceAgentsAreBack(t *testing.T) {
 	for name, ready := range map[string]v1alpha1.Reason{"there was none": v1alpha1.ReasonNoGateways, "they were away": v1alpha1.ReasonProgressDeadlineExceeded,
 		"another one said so": v1alpha1.ReasonAgentsAway} {
@@ -221,12 +222,12 @@ func TestARequestThatWasGivenUpIsNotHandledOnceAgentsAreBack(t *testing.T) {
 	}
 }
 
-// The pods are real, and one ends for as long as something holds it.
+// This test uses real pods, one of which terminates slowly because of a finalizer.
 func TestASoleGatewayThatIsStartedAgainIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 0, slow)
 	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })
-	// The API server rejects the token of a pod that is gone, so the lead runs in a pod that is no gateway.
+	// The API server rejects the token of a deleted pod, so the lead runs in a pod that is not a gateway.
 	s.gateway("lead", func(p *corev1.Pod) { p.Labels, p.Annotations = map[string]string{"app": "lead"}, nil })
 	s.candidate("lead")
 	s.untilTarget(s.first)
@@ -294,7 +295,7 @@ func TestAFailureIsToldOnceHoweverOftenItIsTried(t *testing.T) {
 			assert.Equal(t, c.reason, row.Reason)
 			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "an attempt is no success yet")
 
-			// The status is all that another lead knows.
+			// Another lead knows only the status.
 			s.fails(0, c.another, "something else")
 			s.write()
 			assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told())

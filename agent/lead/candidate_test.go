@@ -31,13 +31,13 @@ type candidate struct {
 	stop func()
 }
 
-// candidates names agents that act for pods of the site. Each acts with the rights of its pod.
+// candidate starts an agent for a pod of the site, with the rights of that pod.
 func (s *site) candidate(pod string, change ...func(*Config)) *candidate {
 	s.t.Helper()
 	return s.candidateBy(&wire{counts: map[string]int{}, ahead: s.ahead}, pod, change...)
 }
 
-// candidateBy is candidate by a wire with something wrong.
+// candidateBy is like candidate, but uses the given wire, which may inject faults.
 func (s *site) candidateBy(w *wire, pod string, change ...func(*Config)) *candidate {
 	s.t.Helper()
 	config := s.cluster.As(s.t, s.ns, "default", pod)
@@ -68,7 +68,7 @@ func (s *site) candidateBy(w *wire, pod string, change ...func(*Config)) *candid
 	return c
 }
 
-// leads waits until somebody leads, and returns its identity.
+// leads waits until an agent leads, and returns its identity.
 func (s *site) leads() string {
 	s.t.Helper()
 	var holder string
@@ -88,7 +88,7 @@ type measured struct {
 	*metrics.Fleet
 }
 
-// token of the repository, as a Secret would hold it.
+// token holds the tokens that Secrets would contain.
 var token sync.Map // by repository
 
 func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
@@ -106,7 +106,7 @@ func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 	return repo.NewRemote(u, auth, repo.RemoteOptions{})
 }
 
-// wire counts the requests of a candidate, and can be cut or frozen.
+// wire counts the requests of a candidate. Tests can cut or freeze it.
 type wire struct {
 	next http.RoundTripper
 
@@ -115,8 +115,8 @@ type wire struct {
 	times   map[string][]time.Time
 	cut     bool
 	frozen  chan struct{}
-	failing map[string]int // what is answered with 500, and how often yet
-	ahead   time.Duration  // the clock of the API server
+	failing map[string]int // requests to answer with 500 → remaining failures
+	ahead   time.Duration  // offset of the API server's clock
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -161,7 +161,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (w *wire) cutIt() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }
 
-// freeze lets no request through until the returned function is called; those that wait then go on, late.
+// freeze blocks all requests until the returned function is called. Blocked requests then continue, late.
 func (w *wire) freeze() (thaw func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +180,7 @@ func (w *wire) count(what string) int {
 	return w.counts[what]
 }
 
-// total counts all requests but watches.
+// total counts all requests except watches.
 func (w *wire) total() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,13 +201,13 @@ func testLog(t *testing.T, who string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("agent", who)
 }
 
-// fleetOf returns the series of a lead's fleet.
+// fleetOf returns the fleet metrics of a lead.
 func (c *candidate) fleetOf() prometheus.Collector { return gathered{c.reg} }
 
-// gathered makes a collector of a registry.
+// gathered turns a registry into a collector.
 type gathered struct{ *prometheus.Registry }
 
-// output is the test's output until it ends: what client-go stops by itself may still say so a moment later.
+// output writes to the output of the test until the test ends. Goroutines of client-go may log a moment longer.
 type output struct {
 	mu   sync.Mutex
 	to   io.Writer

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A deadline is held against what the lead before has written, whose node's clock may be another one.
+// The lead checks deadlines against times that the previous lead wrote, whose node may have another clock.
 func TestADeadlineLastsAsLongAsItSaysWhateverTheClocksOfLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
@@ -77,7 +77,7 @@ func TestAClockThatWasAheadOnceIsNotTheLastForYears(t *testing.T) {
 	s.after(time.Minute).takes(1)
 	assert.WithinDuration(t, s.Now, s.write().LastSyncTime.Time, 0)
 
-	// Of one gateway whose clock is ahead all the time, each sync counts.
+	// Each sync counts for a single gateway whose clock is always ahead.
 	for _, ahead := range []time.Duration{early / 2, 2 * early, time.Hour} {
 		s = newScene(t, 1)
 		for i, commit := range []string{commitB, commitA, commitB} {

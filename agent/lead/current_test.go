@@ -28,11 +28,11 @@ func siteAt(version string) *unstructured.Unstructured {
 	return u
 }
 
-// Of several API servers one may be behind the others, with what it lists and watches, but not with what it is asked for by name.
+// With several API servers, one may lag in lists and watches, but a get by name returns the latest version.
 func TestALeadBeginsWithTheGatewaySyncThatIsThere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		is    string // "" for none
+		is    string // "" if it does not exist
 		comes []string
 		after time.Duration
 		err   error

@@ -101,7 +101,7 @@ func TestALeadThatCrashesIsReplacedWhenItsLockIsOver(t *testing.T) {
 	s.untilTarget(second)
 }
 
-// C4: what a lead that was stopped for a while still wanted to write reaches the API server when another one leads.
+// C4: a frozen lead resumes after another agent took over. Its delayed writes must change nothing.
 func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
@@ -114,7 +114,7 @@ func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
 	thaw := one.wire.freeze()
 	defer thaw()
 	stale := s.Commit("stale")
-	time.Sleep(3 * time.Second) // its write of the target waits on the wire
+	time.Sleep(3 * time.Second) // the write of the target is blocked on the wire
 	two := s.candidate("gw-1")
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
 	s.untilTarget(stale)
@@ -158,7 +158,7 @@ func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 	assert.Equal(t, with.Identity(), s.leads())
 }
 
-// Where nobody has what the spec names, somebody leads to say so, until one comes who has it.
+// If no agent has the credential that the spec names, one leads to report that, until an agent with the credential arrives.
 func TestALeadThatLacksACredentialSaysSoAndGivesWay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
@@ -182,7 +182,7 @@ func TestALeadThatLacksACredentialSaysSoAndGivesWay(t *testing.T) {
 	assert.Equal(t, with.Identity(), s.leads())
 }
 
-// reportsNewer reports as an agent of a newer version does, and waits until the API server serves that from its memory, too.
+// reportsNewer reports as a newer agent would, and waits until the API server also serves the report from its cache.
 func (s *site) reportsNewer(name string) {
 	s.t.Helper()
 	s.report(name, func(r *v1alpha1.SyncReportStatus) { r.Format = v1alpha1.ReportFormat + 1 })
@@ -206,7 +206,7 @@ func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A new version led, was taken back, and all pods were started anew: nothing but the target is left of it.
+// After a rollback of the agent to an older version, all pods restarted: only the target of the newer version is left.
 func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]int32{"that this version can follow": v1alpha1.TargetFormat, "that it cannot": v1alpha1.TargetFormat + 1} {
@@ -232,21 +232,22 @@ func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
 	}
 }
 
-// C13: a newer format is only a word, of a gateway's token perhaps. It counts while an agent that knows it could still lead.
+// C13: any token of a gateway can claim a newer format. The claim only delays older agents while a newer agent could still
+// lead.
 func TestNewerReportDelaysOlderAgentsForAWhileOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
 	var said program.Log
 	older := s.candidate("gw-0", func(c *Config) {
-		c.patience = time.Nanosecond // also an agent that was slow to start stands aside once
+		c.patience = time.Nanosecond // so that an agent that started slowly also stands aside once
 		c.Log = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	assert.Equal(t, older.Identity(), s.leads())
 	assert.Contains(t, said.String(), "this agent does not campaign")
 }
 
-// An evicted pod stays as it is, with what it reported, until somebody deletes it.
+// An evicted pod keeps its report until the pod is deleted.
 func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
@@ -261,7 +262,7 @@ func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
 	assert.Equal(t, c.Identity(), s.leads())
 }
 
-// All candidates ask in the second in which the lock becomes free, which is mostly the one in which the API server had trouble.
+// All candidates compete when the lock becomes free, which is often when the API server has trouble.
 func TestACandidateThatTheAPIServerDidNotAnswerAsksAgainSoon(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -291,7 +292,7 @@ func TestTheLeadEndsWithItsGatewaySyncAndMakesNothingAnew(t *testing.T) {
 	assert.True(t, strings.HasPrefix(s.leads(), "gw-0_"))
 }
 
-// A target that was left by a GatewaySync of the same name says nothing about the new one, whose generation is 1, too.
+// A target left by a deleted GatewaySync of the same name must not count for the new one, although both have generation 1.
 func TestATargetOfAnEarlierGatewaySyncIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -318,8 +319,8 @@ func TestATargetThatSomebodyRemovesComesBack(t *testing.T) {
 	assert.NotEmpty(t, back.Lead.Holder)
 }
 
-// calm waits until all have begun to watch and campaigned in vain, and the lead has written what there is to say. It returns how
-// many requests each had made by then.
+// calm waits until every agent watches and has tried to become lead, and until the lead has written its status. It returns the
+// number of requests of each agent so far.
 func (s *site) calm(agents map[string]*candidate, lead string) map[string]int {
 	s.t.Helper()
 	before, statuses := map[string]int{}, -1

@@ -73,7 +73,7 @@ func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
 	gs := s.until("the request is handled", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.LastHandledRequest == at })
 	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "v2", RefShort: "v2", Commit: v2, CommitShort: v2[:7], RequestedBy: "kargo", RequestedAt: at}, gs.Status.Target)
 
-	// The spec says something else: the request is dead, and stays so when the spec is back.
+	// The spec names another ref: the request lapses and stays lapsed when the spec returns.
 	s.Branch("release", s.first)
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
 	assert.Equal(t, "release", s.untilTarget(s.first).Ref)
@@ -116,7 +116,7 @@ func TestAPlainAnnotationCountsFromWhenItIsSeen(t *testing.T) {
 	})
 }
 
-// What a rollback writes: not this commit; as soon as the branch moves on, the branch again.
+// A rollback excludes one commit: once the branch moves on, the fleet follows the branch again.
 func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -175,7 +175,7 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// The admission policy refuses other names: the commit alone says what is wanted.
+// The admission policy rejects other ref names, so the target has only the commit.
 func TestTargetNamesBranchesAndTagsOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -201,7 +201,7 @@ func TestACommitOfTheSpecNeedsNoGitAndIsNeverPolled(t *testing.T) {
 	assert.Empty(t, s.git.Requests())
 }
 
-// One advertisement for the whole fleet; a burst of hints costs few, and the last is not lost.
+// One advertisement serves the whole fleet. A burst of hints costs few polls, and the last hint is answered.
 func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 3, slow)
@@ -272,7 +272,7 @@ func TestASpecIsToldBeforeGitAnswersAndARefThatIsGoneIsToldToWhoStarts(t *testin
 	assert.EqualValues(t, 1, told.Generation)
 	assert.Nil(t, told.Problem, "it passes by itself")
 	at := now()
-	s.annotate(v1alpha1.AnnotationRequestedAt, at) // first: whoever tries again by itself is to see it
+	s.annotate(v1alpha1.AnnotationRequestedAt, at) // before healing, so that an automatic retry sees the request
 	s.git.Heal()
 	s.untilTarget(s.first)
 	require.Eventually(t, func() bool { return s.target().RequestedAt == at }, tenfold, 20*time.Millisecond)

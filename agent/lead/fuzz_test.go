@@ -16,12 +16,12 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// fleetLife is a fleet to which anything may happen, one byte at a time.
+// fleetLife is a fleet that is driven by fuzzed bytes.
 type fleetLife struct {
 	*scene
-	disks map[string]string               // what lies there, by pod
-	late  map[string]*v1alpha1.SyncReport // what an agent has said and the lead has not seen; only the newest is ever sent
-	lies  map[string]bool                 // pods for which somebody reported what is not so
+	disks map[string]string               // commit on the disk, by pod
+	late  map[string]*v1alpha1.SyncReport // reports that the lead has not seen yet; only the newest is ever delivered
+	lies  map[string]bool                 // pods with a forged report
 }
 
 func newLife(t testing.TB) *fleetLife {
@@ -29,7 +29,7 @@ func newLife(t testing.TB) *fleetLife {
 	return &fleetLife{scene: s, disks: map[string]string{s.Pods[0].Name: commitA}, late: map[string]*v1alpha1.SyncReport{}, lies: map[string]bool{}}
 }
 
-// write is that of the scene, and looks at the disks: no gateway is said to run what another report said of it before.
+// write also compares Ready with the disks: no gateway counts as synced because of an outdated report.
 func (f *fleetLife) write() *v1alpha1.GatewaySyncStatus {
 	f.t.Helper()
 	st := f.scene.write()
@@ -43,7 +43,7 @@ func (f *fleetLife) write() *v1alpha1.GatewaySyncStatus {
 	return st
 }
 
-// done is what the agent of a pod says when it has dealt with the target.
+// done returns the report of an agent that has synced the target.
 func (f *fleetLife) done(p Pod) *v1alpha1.SyncReport {
 	f.disks[p.Name] = f.Target.Commit
 	delete(f.late, p.Name)
@@ -61,16 +61,16 @@ var (
 		v1alpha1.GatewaySyncing, v1alpha1.GatewayHeld, v1alpha1.GatewayError, v1alpha1.GatewayMissingSidecar, "", "Odd"}
 )
 
-// step does what the bytes say.
+// step applies one event.
 func (f *fleetLife) step(b [4]byte) {
 	pick := func(n int) int { return int(b[1]) % max(n, 1) }
 	gs := f.GatewaySync
 	switch b[0] % 16 {
 	case 0: // time passes
 		f.after(time.Duration(b[1]) * 10 * time.Second)
-	case 1: // another spec
+	case 1: // the spec changes
 		gs.Generation++
-	case 2: // the lead has taken it up
+	case 2: // the lead follows the spec
 		f.tells(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Ref = gs.Generation, f.Ref.Desired.Ref })
 	case 3:
 		f.moves(lifeCommits[pick(3)])
@@ -83,7 +83,7 @@ func (f *fleetLife) step(b [4]byte) {
 		f.Ref.Err, f.Ref.Looked = failure.New(reason, "try %d", b[3]), true
 	case 6:
 		f.Ref.Err, f.Ref.Looked, f.Ref.Asking = nil, b[1]&1 == 1, b[1]&2 == 2
-	case 7: // a new gateway, or one more pod of an old one
+	case 7: // a new gateway, or another pod of a known one
 		if len(f.Pods) < 12 {
 			name := string(rune('a' + b[1]%8))
 			p := f.pod(name)
@@ -122,12 +122,12 @@ func (f *fleetLife) step(b [4]byte) {
 			f.lies[p.Name] = false
 			f.replace(f.done(p))
 		}
-	case 11: // so is another, and what it says comes late
+	case 11: // an agent is done, but its report is delayed
 		if len(f.Pods) > 0 {
 			p := f.Pods[pick(len(f.Pods))]
 			f.late[p.Name] = f.done(p)
 		}
-	case 12: // what was late comes
+	case 12: // a delayed report arrives
 		if len(f.Pods) > 0 {
 			if r := f.late[f.Pods[pick(len(f.Pods))].Name]; r != nil {
 				delete(f.late, r.Name)
@@ -162,8 +162,8 @@ func (f *fleetLife) replace(r *v1alpha1.SyncReport) {
 	f.Reports = append(f.Reports, r)
 }
 
-// Ready is never true while a gateway is behind, each condition is there once, nothing that is seen again is written or
-// told again, whatever happens in whatever order.
+// FuzzStatusSummarise checks three invariants for any order of events. Ready is never true while a gateway is behind, each
+// condition exists once, and unchanged input causes neither a write nor an Event.
 func FuzzStatusSummarise(f *testing.F) {
 	f.Add([]byte{7, 0, 0, 0, 10, 0, 0, 0, 3, 1, 0, 0, 10, 0, 0, 0})
 	f.Add([]byte{7, 0, 0, 0, 7, 0, 1, 0, 10, 0, 0, 0, 10, 1, 0, 0, 0, 90, 0, 0})
@@ -195,7 +195,7 @@ func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
 	require.Greater(t, ready, 50, "the walk also meets fleets that are ready")
 }
 
-// C2: whatever lies in the cluster as SyncReport, SyncTarget or status, a summary comes out of it.
+// C2: summarising never fails, whatever SyncReports, SyncTarget and status the cluster contains.
 func FuzzForeignObjects(f *testing.F) {
 	f.Add([]byte(`{"gateway":"a","phase":"Synced"}`), []byte(`{"commit":"x","lead":{"holder":"a"}}`), []byte(`{"conditions":[{"type":"Ready"}]}`))
 	f.Add([]byte(`{"files":{"added":2147483647,"modified":2147483647}}`), []byte(`{"generation":-1}`), []byte(`{"discoveredGateways":[{"name":"a"},{"name":"a"}]}`))

@@ -26,7 +26,7 @@ func TestGitThatIsAwayMakesNoGatewayUnready(t *testing.T) {
 	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "git may be back: it was not asked since")
 }
 
-// A wave, a Job or a person waits for what was asked for, and none of them for ever.
+// A wave, a Job or an operator waits for the answer to a request, and none of them should wait forever.
 func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
@@ -44,7 +44,7 @@ func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
 		assert.Empty(t, st.LastHandledRequest)
 		assert.Empty(t, s.told(), at)
 		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each has its own")
-		s.Ref.Looked = false // of the next lead
+		s.Ref.Looked = false // a new lead starts
 		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
 		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
 
@@ -70,7 +70,7 @@ func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
 	assert.Equal(t, "t2", st.LastHandledRequest)
 }
 
-// Jobs that are tried again, and pushes, ask more often than the deadline is long.
+// Retried Jobs and pushes may send requests at shorter intervals than the deadline.
 func TestRequestsThatComeWhileGitIsAwayDoNotMoveTheDeadlineOfThoseBefore(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()

@@ -15,9 +15,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// story is a GatewaySync to which people and machines do things, and a second opinion of what its gateways are to run:
-// a request lives from when it is made until the spec is seen to say another thing, or the branch to be elsewhere than
-// the request says.
+// story changes a GatewaySync like operators and automation do, and predicts independently what its gateways must run. A
+// request is in force until the spec names another ref, or the branch moves off the commit that the request names.
 type story struct {
 	*paper
 	branches sync.Map // name → commit
@@ -35,7 +34,7 @@ func (s *story) branch(name string) string {
 
 // ask answers as git would.
 func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
-	_ = s.look(ctx, gs, q) // it takes its time
+	_ = s.look(ctx, gs, q) // takes time
 	f := found{of: q}
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err == nil && want.ResolveSpec {
@@ -93,7 +92,7 @@ func (s *story) step(r *rand.Rand, n int) {
 		spec = gs.Spec.Git.Ref
 		unless := a[v1alpha1.AnnotationRequestedUnless]
 		if !strings.HasPrefix(a[v1alpha1.AnnotationRequestedOver], a[v1alpha1.AnnotationRequestedRef]+"@") {
-			unless = "" // it is a rollback's, and somebody has asked for something else since
+			unless = "" // it belongs to a rollback that a newer request replaced
 		}
 		if s.over != spec || unless != "" && a[v1alpha1.AnnotationRequestedRef] != spec && unless != s.branch(spec) {
 			s.alive = false
@@ -109,7 +108,7 @@ func (s *story) want() string {
 	return gs.Spec.Git.Ref
 }
 
-// A rollback names a commit that its setter has seen. What the lead saw before does not kill it.
+// A rollback may name a commit that the lead has not seen yet. The older commit that the lead knows must not end the rollback.
 func TestARollbackOfACommitThatTheLeadHasNotSeenIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &story{paper: newPaper(t, 1)}

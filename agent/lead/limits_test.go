@@ -26,15 +26,15 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// intruder writes objects as whoever has the token of one gateway can.
+// intruder writes objects as an attacker with the token of one gateway could.
 type intruder struct {
 	*site
 	kind kube.Kind
-	good map[string]any // spec or status of an object as an agent writes it
+	good map[string]any // valid spec or status, as an agent writes it
 	part string
 }
 
-// write puts a case into an object, and reports whether the API server admits it.
+// write puts a case into an object and reports whether the API server admits it.
 func (i *intruder) write(t *testing.T, c limits.Case) bool {
 	t.Helper()
 	object := map[string]any{i.part: (&unstructured.Unstructured{Object: i.good}).DeepCopy().Object}
@@ -54,7 +54,7 @@ func (i *intruder) write(t *testing.T, c limits.Case) bool {
 	return err == nil
 }
 
-// untyped is what a dynamic client has of a value.
+// untyped returns a value as a dynamic client decodes it.
 func untyped(t *testing.T, v any) map[string]any {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -64,7 +64,7 @@ func untyped(t *testing.T, v any) map[string]any {
 	return u.Object["v"].(map[string]any)
 }
 
-// C13: whatever the kind admits in a SyncTarget, another agent takes over after a minute and writes it.
+// C13: whatever SyncTarget the API server admits, another agent takes over after a minute and can write it.
 func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
@@ -108,7 +108,7 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 	assert.Greater(t, admitted, 60)
 }
 
-// takeOver runs an election that has to be won at once, and lets go of the lock after do.
+// takeOver wins an election, calls do, and releases the lock.
 func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.Discard()), tenfold)
@@ -123,7 +123,7 @@ func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) 
 	return err
 }
 
-// C13: whatever the kind admits in a status, every reader still reads the spec, and the next summary replaces the status.
+// C13: whatever status the API server admits, every reader can still read the spec, and the next summary replaces the status.
 func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
@@ -162,7 +162,7 @@ func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 	assert.Greater(t, admitted, 150)
 }
 
-// summed writes the status that follows for gs from what is seen beside it.
+// summed writes the status that Summarise returns for gs.
 func (s *site) summed(t *testing.T, seen Seen, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
 	t.Helper()
 	seen.GatewaySync = gs
@@ -177,7 +177,7 @@ func (s *site) summed(t *testing.T, seen Seen, gs *v1alpha1.GatewaySync) (*v1alp
 	return s.syncs().Patch(t.Context(), "site", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-// C13: whatever the kind admits in a report, the lead writes the status of the others.
+// C13: whatever report the API server admits, the lead still writes the status of the other gateways.
 func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
@@ -215,8 +215,8 @@ func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 	assert.Greater(t, admitted, 80)
 }
 
-// C13: no time that Go cannot read, or that is written back as null, is admitted, and every field of a kind of ours says so
-// itself. Conditions have a rule of their own.
+// C13: the API server rejects times that Go cannot parse or would write back as null. Each time field of our kinds has its own
+// pattern; conditions have a rule of their own.
 func TestEveryTimeHasAPattern(t *testing.T) {
 	for plural, part := range map[string]string{"synctargets": "spec", "syncreports": "status", "gatewaysyncs": "status"} {
 		for _, name := range limits.Times(t, plural, part) {
@@ -225,7 +225,8 @@ func TestEveryTimeHasAPattern(t *testing.T) {
 	}
 }
 
-// C13: with the token of one gateway, a SyncTarget is made unreadable while rules of the kind are away, and stays so.
+// C13: an attacker with the token of one gateway makes a SyncTarget unreadable while the kinds lack their rules. The lead
+// replaces it.
 func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 	t.Parallel()
 	cluster := lax(t)
@@ -252,7 +253,7 @@ func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 	}
 }
 
-// C13: an unreadable status counts as empty, and nothing of it is left when the lead has written.
+// C13: the lead treats an unreadable status as empty and replaces it completely.
 func TestUnreadableStatusIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, lax(t), 1)
@@ -280,7 +281,7 @@ func TestUnreadableStatusIsReplaced(t *testing.T) {
 	}
 }
 
-// C13: what another writer puts into a target under a living lead is put right by the lead, not only at its next poll.
+// C13: the lead restores a target that another writer altered, without waiting for its next poll.
 func TestLeadRestoresAnAlteredTarget(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "24h" })
@@ -295,7 +296,7 @@ func TestLeadRestoresAnAlteredTarget(t *testing.T) {
 	}, tenfold, 20*time.Millisecond)
 }
 
-// C13: an agent that may not take the lock says so, once.
+// C13: an agent that the API server keeps from taking the lock logs this once.
 func TestRefusedTakeoverIsLogged(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// lax installs the kinds without their rules, as somebody may have done with kubectl edit.
+// lax installs the kinds without their rules, as after a kubectl edit.
 func lax(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
@@ -52,7 +52,7 @@ func (s *site) raw(kind kube.Kind, object map[string]any) {
 	require.NoError(s.t, err)
 }
 
-// C2: what is malformed is its own problem, and is told of.
+// C2: a malformed object affects only itself, and the lead reports it.
 func TestMalformedObjectsStopNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, lax(t), 2)
@@ -98,7 +98,7 @@ func TestMalformedObjectsStopNobodyElse(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus)
 	assert.Contains(t, row.Message, "cannot be read")
 
-	// The spec of the good one turns bad under its lead, and good again.
+	// The spec of the valid GatewaySync becomes malformed while its lead runs, and then valid again.
 	s.patch(map[string]any{"spec": map[string]any{"polling": map[string]any{"interval": 7}}})
 	gs = nil
 	require.Eventually(t, func() bool {

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// requests asks for a ref at a commit, as the receiver and the command line do.
+// requests requests a ref at a commit, as the receiver and the command line do.
 func (s *site) requests(ref, commit string) {
 	s.t.Helper()
 	at := now()
@@ -26,7 +26,7 @@ func (s *site) hints() string {
 	return at
 }
 
-// answered waits until git was looked at since a hint, with whatever outcome.
+// answered waits until the lead has polled git for a hint, whatever the result.
 func (s *site) answered(at string) *v1alpha1.GatewaySync {
 	s.t.Helper()
 	return s.until("the hint is answered", func(gs *v1alpha1.GatewaySync) bool {
@@ -34,7 +34,7 @@ func (s *site) answered(at string) *v1alpha1.GatewaySync {
 	})
 }
 
-// aside commits to a branch that no GatewaySync names: a lead that polls main sees nothing of it.
+// aside commits to a branch that no GatewaySync names, so a lead that polls main does not see the commit.
 func (s *site) aside(message string, edits ...gitserver.Edit) string {
 	s.t.Helper()
 	s.Checkout("aside")
@@ -42,7 +42,7 @@ func (s *site) aside(message string, edits ...gitserver.Edit) string {
 	return s.Commit(message, edits...)
 }
 
-// F16: what was chosen is what runs. A tag that was moved since is refused, and nothing but another request changes that.
+// F16: gateways run only the commit that was chosen. A tag that moved since is refused until another request.
 func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]func(*v1alpha1.GatewaySync){
@@ -70,7 +70,7 @@ func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 			assert.Equal(t, s.first, s.target().Commit, "the gateways stay as they are")
 			assert.Empty(t, gs.Status.Target.Commit)
 
-			// Neither a look at git nor the next lead takes it, though the tag is where it was requested by now.
+			// The tag is back at the requested commit, but neither a poll nor the next lead accepts it.
 			s.Tag("v2", chosen)
 			s.answered(s.hints())
 			c.stop()
@@ -88,7 +88,7 @@ func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 	}
 }
 
-// F16: the commit is held as long as the request is in force.
+// F16: the target keeps the commit while the request is in force.
 func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -109,7 +109,7 @@ func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
 	s.Tag("v2", chosen)
 	s.untilReady("True/Synced")
 
-	// A tag that is gone is told as one.
+	// A deleted tag is reported as RefNotFound.
 	s.DeleteTag("v2")
 	s.untilReady("False/RefNotFound")
 	assert.Equal(t, chosen, s.target().Commit)
@@ -127,7 +127,7 @@ func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
 	assert.Equal(t, s.first, s.target().Commit)
 }
 
-// What runs under the same name is not what is requested, and agents that start are told so.
+// The ref already runs, but at another commit than the requested one. Starting agents must get the requested commit.
 func TestACommitThatIsRequestedForTheRefThatRuns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)

@@ -1,7 +1,7 @@
 //go:build !race
 
-// What is in this file enumerates, and starts nothing at the same time: `make test` runs it without the race detector, which
-// would only make it slow.
+// The tests of this file enumerate cases and are not concurrent. `make test` runs them without the race detector, which would
+// only slow them down.
 
 package lead
 
@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Whoever leads comes to the same answer: what counts is in the objects, and leads may change at any time.
+// Every lead reaches the same result: all state is in the objects, because leads may change at any time.
 func TestLeadsThatFollowEachOtherAgreeInAnyOrderOfThings(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A pod of the same name may have been there before, with another volume: what it left says nothing about this one.
+// An earlier pod of the same name may have used another volume. Its report says nothing about the current pod.
 func TestAReportCountsForThePodThatOwnsItOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		owners []metav1.OwnerReference
@@ -34,7 +34,7 @@ func TestAReportCountsForThePodThatOwnsItOnly(t *testing.T) {
 	}
 }
 
-// The name is in the agent's environment, and in the files that it has delivered.
+// The agent has its gateway name from its environment, and delivered files contain that name.
 func TestAPodThatIsGivenAnotherNameWhileItRunsIsTheGatewayThatItsAgentServes(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
@@ -48,7 +48,7 @@ func TestAPodThatIsGivenAnotherNameWhileItRunsIsTheGatewayThatItsAgentServes(t *
 	assert.Empty(t, st.DiscoveredGateways[1].Message)
 	assert.Empty(t, s.told())
 
-	s.report(0).Gateway = "gw-1" // the pod was made anew
+	s.report(0).Gateway = "gw-1" // the pod was recreated
 	assert.Equal(t, "False/DuplicateGateway", condition(s.write(), v1alpha1.ConditionReady))
 }
 

@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/internal/pace"
 )
 
-// paper is a fleet without an API server: it keeps what is written, as one would, and counts.
+// paper is a fleet without an API server. It stores and counts writes.
 type paper struct {
 	*scene
 	mu      sync.Mutex
@@ -33,12 +33,12 @@ type paper struct {
 	wake    chan struct{}
 
 	looks    []time.Time
-	answer   func(n int) found // of the nth look
+	answer   func(n int) found // of the nth poll
 	targets  []time.Time
 	statuses []time.Time
 	sent     []Event
-	refuse   error                 // of every write of the status
-	stuck    *v1alpha1.GatewaySync // what the watch shows for ever
+	refuse   error                 // returned by every write of the status
+	stuck    *v1alpha1.GatewaySync // if set, the watch shows nothing newer
 	secrets  atomic.Int64
 }
 
@@ -60,7 +60,7 @@ func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
 func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []*v1alpha1.SyncReport // copies, as what an informer holds is never changed
+	var out []*v1alpha1.SyncReport // copies, because objects of an informer are never modified
 	for _, r := range p.Reports {
 		out = append(out, r.DeepCopy())
 	}
@@ -79,7 +79,7 @@ func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetS
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.held)
-	if len(p.targets) == 0 { // the agents report of this very target
+	if len(p.targets) == 0 { // the agents have reported on this target
 		for _, r := range p.Reports {
 			r.Status.Revision = p.held.Revision
 		}
@@ -123,7 +123,7 @@ func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change 
 	return is.DeepCopy(), nil
 }
 
-// merge is a merge patch.
+// merge applies a merge patch.
 func merge(m, change map[string]any) {
 	for k, v := range change {
 		inner, ok := v.(map[string]any)
@@ -145,7 +145,7 @@ func (p *paper) tell(_ *v1alpha1.GatewaySync, e []Event) {
 	p.sent = append(p.sent, e...)
 }
 
-// change is what somebody else does to the GatewaySync.
+// change changes the GatewaySync as another client would.
 func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,7 @@ func (unmeasured) Resolved(string, time.Duration)     {}
 func (unmeasured) Set(int, int)                       {}
 func (unmeasured) Clear()                             {}
 
-// lead runs a term for a while of virtual time.
+// lead runs a term in virtual time while f runs.
 func (p *paper) lead(f func()) { p.leadWith(p.look, f) }
 
 func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
@@ -197,7 +197,7 @@ func (p *paper) heard() []Event {
 	return slices.Clone(p.sent)
 }
 
-// times returns what was noted.
+// times returns a copy of recorded times.
 func (p *paper) times(of *[]time.Time) []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +212,7 @@ func gaps(times []time.Time) []time.Duration {
 	return out
 }
 
-// C3, P6: an hour in which nothing happens costs polls, one write of the target, and of the status only that it holds.
+// C3, P6: an idle fleet costs polls, a single write of the target, and status writes that only confirm the status.
 func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 50)
@@ -240,7 +240,7 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 	})
 }
 
-// C3: the pauses grow, and one that is told by the server is kept; the status says it once.
+// C3: retries back off, and the lead honors the delay that a server asks for. Only one Event reports the failure.
 func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
@@ -249,7 +249,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 		}
 		p.lead(func() {
 			time.Sleep(40 * time.Minute)
-			want := minLook // the first pauses are shorter than two looks may follow each other
+			want := minLook // the first delays are shorter than the minimum between two polls
 			for i, gap := range gaps(p.times(&p.looks)) {
 				nominal := max(min(firstRetry<<i, pace.MaxRetry), want)
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
@@ -438,7 +438,7 @@ func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
 	})
 }
 
-// C10: whatever is asked for, looks keep their distance, pauses are bounded, and what is asked is looked at.
+// C10: whatever is requested, polls keep their minimum distance, delays are bounded, and each request causes a poll.
 func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 9))

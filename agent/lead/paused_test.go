@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A pause changes no file: what ran before it runs, and that is no news.
+// A pause changes no file: what ran before still runs, and no Event is due.
 func TestAFleetThatIsPausedWhereItIsStaysReadyAndPausingItIsNoSync(t *testing.T) {
 	s := newScene(t, 3)
 	s.write()
@@ -49,7 +49,7 @@ func TestAFleetThatIsPausedWhereItIsStaysReadyAndPausingItIsNoSync(t *testing.T)
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
 }
 
-// A profile is paused alone for maintenance: its gateway is stopped, and cannot say what it runs.
+// An operator pauses one profile for maintenance. Its gateway is stopped and cannot say what it runs.
 func TestAPausedGatewayThatCannotBeAskedIsPausedWithoutADeadlineUntilItIsResumed(t *testing.T) {
 	for _, c := range []struct {
 		phase  v1alpha1.GatewaySyncState

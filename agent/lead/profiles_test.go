@@ -14,7 +14,7 @@ func mapping(source string) v1alpha1.SyncProfile {
 	return v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: source, Destination: "projects"}}}
 }
 
-// Who writes the next profile stops no gateway of another one.
+// Adding an incomplete profile must not stop gateways of other profiles.
 func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
 	const wrong = "spec.sync.profiles[next].mappings[0].source"
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// scene is a fleet as a lead sees it, written down by a test.
+// scene is a fleet as a lead sees it, built by a test.
 type scene struct {
 	t testing.TB
 	Seen
@@ -30,7 +30,7 @@ type scene struct {
 	last   Summary
 }
 
-// newScene is a GatewaySync that asks for main, which is at commitA, and n gateways that run it.
+// newScene returns a GatewaySync with ref main at commitA, and n gateways that run it.
 func newScene(t testing.TB, n int) *scene {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Namespace, gs.Name, gs.UID, gs.Generation, gs.ResourceVersion = "plant", "site", "uid-site", 1, "1"
@@ -45,7 +45,7 @@ func newScene(t testing.TB, n int) *scene {
 	return s
 }
 
-// gateway adds a pod with an agent, which reports that all is done.
+// gateway adds a pod with an agent that reports Synced.
 func (s *scene) gateway(name string) *v1alpha1.SyncReport {
 	p := s.pod(name)
 	r := &v1alpha1.SyncReport{}
@@ -66,7 +66,7 @@ func (s *scene) pod(name string) *Pod {
 
 func (s *scene) report(i int) *v1alpha1.SyncReportStatus { return &s.Reports[i].Status }
 
-// fails makes a gateway report an error about today's target.
+// fails makes a gateway report an error for the current target.
 func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
 	r := s.report(i)
 	r.Phase, r.Reason, r.Message, r.Commit = v1alpha1.GatewayError, reason, message, ""
@@ -76,7 +76,7 @@ func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
 	r.Target, r.Revision, r.Generation = s.Target.Commit, s.Target.Revision, s.Target.Generation
 }
 
-// moves makes the ref move to a commit.
+// moves moves the ref to a commit.
 func (s *scene) moves(commit string) { s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Commit = commit }) }
 
 // tells changes the target as the lead does.
@@ -94,7 +94,7 @@ func (s *scene) takes(i int) {
 	r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
 }
 
-// pauses is a person who pauses the fleet, or resumes it, and what its agents say.
+// pauses pauses or resumes the fleet, and updates the reports of its agents.
 func (s *scene) pauses(on bool) {
 	s.annotates(on)
 	for i := range s.Reports {
@@ -102,14 +102,14 @@ func (s *scene) pauses(on bool) {
 	}
 }
 
-// annotates is the same before any agent has heard of it.
+// annotates pauses or resumes the fleet, but leaves the reports unchanged.
 func (s *scene) annotates(paused bool) {
 	s.GatewaySync = s.GatewaySync.DeepCopy()
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationPaused: fmt.Sprint(paused)}
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Paused = paused })
 }
 
-// hears makes a gateway say where it stands, having nothing to do or being paused.
+// hears makes a gateway report its position while it is paused or idle.
 func (s *scene) hears(i int) {
 	r := s.report(i)
 	switch there := r.Commit == s.Target.Commit; {
@@ -123,7 +123,7 @@ func (s *scene) hears(i int) {
 	r.Target, r.Ref, r.Paused, r.Revision, r.Generation = s.Target.Commit, s.Target.Ref, s.Target.Paused, s.Target.Revision, s.Target.Generation
 }
 
-// write summarises, checks what holds for every status, and writes it as the API server would.
+// write summarises, checks the invariants, and stores the status as the API server would.
 func (s *scene) write() *v1alpha1.GatewaySyncStatus {
 	s.t.Helper()
 	sum := Summarise(s.Seen)
@@ -135,7 +135,7 @@ func (s *scene) write() *v1alpha1.GatewaySyncStatus {
 	return &s.GatewaySync.Status
 }
 
-// stored is a status as it comes back from the API server.
+// stored returns a status as the API server would return it.
 func stored(t testing.TB, st v1alpha1.GatewaySyncStatus) v1alpha1.GatewaySyncStatus {
 	t.Helper()
 	data, err := json.Marshal(st)
@@ -145,12 +145,12 @@ func stored(t testing.TB, st v1alpha1.GatewaySyncStatus) v1alpha1.GatewaySyncSta
 	return out
 }
 
-// ends makes a pod terminate, or be started again.
+// ends marks a pod as terminating, or as running again.
 func (s *scene) ends(i int, ends bool) { s.Pods[i].Ended, s.Pods[i].Ending = ends, ends }
 
 func (s *scene) after(d time.Duration) *scene { s.Now = s.Now.Add(d); return s }
 
-// told lists the events of the last summary, as "Reason" or "pod: Reason".
+// told lists the Events of the last summary as "Reason" or "pod: Reason".
 func (s *scene) told() []string {
 	var out []string
 	for _, e := range s.events {
@@ -163,7 +163,7 @@ func (s *scene) told() []string {
 	return out
 }
 
-// condition writes a condition as "True/Synced", or "" where there is none.
+// condition formats a condition as "True/Synced". It returns "" if the condition does not exist.
 func condition(st *v1alpha1.GatewaySyncStatus, name string) string {
 	c := meta.FindStatusCondition(st.Conditions, name)
 	if c == nil {
@@ -179,7 +179,7 @@ func messageOf(st *v1alpha1.GatewaySyncStatus, name string) string {
 	return ""
 }
 
-// checkInvariants holds for every summary of anything.
+// checkInvariants checks what holds for every summary, whatever the input.
 func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	t.Helper()
 	st := &sum.Status
@@ -241,8 +241,8 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	require.Nil(t, change, "what is seen again changes nothing")
 }
 
-// checkWhoIsAway is a second opinion on a fleet that does not live: gateways that were there are not forgotten before the
-// deadline, and no request is handled unless a gateway that lives has dealt with it, there never was one, or it is given up.
+// checkWhoIsAway independently checks a fleet without live gateways. Known gateways keep their rows until the deadline. A
+// request is handled only if a live gateway dealt with it, there never was a gateway, or the lead gave it up.
 func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 	t.Helper()
 	was := &seen.GatewaySync.Status
@@ -275,8 +275,8 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 	require.True(t, dealt, "%s is handled by nobody", st.LastHandledRequest)
 }
 
-// checkEveryGatewayIsThere is a second opinion on Ready: every live pod of the fleet has a report of its own that says that
-// it runs the target.
+// checkEveryGatewayIsThere independently checks Ready: every live pod of the fleet has a report of its own that says that it
+// runs the target.
 func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
 	t.Helper()
 	gs := seen.GatewaySync

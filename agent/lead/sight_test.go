@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Whoever may write a SyncTarget can put a holder into it that is not there: that keeps nobody away for longer than a minute.
+// A client that can write SyncTargets can enter a holder that does not exist. This delays other agents by at most a minute.
 func TestALockIsBelievedForAMinuteAtMost(t *testing.T) {
 	for _, c := range []struct {
 		says int32

@@ -28,14 +28,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// These tests wait, for locks and for polls. More of them than processors fit beside each other.
+	// Most of these tests wait for locks and polls, so more of them can run in parallel than there are processors.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	kubetest.Main(m)
 }
 
-// tenfold is how long something may take that takes a tenth of it.
+// tenfold bounds operations that usually take a tenth of it.
 const tenfold = 30 * time.Second
 
 // site is a namespace with a GatewaySync, its git repository, its gateways, and any number of agents that may lead.
@@ -47,14 +47,14 @@ type site struct {
 	admin   kube.Clients
 	git     *gitserver.Server
 	first   string        // commit
-	ahead   time.Duration // the clock of the API server, as agents see it
+	ahead   time.Duration // offset of the API server's clock, as agents see it
 
 	mu       sync.Mutex
-	reported map[string]map[string]bool // gateway → commits that it has reported
+	reported map[string]map[string]bool // gateway → commits that it reported
 	statuses []v1alpha1.GatewaySyncStatus
 }
 
-// newSite makes a GatewaySync with n gateways.
+// newSite creates a GatewaySync with n gateways.
 func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
 	return newSiteIn(t, kubetest.Control(t), n, change...)
@@ -67,7 +67,7 @@ func newSiteIn(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v
 	return s
 }
 
-// newUnwatchedSite is a site whose statuses are not held against what gateways have reported.
+// newUnwatchedSite returns a site that does not compare statuses with the reports of gateways.
 func newUnwatchedSite(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
 	s := &site{t: t, cluster: cluster, ns: cluster.Namespace(t), reported: map[string]map[string]bool{}}
@@ -108,7 +108,7 @@ func (s *site) reports() *kube.Objects[v1alpha1.SyncReport] {
 	return kube.SyncReports(s.admin.Dynamic, s.ns)
 }
 
-// rights gives the pods' account what the chart gives agents.
+// rights grants the service account of the pods the permissions that the chart grants to agents.
 func (s *site) rights() {
 	s.t.Helper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "stoker-agent"}, Rules: []rbacv1.PolicyRule{
@@ -126,7 +126,7 @@ func (s *site) rights() {
 	require.NoError(s.t, err)
 }
 
-// gateway makes a pod with an agent's container. Nothing runs in it: the test reports for it.
+// gateway creates a pod with an agent container. Nothing runs in the pod: the test writes its reports.
 func (s *site) gateway(name string, change ...func(*corev1.Pod)) {
 	s.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelCRName: "site"},
@@ -139,7 +139,7 @@ func (s *site) gateway(name string, change ...func(*corev1.Pod)) {
 	require.NoError(s.t, err)
 }
 
-// takes reports that gateways run the target.
+// takes reports that the named gateways run the target.
 func (s *site) takes(names ...string) {
 	s.t.Helper()
 	t := s.target()
@@ -152,14 +152,14 @@ func (s *site) takes(names ...string) {
 	}
 }
 
-// takesAll is takes once the agents are told a commit for today's generation.
+// takesAll calls takes once the target has the commit and the current generation.
 func (s *site) takesAll(commit string, names ...string) {
 	s.t.Helper()
 	s.untilTarget(commit)
 	s.takes(names...)
 }
 
-// report changes the report of a gateway, or makes it.
+// report changes the report of a gateway, or creates it.
 func (s *site) report(name string, change func(*v1alpha1.SyncReportStatus)) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -182,7 +182,7 @@ func (s *site) report(name string, change func(*v1alpha1.SyncReportStatus)) {
 	require.NoError(s.t, err)
 }
 
-// note remembers what was reported before it is.
+// note records a report before it is written.
 func (s *site) note(name string, r v1alpha1.SyncReportStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *site) note(name string, r v1alpha1.SyncReportStatus) {
 	s.reported[name][fmt.Sprint(r.Commit, r.Generation)] = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
 }
 
-// record watches every status there is and checks, as long as the test runs, that Ready is never ahead of the gateways.
+// record watches every status until the test ends and checks that Ready is never ahead of the gateways.
 func (s *site) record() {
 	s.t.Helper()
 	w, err := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Watch(s.t.Context(), metav1.ListOptions{})
@@ -231,7 +231,7 @@ func (s *site) target() v1alpha1.SyncTargetSpec {
 	return t.Spec
 }
 
-// newer makes the target as a lead of a newer version has left it.
+// newer creates the target that a lead of a newer version would write.
 func (s *site) newer(spec v1alpha1.SyncTargetSpec) {
 	s.t.Helper()
 	spec.Format = v1alpha1.TargetFormat + 1
@@ -241,7 +241,7 @@ func (s *site) newer(spec v1alpha1.SyncTargetSpec) {
 	require.NoError(s.t, err)
 }
 
-// holders watches the lock from now on, and returns who has had it by then, "" where nobody had.
+// holders starts watching the lock. The returned function lists the holders seen so far; "" means that the lock was free.
 func (s *site) holders() func() []string {
 	s.t.Helper()
 	w, err := s.admin.Dynamic.Resource(kube.SyncTarget.Resource()).Namespace(s.ns).Watch(s.t.Context(), metav1.ListOptions{})
@@ -298,7 +298,7 @@ func (s *site) untilReady(want string) *v1alpha1.GatewaySync {
 	return s.until("Ready "+want, func(gs *v1alpha1.GatewaySync) bool { return condition(&gs.Status, v1alpha1.ConditionReady) == want })
 }
 
-// untilTarget waits until the agents are told a commit for today's generation.
+// untilTarget waits until the target has the commit and the current generation.
 func (s *site) untilTarget(commit string) v1alpha1.SyncTargetSpec {
 	s.t.Helper()
 	var t v1alpha1.SyncTargetSpec
@@ -313,7 +313,7 @@ func (s *site) untilTarget(commit string) v1alpha1.SyncTargetSpec {
 	return t
 }
 
-// annotate sets annotations of the GatewaySync; an empty value removes one.
+// annotate sets annotations of the GatewaySync. An empty value removes the annotation.
 func (s *site) annotate(pairs ...string) {
 	s.t.Helper()
 	a := map[string]any{}
@@ -334,7 +334,7 @@ func (s *site) patch(change map[string]any) {
 	require.NoError(s.t, err)
 }
 
-// events lists the Events, as "object: reason", with their number where it is more than one.
+// events counts the Events by "object:reason".
 func (s *site) events() map[string]int {
 	s.t.Helper()
 	out := map[string]int{}
@@ -344,7 +344,7 @@ func (s *site) events() map[string]int {
 	return out
 }
 
-// untilEvents waits for so many of each: they are sent beside the status, and may come after it.
+// untilEvents waits for the given number of each Event. Events are sent independently of the status and may arrive after it.
 func (s *site) untilEvents(want map[string]int) {
 	s.t.Helper()
 	require.EventuallyWithT(s.t, func(t *assert.CollectT) {
@@ -362,7 +362,7 @@ func (s *site) eventList() []eventsv1.Event {
 	return list.Items
 }
 
-// delete removes the GatewaySync, and its target as the collector would where collect is set.
+// delete removes the GatewaySync. If collect is set, it also removes the target, as the garbage collector would.
 func (s *site) delete(collect bool) {
 	s.t.Helper()
 	require.NoError(s.t, s.syncs().Delete(s.t.Context(), "site", metav1.DeleteOptions{}))
@@ -379,7 +379,7 @@ func (s *site) deleteTarget() {
 	}
 }
 
-// create makes the GatewaySync again.
+// create creates the GatewaySync again.
 func (s *site) create(ref string) {
 	s.t.Helper()
 	gs := &v1alpha1.GatewaySync{}
@@ -390,7 +390,7 @@ func (s *site) create(ref string) {
 	require.NoError(s.t, err)
 }
 
-// approve lets somebody else own a condition. A lead may write the status meanwhile.
+// approve adds a condition with another field manager. It retries, because a lead may write the status concurrently.
 func (s *site) approve(condition string) {
 	s.t.Helper()
 	require.NoError(s.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {

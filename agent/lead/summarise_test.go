@@ -53,7 +53,7 @@ func TestACommitThatIsAskedForIsNotSaidTwice(t *testing.T) {
 	assert.Equal(t, "gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 }
 
-// How fast git answers decides whether a status is written in between.
+// The speed of git decides whether a status is written in between. The Events must be the same.
 func TestAnotherRefIsToldOfAlikeHoweverFastGitAnswers(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		s := newScene(t, 1)
@@ -109,7 +109,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		ready string
 		says  string
 		also  map[string]string
-		told  []string // beside what a first status tells of its other gateways
+		told  []string // in addition to the Events of a first status for the other gateways
 	}{
 		{name: "no pod asks for it", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
@@ -367,7 +367,7 @@ func TestANewLeadRepeatsNothing(t *testing.T) {
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: refused")
 	s.fails(1, v1alpha1.ReasonTemplateFailed, "x")
 	before := *s.write()
-	s.Ref = Ref{Desired: s.Ref.Desired, Asking: true} // nobody has looked yet
+	s.Ref = Ref{Desired: s.Ref.Desired, Asking: true} // the lead has not polled yet
 	after := *s.after(time.Minute).write()
 	assert.Empty(t, s.told())
 	assert.Equal(t, before, after)
@@ -434,8 +434,7 @@ func TestTheHistoryHasTen(t *testing.T) {
 	assert.Equal(t, strings.Repeat("5", 40), st.History[9].Commit)
 }
 
-// The API server keeps objects of 1.5 MiB; it also keeps who wrote each field.
-// Who rolls back would go to a commit that no gateway ever ran.
+// Otherwise a rollback could choose a commit that no gateway ever ran.
 func TestACommitIsNotGoodBeforeAGatewayRanIt(t *testing.T) {
 	s := newScene(t, 0)
 	st := s.write()
@@ -448,6 +447,7 @@ func TestACommitIsNotGoodBeforeAGatewayRanIt(t *testing.T) {
 	assert.Len(t, st.History, 1)
 }
 
+// The API server stores objects of up to 1.5 MiB, including the managed fields.
 func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
 	s := newScene(t, 0)
 	for i := range 2500 {

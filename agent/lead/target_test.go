@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The ref goes to B and back while the agent's report of B is late: the disk holds B.
+// The ref moves to B and back to A, while the agent's report of B is delayed: the disk still holds B.
 func TestAReportOfACommitBeforeIsNotTakenForOneOfItsReturn(t *testing.T) {
 	s := newScene(t, 1)
 	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Events of one reason on one object count as one, and keep the first note.
+// Events with the same reason and object are counted as one and keep the first note.
 func TestOneEventNamesAllGatewaysThatFail(t *testing.T) {
 	onTheFleet := func(s *scene) (notes []string) {
 		for _, e := range s.events {

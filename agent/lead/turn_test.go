@@ -11,7 +11,7 @@ import (
 )
 
 func TestFewCandidatesComeAtTheSameMomentHoweverManyThereAre(t *testing.T) {
-	const moment, times = 100 * time.Millisecond, 300 // a moment is what it takes to be seen
+	const moment, times = 100 * time.Millisecond, 300 // moment is the time until the others can see a new holder
 	for _, n := range []int{1, 3, 20, 200, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, uint64(n)))

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A commit of forty digits is no name, and a fleet that is rolled back does not run what the spec says.
+// A commit of forty digits is not a name, and a rolled-back fleet does not run what the spec says.
 func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
 	s := newScene(t, 2)
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
@@ -24,7 +24,7 @@ func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
 	assert.Equal(t, commitA, st.Target.Ref)
 }
 
-// What `kubectl get` shows is what `stoker status` says.
+// `kubectl get` shows the same as `stoker status`.
 func TestNoGatewayCountsAsReadyForARefThatDoesNotExist(t *testing.T) {
 	s := newScene(t, 3)
 	assert.Equal(t, "3/3", s.write().GatewaysReady)
@@ -35,7 +35,7 @@ func TestNoGatewayCountsAsReadyForARefThatDoesNotExist(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewaySynced, st.DiscoveredGateways[0].SyncStatus, "its row says what it runs")
 }
 
-// A dry run that was asked for is made once. Nothing is under way that a deadline could be for.
+// A requested dry run runs once. No work is pending that could miss a deadline.
 func TestADryRunHasNoDeadline(t *testing.T) {
 	s := newScene(t, 1)
 	s.fails(0, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
