@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// stranger makes a commit that only a pull request has, as a git host keeps it, and gives it by its id.
+// stranger creates a commit that only a pull request contains, and returns its id.
 func (w *world) stranger(title string) string {
 	w.t.Helper()
 	head := w.repo.Head()
@@ -19,12 +19,12 @@ func (w *world) stranger(title string) string {
 	return commit
 }
 
-// C14: any token of the namespace can write the SyncTarget. What spec, requests and git do not bear out is not run.
+// C14: any token of the namespace can write the SyncTarget. The agent runs only what the spec, requests and git confirm.
 func TestFollowerRefusesTarget(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string                                           // requested-ref
-		target  func(s *v1alpha1.SyncTargetSpec, strange string) // beside the commit
-		reason  v1alpha1.Reason                                  // reported; "" for only logged
+		target  func(s *v1alpha1.SyncTargetSpec, strange string) // changes beside the commit
+		reason  v1alpha1.Reason                                  // reported reason; "" if the agent only logs
 		says    string
 	}{
 		"a commit that the ref does not have": {reason: v1alpha1.ReasonRefNotAllowed, says: "is not in the history of refs/heads/main",
@@ -78,7 +78,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 	}
 }
 
-// C14: what is borne out is run, also when the branch has moved on since.
+// C14: the agent runs a confirmed target, even if the branch has moved on since.
 func TestFollowerAdmitsTarget(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -107,7 +107,7 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 	assert.Equal(t, asked, w.git.Stats().Requests)
 }
 
-// C14, F16: a tag that was moved since it was chosen is not run either because another than the lead says so.
+// C14, F16: the agent does not run a tag that moved since it was chosen, whatever the target says.
 func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -133,7 +133,7 @@ func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
 	assert.Equal(t, "chosen", p.title())
 }
 
-// A request that is refused leaves the gateways where they are, also those whose agents start again.
+// A rejected request leaves the gateways at their commit, even if their agents restart.
 func TestFollowerStaysAtEarlierRequestWhileAnotherIsRefused(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -155,14 +155,14 @@ func TestFollowerStaysAtEarlierRequestWhileAnotherIsRefused(t *testing.T) {
 	s := p.await("the echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "again" })
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase, s.Message)
 
-	// A pod that never ran it is not let run it, and says what is to be done.
+	// A pod that never ran v2 may not run it now, and reports what an operator must do.
 	fresh := w.pod("line-1")
 	fresh.start()
 	s = fresh.await("it waits for a person", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
 	assert.Equal(t, "v3 has moved", s.Message)
 }
 
-// The server of a git host that a follower asks may lag behind the one that the lead asked. That is no failure.
+// The git server that a follower reaches may lag behind the one that the lead polled. This is not a failure.
 func TestFollowerWaitsForGitThatLags(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

@@ -47,7 +47,7 @@ func TestWithoutTheAPIServerTheGatewayIsLookedAfterAndNothingThatHappensIsLost(t
 	w.lead(at(second))
 	p.synced(second, "two")
 
-	// An API server that hangs is worse than none: nothing waits for it but requests.
+	// An API server that hangs is worse than none: only requests may block.
 	w.cluster.Pause(t, kubetest.APIServer)
 	turns := gathered(t, p.agent, "stoker_reconcile_total")
 	eventually(t, "the loop turns", func() bool { return gathered(t, p.agent, "stoker_reconcile_total") >= turns+2 })
@@ -61,7 +61,7 @@ func TestWithoutTheAPIServerTheGatewayIsLookedAfterAndNothingThatHappensIsLost(t
 	p.synced(third, "three")
 }
 
-// The target may be watched, and the GatewaySync not read: rights that were taken away, or that were written by hand.
+// An agent may watch the target, but not read the GatewaySync, for example with revoked or handwritten permissions.
 func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMore(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -109,7 +109,7 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// C1, C2: with the rules of the API taken away, whatever stands in the objects is the problem of these objects.
+// C1, C2: if the API lacks its rules, invalid content affects only the objects that contain it.
 func TestObjectsThatNobodyCheckedDoNotHarmTheAgent(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
@@ -158,7 +158,7 @@ func TestObjectsThatNobodyCheckedDoNotHarmTheAgent(t *testing.T) {
 		require.NoError(t, err)
 		_, err = targets.Patch(t.Context(), crName, "application/merge-patch+json", raw, metav1.PatchOptions{})
 		require.NoError(t, err)
-		time.Sleep(50 * time.Millisecond) // nothing is waited for: what comes next shows that nothing came of it
+		time.Sleep(50 * time.Millisecond) // no wait: the report below shows that the objects had no effect
 	}
 	p.await("it says so", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonWaitingForLead || s.Reason == v1alpha1.ReasonPodRestartNeeded

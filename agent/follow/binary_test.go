@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(program.M{Tests: kubetest.M{M: m}}.Run()) }
 
-// process is the real agent in a pod. It may lead, too.
+// process is the real agent in a pod. It may also lead.
 type process struct {
 	*program.Process
 	p      *pod
@@ -49,7 +49,7 @@ func (p *pod) run(kubeconfig string, args ...string) *process {
 	return a
 }
 
-// mounts lists the secrets that the pod has now, as the injector does when it is made.
+// mounts lists the keys of the pod's current Secrets, as the injector does when the pod is created.
 func (p *pod) mounts() string {
 	files, err := filepath.Glob(filepath.Join(p.dir, "secrets", "*", "*"))
 	require.NoError(p.w.t, err)
@@ -90,7 +90,7 @@ func (a *process) stop() time.Duration {
 	return time.Since(began)
 }
 
-// anonymous is the memory in KiB that nothing on the disk backs: what counts against a container's limit for good.
+// anonymous returns the memory in KiB that is not backed by files. It always counts against the limit of a container.
 func (a *process) anonymous() int {
 	a.p.w.t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
@@ -103,7 +103,7 @@ func (a *process) anonymous() int {
 	return kib
 }
 
-// grace is what a pod has by default.
+// grace is the default termination grace period of a pod.
 const grace = 30 * time.Second
 
 func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
@@ -117,7 +117,7 @@ func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 
 	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" }) // it leads, too
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" }) // it also leads
 	assert.Contains(t, a.opens(), "Applied")
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, p.gw.SetState(simulator.Running))
@@ -130,7 +130,7 @@ func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Less(t, a.stop(), grace)
 
-	// The next start of the pod: neither API server nor git is there.
+	// The pod restarts while neither the API server nor git is available.
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	p.recreate()
@@ -154,7 +154,7 @@ func TestSIGTERMDuringASyncEndsItOrTakesItBackWithinTheGracePeriodAndReportsTheT
 	a := p.run(w.cluster.Kubeconfig())
 	p.synced(first, "one")
 
-	// Between the first renamed file and the scan's end.
+	// Stop between the first renamed file and the end of the scan.
 	second := w.commit("two")
 	eventually(t, "the files are written", func() bool { return p.title() == "two" })
 	assert.Less(t, a.stop(), grace)
@@ -165,7 +165,7 @@ func TestSIGTERMDuringASyncEndsItOrTakesItBackWithinTheGracePeriodAndReportsTheT
 		assert.NotEmpty(t, s.Scan, "Synced is said of what was verified only")
 	}
 
-	// While git sends.
+	// Stop while git sends data.
 	a = p.run(w.cluster.Kubeconfig())
 	p.synced(second, "two")
 	w.git.Inject(gitserver.Stall(0).On(gitserver.UploadPack))

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A gateway whose volume is complete starts from it, whatever is wrong with the agent's own cache or its port for metrics.
+// A gateway with a complete volume starts, even if the agent's own cache or its metrics port is unusable.
 func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -23,7 +23,7 @@ func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T)
 	p.synced(first, "one")
 	assert.Less(t, a.stop(), grace)
 
-	// The next pod's volume for the cache cannot be used, and somebody has the port.
+	// The next pod cannot use its cache volume, and another program has taken the port.
 	p.recreate()
 	place := filepath.Join(p.dir, "repo")
 	require.NoError(t, os.RemoveAll(place))
@@ -48,12 +48,12 @@ func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T)
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, first)
 
-	require.NoError(t, os.Remove(place)) // somebody makes room: it is tried again
+	require.NoError(t, os.Remove(place)) // an operator fixes the volume, and the agent retries
 	p.synced(second, "two")
 	assert.Less(t, a.stop(), grace)
 }
 
-// Without a commit on the volume the gateway waits for the first sync, which is what cannot be done, up to the deadline.
+// Without a commit on the volume, the gateway waits for the first sync, which cannot run, until the deadline.
 func TestAnEmptyVolumeWaitsForAPlaceForTheCache(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")

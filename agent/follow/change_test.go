@@ -41,7 +41,7 @@ func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T)
 	assert.Equal(t, gs.Generation, s.Generation)
 }
 
-// A commit that comes back is another thing to be told of: nobody else can know that its files were looked at since.
+// A commit that returns needs a new report: only the agent knows that its files were checked again.
 func TestEveryRevisionOfTheTargetIsAnsweredAlsoWhereNothingHasToBeDone(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -140,7 +140,7 @@ func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.
 		return s.HandledRequest == "2026-01-01T00:00:00.000000001Z" && s.Phase == v1alpha1.GatewaySynced
 	})
 
-	// A commit that cannot be synced is an answer, a git server that is away is none.
+	// A commit that cannot be synced counts as handled. A git server that is unavailable does not.
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	second := w.commit("two")
 	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
@@ -180,7 +180,7 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"} })
 	w.lead(at(first))
 	p.start()
-	p.synced(first, "one") // the target says what the annotation means now, not the copy that was read then
+	p.synced(first, "one") // the target decides, not the annotation that the agent read earlier
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
@@ -197,7 +197,7 @@ func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
 	assert.Equal(t, "now", s.HandledForceSync)
 }
 
-// repairing is a pod that runs its first commit, and puts back what is changed on its gateway.
+// repairing returns a pod that runs its first commit and repairs drift.
 func repairing(t *testing.T) (w *world, p *pod, first string) {
 	t.Helper()
 	w = shared(t)
@@ -210,7 +210,7 @@ func repairing(t *testing.T) (w *world, p *pod, first string) {
 	return w, p, first
 }
 
-// Who stops everything to mend a gateway by hand means it too while the spec asks for what this pod cannot do.
+// An operator who pauses syncing to repair a gateway by hand expects this even if the pod cannot follow the spec.
 func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
 	w, p, first := repairing(t)
 	stays := func(what string, generation int64, paused bool) {
@@ -253,7 +253,7 @@ func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
 	})
 }
 
-// One edit may both pause and be wrong: renaming a profile is no reason to write over what somebody mends.
+// One edit may both pause and break the spec. A renamed profile must not overwrite manual repairs.
 func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *testing.T) {
 	yes := true
 	for name, c := range map[string]struct {
@@ -279,7 +279,7 @@ func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *test
 			})
 			p.staysAsMendedByHand()
 
-			q := w.pod("line-1") // which has nothing that could stay in force
+			q := w.pod("line-1") // has no earlier spec to keep
 			q.says(nil, c.says)
 			q.start()
 			q.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason && s.Paused })
@@ -287,7 +287,7 @@ func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *test
 	}
 }
 
-// What else a target says may be wrong, or for newer agents only.
+// The rest of the target may be invalid, or for newer agents only.
 func TestAPauseCountsThoughItsTargetCannotBeFollowed(t *testing.T) {
 	w, p, first := repairing(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })
@@ -304,19 +304,19 @@ func TestAPauseCountsThoughItsTargetCannotBeFollowed(t *testing.T) {
 	assert.False(t, p.synced(first, "one").Paused)
 }
 
-// staysAsMendedByHand changes a file, and sees that it is not repaired.
+// staysAsMendedByHand changes a file and checks that the agent does not repair it.
 func (p *pod) staysAsMendedByHand() {
 	p.w.t.Helper()
 	file := filepath.Join(p.data, "projects", "line", "project.json")
 	require.NoError(p.w.t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
-	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 }) // one that is repaired is none
+	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 }) // repaired drift is not counted
 	assert.Equal(p.w.t, "by hand", p.title())
 }
 
 func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
-	w.git.Inject(gitserver.Slow(2000)) // the sync that is under way takes its time, and ends
+	w.git.Inject(gitserver.Slow(2000)) // keeps the current sync busy, without failing it
 	age, titles := map[string]int{first: 0}, map[string]int{"one": 0}
 	var last string
 	for i := range 20 {
@@ -344,7 +344,7 @@ func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
 	require.NoError(t, kube.GatewaySyncs(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
 	assert.Equal(t, "one", p.title())
 
-	// Another GatewaySync of this name has the same generation, and is another one all the same.
+	// A new GatewaySync with this name starts at the same generation, but the agent must read it again.
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
 	})
@@ -368,7 +368,7 @@ func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
 	assert.Equal(t, "1", s.HandledRequest)
 	assert.Equal(t, "one", p.title())
 
-	p.agent.end() // the pod is started anew, with the Secret
+	p.agent.end() // the pod restarts with the Secret
 	p.secret("renewed", "token", "S3CR3T-2")
 	p.recreate()
 	p.start()
@@ -433,7 +433,7 @@ func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *test
 	q.synced(second, "two")
 }
 
-// C7: also where the credential stands in the repository's address, and the gateway's and git's are refused.
+// C7: also if the repository URL contains the credential, and if the gateway and git reject theirs.
 func TestCredentialsAreNeverSaidWhateverFails(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

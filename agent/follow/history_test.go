@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// secondTime answers a GatewaySync of generation 2 as one of generation 1: as if the API server had counted it a second time,
-// after its store went back to a backup.
+// secondTime serves a GatewaySync of generation 2 as generation 1, as if the API server had been restored from a backup and
+// counted that generation again.
 type secondTime struct {
 	next http.RoundTripper
 	mu   gosync.Mutex

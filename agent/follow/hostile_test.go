@@ -69,7 +69,7 @@ func TestTheDownwardAPIsFilesAreRead(t *testing.T) {
 	}
 }
 
-// FuzzPodInfo: what the kubelet may write comes back as it was, and nothing else ends the agent.
+// FuzzPodInfo checks that the agent reads back everything that the kubelet may write, and that no other input crashes it.
 func FuzzPodInfo(f *testing.F) {
 	f.Add("app.kubernetes.io/name", "line", "x=\"1\"\n")
 	f.Add("stoker.io/exclude-patterns", "**/*.tmp,\n{a,b}\x00\xff", "\"=\"\n=\n")
@@ -92,8 +92,8 @@ func FuzzPodInfo(f *testing.F) {
 	})
 }
 
-// FuzzSyncTarget: whatever the object says, it is refused with a reason or becomes a commit, refs that git can be asked
-// for, and texts that fit into a report.
+// FuzzSyncTarget checks that any object is either rejected with a reason, or yields a commit, refs that can be requested from
+// git, and texts that fit into a report.
 func FuzzSyncTarget(f *testing.F) {
 	for _, s := range []string{
 		`{"spec":{"format":1,"minFormat":1,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"` + commit + `","requestedAt":"2026-01-01T00:00:00Z"}}`,
@@ -135,8 +135,8 @@ func FuzzSyncTarget(f *testing.F) {
 	})
 }
 
-// FuzzReport: no report is larger than it may be or holds what JSON cannot carry, whatever paths, projects and messages
-// there are.
+// FuzzReport checks that no report exceeds its size limit or contains text that JSON cannot carry, whatever its paths, projects
+// and messages.
 func FuzzReport(f *testing.F) {
 	f.Add("message", "projects/a/b", "main", 40)
 	f.Add(strings.Repeat("<\x00\"é\u2028", 1000), strings.Repeat("\x01", 3000), strings.Repeat("&", 300), 1000)

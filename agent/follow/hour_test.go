@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// C3, C10: what a reporter sends in virtual hours, whatever it is told.
+// C3, C10: a reporter sends few writes in virtual hours, whatever its input, and loses none.
 func TestHoursOfReportingAreFewWritesAndNoneThatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
@@ -128,7 +128,7 @@ func TestHoursOfReportingAreFewWritesAndNoneThatIsLost(t *testing.T) {
 	})
 }
 
-// A store that went back to a backup has the report of that day; nothing else tells the agent.
+// An API server that was restored from a backup serves an old report, and does not notify the agent.
 func TestAReportThatWentBackToABackupIsWrittenAgainSoonAfterTheAPIServerIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
@@ -150,7 +150,7 @@ func TestAReportThatWentBackToABackupIsWrittenAgainSoonAfterTheAPIServerIsBack(t
 		sent.Store(0)
 		r.doubted()
 		r.doubted()
-		time.Sleep(small + small) // what differs in words alone is written after ten seconds
+		time.Sleep(small + small) // a change of the message alone is written after ten seconds
 		synctest.Wait()
 		assert.EqualValues(t, 2, sent.Load(), "it is read once and written once")
 		now, err := reports.Get(ctx, "p")

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// gathered is the sum of a metric's series.
+// gathered returns the sum of a metric's series.
 func gathered(t *testing.T, a *agent, name string) float64 {
 	t.Helper()
 	families, err := a.reg.Gather()
@@ -31,7 +31,7 @@ func gathered(t *testing.T, a *agent, name string) float64 {
 	return sum
 }
 
-// C8: what is synced does not make series.
+// C8: synced content does not create series.
 func TestMetricsAreCleanAndTheirNumberDoesNotGrowWithWhatIsSynced(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

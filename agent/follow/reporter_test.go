@@ -46,7 +46,7 @@ func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
 
 	again := *old
 	again.Revision, again.Generation, again.RequestedAt = 2, 2, "t2"
-	f.order = &again // the same commit for another spec, and the agent is asked to stop before it has looked
+	f.order = &again // the same commit for another spec, and the agent is stopped before it checks
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
 		s.Phase = phase
 		r = f.composed(s)
@@ -66,7 +66,7 @@ func (r *reporter) set(status v1alpha1.SyncReportStatus) {
 	r.update(func(v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return status })
 }
 
-// composed is the report that follows from a state now.
+// composed returns the report for a state.
 func (f *Follower) composed(s drive.State) (status v1alpha1.SyncReportStatus) {
 	f.report.mu.Lock()
 	defer f.report.mu.Unlock()
@@ -77,7 +77,7 @@ func (f *Follower) composed(s drive.State) (status v1alpha1.SyncReportStatus) {
 	return f.compose(was, s)
 }
 
-// What an earlier agent reported comes from the API server at any time, also while a report is made.
+// The report of an earlier agent may arrive from the API server at any time, even while a report is composed.
 func TestWhatIsInheritedWhileAReportIsMadeIsNotLost(t *testing.T) {
 	r := &reporter{now: time.Now, woken: make(chan struct{}, 1)}
 	r.set(v1alpha1.SyncReportStatus{Commit: "a"})
@@ -89,7 +89,7 @@ func TestWhatIsInheritedWhileAReportIsMadeIsNotLost(t *testing.T) {
 		}()
 		select {
 		case <-inherited:
-		case <-time.After(50 * time.Millisecond): // it waits
+		case <-time.After(50 * time.Millisecond): // inherit is blocked
 		}
 		return was
 	})
@@ -97,7 +97,7 @@ func TestWhatIsInheritedWhileAReportIsMadeIsNotLost(t *testing.T) {
 	assert.Equal(t, "done", r.want.HandledForceSync)
 }
 
-// C3: two reports that differ in time only are one.
+// C3: reports that differ only in times are equal.
 func TestWhatIsWrittenWhen(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &reporter{now: func() time.Time { return now }, woken: make(chan struct{}, 1)}
@@ -161,7 +161,7 @@ func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
 	}
 }
 
-// C9: a route that is added needs a row here.
+// C9: every added route needs a row here.
 func TestEveryRouteOnlyReads(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

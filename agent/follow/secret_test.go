@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The kubelet brings no key into a pod that the pod was not made with: its agent says so, and another one leads.
+// The kubelet adds no key to a running pod that was created without it. The agent reports this, and another agent leads.
 func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *testing.T) {
 	w := shared(t)
 	old := w.pod("line-0")
@@ -30,8 +30,8 @@ func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *t
 	require.True(t, strings.HasPrefix(holder(), "line-0_"), holder())
 
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Key = "token-2" })
-	old.secret("git", "token-2", "S3CR3T-git") // in a real pod it would not even come
-	// It gives way to pods that came after that, and says first what it lacks.
+	old.secret("git", "token-2", "S3CR3T-git") // a real pod would not even get the file
+	// The lead first reports the missing key, then yields to pods that were created later.
 	eventually(t, "the lead says what it lacks", func() bool {
 		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *t
 	assert.Less(t, a.stop(), grace)
 }
 
-// A refused credential is tried again once a minute; where the kubelet brings another one, lead and agent try it at once.
+// A rejected credential is retried once a minute. If the kubelet updates it, lead and agent retry at once.
 func TestACredentialThatIsMendedCountsWhenTheKubeletBringsIt(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")

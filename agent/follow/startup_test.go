@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/leak"
 )
 
-// stopped is a gateway that the kubelet has not started yet. Its volume was seeded by an init container.
+// stopped returns a gateway that the kubelet has not started yet. An init container seeded its volume.
 func (w *world) stopped(name string) *pod {
 	w.t.Helper()
 	p := w.pod(name, func(o *simulator.Options) { o.Down = true; o.Seeding = simulator.SeedChart })
@@ -32,7 +32,7 @@ func (w *world) stopped(name string) *pod {
 	return p
 }
 
-// nobody answers at this API server.
+// nobody configures an API server that does not answer.
 func nobody(t *testing.T) func(*Config) {
 	t.Helper()
 	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
@@ -60,14 +60,14 @@ func (a *agent) staysClosed(until string, is func() bool) string {
 	return why
 }
 
-// ahead is a clock that a test puts forward.
+// ahead is a clock that a test can advance.
 type ahead struct{ by atomic.Int64 }
 
 func (c *ahead) set(config *Config) {
 	config.Now = func() time.Time { return time.Now().Add(time.Duration(c.by.Load())) }
 }
 
-// put puts the clock of a running agent forward.
+// put advances the clock of a running agent.
 func (c *ahead) put(a *agent, by time.Duration) {
 	c.by.Store(int64(by))
 	a.follower.wake()
@@ -140,12 +140,12 @@ func TestAPodWhoseGatewayHasNotStartedDoesNotSaySynced(t *testing.T) {
 		assert.Equal(t, first, r.Commit)
 	}
 	waits()
-	p.agent.end() // its container alone starts again
+	p.agent.end() // only the agent's container restarts
 	waits()
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.synced(first, "one")
 
-	// Beside a gateway that ran an agent that starts again says so at once, whatever became of it since.
+	// If the gateway has run before, a restarted agent reports Synced at once, whatever state the gateway is in.
 	p.agent.end()
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	p.gw.ResetRequests()
@@ -168,7 +168,7 @@ func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, there, "Ignition seeds an empty directory only")
 
-	// The agent's container starts again while the gateway starts for the first time: it still waits.
+	// The agent's container restarts while the gateway starts for the first time: the agent still waits.
 	a.end()
 	require.NoError(t, p.gw.SetState(simulator.Starting))
 	p.write("data/ignition.conf", "")
@@ -259,7 +259,7 @@ func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 	w.lead(at(first))
 	a := p.start()
 	var title, why string
-	// The title is read first: once the gateway was let start, the files are fetched and written like any others.
+	// The title is read first: after /startupz opens, the agent fetches and writes files as usual.
 	eventually(t, "/startupz opens", func() (open bool) {
 		title = p.title()
 		open, why = a.startup()
@@ -273,7 +273,7 @@ func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 	assert.NotEmpty(t, s.Scan)
 }
 
-// What was to be written for a gateway that stands still is written beside one that runs like anything else: scanned.
+// A sync that was pending before the gateway started becomes an ordinary sync beside a running gateway, with a scan.
 func TestAnOrderOfBeforeTheStartIsOneBesideARunningGatewayOnceThatWasLetStart(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
@@ -332,7 +332,7 @@ func problemOf(generation int64, reason v1alpha1.Reason, message string) func(*v
 	}
 }
 
-// A first start with a wrong Secret: nobody knows a commit, and a person has to do something about it.
+// A first start with a wrong Secret: no commit is known, and an operator must act.
 func TestARefThatWaitsForAPersonLetsTheGatewayStartAndIsSaidOnce(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
@@ -365,10 +365,10 @@ func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	w.gatewaySync(p, deadline("5m"))
-	w.lead() // git is away: the lead tells the spec, and no commit
+	w.lead() // git is unavailable: the target has the ref, but no commit
 	var clock ahead
 	a := p.start(clock.set)
-	a.staysClosed("it says what it waits for", func() bool { // which each turn of the loop finds out anew
+	a.staysClosed("it says what it waits for", func() bool { // each iteration of the loop determines this again
 		_, why := a.startup()
 		return strings.Contains(why, "no commit is known") && strings.Contains(why, "main")
 	})
@@ -380,7 +380,7 @@ func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
 	assert.Contains(t, q.start().opens(), "paused", "that is a person's to end")
 }
 
-// The gateways run a commit, the spec names a ref that there is not, and a pod starts on a new volume.
+// The gateways run a commit, the spec names a ref that does not exist, and a pod starts on a new volume.
 func TestANewPodStartsThoughTheSpecIsAheadOfItsTarget(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")

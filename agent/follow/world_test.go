@@ -84,7 +84,7 @@ func shared(t *testing.T) *world {
 
 const project = `{"title": "%s", "enabled": true, "inheritable": false}`
 
-// commit commits a project of this title for both profiles.
+// commit commits a project with this title for both profiles.
 func (w *world) commit(title string) string {
 	w.t.Helper()
 	return w.repo.Commit(title,
@@ -92,7 +92,7 @@ func (w *world) commit(title string) string {
 		gitserver.Write("other/projects/line/project.json", fmt.Sprintf(project, title+" of other")))
 }
 
-// spec is what a test writes into the GatewaySync: all but the gateway's port comes from here.
+// gatewaySync creates the GatewaySync of the test, with the port of the gateway of p.
 func (w *world) gatewaySync(p *pod, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	w.t.Helper()
 	u, err := url.Parse(p.gw.URL())
@@ -122,7 +122,7 @@ func (w *world) edit(change func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	w.t.Helper()
 	all := kube.GatewaySyncs(w.clients.Dynamic, w.ns)
 	var gs *v1alpha1.GatewaySync
-	// A lead may write the status meanwhile.
+	// A lead may write the status concurrently.
 	require.NoError(w.t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		is, err := all.Get(w.t.Context(), crName)
 		if err == nil {
@@ -134,7 +134,7 @@ func (w *world) edit(change func(*v1alpha1.GatewaySync)) *v1alpha1.GatewaySync {
 	return gs
 }
 
-// annotate sets an annotation of the GatewaySync, as whoever asks for something does.
+// annotate sets an annotation of the GatewaySync, as a request does.
 func (w *world) annotate(key, value string) {
 	w.t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
@@ -189,7 +189,7 @@ func generation(n int64) func(*v1alpha1.SyncTargetSpec) {
 	return func(s *v1alpha1.SyncTargetSpec) { s.Generation = n }
 }
 
-// pod is a gateway's pod: a data directory, a simulated gateway, and what the kubelet mounts.
+// pod is a gateway's pod: a data directory, a simulated gateway, and the files that the kubelet mounts.
 type pod struct {
 	w    *world
 	name string
@@ -201,7 +201,7 @@ type pod struct {
 	agent *agent
 }
 
-// synced is a pod whose gateway runs its first commit, of this title.
+// synced returns a pod whose gateway runs its first commit, with this title.
 func (w *world) synced(title string) (*pod, string) {
 	w.t.Helper()
 	p := w.pod("line-0")
@@ -235,7 +235,7 @@ func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	return p
 }
 
-// recreate makes the pod anew, under another UID.
+// recreate deletes the pod and creates it with another UID.
 func (p *pod) recreate() {
 	p.w.t.Helper()
 	pods := p.w.clients.Core.CoreV1().Pods(p.w.ns)
@@ -263,7 +263,7 @@ func (p *pod) secret(name, key, value string) {
 	p.write("secrets/"+name+"/"+key, value)
 }
 
-// mount writes a Secret of one key as the kubelet does: a new directory, and a link that is replaced at once.
+// mount writes a Secret with one key as the kubelet does: a new directory and a symlink that is replaced atomically.
 func (p *pod) mount(name, key, value string) {
 	p.w.t.Helper()
 	dir := filepath.Join(p.dir, "secrets", name)
@@ -278,7 +278,7 @@ func (p *pod) mount(name, key, value string) {
 	require.NoError(p.w.t, os.Symlink(filepath.Join("..data", key), filepath.Join(dir, key)))
 }
 
-// says changes labels and annotations as the kubelet writes them.
+// says writes labels and annotations as the kubelet does.
 func (p *pod) says(labels, annotations map[string]string) {
 	p.w.t.Helper()
 	for name, m := range map[string]map[string]string{"labels": labels, "annotations": annotations} {
@@ -290,7 +290,7 @@ func (p *pod) says(labels, annotations map[string]string) {
 	}
 }
 
-// title is the project's title that lies on the gateway's disk.
+// title returns the title of the project on the gateway's disk.
 func (p *pod) title() string {
 	b, err := os.ReadFile(filepath.Join(p.data, "projects", "line", "project.json"))
 	if err != nil {
@@ -312,11 +312,11 @@ type agent struct {
 	end      func()
 }
 
-// traffic counts what an agent asks of the API server.
+// traffic counts the requests of an agent to the API server.
 type traffic struct {
 	mu     gosync.Mutex
-	counts map[string]int // "PUT syncreports"
-	denied string         // one of them, that is forbidden now
+	counts map[string]int // by request, like "PUT syncreports"
+	denied string         // request that is forbidden now
 	next   http.RoundTripper
 }
 
@@ -365,7 +365,7 @@ func (c *traffic) writes() int {
 	return n
 }
 
-// start runs a follower for the pod, in this process.
+// start runs a follower for the pod in this process.
 func (p *pod) start(change ...func(*Config)) *agent {
 	p.w.t.Helper()
 	t := p.w.t
@@ -425,7 +425,7 @@ func (p *pod) start(change ...func(*Config)) *agent {
 	return a
 }
 
-// get asks one of the agent's routes.
+// get requests one of the agent's routes.
 func (a *agent) get(path string) (int, string) {
 	r, err := http.Get(a.http.URL + path)
 	require.NoError(a.p.w.t, err)
@@ -435,7 +435,7 @@ func (a *agent) get(path string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-// report is the pod's report as the API server has it; nil where there is none.
+// report returns the pod's report from the API server, or nil if there is none.
 func (p *pod) report() *v1alpha1.SyncReport {
 	r, err := kube.SyncReports(p.w.clients.Dynamic, p.w.ns).Get(context.WithoutCancel(p.w.t.Context()), p.name)
 	if err != nil {
@@ -444,7 +444,7 @@ func (p *pod) report() *v1alpha1.SyncReport {
 	return r
 }
 
-// await waits for a report, and checks that none before it was ahead of the disk.
+// await waits for a report, and checks that no earlier report was ahead of the disk.
 func (p *pod) await(what string, ok func(v1alpha1.SyncReportStatus) bool) v1alpha1.SyncReportStatus {
 	p.w.t.Helper()
 	var last v1alpha1.SyncReportStatus
@@ -459,7 +459,7 @@ func (p *pod) await(what string, ok func(v1alpha1.SyncReportStatus) bool) v1alph
 	return last
 }
 
-// synced waits until the report says that the commit runs, and checks the disk and the gateway.
+// synced waits until the report says that the commit runs, and checks the disk.
 func (p *pod) synced(commit, title string) v1alpha1.SyncReportStatus {
 	p.w.t.Helper()
 	s := p.await("Synced at "+commit, func(s v1alpha1.SyncReportStatus) bool {
