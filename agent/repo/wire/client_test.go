@@ -66,7 +66,7 @@ func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
 				g.Server.Inject(tt.fault.On(service))
 				ask := r
 				if service == gitserver.UploadPack {
-					ask = newClient(t, g.url(), auth, Options{}) // with all the time it wants
+					ask = newClient(t, g.url(), auth, Options{}) // without a time limit
 				}
 				res, err := ask.Resolve(t.Context(), "main")
 				if service == gitserver.UploadPack {
@@ -77,7 +77,7 @@ func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
 				assert.Empty(t, repotest.PackFiles(t, s, ""), "nothing is left behind")
 
 				g.Server.Heal()
-				pull(t, s, newClient(t, g.url(), auth, Options{}), "main") // and it recovers
+				pull(t, s, newClient(t, g.url(), auth, Options{}), "main") // the client recovers
 			})
 		}
 	}
@@ -214,7 +214,7 @@ func TestCredentials(t *testing.T) {
 		r := newClient(t, g.url(), Auth{Token: func() (secret.String, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			return secret.New(current + "\n"), nil // as files end
+			return secret.New(current + "\n"), nil // with a newline, as in a file
 		}}, Options{})
 		_, err := r.Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
@@ -381,7 +381,7 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// F11: a server cannot make us read without end.
+// F11: a server cannot make the client read without limit.
 func TestAdvertisementsAreBounded(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// site is a repository behind a git server, which can be told to fail.
+// site is a repository behind a git server with fault injection.
 type site struct {
 	*repotest.Site
 	t testing.TB
@@ -80,7 +80,7 @@ func openStore(t testing.TB, o store.Options) *testStore {
 // WriteBlob implements plan.Objects.
 func (s *testStore) WriteBlob(w io.Writer, id plan.ID) (int64, error) { return s.ReadBlob(w, id) }
 
-// fetched says what a Fetch brought: store.Ready means an increment.
+// fetched describes the result of a Fetch. store.Ready means an incremental fetch.
 type fetched struct {
 	Condition store.Condition
 	Bytes     int64

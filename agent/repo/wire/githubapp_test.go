@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// appSite is the repository plant/site of a host whose tokens come from an app's API.
+// appSite is the repository plant/site of a host whose tokens come from the API of an app.
 type appSite struct {
 	*gitserver.Repo
 	t      testing.TB
@@ -192,7 +192,7 @@ func TestWhatCanBeWrongWithAGitHubAppIsToldApart(t *testing.T) {
 	})
 }
 
-// F9: the app's proof goes to the API, its tokens to the repository's host, and neither anywhere else.
+// F9: the client sends the app's JWT only to the API, and the app's tokens only to the host of the repository.
 func TestTokensOfAnAppGoToTheRepositorysHostOnly(t *testing.T) {
 	g := newAppSite(t)
 	var thief atomic.Int32
@@ -225,8 +225,8 @@ func newClientError(t *testing.T, address string, a Auth) error {
 	return err
 }
 
-// Whatever the API answers, what is taken for a token can stand in a header, lasts no longer than an hour, and reads the
-// repository that was asked for.
+// FuzzGitHubAppAnswer checks that whatever the API answers, an accepted token fits into a header, lasts at most an hour, and
+// can read the requested repository.
 func FuzzGitHubAppAnswer(f *testing.F) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	good := map[string]any{

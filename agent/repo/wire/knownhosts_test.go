@@ -37,12 +37,12 @@ func newECDSAKey(t testing.TB) ssh.Signer {
 	return signer
 }
 
-// line is a line of known_hosts.
+// line returns a line of known_hosts.
 func line(hosts string, key ssh.PublicKey) string {
 	return hosts + " " + string(ssh.MarshalAuthorizedKey(key))
 }
 
-// The fingerprints are those that the owners publish; the addresses of the pages stand beside the keys.
+// The fingerprints are those that the hosts publish. The addresses of the pages are next to the keys.
 func TestBuiltInHostKeysAreThePublishedOnes(t *testing.T) {
 	github := []string{"p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM", "+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU", "uNiVztksCsDhcc0u9e8BujQXVUpKZIDTMczCvj3tD2s"}
 	gitlab := []string{"HbW3g8zUjNSksFbqTiUWPWg2Bq1x8xdGUrliXFzSnUw", "eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8", "ROQFvPThGrW4RuWLoL9tq9I9zJ42fK4XywyRtbOz/EQ"}
@@ -86,7 +86,7 @@ func TestBuiltInHostKeysAreThePublishedOnes(t *testing.T) {
 	assert.Equal(t, 10, strings.Count(strings.TrimSpace(publicHosts), "\n")+1)
 }
 
-// F10: a host that is not known gets nothing, and the message has what to compare and what to add.
+// F10: an unknown host receives nothing, and the error has the fingerprint to compare and the line to add.
 func TestHostKeys(t *testing.T) {
 	shown, other := newKey(t), newKey(t)
 	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{shown}})
@@ -98,7 +98,7 @@ func TestHostKeys(t *testing.T) {
 	fingerprint := ssh.FingerprintSHA256(shown.PublicKey())
 	for what, tt := range map[string]struct {
 		lines string
-		want  v1alpha1.Reason // "" for none
+		want  v1alpha1.Reason // "" if the key is accepted
 		says  []string
 	}{
 		"the right line is taken":                         {good, "", nil},
@@ -164,7 +164,7 @@ func TestHostKeys(t *testing.T) {
 	})
 }
 
-// A server with several keys shows the one that is known, and the algorithms of other hosts play no part.
+// A server with several keys presents the known one. Algorithms of other hosts in known_hosts do not matter.
 func TestOnlyTheHostsOwnAlgorithmsAreOffered(t *testing.T) {
 	known, more := newECDSAKey(t), newKey(t)
 	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{more, known}})
@@ -238,7 +238,7 @@ func TestPatternsTakeNoMoreTimeThanTheyMust(t *testing.T) {
 	}
 }
 
-// F10: whatever lines a known_hosts has, a key that does not stand in it is never taken.
+// F10: whatever lines known_hosts contains, a key that is not among them is never accepted.
 func FuzzKnownHosts(f *testing.F) {
 	f.Add([]byte(publicHosts))
 	key := newKey(f).PublicKey()

@@ -21,14 +21,14 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// proxy is an HTTP proxy that brings every request to one server, whatever its name.
+// proxy is an HTTP proxy that forwards every request to one server, whatever host is requested.
 type proxy struct {
 	*httptest.Server
 	target string // host:port
 
 	mu     sync.Mutex
-	want   string // the credentials, "" for none
-	status int    // to answer instead, 0 for none
+	want   string // required credentials; "" for none
+	status int    // answered instead of forwarding; 0 for none
 	asked  []string
 }
 
@@ -95,7 +95,7 @@ func TestProxiesOfTheEnvironmentAreUsed(t *testing.T) {
 	ca := func() ([]byte, error) { return safe.Server.CA(), nil }
 	for name, tt := range map[string]struct {
 		g       *site
-		address string // of a name that is no loopback address, or no proxy would be asked
+		address string // not a loopback address, because clients use no proxy for those
 		want    string
 	}{
 		"http":              {plain, "http://git.example:8080/site.git", "GET git.example:8080"},
@@ -133,7 +133,7 @@ func TestProxiesOfTheEnvironmentAreUsed(t *testing.T) {
 					err := resolve()
 					require.Error(t, err)
 					repotest.RequireReason(t, map[bool]v1alpha1.Reason{true: v1alpha1.ReasonAuthFailed, false: v1alpha1.ReasonGitUnreachable}[name == "http" && status == 403], err)
-					if name != "http" { // without a tunnel, the answer may be the git host's own
+					if name != "http" { // without a tunnel, the git host itself could have sent the answer
 						assert.ErrorContains(t, err, p.Listener.Addr().String())
 					}
 				}

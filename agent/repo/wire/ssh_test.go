@@ -81,7 +81,7 @@ func TestFetchOverSSHBringsWhatHTTPSBrings(t *testing.T) {
 	}
 }
 
-// A server that gives commits by the tips of refs only, as upload-pack does by default.
+// By default, upload-pack serves only commits that are tips of refs.
 func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	old := g.Push("old", repotest.Views(10))
@@ -90,7 +90,7 @@ func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 	_, err := s.Fetch(t.Context(), g.client(), old, "refs/heads/main")
 	require.NoError(t, err)
 	repotest.RequireSame(t, g, s, old)
-	g.AnnotatedTag("v1", old.String()) // what it points to is no tip for such a server
+	g.AnnotatedTag("v1", old.String()) // the tagged commit is not a tip for such a server
 	for _, ref := range []string{"refs/tags/v1", ""} {
 		s := openStore(t, store.Options{})
 		stats, err := s.Fetch(t.Context(), g.client(), old, ref)
@@ -104,8 +104,8 @@ func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 	repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 }
 
-// A server that refuses ends its program while the client still writes, and so the write fails; its words are there all the
-// same.
+// A server that rejects a request ends its program while the client still writes. The write fails, but the client must still
+// report the message of the server.
 func TestWhatAServerSaysBeforeItHangsUpIsHeard(t *testing.T) {
 	const words = "upload-pack: not our ref"
 	for name, server := range map[string]gitserver.SSHOptions{
@@ -134,7 +134,7 @@ func TestWhatAServerSaysBeforeItHangsUpIsHeard(t *testing.T) {
 	}
 }
 
-// lateWriter writes when the server has hung up.
+// lateWriter writes after the server has hung up.
 type lateWriter struct {
 	io.WriteCloser
 	t       *testing.T
@@ -190,7 +190,7 @@ func TestRepositoriesOverSSHThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// F5: whatever a path holds, the server's shell sees one word.
+// F5: whatever a path contains, the shell of the server sees one word.
 func TestThePathOfAnSSHAddressIsOneWord(t *testing.T) {
 	for in, want := range map[string]string{
 		"ssh://h/a.git":             `git-upload-pack '/a.git'`,
@@ -256,7 +256,7 @@ func TestSSHKeys(t *testing.T) {
 	})
 }
 
-// Nothing of the machine's ssh counts: no agent, no configuration, no known hosts, no user name.
+// The client ignores the ssh setup of the machine: agent, configuration, known hosts and user name.
 func TestNothingOfTheMachinesSSHCounts(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	g.Push("first", repotest.Views(1))

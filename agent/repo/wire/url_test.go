@@ -59,7 +59,7 @@ func TestParseURLAcceptsWhatARepositoryIsNamedBy(t *testing.T) {
 	assert.Equal(t, "[2001:db8::1]:2222", parseURL(t, "ssh://[2001:db8::1]:2222/a").dialAddress())
 }
 
-// F5: nothing that a program or a transport helper could take for an option or a command is an address.
+// F5: the parser rejects anything that a program or a transport helper could take for an option or a command.
 func TestParseURLRefusesHostileAddresses(t *testing.T) {
 	for _, in := range []string{
 		"", " ", "-", "--upload-pack=touch /tmp/x", "-oProxyCommand=S3CR3T", "ext::sh -c S3CR3T", "ext::S3CR3T", "fd::17/S3CR3T",
@@ -91,7 +91,7 @@ func FuzzParseURLRedact(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, shape string) {
-		// The secret is in the place of credentials; elsewhere it would be a path, which is not a secret.
+		// The secret replaces the credentials. Elsewhere it would be a path, which is not secret.
 		in := strings.ReplaceAll(shape, "%s", "S3CR3Tq7")
 		u, err := ParseURL(in)
 		if err != nil {

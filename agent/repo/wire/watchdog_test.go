@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trickle is a server that is slow, and goes on sending.
+// trickle is a slow server that keeps sending.
 type trickle struct{}
 
 func (trickle) Read([]byte) (int, error) {
