@@ -35,7 +35,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkNamer compares what it costs to detect SHA-1 collisions.
+// BenchmarkNamer measures the cost of detecting SHA-1 collisions.
 func BenchmarkNamer(b *testing.B) {
 	for _, size := range []int{1 << 10, 1 << 20} {
 		content := bytes.Repeat([]byte{7}, size)

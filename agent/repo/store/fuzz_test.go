@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// receiveOnly runs the receiver alone: what it accepts comes back as an open pack.
+// receiveOnly runs only the receiver, and opens the pack that it accepts.
 func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[plan.ID]string) (*pack, []record, error) {
 	t.Helper()
 	for _, name := range []string{"x" + packExt, "x" + indexExt} {
@@ -55,8 +55,8 @@ func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[
 	return p, r.recs, nil
 }
 
-// F11: whatever a server sends, the receiver neither panics nor grows, and what it accepts can be read and is what its
-// name says.
+// F11: whatever a server sends, the receiver neither panics nor exceeds its limits. Objects that it accepts are readable and
+// match their ids.
 func FuzzReceive(f *testing.F) {
 	base := strings.Repeat("0123456789", 20)
 	have := map[plan.ID]string{repotest.BlobID(base): base}
@@ -67,7 +67,7 @@ func FuzzReceive(f *testing.F) {
 	require.NoError(f, err)
 	limits := Limits{Objects: 1000, DeltaBytes: 1 << 18, TreeBytes: 1 << 16, PackBytes: 1 << 20, InflatedBytes: 1 << 22, DeltaDepth: 50}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		// The fuzzer does not find SHA-1 sums: the checksum is made right, so that it gets behind it.
+		// The fuzzer cannot guess SHA-1 sums, so the checksum is corrected to reach the code after the check.
 		if n := len(stream) - packTrailerSize; n > packHeaderSize {
 			var h rawPack
 			stream = append(stream[:n:n], h.sum(stream[:n])...)
@@ -96,14 +96,14 @@ func FuzzReceive(f *testing.F) {
 			if o.kind == kindTree {
 				var b bytes.Buffer
 				require.NoError(t, o.writeTo(&b, r.inflate, r.scratch, &limits))
-				_, _ = parseTree(id, b.Bytes()) // foreign: any answer but a panic
+				_, _ = parseTree(id, b.Bytes()) // foreign data may cause any result but a panic
 			}
 		}
 		require.Zero(t, r.scratch.held)
 	})
 }
 
-// fuzzSeeds are packs of git, and some by hand.
+// fuzzSeeds returns packs of git, and some handmade ones.
 func fuzzSeeds(f *testing.F, base string) [][]byte {
 	g := repotest.NewSite(f, gitserver.Options{})
 	first := g.Push("first", repotest.Views(2), gitserver.Script("x.sh", "x"), gitserver.Symlink("l", "x.sh"))
@@ -183,7 +183,7 @@ func FuzzOpenIndex(f *testing.F) {
 	})
 }
 
-// FuzzLooseObject reads loose objects of a directory that another process writes to.
+// FuzzLooseObject reads loose objects from a directory that another process may write to.
 func FuzzLooseObject(f *testing.F) {
 	for _, seed := range []string{"blob 4\x00good", "tree 0\x00", "blob 3\x00good", "commit 99999999999999999999\x00x", "tag -1\x00", "blob"} {
 		f.Add([]byte(seed))

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// rawPack writes packs by hand, also such as git would never write.
+// rawPack builds packs by hand, including packs that git would never write.
 type rawPack struct {
 	buf   bytes.Buffer
 	count uint32
@@ -54,7 +54,7 @@ func backward(n int64) []byte {
 	return b
 }
 
-// bytes returns the pack with a right checksum.
+// bytes returns the pack with a valid checksum.
 func (p *rawPack) bytes() []byte { return p.claiming(p.count) }
 
 func (p *rawPack) claiming(objects uint32) []byte {
@@ -63,19 +63,19 @@ func (p *rawPack) claiming(objects uint32) []byte {
 	return append(b, sum[:]...)
 }
 
-// deltaOf is a delta that claims the sizes of base and result and then does ops.
+// deltaOf returns a delta that claims the sizes of base and result, followed by ops.
 func deltaOf(base, result int, ops ...byte) []byte {
 	d := binary.AppendUvarint(nil, uint64(base))
 	return append(binary.AppendUvarint(d, uint64(result)), ops...)
 }
 
-// appendText is a delta that copies all of base and adds text.
+// appendText returns a delta that copies all of base and appends text.
 func appendText(base, text string) []byte {
 	ops := []byte{0x80 | 0x10 | 0x20, byte(len(base)), byte(len(base) >> 8), byte(len(text))}
 	return deltaOf(len(base), len(base)+len(text), append(ops, text...)...)
 }
 
-// receive adds a pack to a store as a fetch does. A thin pack may build on objects of the store.
+// receive adds a pack to a store as a fetch does. A thin pack may use objects of the store as bases.
 func receive(t testing.TB, s *testStore, pack []byte, thin bool) (*Received, error) {
 	t.Helper()
 	f, err := s.Begin(plan.ID{})

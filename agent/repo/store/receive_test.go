@@ -91,7 +91,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 		require.NoError(t, err)
 		second.refDelta(repotest.BlobID(base+"a"), appendText(base+"a", "b"))
 		second.refDelta(repotest.BlobID(base), appendText(base, "a"))
-		for range 10 { // whichever of the two is looked up first
+		for range 10 { // either object may be looked up first
 			in, err := receive(t, s, second.bytes(), true)
 			require.NoError(t, err)
 			assert.Equal(t, 3, in.Objects)
@@ -114,7 +114,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 	})
 }
 
-// F11: sizes and counts that lie, and content that explodes.
+// F11: the receiver rejects false sizes and counts, and content that expands beyond the limits.
 func TestReceiveRefusesHostilePacks(t *testing.T) {
 	base := strings.Repeat("b", 1000)
 	small := Limits{Objects: 50, DeltaBytes: 1 << 20, TreeBytes: 1 << 10, PackBytes: 1 << 20, InflatedBytes: 4 << 20, DeltaDepth: 10}

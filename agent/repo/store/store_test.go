@@ -60,7 +60,7 @@ func (s *testStore) pull(g *repotest.Site, commit plan.ID) Condition {
 func TestReadersAreNotDisturbedByATransfer(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	first := g.Push("first", repotest.Views(60))
-	s := openStoreWith(t, t.TempDir(), Options{MaxPacks: 1}) // replaced all the time
+	s := openStoreWith(t, t.TempDir(), Options{MaxPacks: 1}) // packs are replaced all the time
 	s.pull(g, first)
 	root, err := s.RootTree(first)
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestReadersAreNotDisturbedByATransfer(t *testing.T) {
 	}
 }
 
-// Large files, deltas of large files and many packs go through bounded memory, and through the files of the store.
+// Large files, deltas of large files and many packs need only bounded memory, because the store uses scratch files.
 func TestLargeObjectsAreCopiedThroughTheScratch(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	var text strings.Builder
@@ -138,7 +138,7 @@ func TestSetAsideMakesRoomForANewStore(t *testing.T) {
 	assert.Equal(t, Empty, openStore(t, dir).pull(g, commit))
 }
 
-// A temporary file may belong to another transfer, which searches a history.
+// A temporary file may belong to a concurrent transfer that searches a history.
 func TestPublishKeepsTemporaryFiles(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	commit := g.Push("first", repotest.Views(3))
