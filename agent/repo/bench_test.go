@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 )
 
-// benchSite is a repository of 10,000 files, packed as a host packs it, and its last commit.
+// benchSite returns a repository of 10,000 files, packed as on a host, and its last commit.
 func benchSite(b *testing.B) (*site, string) {
 	g := newSite(b)
 	g.Push("first", repotest.Views(5000))

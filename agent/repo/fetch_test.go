@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// bothWays runs a test over HTTP and on the repository's directory.
+// bothWays runs a test over HTTP and on the directory of the repository.
 func bothWays(t *testing.T, test func(t *testing.T, g *site, r *Remote)) {
 	t.Run("over http", func(t *testing.T) {
 		g := newSite(t)
@@ -89,7 +89,7 @@ func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
 	g.Push("first", repotest.Views(200))
 	g.Branch("old", g.Head())
 	s, r := openStore(t, t.TempDir()), g.remote()
-	// History before our commit, which must not be sent.
+	// The server must not send this history before the base commit.
 	g.History(200, func(i int) string { return fmt.Sprintf("history/%d", i) }, func(i int) string {
 		return strings.Repeat(fmt.Sprintf("%d %x\n", i, i*i*7919), 400)
 	})
@@ -106,7 +106,7 @@ func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
 	repotest.RequireSame(t, g, s, merge)
 }
 
-// F16: history is whatever the server says today.
+// F16: the history is whatever the server serves now.
 func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		a := g.Push("a", repotest.Views(20))
@@ -295,8 +295,8 @@ func TestBranchThatMovesBetweenResolveAndFetch(t *testing.T) {
 	repotest.RequireSame(t, g, s, first)
 }
 
-// F6: nothing of a repository is ever executed. That no process is started at all follows from the imports: agent code
-// has no os/exec, which a test of the import rules holds.
+// F6: nothing in a repository is ever executed. The agent starts no process, because it does not import os/exec; a test of the
+// import rules checks this.
 func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		canary := filepath.Join(t.TempDir(), "canary")
@@ -318,7 +318,7 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		pull(t, s, r, "main")
 		for _, conf := range []string{"core.fsmonitor", "core.alternateRefsCommand"} {
-			g.Git("config", "--unset", conf) // the comparison below is git's
+			g.Git("config", "--unset", conf) // the comparison below uses git
 		}
 		_, err := os.Stat(canary)
 		require.ErrorIs(t, err, os.ErrNotExist)
@@ -328,8 +328,8 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 	})
 }
 
-// F11: whether a file is too large for a gateway is not known here: most files of a repository are mapped nowhere. Only what
-// takes room beside the packs is bounded by itself.
+// F11: a fetch does not limit the size of files, because most files of a repository are not mapped to a gateway. The only limit
+// is for the scratch space beside the packs.
 func TestLargeBlobsAreFetched(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))

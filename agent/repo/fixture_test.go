@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The layout of a store on disk, which package store keeps.
+// The on-disk layout of a store, defined by package store.
 const (
 	packDir    = "objects/pack"
 	packExt    = ".pack"
@@ -20,7 +20,7 @@ const (
 	tempPrefix = "tmp-"
 )
 
-// site is a repository behind a git server, which can be told to fail.
+// site is a repository behind a git server with fault injection.
 type site struct {
 	*repotest.Site
 	t testing.TB
@@ -45,7 +45,7 @@ func blobOf(t testing.TB, g repotest.Git, commit plan.ID, path string) plan.ID {
 	return repotest.ParseID(t, g.Git("rev-parse", commit.String()+":"+path))
 }
 
-// shellRemote is the remote of a repository behind an ssh server.
+// shellRemote returns the remote of a repository behind an ssh server.
 func shellRemote(t testing.TB, g *repotest.ShellSite) *Remote {
 	t.Helper()
 	return newRemote(t, parseURL(t, g.Address()), Auth{Key: repotest.Token(g.Key), KnownHosts: g.KnownHosts}, RemoteOptions{})

@@ -118,7 +118,7 @@ func TestADirectoryOfAnotherObjectFormatIsNamed(t *testing.T) {
 
 func TestADamagedDirectoryIsNamed(t *testing.T) {
 	g := newSite(t)
-	// plant writes a loose object under the name of another one, or removes it.
+	// loose returns the path of a loose object.
 	loose := func(id string) string { return filepath.Join(g.Dir, "objects", id[:2], id[2:]) }
 	blob := func(content string) string {
 		return string(repotest.RunGit(t, g.Dir, []byte(content), "hash-object", "-w", "--stdin")[:40])
@@ -153,7 +153,7 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 	})
 }
 
-// F11
+// F11: a repository in a directory must respect the limits.
 func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(50))
@@ -175,7 +175,7 @@ func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 	repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
 }
 
-// It is what a server does: a tag stands for what it leads to in the end.
+// As on a server, a tag stands for the object at the end of its chain.
 func TestTagOfTagsOfADirectory(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
@@ -195,7 +195,7 @@ func TestTagOfTagsOfADirectory(t *testing.T) {
 	}
 }
 
-// F11: what a directory has is verified like what a server sends: the id of an object is not enough if its head lies.
+// F11: objects from a directory are verified like those from a server. A matching id is not enough if the header lies.
 func TestLooseObjectThatLiesIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"longer than it claims":     "blob 3\x00good",
@@ -261,7 +261,7 @@ func TestAlternatesOfADirectory(t *testing.T) {
 	})
 }
 
-// An index that is not read is no damage that goes away.
+// An index in an unsupported version is not damage, so fetching again does not help.
 func TestIndexOfVersionOneIsNamed(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))

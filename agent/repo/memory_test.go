@@ -27,7 +27,7 @@ const (
 	childBlob = "STOKER_TEST_REPO_BLOB"
 )
 
-// TestFetchInAProcessOfItsOwn is what the memory tests run: one sync of main, and one blob read.
+// TestFetchInAProcessOfItsOwn is the child process of the memory tests: it syncs main and reads one blob.
 func TestFetchInAProcessOfItsOwn(t *testing.T) {
 	if os.Getenv(childURL) == "" {
 		t.Skip("runs as a child of the memory tests")
@@ -44,13 +44,12 @@ func TestFetchInAProcessOfItsOwn(t *testing.T) {
 		require.Equal(t, size, written)
 		require.Equal(t, id[:40], hex.EncodeToString(sum.Sum(nil)))
 	}
-	status, err := os.ReadFile("/proc/self/status") // the peak of rusage would be that of the parent, which forked
+	status, err := os.ReadFile("/proc/self/status") // rusage would return the peak of the forking parent
 	require.NoError(t, err)
 	fmt.Println(string(status))
 }
 
-// peakMemory runs a sync in a process of its own and returns its peak resident memory in MiB, with the code and the
-// mapped files.
+// peakMemory runs a sync in a child process and returns its peak resident memory in MiB, including code and mapped files.
 func peakMemory(t *testing.T, u, dir, blob string) int64 {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFetchInAProcessOfItsOwn$")
@@ -64,7 +63,7 @@ func peakMemory(t *testing.T, u, dir, blob string) int64 {
 	return kib >> 10
 }
 
-// F11: memory does not grow with the size of a blob, whole or as a delta.
+// F11: memory does not grow with the size of a blob, whether it is whole or a delta.
 func TestMemoryDoesNotDependOnTheLargestBlob(t *testing.T) {
 	const size = 48 << 20
 	g := newSite(t)

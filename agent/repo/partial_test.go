@@ -22,7 +22,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// blobOf is the id of a file in a commit.
+// read returns the content of a blob.
 func read(t testing.TB, s *Store, id plan.ID) (string, error) {
 	t.Helper()
 	var b bytes.Buffer
@@ -93,7 +93,7 @@ func TestALostStoreTakesTheTreesAndThenTheBlobsThatAreAskedFor(t *testing.T) {
 	})
 }
 
-// What is partial never counts as a commit that is there.
+// A partial commit never counts as available.
 func TestPartialCommitsAreFetchedAgainByAPlainFetch(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(20))
@@ -229,7 +229,7 @@ func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A look at drift reads one blob after the other, and to ask a server that is away may take a minute.
+// A drift check reads one blob after another, and a request to an unavailable server may take a minute.
 func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(30))
@@ -251,7 +251,7 @@ func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
 	once := asked()
 	assert.Positive(t, once)
 	assert.Zero(t, asked())
-	for range 3 * maxSingle { // more and more rarely, and never not at all
+	for range 3 * maxSingle { // retries become rarer, but never stop
 		now = now.Add(pace.MaxRetry + pace.MaxRetry/10)
 		assert.Equal(t, once, asked(), "one try, for one blob")
 	}
@@ -344,7 +344,7 @@ func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
 	assert.Equal(t, repotest.View(1, 0), text)
 }
 
-// A mark without its pack is what a crash leaves; a pack without its mark cannot be, as the mark comes first.
+// A crash may leave a mark without its pack. A pack without its mark cannot exist, because the mark is written first.
 func TestMarksOfPartialPacksSurviveAndAreClearedAway(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(5))

@@ -47,7 +47,7 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 	assert.Equal(t, 1, g.Served().Advertisements)
 }
 
-// Hosts give commits of forks and of deleted branches by their id; only the history shows what they belong to.
+// Hosts serve commits of forks and of deleted branches by id. Only the history shows which refs contain a commit.
 func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		old := g.Push("old", repotest.Views(3))
@@ -88,7 +88,7 @@ func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 	})
 }
 
-// A new lead's own gateway may fetch for half an hour, and the whole fleet waits for what is found out here.
+// The gateway of a new lead may fetch for half an hour, while the whole fleet waits for this search.
 func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 	g := newSite(t)
 	old := g.Push("old", repotest.Views(200))
@@ -171,7 +171,7 @@ func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
 	assert.Equal(t, 1, g.Served().Advertisements, "the one that was asked for before counts")
 }
 
-// A server that does not leave out files, as git's own without uploadpack.allowFilter, sends them with the history.
+// Without filter support, as in git's default without uploadpack.allowFilter, the server sends the files with the history.
 func TestReachesWithoutFilter(t *testing.T) {
 	for name, refused := range map[string]gitserver.Feature{"shallow": gitserver.Filter, "whole history": gitserver.Filter | gitserver.Shallow} {
 		t.Run(name, func(t *testing.T) {

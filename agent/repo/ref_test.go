@@ -16,7 +16,7 @@ import (
 
 var sha = strings.Repeat("0123456789", 4)
 
-// F8, F5
+// F8, F5: ParseRef accepts the names that git accepts.
 func TestParseRefTakesWhatGitTakes(t *testing.T) {
 	for _, good := range []string{"main", "v1.2.3", "feature/a-b_c", "refs/heads/main", "refs/tags/v1", "refs/pull/1/head", "HEAD", "ü", "a@b", "a.b",
 		"deadbeef", sha[:39], sha + "0", "@x", "a{b}"} {
@@ -85,7 +85,7 @@ func TestResolve(t *testing.T) {
 		g.Branch("both", first.String())
 		g.Tag("both", second.String())
 		g.Branch("feature/Display", first.String())
-		g.Branch(sha, first.String()) // F8: a branch that is named like a commit
+		g.Branch(sha, first.String()) // F8: a branch with the name of a commit
 		g.Git("update-ref", "refs/pull/7/head", first.String())
 
 		for ref, want := range map[string]Resolution{
@@ -136,7 +136,7 @@ func TestAnEmptyRepositorySaysSo(t *testing.T) {
 		_, err = s.Fetch(t.Context(), r, plan.ID{1}, "main")
 		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 
-		first := g.Push("first", repotest.Views(2)) // and it works as soon as something is there
+		first := g.Push("first", repotest.Views(2)) // the fetch works once the repository has a commit
 		res, _ := pull(t, s, r, "main")
 		assert.Equal(t, first, res.Commit)
 	})
@@ -148,7 +148,7 @@ func TestAnEmptyRepositoryOverSSHSaysSo(t *testing.T) {
 	assert.ErrorContains(t, err, "is empty")
 }
 
-// F8: what a fake server calls its refs does no harm.
+// F8: hostile ref names of a fake server do no harm.
 func TestHostileRefNamesAreNotRepeated(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))

@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// everything collects all that is said: logs at the lowest level, errors in every form, and what is printed of the values.
+// everything collects all output: logs at the lowest level, errors in every format, and printed values.
 type everything struct {
 	bytes.Buffer
 	log *slog.Logger
@@ -39,7 +39,7 @@ func newEverything() *everything {
 	return e
 }
 
-// hear writes down an error with its whole chain.
+// hear records an error with its whole chain.
 func (e *everything) hear(err error) {
 	for ; err != nil; err = errors.Unwrap(err) {
 		fmt.Fprintf(e, "%v %+v %#v %q\n", err, err, err, err)
@@ -51,7 +51,7 @@ func (e *everything) hear(err error) {
 	}
 }
 
-// C7: with credentials in every possible place, no log, error or printed value has any of them, whatever fails.
+// C7: with credentials in every possible place, no log, error or printed value contains any of them, whatever fails.
 func TestNoSecretIsEverSaid(t *testing.T) {
 	root := t.TempDir()
 	gitserver.NewRepo(t, filepath.Join(root, "plant", "site.git")).Commit("first", repotest.Views(20))
@@ -72,7 +72,7 @@ func TestNoSecretIsEverSaid(t *testing.T) {
 	locked, err := ssh.MarshalPrivateKeyWithPassphrase(private, "S3CR3T-2", []byte("S3CR3T-3"))
 	require.NoError(t, err)
 
-	// Whatever holds a secret may be said in another form too.
+	// Secrets may also appear in encoded form.
 	wires := []string{"S3CR3T", base64.StdEncoding.EncodeToString([]byte("git:S3CR3T-4"))}
 	for _, key := range []string{appKey, sshKey, string(pem.EncodeToMemory(locked))} {
 		for _, l := range strings.Split(strings.TrimSpace(key), "\n")[1:3] {
@@ -124,7 +124,7 @@ func TestNoSecretIsEverSaid(t *testing.T) {
 		}
 	}
 	for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
-		remove := web.Inject(echo.On(service)) // what it echoes is the token of this attempt
+		remove := web.Inject(echo.On(service)) // it echoes the token of this attempt
 		attempt(plain, tokens)
 		remove()
 	}

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// F12: whatever happens to the store, a new commit is there after two syncs at most, and nothing panics meanwhile.
+// F12: whatever damage the store has, a new commit is available after at most two syncs, and nothing panics.
 func TestADamagedStoreHeals(t *testing.T) {
 	newest := func(t *testing.T, s *Store, ext string) string {
 		files := repotest.PackFiles(t, s, ext)
@@ -127,7 +127,7 @@ func TestADamagedStoreHeals(t *testing.T) {
 					}
 					require.Less(t, attempt, 2, "%v", err)
 				}
-				// And it stays whole, also for the next process; damage that only that one sees is healed there.
+				// The store stays intact for the next process, which also repairs damage that only it can see.
 				require.NoError(t, s.Close())
 				s = openStore(t, dir)
 				for _, f := range repotest.PackFiles(t, s, "") {
@@ -196,7 +196,7 @@ func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
 	g.Push("first", repotest.Views(5))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	pull(t, s, r, "main")
-	random := func(seed byte) string { // which does not compress
+	random := func(seed byte) string { // incompressible content
 		b := make([]byte, 3<<20)
 		x := uint32(seed) + 1
 		for i := range b {
@@ -367,7 +367,7 @@ func TestSortKeysFollowThePack(t *testing.T) {
 	assert.Len(t, offsets, len(strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String()))))
 }
 
-// F12: whichever bit of a pack flips, no read gives other bytes than git's, and what is damaged is fetched again.
+// F12: whichever bit of a pack flips, every read returns the bytes of git or fails, and damaged objects are fetched again.
 func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(4))
@@ -398,7 +398,7 @@ func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 		err = readEverything(s, commit)
 		if err != nil {
 			require.True(t, IsDamaged(err) && s.packs.Damaged(), "flipped at %d: %v", n, err)
-		} else { // it means nothing
+		} else { // the bit has no meaning
 			for id, text := range content {
 				require.Equal(t, text, repotest.ReadBlob(t, s, id), "flipped at %d", n)
 			}

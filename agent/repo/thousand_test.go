@@ -1,7 +1,7 @@
 //go:build !race
 
-// What is in this file enumerates, and starts nothing at the same time: `make test` runs it without the race detector, which
-// would only make it slow.
+// The tests of this file enumerate cases and are not concurrent. `make test` runs them without the race detector, which would
+// only slow them down.
 
 package repo
 
@@ -20,7 +20,7 @@ func TestTheStoreIsOfBoundedSizeAfterAThousandCommits(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commits := 1000
 		if !r.URL().Local() {
-			commits = 110 // the same, at the price of a git process each
+			commits = 110 // over HTTP, each fetch costs a git process
 		}
 		g.Push("first", repotest.Views(40))
 		s := openStore(t, t.TempDir())
