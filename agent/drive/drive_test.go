@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// wants is a Source that says what it is told.
+// wants is a Source that returns a fixed Wish.
 type wants struct {
 	wish  Wish
 	looks int
@@ -28,13 +28,13 @@ func (w *wants) Look(context.Context, bool) Wish { w.looks++; return w.wish }
 
 func (w *wants) Changed() <-chan struct{} { return nil }
 
-// C3: whatever is due and may not be done, the loop does not turn for it.
+// C3: work that is due but not allowed does not make the loop spin.
 func TestALoopThatMayNotTryDoesNotTurnInHaste(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"),
-		Engine:  sync.New(sync.Config{DataDir: t.TempDir(), Log: log})}) // not seeded: no sync gets far
+		Engine:  sync.New(sync.Config{DataDir: t.TempDir(), Log: log})}) // not seeded, so each sync ends early
 	src := &wants{wish: Wish{Order: &Order{Commit: plan.ID{1}, Ref: "main"}}}
 	pause := l.Turn(t.Context(), src, false)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
@@ -57,8 +57,8 @@ func TestALoopThatMayNotTryDoesNotTurnInHaste(t *testing.T) {
 	assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), minPause)
 }
 
-// A gateway that takes minutes to start is asked many times; that one of its first answers is an error is the first failure,
-// and not a late one that is tried again in minutes.
+// A gateway that takes minutes to start is asked many times. The first error among its answers counts as a first failure, with
+// a short retry delay.
 func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
@@ -80,7 +80,7 @@ func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
 	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same again and again is tried less and less")
 }
 
-// I3: who follows in a dry run may do so beside an agent, or where one crashed: nothing is locked, settled or written.
+// I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
 func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log, data := slog.New(slog.DiscardHandler), t.TempDir()
@@ -100,7 +100,7 @@ func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
 	assert.Nil(t, l.State().Drift)
 }
 
-// Both nodes of a pair are asked for their place once a period, and that keeps nobody from looking for drift.
+// Both nodes of a redundant pair are asked for their role once a period. This does not prevent drift checks.
 func TestANodeOfAPairIsAskedAgainAndLookedAtAllTheSame(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)

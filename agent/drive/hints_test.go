@@ -69,7 +69,7 @@ func TestALimitOfWatchesIsSaidOnceAndNothingFails(t *testing.T) {
 	assert.Empty(t, h.dirs)
 }
 
-// A gateway that writes all the time gets no more than a twentieth of the time spent on looking.
+// Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
 func TestHintsBringALookForwardButNotWithoutBound(t *testing.T) {
 	now := time.Now()
 	l := &Loop{Config: Config{Now: func() time.Time { return now }}}

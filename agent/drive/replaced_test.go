@@ -70,7 +70,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	return d
 }
 
-// turn lets a period pass.
+// turn runs one iteration, then lets a period pass.
 func (d *delivered) turn() State {
 	d.t.Helper()
 	d.loop.Turn(d.t.Context(), d.src, false)
@@ -118,7 +118,7 @@ func TestAnOlderVolumeThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *test
 	d.turn()
 	d.runs(d.second, "two")
 
-	// Where nothing may be written it is said what lies there now.
+	// If the loop may not write, it reports the commit that is on the disk now.
 	remove(t, d.data, ".stoker", "projects", "config")
 	copied(t, older, d.data)
 	d.src.wish.Leave = true
@@ -128,7 +128,7 @@ func TestAnOlderVolumeThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *test
 	assert.Nil(t, s.Report, "what came of the sync to the other one says nothing of this one")
 }
 
-// A copy that goes over what lies there leaves every inode where it was.
+// A copy over existing files keeps every inode.
 func TestAnOlderVolumeThatIsCopiedOverTheOneInUseIsBroughtToTheTarget(t *testing.T) {
 	older := filepath.Join(t.TempDir(), "older")
 	d := deliveredTwice(t, func(data string) { copied(t, data, older) })
@@ -149,13 +149,13 @@ func TestAManifestThatIsDamagedUnderTheAgentStopsNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
 	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of who knows whom"}`), 0o600))
-	d.turn() // it is seen
-	d.turn() // and begun with anew
+	d.turn() // detects the damage
+	d.turn() // starts a new sync
 	d.runs(d.second, "two")
 	d.commit("three")
 }
 
-// Nobody may be told for ever that the files are what was written when that cannot be seen.
+// The loop must not keep reporting Synced if it cannot check the files.
 func TestFilesThatCannotBeLookedAtAreNotCalledSynced(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.loop.Period = time.Hour
@@ -203,7 +203,7 @@ func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
 	}
 }
 
-// What is tried again after a repair that could not be is that repair: who asks meanwhile hears one thing.
+// The retry of a failed repair is still that repair, so the state keeps reporting the same problem.
 func TestARepairThatCannotBeIsSaidUntilItIsDone(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	o := *d.src.wish.Order
