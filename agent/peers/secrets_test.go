@@ -24,7 +24,7 @@ func write(t *testing.T, name, content string) string {
 
 func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{Name: name, Key: key} }
 
-// C7: what a secret's error says is where it was looked for, never what it is.
+// C7: an error about a secret names the place of the secret, never its value.
 func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
 	dir := t.TempDir()
 	s := Beside{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
@@ -75,7 +75,7 @@ func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t 
 	}
 }
 
-// What a pod mounts of a Secret are the keys that were named when it was made: another one never comes.
+// A pod mounts only the keys that were named when it was created. Another key never appears.
 func TestAnotherKeyOfAMountedSecretNeedsAnotherPod(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1")
@@ -115,7 +115,7 @@ func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
 	assert.ErrorContains(t, err, "no key name of Secret whatever")
 }
 
-// C7: the value in the place of the path of its file is the usual mistake, and what cannot be opened is what would be told.
+// C7: a value instead of a file path is a common mistake. The error must not repeat the path that failed to open.
 func TestAValueInThePlaceOfItsFileIsNeverTold(t *testing.T) {
 	for name, value := range map[string]string{
 		"a key":            "-----BEGIN OPENSSH PRIVATE KEY-----\n" + strings.Repeat("S3CR3T", 60),
