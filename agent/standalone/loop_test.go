@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// desk is a Loop whose GatewaySync a person edits.
+// desk is a Loop whose GatewaySync file a test edits.
 type desk struct {
 	t    *testing.T
 	loop *Loop
@@ -33,7 +33,7 @@ func newDesk(t *testing.T) *desk {
 	})}
 }
 
-// saved is the wish that follows when the file says this.
+// saved writes the GatewaySync file and returns the Wish that follows.
 func (d *desk) saved(annotations, ref, spec, profile string) drive.Wish {
 	d.t.Helper()
 	require.NoError(d.t, os.WriteFile(d.loop.File, []byte(fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
@@ -47,8 +47,7 @@ spec:
 	return d.loop.Look(d.t.Context(), true)
 }
 
-// What is on the disk was made for the old ref, of the old repository, by the old profile: all that stays until git has
-// said what is there now.
+// The disk content came from the old ref, repository and profile. All of them stay in force until git resolves the new ref.
 func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
 	const mirror = ", prune: mirror"
 	d := newDesk(t)
@@ -72,7 +71,7 @@ func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
 		assert.Same(t, good, w.Order)
 	}
 
-	// A person's hand on the brake counts at once, and so does a request to repair.
+	// A pause and a forced sync take effect at once.
 	stopped := d.saved("stoker.io/force-sync: now", "mian", "  paused: true", mirror).Order
 	assert.Same(t, stopped, d.loop.Look(t.Context(), false).Order, "the same one is not delivered again")
 	want := *good
@@ -88,7 +87,7 @@ func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
 	assert.Equal(t, v1alpha1.PruneMirror, next.Order.Profile.Prune)
 }
 
-// A volume that was away for a moment comes back without an event, and the file with the bytes that it had.
+// A volume that was briefly unavailable returns without an event, and the file has the same bytes as before.
 func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
 	d := newDesk(t)
 	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
@@ -107,7 +106,7 @@ func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
 	assert.Same(t, w.Order, d.loop.Look(t.Context(), false).Order, "it is delivered once")
 }
 
-// There are volumes that send no events: what failed for want of a secret is tried again when the loop looks and finds another.
+// Some volumes send no events, so the loop itself notices a changed secret and retries what failed without it.
 func TestLookTakesUpOtherSecrets(t *testing.T) {
 	d := newDesk(t)
 	d.loop.Secrets = peers.Beside{Dir: t.TempDir()}
