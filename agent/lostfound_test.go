@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// lostSite is a data directory in which a sync has replaced an edit of the gateway.
+// lostSite returns a data directory in which a sync has replaced an edit of the gateway.
 func lostSite(t *testing.T) (data string, sync func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +65,7 @@ func TestAPersonFindsReadsAndRestoresWhatASyncReplaced(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.Len(t, list, 1)
 
-	// What lies there is git's: it may go. The whole folder may be gone, too.
+	// The current file is from git and may be overwritten. Its folder may even be missing.
 	code, _, talk = lost(t, "restore", list[0].File, "--data-dir", data)
 	require.Equal(t, exitDone, code, talk)
 	assert.Equal(t, "mine = True\n", read(t, file))
@@ -92,7 +92,7 @@ func TestARestoreNeverReplacesWhatGitDoesNotHave(t *testing.T) {
 	assert.Equal(t, "somebody's newer work\n", read(t, file))
 }
 
-// F2: neither the way back nor the index of lost+found leads anywhere else.
+// F2: neither the restore path nor the index of lost+found leads outside the data directory.
 func TestARestoreFollowsNoLinkAndBelievesNoIndexThatLeadsOut(t *testing.T) {
 	data, _ := lostSite(t)
 	outside := t.TempDir()
