@@ -28,26 +28,28 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// deployment is a plant that an Application of Argo CD makes: the example's, with images, addresses and a pace that fit here.
+// deployment is a plant that Argo CD deploys from an example, with images, addresses and timing adapted to
+// the test cluster.
 type deployment struct {
 	*plant
 	argo    *argoCD
-	example string          // its name in examples/argocd
-	beside  string          // one more file of examples/argocd
-	repo    *gitserver.Repo // of the manifests
-	at      string          // their folder in it
-	class   string          // of the volumes
+	example string          // directory in examples/argocd
+	beside  string          // additional file from examples/argocd
+	repo    *gitserver.Repo // holds the manifests
+	at      string          // directory of the manifests in repo
+	class   string          // storage class
 
 	applications *states[argocd.Application]
 	gatewaySyncs *states[v1alpha1.GatewaySync]
 	shell        *document.Shell
 }
 
-// change changes an object of the example, whatever of it is not the same everywhere.
+// change adapts an object of the example.
 type change func(*unstructured.Unstructured)
 
-// deploy commits an example's manifests to a folder of a repository, and makes the Application, both with changes. The example may be two: a folder,
-// and a file that goes beside what is in it, as folder+file.
+// deploy commits the manifests of an example to a directory of a repository and creates the Application.
+// It applies changes to both. The example is a directory, or a directory and one additional file as
+// directory+file.
 func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string, changes ...change) *deployment {
 	p.t.Helper()
 	example, beside, _ := strings.Cut(example, "+")
@@ -83,7 +85,7 @@ func (d *deployment) deployed(message string, changes ...change) string {
 	return d.commitTo(message, gitserver.Files(d.manifests(changes...)))
 }
 
-// commitTo commits to the repository of the manifests, which may be the plant's own.
+// commitTo commits to the repository of the manifests, which may also be the repository of the plant.
 func (d *deployment) commitTo(message string, edits ...gitserver.Edit) string {
 	if d.repo == d.plant.repo {
 		return d.commit(message, edits...)
@@ -91,7 +93,8 @@ func (d *deployment) commitTo(message string, edits ...gitserver.Edit) string {
 	return d.repo.Commit(message, edits...)
 }
 
-// manifests are the example's files by their paths in the repository. Of a chart its values alone are changed.
+// manifests returns the files of the example by their paths in the repository. In a chart, changes apply
+// only to its values.
 func (d *deployment) manifests(changes ...change) map[string]string {
 	d.t.Helper()
 	out := map[string]string{}
@@ -118,7 +121,7 @@ func (d *deployment) manifests(changes ...change) map[string]string {
 	return out
 }
 
-// read reads the objects of an example's file.
+// read decodes the objects in a file of the example.
 func (d *deployment) read(name string, changes ...change) []*unstructured.Unstructured {
 	d.t.Helper()
 	content, err := os.ReadFile(filepath.Join(d.module, "examples", "argocd", name))
@@ -126,7 +129,7 @@ func (d *deployment) read(name string, changes ...change) []*unstructured.Unstru
 	var objects []*unstructured.Unstructured
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096); ; {
 		u := &unstructured.Unstructured{}
-		err := decoder.Decode(&u.Object) // a chart's values have no kind
+		err := decoder.Decode(&u.Object) // chart values have no kind
 		if errors.Is(err, io.EOF) {
 			return objects
 		}
@@ -141,7 +144,7 @@ func (d *deployment) read(name string, changes ...change) []*unstructured.Unstru
 	}
 }
 
-// inside lets changes reach the manifest that a ConfigMap of the example holds, too.
+// inside also applies changes to the manifest embedded in a ConfigMap of the example.
 func (d *deployment) inside(changes []change) []change {
 	const name = "gatewaysync.yaml"
 	return append(changes, func(u *unstructured.Unstructured) {
@@ -160,7 +163,7 @@ func (d *deployment) inside(changes []change) []change {
 	})
 }
 
-// valuesOfChart is the kind of a chart's values, which are no object.
+// valuesOfChart is the kind of chart values, which are not a Kubernetes object.
 const valuesOfChart = ""
 
 func set(u *unstructured.Unstructured, value any, path ...string) {
@@ -169,7 +172,7 @@ func set(u *unstructured.Unstructured, value any, path ...string) {
 	}
 }
 
-// here makes an object of the example fit for this cluster.
+// here adapts an object of the example to this cluster.
 func (d *deployment) here(u *unstructured.Unstructured) {
 	switch u.GetKind() {
 	case valuesOfChart:
@@ -210,7 +213,7 @@ func (d *deployment) here(u *unstructured.Unstructured) {
 					c["args"].([]any)[i] = argocd.Namespace + "/" + d.namespace
 				}
 			}
-			if mounts := list(c, "volumeMounts"); len(mounts) > 0 { // the git server's own authority lies beside the credentials
+			if mounts := list(c, "volumeMounts"); len(mounts) > 0 { // mount the CA of the git server beside the credentials
 				c["volumeMounts"] = append(c["volumeMounts"].([]any), map[string]any{"name": "git-ca", "mountPath": "/secrets/git-ca", "readOnly": true})
 				pod["volumes"] = append(pod["volumes"].([]any), map[string]any{"name": "git-ca", "secret": map[string]any{"secretName": "git-ca"}})
 			}
@@ -218,7 +221,7 @@ func (d *deployment) here(u *unstructured.Unstructured) {
 	}
 }
 
-// theApplication is that of the examples, as an argument of their hooks.
+// theApplication is the hook argument that names the Application in the examples.
 const theApplication = "argocd/line"
 
 func containers(pod map[string]any, image string) {
@@ -229,7 +232,7 @@ func containers(pod map[string]any, image string) {
 	}
 }
 
-// within is a map in a map, made where it is not there.
+// within returns a nested map and creates missing levels.
 func within(m map[string]any, path ...string) map[string]any {
 	for _, key := range path {
 		next, ok := m[key].(map[string]any)
@@ -242,7 +245,7 @@ func within(m map[string]any, path ...string) map[string]any {
 	return m
 }
 
-// list is a list of maps in a map.
+// list returns a nested list of maps.
 func list(m map[string]any, path ...string) (maps []map[string]any) {
 	items, _, _ := unstructured.NestedFieldNoCopy(m, path...)
 	all, _ := items.([]any)
@@ -254,7 +257,7 @@ func list(m map[string]any, path ...string) (maps []map[string]any) {
 	return maps
 }
 
-// record notes every state of the Application and of the GatewaySync, until the test ends.
+// record stores every state of the Application and the GatewaySync until the test ends.
 func (d *deployment) record() {
 	d.applications, d.gatewaySyncs = &states[argocd.Application]{}, &states[v1alpha1.GatewaySync]{}
 	stop := make(chan struct{})
@@ -300,8 +303,8 @@ func (d *deployment) begins(revision string) {
 	d.argo.hasBegun(d.t)
 }
 
-// looks returns what asks Argo CD to look at git, until it has seen a revision there: a look that finds git away is the last one
-// for minutes.
+// looks returns a function that refreshes the Application until Argo CD has found a revision. If git is
+// unavailable during a refresh, Argo CD does not retry for minutes.
 func (d *deployment) looks() func(app *argocd.Application, revision string) {
 	var asked time.Time
 	return func(app *argocd.Application, revision string) {
@@ -313,7 +316,8 @@ func (d *deployment) looks() func(app *argocd.Application, revision string) {
 	}
 }
 
-// ends waits until Argo CD has dealt with a revision, and returns the Application as it is then.
+// ends waits until Argo CD has finished the operation for a revision and returns the Application in that
+// state.
 func (d *deployment) ends(revision, phase string) *argocd.Application {
 	d.t.Helper()
 	var app *argocd.Application
@@ -325,7 +329,7 @@ func (d *deployment) ends(revision, phase string) *argocd.Application {
 		}
 		look(app, revision)
 		o := app.Status.OperationState
-		if o != nil && o.SyncResult.Revision == revision && o.Over() { // between two tries it is Running, too
+		if o != nil && o.SyncResult.Revision == revision && o.Over() { // the phase is also Running between retries
 			if o.Phase != phase {
 				d.t.Fatalf("the sync of %s has %s:%s", short7(revision), o.Phase, summary(app))
 			}

@@ -15,12 +15,12 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// line is the GatewaySync as Argo CD's API names it.
+// line identifies the GatewaySync for the Argo CD API.
 func (d *deployment) line() argocd.Resource {
 	return argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.Kind, Namespace: d.namespace, Name: "line"}
 }
 
-// offered are the buttons that can be pressed now, by name.
+// offered returns the names of the enabled resource actions.
 func (d *deployment) offered() (names []string) {
 	d.t.Helper()
 	all, err := d.argo.Actions(d.ctx, d.namespace, d.line())
@@ -39,7 +39,7 @@ func (d *deployment) press(action string) {
 	require.NoError(d.t, d.argo.Run(d.ctx, d.namespace, d.line(), action), action)
 }
 
-// shows waits until Argo CD shows a health of the GatewaySync, with this in its message.
+// shows waits until Argo CD reports the given health of the GatewaySync.
 func (d *deployment) shows(what string, wanted ...string) {
 	d.t.Helper()
 	d.eventually(d.t, what, func() string {
@@ -53,7 +53,7 @@ func (d *deployment) shows(what string, wanted ...string) {
 	})
 }
 
-// buttons presses what Argo CD's user interface offers for the GatewaySync.
+// buttons runs the resource actions that Argo CD offers for a GatewaySync.
 func (d *deployment) buttons() {
 	d.t.Helper()
 	syncs := len(d.operations())
@@ -75,7 +75,7 @@ func (d *deployment) buttons() {
 	d.press("force-sync")
 	require.NotEmpty(d.t, d.get().Annotations[v1alpha1.AnnotationForceSync])
 	d.eventually(d.t, "the forced sync was dealt with", func() string {
-		gs := d.get() // a sender may have asked for something since
+		gs := d.get() // a sender may have made a request since
 		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
 			return describe(gs)
 		}
@@ -84,8 +84,8 @@ func (d *deployment) buttons() {
 	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
 }
 
-// goBack presses the button for the last good commit while a newer one is on one of two gateways, and then brings one more by a
-// sync, with no word about what the button asked for.
+// goBack runs the rollback action while one of two gateways runs a newer commit. Another sync then
+// delivers the next commit without any further request.
 func (d *deployment) goBack(good string) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -95,7 +95,7 @@ func (d *deployment) goBack(good string) {
 	assert.NotContains(d.t, d.offered(), "rollback", "there is nothing to go back to")
 	d.tell("line-1", "/scan-faults", `{"kind":"projects","neverEnds":true}`)
 	bad := d.push("nobody is happy with it")
-	d.press("force-sync") // it looks at git, too: no manifest has changed, so that Argo CD does nothing
+	d.press("force-sync") // also polls git; no manifest has changed, so Argo CD does not sync
 	d.loads("line-0", bad)
 	d.eventually(d.t, "the rollback is offered", func() string {
 		return missingFrom(strings.Join(d.offered(), " "), "rollback")

@@ -18,16 +18,16 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// What a sync that hangs waits for, in Argo CD's words.
+// What Argo CD reports for a sync that hangs.
 const (
 	forGateways    = "waiting for healthy state of apps/StatefulSet/line"
 	forGatewaySync = "waiting for healthy state of stoker.io/GatewaySync/line"
 )
 
-// nowhere is an image that nobody has.
+// nowhere is an image that cannot be pulled.
 const nowhere = "registry.invalid/gateway:" + imageTag
 
-// The GatewaySync does not change with the gateways: the commit that mends them does not wait for it.
+// The GatewaySync does not change together with the gateways, so the sync of the fix does not wait for it.
 func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
 	p := w.plant(t)
 	name := p.namespace + "-deployment.git"
@@ -56,7 +56,8 @@ func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
 	assert.Contains(t, hooks(app), "Job/stoker-wait", "it is a sync as any other")
 }
 
-// The chart names the revision in the GatewaySync, so that each commit changes it, and waits for it.
+// The chart writes the revision to the GatewaySync. Every commit therefore changes it, and the sync waits
+// for it.
 func aChartsGatewaysAreMendedAlone(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("helm", p.repo, p.repoName, "helm")
@@ -86,7 +87,7 @@ func aChartsGatewaysAreMendedAlone(t *testing.T, w *world) {
 	assert.Equal(t, mended, d.get().Spec.Git.Ref)
 }
 
-// gateways gives the gateways an image.
+// gateways sets the image of the gateways.
 func gateways(image string) change {
 	return func(u *unstructured.Unstructured) {
 		switch u.GetKind() {
@@ -98,7 +99,7 @@ func gateways(image string) change {
 	}
 }
 
-// hangs waits until the sync of a revision waits for something.
+// hangs waits until the sync of a revision reports that it waits for something.
 func (d *deployment) hangs(revision, what string) {
 	d.t.Helper()
 	look := d.looks()
@@ -111,7 +112,7 @@ func (d *deployment) hangs(revision, what string) {
 		o := app.Status.OperationState
 		if o != nil && o.SyncResult.Revision == revision {
 			require.False(d.t, o.Over(), "it does not hang: %s", summary(app))
-			for _, r := range o.SyncResult.Resources { // what is not applied yet is named by the message, too
+			for _, r := range o.SyncResult.Resources { // the message also names resources that are not applied yet
 				if r.HookPhase == "Running" && strings.HasSuffix(what, "/"+r.Kind+"/"+r.Name) {
 					return missingFrom(o.Message, what)
 				}
@@ -121,7 +122,7 @@ func (d *deployment) hangs(revision, what string) {
 	})
 }
 
-// cannotStart waits until a pod is kept from starting by its image.
+// cannotStart waits until a pod cannot start because its image cannot be pulled.
 func (d *deployment) cannotStart(pod string) {
 	d.t.Helper()
 	d.eventually(d.t, pod+" has no image", func() string {
@@ -139,10 +140,11 @@ func (d *deployment) cannotStart(pod string) {
 	})
 }
 
-// isBehind checks that a revision is known to Argo CD, and is not synced while the sync of another one hangs.
+// isBehind checks that Argo CD has seen a revision but does not sync it while the sync of another revision
+// hangs.
 func (d *deployment) isBehind(revision, stuck string) {
 	d.t.Helper()
-	for range 2 { // the look that found the revision, and one after it
+	for range 2 { // the refresh that found the revision, and the next one
 		require.NoError(d.t, argocd.Refresh(d.ctx, d.dynamic, d.namespace))
 		d.eventually(d.t, short7(revision)+" is looked at", func() string {
 			app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
@@ -161,17 +163,17 @@ func (d *deployment) isBehind(revision, stuck string) {
 	assert.Equal(d.t, stuck, app.Status.OperationState.SyncResult.Revision, summary(app))
 }
 
-// again is how long nothing comes of a command until it is typed once more: Argo CD does not end a sync whose state it writes
-// just then.
+// again is how long terminate waits before it repeats the command. Argo CD can lose a termination that
+// coincides with a write of the operation state.
 const again = 10 * time.Second
 
-// terminate ends the sync of a revision with Argo CD's own command line.
+// terminate ends the sync of a revision with the argocd CLI.
 func (d *deployment) terminate(revision string) {
 	d.t.Helper()
 	var typed time.Time
 	var answer string
 	d.eventually(d.t, "the sync of "+short7(revision)+" is terminated", func() string {
-		for _, a := range d.applications.all() { // the next sync may have begun already
+		for _, a := range d.applications.all() { // the next sync may have started already
 			o := a.Status.OperationState
 			if o != nil && o.SyncResult.Revision == revision && o.Phase == "Failed" && strings.Contains(o.Message, "terminated") {
 				assert.NotContains(d.t, strings.Join(hooks(a), " "), "stoker-rollback", "it did not fail")
@@ -189,7 +191,7 @@ func (d *deployment) terminate(revision string) {
 	})
 }
 
-// syncGatewaysAlone syncs the StatefulSet and nothing else.
+// syncGatewaysAlone syncs only the StatefulSet.
 func (d *deployment) syncGatewaysAlone(revision string) {
 	d.t.Helper()
 	d.sees("kubectl patch application ", "patched")
@@ -206,7 +208,7 @@ func (d *deployment) syncGatewaysAlone(revision string) {
 	})
 }
 
-// applied are what a sync applied, but for hooks.
+// applied returns the resources that a sync applied, without hooks.
 func applied(app *argocd.Application) (names []string) {
 	for _, r := range app.Status.OperationState.SyncResult.Resources {
 		if r.HookType == "" {
@@ -216,7 +218,7 @@ func applied(app *argocd.Application) (names []string) {
 	return names
 }
 
-// hooks are those of a sync.
+// hooks returns the hooks that a sync ran.
 func hooks(app *argocd.Application) (names []string) {
 	for _, r := range app.Status.OperationState.SyncResult.Resources {
 		if r.HookType != "" {

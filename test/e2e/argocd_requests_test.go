@@ -25,13 +25,14 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// activity is how long Argo CD heals a deployment while others ask its gateways for refs, and pace how often they do.
+// activity is how long senders request refs while Argo CD self-heals the deployment. pace is the time
+// between their requests.
 const (
 	activity = 2 * time.Minute
 	pace     = 8 * time.Second
 )
 
-// Argo CD heals what differs from git. What is asked for by annotation does not.
+// Argo CD reverts changes to fields that git sets. It must not revert requests, which are annotations.
 func selfHealLeavesRequestsAlone(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.mu.Lock()
@@ -78,7 +79,8 @@ func selfHealLeavesRequestsAlone(t *testing.T, w *world) {
 	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec counts, and nobody had to clear anything")
 }
 
-// webhook names the secret that senders show. Git speaks of the interval, too: Argo CD heals what git speaks of.
+// webhook sets the Secret that authenticates senders. It also sets the polling interval, so that Argo CD
+// self-heals this field.
 func webhook(u *unstructured.Unstructured) {
 	if u.GetKind() == v1alpha1.Kind {
 		set(u, "60s", "spec", "polling", "interval")
@@ -86,7 +88,7 @@ func webhook(u *unstructured.Unstructured) {
 	}
 }
 
-// noted changes a manifest so that nothing but a sync comes of it.
+// noted changes a manifest in a way that only causes a sync.
 func noted(text string) change {
 	return func(u *unstructured.Unstructured) {
 		if u.GetKind() == "Service" {
@@ -97,7 +99,7 @@ func noted(text string) change {
 	}
 }
 
-// mayRead lets the receiver read a secret of the plant, as docs/webhooks.md says.
+// mayRead lets the receiver read a Secret of the plant, as described in docs/webhooks.md.
 func (p *plant) mayRead(secret string) {
 	p.t.Helper()
 	const name = "stoker-receiver-secrets"
@@ -114,7 +116,7 @@ func (p *plant) mayRead(secret string) {
 	require.NoError(p.t, err)
 }
 
-// subscribe lets Argo CD tell the receiver of each sync.
+// subscribe makes Argo CD notify the receiver of each sync.
 func (d *deployment) subscribe() {
 	d.t.Helper()
 	patch := `{"metadata":{"annotations":{"notifications.argoproj.io/subscribe.on-stoker.stoker":"","stoker.io/gatewaysync":"line"}}}`
@@ -122,10 +124,10 @@ func (d *deployment) subscribe() {
 	require.NoError(d.t, err)
 }
 
-// ask asks the receiver for a ref, as any program with the secret does.
+// ask requests a ref from the receiver, like any program that has the secret.
 func (d *deployment) ask(ref string) { d.post(fmt.Sprintf(`{"ref":%q}`, ref)) }
 
-// hint tells the receiver that there may be something new.
+// hint asks the receiver for a poll of git.
 func (d *deployment) hint() { d.post(`{}`) }
 
 func (d *deployment) post(body string) {
@@ -135,7 +137,7 @@ func (d *deployment) post(body string) {
 	require.NoError(d.t, err)
 	request.Header.Set("Authorization", "Bearer "+d.webhookToken)
 	request.Header.Set("Content-Type", "application/json")
-	// A connection that is kept may be one that the receiver, which keeps none for long, closes just now.
+	// The receiver soon closes idle connections, so a reused connection may be closing.
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(d.t, err)
@@ -145,7 +147,7 @@ func (d *deployment) post(body string) {
 	require.Equal(d.t, http.StatusAccepted, response.StatusCode, "%s", said)
 }
 
-// isAt waits until the gateways run what a requested tag means.
+// isAt waits until the gateways run the commit of a requested tag.
 func (d *deployment) isAt(tag string) {
 	d.t.Helper()
 	commit := d.plant.repo.Git("rev-parse", "refs/tags/"+tag)
@@ -162,15 +164,15 @@ func (d *deployment) isAt(tag string) {
 	d.both(commit)
 }
 
-// toldOf waits until the receiver was told of the last sync, which makes the lead look at git once more, and the gateways run a
-// commit after that.
+// toldOf waits until the receiver has taken the notification of the last sync, which makes the lead poll
+// git, and until the gateways run a commit.
 func (d *deployment) toldOf(commit string) {
 	d.t.Helper()
 	d.notified()
 	d.synced(commit, 2)
 }
 
-// operations are the times at which syncs of the Application began.
+// operations returns the start times of the syncs of the Application.
 func (d *deployment) operations() []metav1.Time {
 	var all []metav1.Time
 	for _, a := range d.applications.all() {
@@ -181,7 +183,7 @@ func (d *deployment) operations() []metav1.Time {
 	return all
 }
 
-// drift changes the spec by hand, and waits until Argo CD has put it back, which it does without any hook.
+// drift changes the spec by hand and waits until Argo CD has reverted it without running a hook.
 func (d *deployment) drift() {
 	d.t.Helper()
 	patch := `{"spec":{"polling":{"interval":"7s"}}}`
@@ -200,8 +202,8 @@ func (d *deployment) drift() {
 	})
 }
 
-// noFight holds what must be true of every state that was seen since before: only requests changed what is requested, in their
-// order, and Argo CD synced twice: for the drift and for a commit.
+// noFight checks every state recorded since before. Only requests changed the requested ref, in their
+// order. Argo CD synced twice: once for the drift and once for a commit.
 func (d *deployment) noFight(before *v1alpha1.GatewaySync, asked []string, operations int) {
 	d.t.Helper()
 	var seen []string
@@ -223,7 +225,7 @@ func (d *deployment) noFight(before *v1alpha1.GatewaySync, asked []string, opera
 	}
 }
 
-// notified checks that the receiver took a notification of each sync that ran while it was subscribed to.
+// notified checks that the receiver took a notification for every sync during the subscription.
 func (d *deployment) notified() {
 	d.t.Helper()
 	d.eventually(d.t, "the last sync was told to the receiver", func() string {

@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// serverSide lets Argo CD use server-side apply, and compare as docs/argocd.md says.
+// serverSide enables server-side apply and the matching diff, as described in docs/argocd.md.
 func serverSide(u *unstructured.Unstructured) {
 	if u.GetKind() == "Application" {
 		u.SetAnnotations(map[string]string{"argocd.argoproj.io/compare-options": "ServerSideDiff=true"})
@@ -34,10 +34,11 @@ func serverSide(u *unstructured.Unstructured) {
 	}
 }
 
-// deadline is a field of a GatewaySync that git does not mention, and an administrator sets.
+// deadline is the value of a field that an administrator sets and git does not mention.
 const deadline = "19m"
 
-// setterStealsNoField checks that a setter cannot make the next apply of Argo CD delete what an administrator has set.
+// setterStealsNoField checks that a setter cannot make the next apply by Argo CD delete a field that an
+// administrator has set.
 func (d *deployment) setterStealsNoField() {
 	d.t.Helper()
 	objects := func(client dynamic.Interface) dynamic.ResourceInterface {
@@ -73,8 +74,8 @@ func (d *deployment) setterStealsNoField() {
 	}
 }
 
-// An AppProject may name a ServiceAccount for Argo CD to impersonate: for syncs, and since Argo CD 3.5 for actions, too. An account
-// that may patch GatewaySyncs and not update them is a setter.
+// An AppProject may name a ServiceAccount for Argo CD to impersonate: for syncs and, since Argo CD 3.5,
+// for actions. An account that can patch but not update GatewaySyncs is a setter.
 func anImpersonatedAccountIsASetter(t *testing.T, w *world) {
 	if argoCDMajor() == "2" {
 		t.Skip("Argo CD 2 runs actions with its own rights")
@@ -166,7 +167,7 @@ spec:
 	assert.Equal(t, "true", line().GetAnnotations()[v1alpha1.AnnotationPaused], "a request is not Argo CD's to take away")
 }
 
-// outcomes is what a sync reports about each object.
+// outcomes returns what a sync reports about each object.
 func outcomes(app *argocd.Application) (all string) {
 	for _, r := range app.Status.OperationState.SyncResult.Resources {
 		all += "; " + r.Kind + "/" + r.Name + " " + r.Status + " " + r.Message

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// A branch stands in the spec, and a hook asks for the commit that is synced: from the first sync on the gateways run that one,
-// wherever the branch is.
+// The spec names a branch and a hook requests the synced commit. The gateways run this commit from the
+// first sync on, wherever the branch points.
 func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit, serverSide)
@@ -23,7 +23,7 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	d.asksFor(first)
 
 	p.push("nobody syncs it")
-	d.press("force-sync") // it looks at git, too
+	d.press("force-sync") // also polls git
 	d.eventually(t, "git was looked at", func() string {
 		gs := d.get()
 		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
@@ -43,14 +43,14 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	d.asksFor(second)
 }
 
-// slower changes a field of the GatewaySync that nothing here depends on.
+// slower changes a field of the GatewaySync that does not affect this test.
 func slower(u *unstructured.Unstructured) {
 	if u.GetKind() == v1alpha1.Kind {
 		set(u, int64(6), "spec", "sync", "defaults", "syncPeriod")
 	}
 }
 
-// asksFor checks that a commit is asked for by name, and runs.
+// asksFor checks that a commit is requested by its ID and that the gateways run it.
 func (d *deployment) asksFor(commit string) {
 	d.t.Helper()
 	gs := d.get()
@@ -60,7 +60,7 @@ func (d *deployment) asksFor(commit string) {
 	d.run(commit)
 }
 
-// looksAtItsCommit changes preflight as set-ref.yaml says.
+// looksAtItsCommit changes the preflight Job as described in set-ref.yaml.
 func (p *plant) looksAtItsCommit(u *unstructured.Unstructured) {
 	if u.GetName() != "stoker-preflight" || u.GetKind() != "Job" {
 		return

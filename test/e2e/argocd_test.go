@@ -18,7 +18,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The manifests and the gateways' files lie in two repositories; a tag says what the gateways are to run.
+// The manifests and the files of the gateways are in two repositories. A tag selects the version of the
+// gateways.
 func anApplicationGoesByWaves(t *testing.T, w *world) {
 	p := w.plant(t)
 	name := p.namespace + "-deployment.git"
@@ -62,7 +63,7 @@ func ref(name string) change {
 	}
 }
 
-// run checks that the gateways run a commit now: nothing is waited for.
+// run checks that the gateways run a commit now, without waiting.
 func (d *deployment) run(commit string) {
 	d.t.Helper()
 	gs := d.get()
@@ -70,8 +71,8 @@ func (d *deployment) run(commit string) {
 	d.both(commit)
 }
 
-// both checks that both gateways have loaded a commit now, whatever the status says: it takes them for behind from each word
-// of a sender until they have answered it.
+// both checks that both gateways have loaded a commit now. It ignores the status, which counts the
+// gateways as behind after each request until they have answered.
 func (d *deployment) both(commit string) {
 	d.t.Helper()
 	pods := d.pods()
@@ -81,7 +82,7 @@ func (d *deployment) both(commit string) {
 	}
 }
 
-// inWaves checks the order of a first sync: preflight, the GatewaySync, the gateways, the wait.
+// inWaves checks the order of a first sync: preflight, the GatewaySync, the gateways, the wait Job.
 func (d *deployment) inWaves() {
 	d.t.Helper()
 	job := func(name string) *batchv1.Job {
@@ -108,8 +109,8 @@ func (d *deployment) inWaves() {
 	}
 }
 
-// rolledBack waits until the gateways are asked to run a good commit for as long as the ref means a broken one, and checks
-// that they run it.
+// rolledBack waits until the good commit is requested for as long as the ref resolves to the broken one.
+// It then checks that the gateways run the good commit.
 func (d *deployment) rolledBack(good, broken string) {
 	d.t.Helper()
 	d.eventually(d.t, "rolled back to "+short7(good), func() string {
@@ -125,7 +126,7 @@ func (d *deployment) rolledBack(good, broken string) {
 	d.run(good)
 }
 
-// Manifests and the gateways' files lie in one repository and go by one branch.
+// The manifests and the files of the gateways are on one branch of one repository.
 func aBrokenCommitIsRolledBack(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("plain", p.repo, p.repoName, "deployment")
@@ -133,7 +134,8 @@ func aBrokenCommitIsRolledBack(t *testing.T, w *world) {
 	first := p.head()
 	d.run(first)
 
-	// Argo CD syncs what differs from git: a commit without a changed manifest would reach the gateways, and no hook would run.
+	// Argo CD only syncs changed manifests. A commit without one would reach the gateways without running
+	// a hook.
 	broken := d.commitTo("broken", gitserver.Write(inGit, "{"), gitserver.Files(d.manifests(noted("broken"))))
 	app := d.ends(broken, "Failed")
 	d.stopped(app)
@@ -153,7 +155,8 @@ func aBrokenCommitIsRolledBack(t *testing.T, w *world) {
 	assert.Equal(t, "main", d.get().Status.Target.Ref, "the branch is followed again, and nobody had to say so")
 }
 
-// The manifests come out of kustomize, which is given the revision: every commit is a sync, and the gateways run just that one.
+// Kustomize receives the revision from Argo CD. Every commit is therefore a sync, and the gateways run
+// exactly this commit.
 func everyCommitIsASync(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("kustomize", p.repo, p.repoName, "kustomize")
@@ -182,7 +185,7 @@ func everyCommitIsASync(t *testing.T, w *world) {
 	assert.Zero(t, p.restarts(), "a commit started a gateway again")
 }
 
-// stopped checks that a sync ended before anything was applied, and that the Job said why.
+// stopped checks that a sync ended before it applied anything and that the Job reported the reason.
 func (d *deployment) stopped(app *argocd.Application) {
 	d.t.Helper()
 	assert.Contains(d.t, summary(app), "Job/stoker-preflight Failed")
@@ -190,7 +193,7 @@ func (d *deployment) stopped(app *argocd.Application) {
 	assert.Contains(d.t, d.lastWords("stoker-preflight"), "ConfigSyntaxError: profile default: "+overview+"/view.json:1:2")
 }
 
-// lastWords are those of a Job that failed: its pod's termination message.
+// lastWords returns the termination message of a failed Job's pod.
 func (d *deployment) lastWords(job string) string {
 	d.t.Helper()
 	pods, err := d.client.CoreV1().Pods(d.namespace).List(d.ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job})

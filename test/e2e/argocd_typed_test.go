@@ -8,17 +8,17 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-// page is the document whose commands are typed here.
+// page is the document with the commands of these tests.
 const page = "docs/argocd.md"
 
-// The page calls its Application line, as the GatewaySync in it, and its namespace plant.
+// On this page the Application and its GatewaySync are called line, and the namespace plant.
 var (
 	application = regexp.MustCompile(`\b(application|terminate-op|actions run) line\b`)
 	namespace   = regexp.MustCompile(`(--namespace) plant\b`)
 )
 
-// types enters the command of the page that begins so, with the deployment's own names in the place of the page's, and returns
-// what it says.
+// types runs the command of the page that starts with begin and returns its output. It replaces the names
+// on the page with those of the deployment.
 func (d *deployment) types(begin string) (said string, code int) {
 	d.t.Helper()
 	line := d.lines.Take(d.t, page, begin).Text
@@ -31,7 +31,7 @@ func (d *deployment) types(begin string) (said string, code int) {
 	return d.shell.Try(d.t, line)
 }
 
-// sees enters a command that has to work, and checks that it says this.
+// sees runs a command, which must succeed, and checks its output.
 func (d *deployment) sees(begin string, wanted ...string) {
 	d.t.Helper()
 	said, code := d.types(begin)

@@ -30,17 +30,18 @@ import (
 	"stoker.io/stoker/test/e2e/argocd"
 )
 
-// argoCD is the one that all its scenarios share. It starts while other scenarios run already.
+// argoCD is the installation that all scenarios share. It starts while other scenarios already run.
 type argoCD struct {
 	*argocd.ArgoCD
 	err  error
-	done chan struct{} // it has started, or not
+	done chan struct{} // closed when it has started or failed to start
 
-	first sync.WaitGroup    // of the deployments that do not wait for others
-	begun map[string]func() // by the test's name; it is one of them, and not any more
+	first sync.WaitGroup    // deployments that do not wait for others
+	begun map[string]func() // by the name of the test, for the deployments in first
 }
 
-// goesFirst says that the test's deployment waits for no other one. It is called before tests run in parallel.
+// goesFirst marks the deployment of a test as one that does not wait for others. It must be called before
+// the tests run in parallel.
 func (a *argoCD) goesFirst(t *testing.T) {
 	a.first.Add(1)
 	done := sync.OnceFunc(a.first.Done)
@@ -48,15 +49,16 @@ func (a *argoCD) goesFirst(t *testing.T) {
 	t.Cleanup(done)
 }
 
-// hasBegun says that the test's deployment has had its first sync: from now on it mostly waits.
+// hasBegun reports that the first sync of the test's deployment is done. From now on the test mostly
+// waits.
 func (a *argoCD) hasBegun(t *testing.T) {
 	if done, first := a.begun[t.Name()]; first {
 		done()
 	}
 }
 
-// turn waits until those that go first have begun, where the test's deployment is none of them: pods that all start at once
-// take each other's time.
+// turn waits until the deployments marked by goesFirst have begun, unless the test's own is one of them.
+// Pods that all start at once slow each other down.
 func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	t.Helper()
 	if _, first := a.begun[t.Name()]; first {
@@ -74,17 +76,19 @@ func (a *argoCD) turn(ctx context.Context, t *testing.T) {
 	}
 }
 
-// argoCDMajor is the major version of Argo CD to run: that of the environment variable STOKER_ARGOCD, 2 or 3, else 3.
+// argoCDMajor returns the major version of Argo CD to run: 2 or 3 from the environment variable
+// STOKER_ARGOCD, 3 by default.
 func argoCDMajor() string { return cmp.Or(os.Getenv("STOKER_ARGOCD"), "3") }
 
-// startArgoCD starts Argo CD beside the rest. Where it is not built yet, that comes first: it takes both cores for minutes.
+// startArgoCD starts Argo CD in the background. If it is not built yet, the build keeps both cores busy
+// for minutes and runs first.
 func (w *world) startArgoCD(t *testing.T) {
 	w.say("Argo CD")
 	programs, err := w.cache.ArgoCD(w.ctx, argoCDMajor())
 	require.NoError(t, err)
 	kustomize, err := w.cache.Kustomize(w.ctx)
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "argocd-") // a path that leaves room for the name of a socket
+	dir, err := os.MkdirTemp("", "argocd-") // short enough for the name of a socket
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.argo = &argoCD{done: make(chan struct{}), begun: map[string]func(){}}
@@ -118,7 +122,7 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	}
 	var repoServer []string
 	if argoCDMajor() != "2" {
-		repoServer = []string{"--client-ca-path="} // its default is refused without TLS, even if the file is not there
+		repoServer = []string{"--client-ca-path="} // the default path is refused without TLS, even if the file does not exist
 	}
 	a, err := argocd.Start(ctx, argocd.Options{
 		Programs: programs, RepoServer: repoServer, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Say: os.Stderr,
@@ -127,18 +131,18 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	// As docs/webhooks.md says: the token that the notifications show.
+	// The token that the notifications send, as described in docs/webhooks.md.
 	if err := a.Secret(ctx, argocd.NotificationsSecret, map[string]string{"stoker-token": w.webhookToken}); err != nil {
 		return a, err
 	}
-	// As docs/argocd.md says: the health and the buttons of a GatewaySync, and the notifications.
+	// Health and actions of a GatewaySync, and the notifications, as described in docs/argocd.md.
 	for _, name := range []string{argocd.ConfigMap, argocd.NotificationsConfigMap} {
 		if err := w.patchArgoCD(ctx, name); err != nil {
 			return a, err
 		}
 	}
 	if argoCDMajor() != "2" {
-		// An AppProject that names no account to impersonate is left as it is.
+		// AppProjects that do not name an account keep the rights of Argo CD.
 		patch := []byte(`{"data":{"application.sync.impersonation.enabled":"true","application.sync.impersonation.enforced":"false"}}`)
 		_, err := w.client.CoreV1().ConfigMaps(argocd.Namespace).Patch(ctx, argocd.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
@@ -149,13 +153,13 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	return a, a.Repository(ctx, "git", w.git.URL(""), gitUser, w.password)
 }
 
-// patchArgoCD adds to a ConfigMap of Argo CD what the chart brings for it.
+// patchArgoCD applies the chart's patch to a ConfigMap of Argo CD.
 func (w *world) patchArgoCD(ctx context.Context, name string) error {
 	content, err := os.ReadFile(filepath.Join(w.module, "charts", "stoker", "files", "argocd", name+".yaml"))
 	if err != nil {
 		return err
 	}
-	// Argo CD is no pod here, and resolves no name of the cluster.
+	// Argo CD does not run in a pod here, so it cannot resolve the names of Services.
 	receiver, err := w.receiverAddress(ctx)
 	if err != nil {
 		return err
@@ -183,7 +187,7 @@ func (w *world) argocd(t *testing.T) *argoCD {
 	return w.argo
 }
 
-// states are those that an object was seen in, one after the other.
+// states holds every observed state of an object in order.
 type states[T any] struct {
 	mu   sync.Mutex
 	seen []*T
@@ -195,7 +199,7 @@ func (s *states[T]) all() []*T {
 	return slices.Clone(s.seen)
 }
 
-// said tells what an Application was seen to say, once for each change.
+// said lists the distinct states of an Application.
 func said(all []*argocd.Application) string {
 	var b strings.Builder
 	last := ""
@@ -227,7 +231,7 @@ func summary(a *argocd.Application) string {
 
 func short7(commit string) string { return commit[:min(len(commit), 7)] }
 
-// receiver is the address of the receiver, as this machine reaches it.
+// receiver returns an address of the receiver that this machine can reach.
 func (w *world) receiver(t *testing.T) string {
 	t.Helper()
 	address, err := w.receiverAddress(w.ctx)
@@ -235,7 +239,7 @@ func (w *world) receiver(t *testing.T) string {
 	return address
 }
 
-// receiverAddress waits for the Service: the chart may be on its way.
+// receiverAddress waits for the Service, because the chart may still be installing.
 func (w *world) receiverAddress(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveness)
 	defer cancel()

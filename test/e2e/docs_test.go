@@ -19,7 +19,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// What only kubelets can answer, the ledger gives to the tests with nodes; what is said of Argo CD is typed where it is.
+// The ledger assigns to this test the commands that need nodes. The Argo CD scenarios run the commands of
+// docs/argocd.md.
 func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	p := w.plantIn(t, w.NamespaceOf(t, "line"))
 	p.gatewaySync()
@@ -50,7 +51,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	var diffs []string
 	for c := range w.lines.Of("docs/cli.md") {
 		switch {
-		case strings.Contains(c.Text, " /manifest/"): // of a Job
+		case strings.Contains(c.Text, " /manifest/"): // a command of a Job
 			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can be run")
 		case strings.HasPrefix(c.Text, "stoker diff "):
 			diffs = append(diffs, shell.Type(t, c.Text))
@@ -77,8 +78,8 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	}
 }
 
-// reader is somebody with all rights at a terminal, in the plant's namespace, in a folder that will be a clone of its
-// repository and is called plant.
+// reader returns the shell of a user with all rights. Its working directory, called plant, will be a clone
+// of the plant's repository; the kubectl namespace is that of the plant.
 func (p *plant) reader() *document.Shell {
 	p.t.Helper()
 	raw, err := os.ReadFile(p.Kubeconfig())
@@ -91,8 +92,8 @@ func (p *plant) reader() *document.Shell {
 	return document.NewShell(p.t, folder, map[string]string{"kubectl": p.kubectlPath, "helm": p.helmPath, "stoker": p.stokerPath}, "KUBECONFIG="+kubeconfig)
 }
 
-// preflight runs the Job of the example for Argo CD by itself, with other arguments and a changed manifest where they are
-// given, until it has a condition, and returns what it said.
+// preflight runs the preflight Job of the Argo CD example on its own until it has a condition, and returns
+// its output. The arguments and the manifest can be changed.
 func (p *plant) preflight(condition string, args []string, changed change) string {
 	p.t.Helper()
 	d := &deployment{plant: p}

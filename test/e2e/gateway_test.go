@@ -16,17 +16,17 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// ignitionData is where the image has its data directory, as the official one.
+// ignitionData is the data directory in the image, the same as in the official one.
 const ignitionData = "/usr/local/bin/ignition/data"
 
-// startGateway is what the image's entrypoint runs.
+// startGateway is the script of the image's entrypoint.
 const startGateway = `cp /token /tmp/token && chmod 600 /tmp/token && echo at the start: $(ls ` + ignitionData + `/projects 2>/dev/null) &&
 exec /gateway --data ` + ignitionData + ` --listen :8088 --admin :9088 --token-out /tmp/token "$@"`
 
 func secretValue() string { return strings.ToLower(rand.Text()) }
 
-// gatewayImage is a simulated gateway in the form of the official image: a data directory that init containers copy, a shell
-// for what they do, and an entrypoint that takes further arguments.
+// gatewayImage returns a simulated gateway in the layout of the official image. It has a data directory
+// that init containers copy, a shell for their scripts, and an entrypoint that accepts further arguments.
 func gatewayImage(t *testing.T, token string) image.Image {
 	busybox, err := exec.LookPath("busybox")
 	require.NoError(t, err)

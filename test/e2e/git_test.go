@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// gitAway cuts every connection to the plant's repository, until the returned function is called.
+// gitAway cuts every connection to the plant's repository until back is called.
 func (p *plant) gitAway() (back func()) { return p.git.Inject(gitserver.Truncate(0).For(p.repoName)) }
 
 func aDeletedPodComesBackWithoutGit(t *testing.T, w *world) {
@@ -53,7 +53,7 @@ func gitAwayIsTold(t *testing.T, w *world) {
 	p.synced(p.head(), 1)
 }
 
-// says waits until a condition has a status and a reason.
+// says waits until a condition has the given status and reason.
 func (p *plant) says(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason) {
 	p.t.Helper()
 	p.eventually(p.t, kind+" is "+string(status)+", "+string(reason), func() string {
@@ -79,7 +79,7 @@ func aWrongSecretIsTold(t *testing.T, w *world) {
 		said := p.kubectl(t, "describe", "gs", "line", "--namespace", p.namespace)
 		return missingFrom(said, "Reason:                AuthFailed", "RefResolutionFailed", "Warning", p.repoName)
 	})
-	p.ready(1) // a person is waited for, and the gateway does not wait with them
+	p.ready(1) // the sync waits for approval, but the gateway does not
 	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
 }

@@ -28,7 +28,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 	p.gateways()
 	p.synced(p.head(), 3)
 	for _, pod := range p.pods() {
-		p.tell(pod.Name, "/scan-faults", `{"kind":"projects","delay":"20s"}`) // a report of the sync comes after a second or more
+		p.tell(pod.Name, "/scan-faults", `{"kind":"projects","delay":"20s"}`) // status updates take a second or more
 	}
 	before := p.target()
 	lead, _, _ := strings.Cut(before.Spec.Lead.Holder, "_")
@@ -52,7 +52,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 			p.killAgent(&pods[i])
 		}
 	}
-	// The agent that is started again in its pod is another one, too: it has to wait for the lock of the first.
+	// The agent that restarts in the pod has another identity, so it also waits for the lock to expire.
 	p.eventually(t, "another agent leads", func() string {
 		if now := p.target().Spec.Lead; now.Holder == "" || now.Holder == before.Spec.Lead.Holder {
 			return now.Holder + " leads"
@@ -81,7 +81,7 @@ func (p *plant) target() *v1alpha1.SyncTarget {
 	return target
 }
 
-// tell posts to the simulator in a pod.
+// tell posts to the admin interface of the simulator in a pod.
 func (p *plant) tell(pod, path, body string) {
 	p.t.Helper()
 	require.NoError(p.t, p.told(pod, path, body))
@@ -97,8 +97,8 @@ func (p *plant) told(pod, path, body string) error {
 	return nil
 }
 
-// killAgent ends the agent of a pod by SIGKILL, so that it can say good-bye to nobody. Where the nodes are not on this
-// machine, the pod is deleted without a grace period in its place.
+// killAgent sends SIGKILL to the agent of a pod, so that it cannot release its lock. If the nodes are not
+// on this machine, killAgent deletes the pod without a grace period instead.
 func (p *plant) killAgent(pod *corev1.Pod) {
 	p.t.Helper()
 	pid, err := agentProcess(pod.UID)
@@ -111,7 +111,8 @@ func (p *plant) killAgent(pod *corev1.Pod) {
 	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL), "the agent of %s", pod.Name)
 }
 
-// agentProcess finds the agent of a pod among the processes of this machine, by its cgroup; 0 for none.
+// agentProcess finds the agent of a pod among the processes of this machine by its cgroup. It returns 0 if
+// there is none.
 func agentProcess(uid types.UID) (int, error) {
 	found, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -121,7 +122,7 @@ func agentProcess(uid types.UID) (int, error) {
 	for _, name := range found {
 		comm, err := os.ReadFile(name)
 		if err != nil || string(bytes.TrimSpace(comm)) != "agent" {
-			continue // it has ended, or is another program
+			continue // the process has ended or is another program
 		}
 		dir := filepath.Dir(name)
 		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))

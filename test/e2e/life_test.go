@@ -33,7 +33,7 @@ func gatewaysBeforeTheirGatewaySync(t *testing.T, w *world) {
 	p.repaired(2)
 }
 
-// repaired checks that all pods have an agent now, and that the eviction was told.
+// repaired checks that all pods have an agent now and that Events report the evictions.
 func (p *plant) repaired(evicted int) {
 	p.t.Helper()
 	for _, pod := range p.pods() {
@@ -88,7 +88,8 @@ func aDeletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
 	})
 }
 
-// The official chart labels its pods app.kubernetes.io/name: ignition, and with the release as instance.
+// The official chart labels its pods app.kubernetes.io/name: ignition and sets the instance label to the
+// name of the release.
 func twoReleasesAreTwoGateways(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
@@ -96,7 +97,7 @@ func twoReleasesAreTwoGateways(t *testing.T, w *world) {
 		p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
 			labels := map[string]string{"app.kubernetes.io/name": "ignition", "app.kubernetes.io/instance": name}
 			set.Name, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels = name+"-gateway", labels, labels
-			delete(set.Spec.Template.Annotations, v1alpha1.AnnotationCRName) // there is one GatewaySync only
+			delete(set.Spec.Template.Annotations, v1alpha1.AnnotationCRName) // there is only one GatewaySync
 		})
 	}
 	gs := p.synced(p.head(), 2)
@@ -128,10 +129,11 @@ func theAPIServerComesBack(t *testing.T, w *world) {
 	before := p.uids()
 	w.Kill(t, kubetest.APIServer)
 	p.push("pushed while the API server is away")
-	time.Sleep(20 * time.Second) // longer than a lead holds its lock without it
+	time.Sleep(20 * time.Second) // longer than the lock of a lead is valid without renewal
 	began := time.Now()
 	w.Start(t, kubetest.APIServer)
-	// It is ready once it has read its roles and bindings. What it answered before is written down a moment later.
+	// The API server is ready once it has read its roles and bindings. Logs of earlier refusals can follow
+	// a moment later.
 	w.starting = append(w.starting, spell{began, time.Now().Add(2 * time.Second)})
 	w.say("the API server is back")
 	p.synced(p.head(), 3)
@@ -139,7 +141,7 @@ func theAPIServerComesBack(t *testing.T, w *world) {
 	assert.Zero(t, p.restarts(), "nothing in a gateway's pod was started again")
 }
 
-// uids tell pods from others of the same name.
+// uids identifies pods independently of their names.
 func (p *plant) uids() (all []types.UID) {
 	p.t.Helper()
 	for _, pod := range p.pods() {
@@ -162,7 +164,7 @@ func podsWithoutInjectorAreRepaired(t *testing.T, w *world) {
 	p.repaired(2)
 }
 
-// injectors waits until so many replicas of the injector run.
+// injectors scales the injector and waits until the given number of replicas run.
 func (w *world) injectors(t *testing.T, n int32) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)

@@ -15,7 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// A person who may look, and ask agents through the API server, sees what lies on the gateways of real pods.
+// A user who may get GatewaySyncs and proxy to pods sees the files on the gateways of real pods.
 func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -72,7 +72,7 @@ func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 		for _, c := range d.Changes {
 			changes = append(changes, c.Op+" "+c.Path)
 		}
-		// Its signature goes with the view, on the gateway as here.
+		// The signature in resource.json changes together with the view.
 		assert.ElementsMatch(t, []string{"update " + overview + "/view.json", "update " + overview + "/resource.json"}, changes, d.Gateway)
 	}
 }

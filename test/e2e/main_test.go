@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package e2e installs Stoker on a real Kubernetes with nodes and lets it keep gateways at a git commit, while pods, git, the
-// injector and the API server go away and come back. The chart is installed by Helm, the pods are run by kubelets, the
-// repository is served by git over HTTPS with a password; only the gateways are simulated.
+// Package e2e tests Stoker on a real Kubernetes cluster with nodes. It keeps gateways at a git commit
+// while pods, git, the injector and the API server fail and recover. Helm installs the chart, kubelets run
+// the pods, and git serves the repository over HTTPS with a password. Only the gateways are simulated.
 //
-// It runs where STOKER_E2E is set: make e2e sets it.
+// The tests run only if STOKER_E2E is set, as make e2e does.
 package e2e
 
 import (
@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// asked is the environment variable that asks for the tests with pods. The value "logs" shows what is known of each scenario
-// at its end, as after a failure.
+// asked is the environment variable that enables the tests with pods. If its value is "logs", each
+// scenario ends with the same diagnostics as after a failure.
 const asked = "STOKER_E2E"
 
 func TestAFleetOnARealCluster(t *testing.T) {
@@ -61,10 +61,11 @@ type scenario struct {
 	play    func(*testing.T, *world)
 }
 
-// atOnce is how many scenarios run at a time, beside those of Argo CD. Those take minutes, mostly of waiting, and start first.
+// atOnce is the number of scenarios that run at a time, besides those with Argo CD. The latter mostly
+// wait, take minutes and start first.
 const atOnce = 5
 
-// withArgoCD are scenarios of deployments that the real Argo CD syncs.
+// withArgoCD lists scenarios with deployments that a real Argo CD syncs.
 var withArgoCD = []scenario{
 	{"Argo CD heals and leaves requests alone", selfHealLeavesRequestsAlone},
 	{"Argo CD goes by waves, and each revision ends when the gateways run it", anApplicationGoesByWaves},
@@ -72,7 +73,7 @@ var withArgoCD = []scenario{
 	{"Argo CD and a broken commit: the last good one comes back, and the next one counts", aBrokenCommitIsRolledBack},
 }
 
-// laterWithArgoCD are more of them, which are short: their gateways start when those of the others have started.
+// laterWithArgoCD lists shorter scenarios. Their gateways start after those of withArgoCD.
 var laterWithArgoCD = []scenario{
 	{"Argo CD and gateways that cannot start: the commit that mends them is synced once the sync is terminated", aCommitMendsGatewaysThatCannotStart},
 	{"Argo CD hands a chart the revision: gateways that cannot start are mended alone", aChartsGatewaysAreMendedAlone},
@@ -80,7 +81,7 @@ var laterWithArgoCD = []scenario{
 	{"Argo CD impersonates an account that may patch and not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
-// sideBySide are scenarios that leave the cluster and the injector alone, each in a namespace of its own.
+// sideBySide lists scenarios that do not disturb the cluster or the injector. Each has its own namespace.
 var sideBySide = []scenario{
 	{"three gateways start at the commit and follow a push", threeGatewaysFollowAPush},
 	{"what the documents show of nodes is typed as it stands there", whatTheDocumentsShowIsTyped},
@@ -96,7 +97,8 @@ var sideBySide = []scenario{
 	{"a pod that requires its agent is refused without a GatewaySync", aPodThatRequiresItsAgent},
 }
 
-// alone are scenarios that stop what all others need. The API server is the last: Kubernetes itself takes a while to get over it.
+// alone lists scenarios that stop shared components. The API server is last, because Kubernetes takes a
+// while to recover.
 var alone = []scenario{
 	{"pods that started while the injector was away are repaired", podsWithoutInjectorAreRepaired},
 	{"an API server that dies and comes back changes nothing", theAPIServerComesBack},

@@ -22,7 +22,7 @@ import (
 
 const playRole = `case "$INDEX" in 0) role=Master ;; *) role=Backup ;; esac; `
 
-// aPairIsSynced has two pods as the official chart makes them: index 0 is the master, index 1 its backup.
+// aPairIsSynced has two pods like those of the official chart: index 0 is the master, index 1 its backup.
 func aPairIsSynced(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
@@ -53,7 +53,8 @@ func aPairIsSynced(t *testing.T, w *world) {
 	assert.Equal(t, want, states(p.synced(p.push("second"), 2)))
 }
 
-// link plays the connection between the two nodes: what the master has of git it copies to the backup, which loads it.
+// link simulates the connection between the two nodes. It copies the files that the master has from git to
+// the backup, which loads them.
 func (p *plant) link(t *testing.T) (cut func()) {
 	from, to := p.volume("data-line-0"), p.volume("data-line-1")
 	ctx, stop := context.WithCancel(p.ctx)
@@ -86,7 +87,7 @@ func (p *plant) replicate(from, to string) (changed bool, err error) {
 			name = strings.TrimPrefix(strings.TrimSpace(name), mapping)
 			content, err := os.ReadFile(filepath.Join(from, name))
 			if os.IsNotExist(err) {
-				continue // the master does not have it yet
+				continue // the master does not have the file yet
 			} else if err != nil {
 				return changed, err
 			}
@@ -102,7 +103,7 @@ func (p *plant) replicate(from, to string) (changed bool, err error) {
 	return changed, nil
 }
 
-// put writes a file as the gateway's own user would.
+// put writes a file as the user of the gateway.
 func put(root, name string, content []byte) error {
 	const user = 2003
 	for i, c := range name {
@@ -129,7 +130,7 @@ func put(root, name string, content []byte) error {
 	return os.Rename(temporary, path)
 }
 
-// volume is the directory of a claim's volume on this machine.
+// volume returns the directory of a claim's volume on this machine.
 func (p *plant) volume(claim string) string {
 	p.t.Helper()
 	c, err := p.client.CoreV1().PersistentVolumeClaims(p.namespace).Get(p.ctx, claim, metav1.GetOptions{})

@@ -34,13 +34,13 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// Where the view is that every commit changes, on the gateway and in git.
+// The paths of the view that every commit changes, on the gateway and in git.
 const (
 	overview = "projects/site-a/com.inductiveautomation.perspective/views/Overview"
 	inGit    = "services/site-a/" + overview + "/view.json"
 )
 
-// plant is a namespace with a repository, its GatewaySync and gateways: what a team has.
+// plant is what one team has: a namespace with a repository, its GatewaySync and gateways.
 type plant struct {
 	*world
 	t         *testing.T
@@ -48,16 +48,16 @@ type plant struct {
 	repoName  string
 	repo      *gitserver.Repo
 
-	password string // of the repository, as the Secret has it
+	password string // of the repository, as in the Secret
 
 	mu      sync.Mutex
 	commits []string // oldest first
-	views   []string // digests of the view in each
+	views   []string // digest of the view in each commit
 	logs    strings.Builder
-	back    bool // older commits are asked for, too
+	back    bool // older commits are also requested
 }
 
-// plant makes a namespace with the secrets, and a repository with the example's first commit.
+// plant creates a namespace with Secrets and a repository with the first commit of the example.
 func (w *world) plant(t *testing.T) *plant { return w.plantIn(t, w.Namespace(t)) }
 
 func (w *world) plantIn(t *testing.T, namespace string) *plant {
@@ -108,7 +108,7 @@ func (p *plant) replaceSecret(name, key, value string) {
 	require.NoError(p.t, err)
 }
 
-// commit commits and notes what the view is then.
+// commit commits and records the digest of the view.
 func (p *plant) commit(message string, edits ...gitserver.Edit) string {
 	p.t.Helper()
 	p.mu.Lock()
@@ -128,21 +128,21 @@ func (p *plant) push(title string) string {
 	return p.commit(title, gitserver.Write(inGit, changed))
 }
 
-// head is the newest commit.
+// head returns the newest commit.
 func (p *plant) head() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.commits[len(p.commits)-1]
 }
 
-// order says which commit of the plant this is, counted from 0; -1 for none.
+// order returns the index of a commit of the plant, or -1.
 func (p *plant) order(commit string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Index(p.commits, commit)
 }
 
-// view is the digest of a commit's view.
+// view returns the digest of the view in a commit.
 func (p *plant) view(commit string) string {
 	p.t.Helper()
 	order := p.order(commit)
@@ -152,7 +152,7 @@ func (p *plant) view(commit string) string {
 	return p.views[order]
 }
 
-// running says which commit's view this is: the newest, where several have the same.
+// running returns the index of the newest commit with this view.
 func (p *plant) running(digest string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *plant) running(digest string) int {
 	return -1
 }
 
-// manifest decodes the documents of an example's file.
+// manifest decodes the object of a kind from the files of the example.
 func manifest[T any](p *plant, kind string) *T {
 	p.t.Helper()
 	for _, name := range []string{"gatewaysync.yaml", "statefulset.yaml"} {
@@ -194,7 +194,7 @@ func (p *plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
 	return kube.GatewaySyncs(p.dynamic, p.namespace)
 }
 
-// gatewaySync creates the example's GatewaySync, with the plant's repository and a quicker pace.
+// gatewaySync creates the GatewaySync of the example with the plant's repository and shorter intervals.
 func (p *plant) gatewaySync(changes ...func(*v1alpha1.GatewaySync)) {
 	p.t.Helper()
 	gs := manifest[v1alpha1.GatewaySync](p, v1alpha1.Kind)
@@ -209,7 +209,7 @@ func (p *plant) gatewaySync(changes ...func(*v1alpha1.GatewaySync)) {
 	require.NoError(p.t, err)
 }
 
-// gateways creates the example's StatefulSet, with the simulated gateway in the place of the real one.
+// gateways creates the StatefulSet of the example with simulated gateways.
 func (p *plant) gateways(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	p.t.Helper()
 	set := manifest[appsv1.StatefulSet](p, "StatefulSet")
@@ -249,7 +249,8 @@ func (p *plant) get() *v1alpha1.GatewaySync {
 	return gs
 }
 
-// synced waits until the GatewaySync says that so many gateways run a commit, verified, and looks whether they do.
+// synced waits until the GatewaySync reports that the given number of gateways run a commit, verified. It
+// then checks the gateways themselves.
 func (p *plant) synced(commit string, gateways int) *v1alpha1.GatewaySync {
 	p.t.Helper()
 	var gs *v1alpha1.GatewaySync
@@ -271,7 +272,7 @@ func (p *plant) synced(commit string, gateways int) *v1alpha1.GatewaySync {
 	})
 	for _, g := range gs.Status.DiscoveredGateways {
 		if g.SyncStatus == v1alpha1.GatewayStandby {
-			p.loads(g.PodName, commit) // its row speaks of its files, which the other node brought
+			p.loads(g.PodName, commit) // a standby row describes its files, which the other node copied
 		}
 	}
 	for _, pod := range p.pods() {
@@ -304,7 +305,7 @@ func condition(gs *v1alpha1.GatewaySync, kind string) *metav1.Condition {
 	return nil
 }
 
-// pods are the plant's gateways that are not about to go, by name.
+// pods returns the gateway pods of the plant that are not terminating, by name.
 func (p *plant) pods() []corev1.Pod {
 	p.t.Helper()
 	return slices.DeleteFunc(p.everyPod(), func(pod corev1.Pod) bool {
@@ -312,7 +313,7 @@ func (p *plant) pods() []corev1.Pod {
 	})
 }
 
-// everyPod is the plant's gateways and Jobs.
+// everyPod returns the pods of gateways and Jobs of the plant.
 func (p *plant) everyPod() []corev1.Pod {
 	p.t.Helper()
 	all, err := p.client.CoreV1().Pods(p.namespace).List(p.ctx, metav1.ListOptions{})
@@ -321,12 +322,12 @@ func (p *plant) everyPod() []corev1.Pod {
 	return all.Items
 }
 
-// admin asks the simulator in a pod, past everything of Stoker's.
+// admin calls the simulator in a pod directly, without any part of Stoker.
 func (p *plant) admin(ctx context.Context, pod, path string) ([]byte, error) {
 	return p.client.CoreV1().Pods(p.namespace).ProxyGet("http", pod, "9088", path, nil).DoRaw(ctx)
 }
 
-// loaded is the digest of the view that a gateway has loaded.
+// loaded returns the digest of the view that a gateway has loaded.
 func (p *plant) loaded(ctx context.Context, pod string) (string, error) {
 	raw, err := p.admin(ctx, pod, "/loaded/"+overview)
 	if err != nil {
@@ -355,7 +356,8 @@ func (p *plant) loads(pod, commit string) {
 	})
 }
 
-// runs checks that a gateway has loaded a commit, that it could load all it found, and that what is its own was left alone.
+// runs checks that a gateway has loaded a commit, that it found no invalid file, and that its own files
+// are unchanged.
 func (p *plant) runs(pod, commit string) {
 	p.t.Helper()
 	digest, err := p.loaded(p.ctx, pod)
@@ -368,7 +370,7 @@ func (p *plant) runs(pod, commit string) {
 	assert.JSONEq(p.t, "[]", string(problems), "%s: what could not be loaded", pod)
 }
 
-// ready waits until so many gateways serve.
+// ready waits until the given number of gateways are ready.
 func (p *plant) ready(gateways int) {
 	p.t.Helper()
 	p.eventually(p.t, fmt.Sprintf("%d gateways serve", gateways), func() string {
@@ -395,7 +397,7 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// keepLogs keeps what agents have written: a pod's log goes with the pod.
+// keepLogs saves the logs of pods before they are deleted.
 func (p *plant) keepLogs(pods ...corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), time.Minute)
 	defer cancel()
@@ -409,17 +411,18 @@ func (p *plant) keepLogs(pods ...corev1.Pod) {
 	}
 }
 
-// checkLogs holds what must be true of whatever the plant's pods wrote: nothing was forbidden to them, and no secret is in it.
+// checkLogs checks that the logs of the plant contain no secret and no refused request.
 func (p *plant) checkLogs() {
 	p.t.Helper()
 	p.keepLogs(p.everyPod()...)
-	// Neither is a secret in what everybody may read who may look at a GatewaySync.
+	// Objects that a user with read access can see must not contain a secret either.
 	p.logs.WriteString(p.kubectl(p.t, "get", "gatewaysyncs.stoker.io,synctargets.stoker.io,syncreports.stoker.io,pods,events", "--namespace", p.namespace, "-o", "yaml"))
 	p.checkSaid(p.t, p.logs.String(), p.unbound()...)
 	assert.False(p.t, p.password != p.world.password && strings.Contains(p.logs.String(), p.password), "the wrong password is told")
 }
 
-// unbound is the time before the injector had given the plant's agents their rights: it does so when it sees their pods.
+// unbound returns the time before the injector bound the role of the plant's agents, which it does when it
+// sees their pods.
 func (p *plant) unbound() []spell {
 	p.t.Helper()
 	binding, err := p.client.RbacV1().RoleBindings(p.namespace).Get(p.ctx, "stoker-agent", metav1.GetOptions{})
@@ -428,16 +431,16 @@ func (p *plant) unbound() []spell {
 	}
 	require.NoError(p.t, err)
 	until := binding.CreationTimestamp.Time
-	for _, f := range binding.ManagedFields { // another ServiceAccount came later
+	for _, f := range binding.ManagedFields { // another ServiceAccount may have been added later
 		if f.Time != nil && f.Time.After(until) {
 			until = f.Time.Time
 		}
 	}
-	// Times are in whole seconds, and the API server hears of a binding a moment after it was stored.
+	// Timestamps have whole seconds, and the API server applies a binding a moment after storing it.
 	return []spell{{until: until.Add(3 * time.Second)}}
 }
 
-// missingFrom says what a text lacks; "" for nothing.
+// missingFrom reports the first wanted string that a text lacks, or "".
 func missingFrom(text string, wanted ...string) string {
 	for _, w := range wanted {
 		if !strings.Contains(text, w) {

@@ -51,7 +51,7 @@ func anUnseededGatewayIsSynced(t *testing.T, w *world) {
 	p.synced(p.push("second"), 1)
 }
 
-// gated checks that the gateway's container started after the agent had let it.
+// gated checks that the gateway's container started after the startup probe of the agent succeeded.
 func (p *plant) gated(pod *corev1.Pod) {
 	p.t.Helper()
 	agent, gateway := containerState(pod, inject.Container), containerState(pod, "gateway")
@@ -72,12 +72,12 @@ func containerState(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-// atTheStart is what the image's entrypoint found in the folder of projects.
+// atTheStart returns what the image's entrypoint found in the projects directory.
 func (p *plant) atTheStart(pod string) string {
 	p.t.Helper()
 	raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "gateway"}).DoRaw(p.ctx)
 	require.NoError(p.t, err)
-	for line := range strings.Lines(string(raw)) { // which may come after one of the other output
+	for line := range strings.Lines(string(raw)) { // the line may follow one of the other output
 		if strings.HasPrefix(line, "at the start:") {
 			return strings.TrimRight(line, "\n ")
 		}
@@ -85,7 +85,7 @@ func (p *plant) atTheStart(pod string) string {
 	return "nothing was said at the start"
 }
 
-// restarts counts how often containers of the plant were started again.
+// restarts counts the container restarts in the plant.
 func (p *plant) restarts() (n int) {
 	p.t.Helper()
 	for _, pod := range p.pods() {

@@ -22,14 +22,14 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// watcher sees every status of every GatewaySync and asks the gateways whether it is true.
+// watcher sees every status of every GatewaySync and compares it with the gateways.
 type watcher struct {
 	*world
 	mu       sync.Mutex
 	plants   map[string]*plant // by namespace
 	wrong    []string
 	statuses int
-	asked    int // gateways
+	asked    int // number of gateways compared
 	asking   sync.WaitGroup
 }
 
@@ -88,7 +88,7 @@ func (w *watcher) saw(ctx context.Context, now any) {
 	}
 }
 
-// judge holds what a status must not say, whatever the gateways do.
+// judge checks the invariants of a status that hold whatever the gateways do.
 func (w *watcher) judge(gs *v1alpha1.GatewaySync) {
 	seen := map[string]bool{}
 	for _, c := range gs.Status.Conditions {
@@ -107,7 +107,7 @@ func (w *watcher) judge(gs *v1alpha1.GatewaySync) {
 		w.blame(gs, "Ready and Stalled")
 	}
 	if gs.Status.Target == nil || gs.Status.Target.Commit == "" {
-		return // no gateway and no commit: paused, or nobody asked yet
+		return // paused, or no request yet: no gateway and no commit
 	}
 	if n := len(gs.Status.DiscoveredGateways); n > 0 && gs.Status.GatewaysReady != fmt.Sprintf("%d/%d", n, n) {
 		w.blame(gs, "Ready, with %s gateways of %d", gs.Status.GatewaysReady, n)
@@ -124,15 +124,15 @@ func isTrue(gs *v1alpha1.GatewaySync, kind string) bool {
 	return c != nil && c.Status == metav1.ConditionTrue
 }
 
-// settled is how old a pod has to be for the lead to have heard of it.
+// settled is the age at which the lead must know a pod.
 const settled = 30 * time.Second
 
-// ask asks the gateways themselves what they have loaded. They may be ahead by now, and never behind.
+// ask asks the gateways what they have loaded. They may be ahead of the status, but never behind.
 func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 	began := time.Now()
 	pods, err := w.client.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // the API server is away, and the next status comes when it is back
+		return // the API server is unavailable; the next status arrives when it is back
 	}
 	byPod := map[string]v1alpha1.DiscoveredGateway{}
 	for _, g := range gs.Status.DiscoveredGateways {
@@ -146,15 +146,16 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 			said = gs.Status.Target.Commit
 			listed = listed || began.Sub(pod.CreationTimestamp.Time) > settled
 		}
-		// What was written before the gateway's start is loaded by it later; then the row is Applied, and Ready is not True. A
-		// standby node's row speaks of its files, which the other node brought and tells it to load.
+		// A gateway that starts loads files that were written before; until then its row is Applied and
+		// Ready is not True. The row of a standby node describes its files, which the other node copies
+		// and tells it to load.
 		loads := row.SyncStatus != v1alpha1.GatewayStandby && (row.SyncStatus == v1alpha1.GatewaySynced || isTrue(gs, v1alpha1.ConditionReady))
 		if !listed || !loads || said == "" || pod.DeletionTimestamp != nil || !isReady(pod) {
 			continue
 		}
 		digest, err := p.loaded(ctx, pod.Name)
 		if err != nil {
-			continue // it went away meanwhile
+			continue // the pod has been deleted meanwhile
 		}
 		w.mu.Lock()
 		w.asked++
@@ -165,8 +166,9 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 	}
 }
 
-// wentBack reports whether older commits are asked for in this plant, and something else than what this status speaks of was
-// asked for: in the object that it came with, or since. What is said of single gateways is then what they came from.
+// wentBack reports whether older commits are requested in this plant and the request has changed since
+// this status. The change may be in the same object or in a later one. The rows of single gateways may
+// then name the previous commit.
 func (w *watcher) wentBack(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) bool {
 	p.mu.Lock()
 	back := p.back

@@ -32,13 +32,13 @@ import (
 )
 
 const (
-	// atMost bounds the whole run; what is not done by then is told with everything that is known.
+	// atMost bounds the whole run. Unfinished scenarios then fail with all diagnostics.
 	atMost = 40 * time.Minute
-	// liveness bounds one step: ten times what it takes on a machine of two cores that does something else, too.
+	// liveness bounds one step: ten times its duration on a busy machine with two cores.
 	liveness = 10 * time.Minute
 
 	nodes      = 2
-	release    = "stoker-system" // the namespace of the release
+	release    = "stoker-system" // namespace of the release
 	gitUser    = "git"
 	imageTag   = "e2e"
 	gateImage  = "registry.local/gateway:" + imageTag
@@ -59,21 +59,22 @@ type world struct {
 	kubectlPath   string
 	helmPath      string
 	stokerPath    string
-	lines         *document.Lines // that scenarios type
+	lines         *document.Lines // commands of the documents for scenarios to run
 	password      string          // of the repositories
 	gatewayToken  string
-	webhookToken  string // that senders show to the receiver
+	webhookToken  string // authenticates senders to the receiver
 	watcher       *watcher
 	argo          *argoCD
 	volumesAtOnce sync.Mutex
 	starting      []spell // of the API server
 }
 
-// spell is a time during which something was so.
+// spell is a period of time.
 type spell struct{ from, until time.Time }
 
 func newWorld(t *testing.T, lines *document.Lines) *world {
-	// Cleanups use it, too. The first interrupt ends the tests and cleans up, and a second one ends the process.
+	// Cleanups also use this context. The first interrupt ends the tests and cleans up; a second one ends
+	// the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	ctx, cancel := context.WithTimeout(ctx, atMost)
@@ -122,7 +123,7 @@ func (w *world) prepare(t *testing.T) {
 	w.ProgramImage(t, "./test/gateway", gatewayImage(t, w.gatewayToken))
 }
 
-// startGit serves repositories at the address at which pods reach the test.
+// startGit serves repositories at an address that pods can reach.
 func (w *world) startGit(t *testing.T) {
 	w.gitRoot = t.TempDir()
 	var err error
@@ -131,8 +132,8 @@ func (w *world) startGit(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, w.git.Close()) })
 }
 
-// install runs the commands of the README. Agents are told of a proxy that nobody is behind: git is not asked through it, and
-// neither is ever the API server.
+// install runs the commands of the README. Agents get the address of a proxy that does not exist, to check
+// that they use it neither for this git server nor for the API server.
 func (w *world) install(t *testing.T) {
 	w.say("helm install")
 	w.helm(t, "install", "stoker", filepath.Join(w.module, "charts", "stoker"), "--namespace", release, "--create-namespace",
@@ -142,7 +143,7 @@ func (w *world) install(t *testing.T) {
 	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())
 }
 
-// checkInstall holds what must be true of whatever the injector and the receiver wrote.
+// checkInstall checks the logs of the injector and the receiver.
 func (w *world) checkInstall(t *testing.T) {
 	said := func(component string) string {
 		return w.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component="+component, "--tail=-1")
@@ -153,21 +154,21 @@ func (w *world) checkInstall(t *testing.T) {
 	w.checkSaid(t, said("receiver"))
 }
 
-// checkSaid looks for secrets and for what was forbidden in what parts of Stoker wrote.
+// checkSaid checks that logs of Stoker contain no secret and no refused request.
 func (w *world) checkSaid(t *testing.T, said string, without ...spell) {
 	t.Helper()
 	for line := range strings.Lines(said) {
 		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
 			assert.NotContains(t, line, secret, "a secret is told")
 		}
-		// Whoever runs in a pod is a ServiceAccount; a kubelet that is refused for a moment is Kubernetes' own affair. So is an
-		// API server that starts: until it has read its own roles and bindings it refuses everything.
+		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment. An
+		// API server that starts refuses everything until it has read its roles and bindings.
 		forbidden := strings.Contains(line, "system:serviceaccount:") && strings.Contains(line, " cannot ")
 		assert.False(t, forbidden && !during(line, slices.Concat(w.starting, without)), "beyond the rights: %s", line)
 	}
 }
 
-// during reports whether a line of a log was written in one of the spells.
+// during reports whether a log line was written in one of the spells.
 func during(line string, spells []spell) bool {
 	var entry struct{ Time time.Time }
 	if json.Unmarshal([]byte(line), &entry) != nil {
@@ -186,7 +187,7 @@ func (w *world) kubectl(t *testing.T, args ...string) string {
 	return w.run(t, w.module, w.kubectlPath, append([]string{"--kubeconfig=" + w.Kubeconfig()}, args...)...)
 }
 
-// run runs a program and returns what it said on its standard output.
+// run runs a program and returns its standard output.
 func (w *world) run(t *testing.T, dir, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(w.ctx, program, args...)
@@ -200,7 +201,8 @@ func (w *world) run(t *testing.T, dir, program string, args ...string) string {
 	return stdout.String()
 }
 
-// eventually waits for a condition, for as long as liveness allows. The condition says what is still missing.
+// eventually polls until missing returns "", for at most liveness. Otherwise missing says what the
+// condition still lacks.
 func (w *world) eventually(t *testing.T, what string, missing func() string) {
 	t.Helper()
 	began := time.Now()
@@ -224,11 +226,11 @@ func short(t *testing.T) string {
 	return strings.ReplaceAll(parts[len(parts)-1], "_", " ")
 }
 
-// dump tells what is known of a namespace, for who has to find out why a test failed.
+// dump logs diagnostics of a namespace after a failure.
 func (w *world) dump(t *testing.T, namespace string) {
 	t.Helper()
 	if errors.Is(w.ctx.Err(), context.Canceled) {
-		return // somebody ended it
+		return // the run was interrupted
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
 	defer cancel()
