@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// theirs puts a Secret of somebody into a namespace.
+// theirs creates a Secret that Stoker does not own in each namespace.
 func theirs(t *testing.T, s *server, namespaces ...string) {
 	t.Helper()
 	for _, n := range namespaces {
@@ -35,7 +35,7 @@ func core(t *testing.T, who *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// verbs are requests by what they are, and what they come to.
+// verbs maps descriptions to requests.
 type verbs map[string]func() error
 
 func (v verbs) allowed(t *testing.T) {
@@ -55,7 +55,7 @@ func (v verbs) forbidden(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// C5: what an agent cannot do, with the token that its pod has.
+// C5: An agent can do nothing beyond its rights with the token of its pod.
 func TestAnAgentHasNoRightsBesideItsOwn(t *testing.T) {
 	t.Parallel()
 	p := newPlant(t, installed(t))
@@ -106,7 +106,7 @@ func binding(name, role string) *rbacv1.RoleBinding {
 	}
 }
 
-// C5, I2: what the injector needs, and what it does not get.
+// C5, I2: The injector has the rights that it needs and no others.
 func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
@@ -188,7 +188,7 @@ func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
 	}.forbidden(t)
 }
 
-// C6: two namespaces are listed, and a third one stays out of reach.
+// C6: With two namespaces listed, a third one is out of reach.
 func TestWithNamespacesListedOthersAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private())

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// additions are what an agent's token could stop others by: objects that cannot be deleted, or that grow.
+// additions are patches that an agent's token could disturb others with: they make objects impossible to
+// delete or make them grow.
 var additions = map[string]string{
 	"a finalizer":           `{"metadata":{"finalizers":["example.com/stays"]}}`,
 	"an annotation":         `{"metadata":{"annotations":{"note":"mine"}}}`,
@@ -21,7 +22,7 @@ var additions = map[string]string{
 	"a label":               `{"metadata":{"labels":{"note":"mine"}}}`,
 }
 
-// target is a SyncTarget as the lead of a GatewaySync makes it.
+// target returns a SyncTarget like the one that the lead of a GatewaySync creates.
 func target(gs *object, name string) *object {
 	o := &object{Object: map[string]any{
 		"apiVersion": "stoker.io/v1alpha1", "kind": "SyncTarget", "metadata": map[string]any{"name": name},
@@ -31,7 +32,7 @@ func target(gs *object, name string) *object {
 	return o
 }
 
-// C11: a token of one agent floods nothing and keeps nothing from being deleted.
+// C11: The token of an agent cannot flood the API server or prevent the deletion of objects.
 func TestAgentsWriteNothingButTargetsOfGatewaySyncs(t *testing.T) {
 	t.Parallel()
 	p := policed(t)

@@ -16,8 +16,8 @@ import (
 
 const handedDown = "0123456789012345678901234567890123456789" // a commit that looks like a number
 
-// handed is what holds of both ways to hand a revision down: the GatewaySync names it, a Job looks at the same before,
-// and the pods of the gateways do not change with it.
+// handed checks what both ways of passing a revision have in common. The GatewaySync names the revision, a
+// Job checks the same one first, and the pods of the gateways do not change with it.
 func handed(t *testing.T, render func(revision string) objects) {
 	t.Helper()
 	found := render(handedDown)
@@ -55,11 +55,12 @@ func helmExample(t *testing.T, given values) objects {
 	install.DryRun, install.ClientOnly, install.ReleaseName, install.Namespace = true, true, "line", "plant"
 	made, err := install.Run(c, given)
 	require.NoError(t, err)
-	// The name of one Job is made by the API server.
+	// The API server generates the name of one Job.
 	return parse(t, []byte(strings.ReplaceAll(made.Manifest, "generateName: stoker-rollback-", "name: stoker-rollback")))
 }
 
-// What a private git server and a cluster without a default class need is given by values, and reaches all who need it.
+// A private git server and a cluster without a default StorageClass need additional values. They must
+// reach every object that uses them.
 func TestTheHelmExampleTakesAnAuthorityAndAStorageClass(t *testing.T) {
 	t.Parallel()
 	const (
@@ -92,7 +93,7 @@ func TestTheKustomizeExampleHandsTheRevisionDown(t *testing.T) {
 	handed(t, func(revision string) objects {
 		dir := t.TempDir()
 		copyFiles(t, filepath.Join(root, "examples", "argocd", "kustomize"), dir, func(string) bool { return true })
-		// As Argo CD does it, with kustomize edit add annotation.
+		// The same edit as Argo CD makes with kustomize edit add annotation.
 		file := filepath.Join(dir, "kustomization.yaml")
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

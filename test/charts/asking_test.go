@@ -27,7 +27,8 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// rightsOf applies what the chart renders for a part that gives rights, with these values, and returns when they are in force.
+// rightsOf applies the RBAC objects that the chart renders for a component and waits until they are in
+// force.
 func (s *server) rightsOf(t *testing.T, component string, v values) {
 	t.Helper()
 	applied := objects{}
@@ -45,7 +46,8 @@ func (s *server) rightsOf(t *testing.T, component string, v values) {
 	s.bound(t, applied)
 }
 
-// heldToAnnotations are patches of a GatewaySync that pass, and all those that do not.
+// heldToAnnotations checks that an account can patch the request annotations of a GatewaySync and nothing
+// else.
 func heldToAnnotations(t *testing.T, syncs dynamic.ResourceInterface) {
 	t.Helper()
 	dry := metav1.PatchOptions{FieldManager: "stoker-request", DryRun: []string{metav1.DryRunAll}}
@@ -65,7 +67,8 @@ func webhookSecret(t *testing.T, p *plant, name, value string) {
 	require.NoError(t, err)
 }
 
-// C5, R7: the receiver asks by annotation in all namespaces, and reads the Secrets that somebody named, and no others.
+// C5, R7: The receiver sets request annotations in all namespaces. It reads only the Secrets listed in
+// webhookReceiver.secrets.
 func TestTheReceiverAsksAndReadsTheSecretsThatWereNamed(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -133,7 +136,7 @@ func TestTheReceiverAsksAndReadsTheSecretsThatWereNamed(t *testing.T) {
 	}.forbidden(t)
 }
 
-// What is off leaves no right behind, whatever else its values say.
+// A disabled receiver leaves no object behind, whatever its other values are.
 func TestNothingOfAReceiverThatIsOffIsRendered(t *testing.T) {
 	t.Parallel()
 	off := with(onIngress, onTLS, onNetworking, set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "stoker-webhook"}}),
@@ -143,7 +146,7 @@ func TestNothingOfAReceiverThatIsOffIsRendered(t *testing.T) {
 	}
 }
 
-// C6: with namespaces listed, GatewaySyncs of others are out of the receiver's reach.
+// C6: With namespaces listed, the receiver cannot reach GatewaySyncs in other namespaces.
 func TestWithNamespacesListedTheReceiverAsksThereOnly(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, with(on, set("watchNamespaces", []any{"north", "south"})))
@@ -159,7 +162,7 @@ func TestWithNamespacesListedTheReceiverAsksThereOnly(t *testing.T) {
 	look(t, all, receiver, receiverArgs, has{element: "--watch-namespace=south"})
 }
 
-// C5: what the Jobs of a namespace may do: ask there, and read the Applications that were named.
+// C5: The Jobs of a namespace may make requests there and read the listed Applications.
 func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -178,7 +181,7 @@ func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
 		require.NoError(t, err)
 		return client.Resource(schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "applications"}).Namespace(in)
 	}
-	// There is no such kind here, and whoever has the right gets as far as hearing so.
+	// The cluster does not have this kind, so an allowed request returns NotFound.
 	_, err := applications(argocd).Get(ctx, "plant", get)
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 	verbs{
@@ -210,8 +213,8 @@ func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
 	}.forbidden(t)
 }
 
-// The program of the image, with the arguments and the rights that the chart gives it: it answers the check of helm test, takes
-// the request of who has the GatewaySync's secret, and refuses everybody else alike.
+// Runs the program of the image with the arguments and rights that the chart sets. It answers the check of
+// helm test and accepts requests with the secret of the GatewaySync. It rejects all other requests alike.
 func TestTheReceiverRunsWithTheRightsOfTheChart(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -273,7 +276,7 @@ func TestTheReceiverRunsWithTheRightsOfTheChart(t *testing.T) {
 	assert.NotContains(t, process.Log.String(), "S3CR3T")
 }
 
-// kubeconfigOf writes one for an account.
+// kubeconfigOf writes a kubeconfig for an account.
 func kubeconfigOf(t *testing.T, who *rest.Config) string {
 	t.Helper()
 	kc := clientcmdapi.NewConfig()

@@ -18,12 +18,12 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// reader types the commands of documents, from a folder that has what the project's has.
+// reader runs the commands of documents in a folder with the files of the project.
 type reader struct {
 	*document.Shell
 	t      *testing.T
 	lines  *document.Lines
-	images string // what docker was told
+	images string // records the arguments of docker
 }
 
 func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader {
@@ -37,7 +37,7 @@ func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader
 		require.NoError(t, os.Symlink(filepath.Join(cache.Module, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
-	// Images are built and pushed by whoever has docker and a registry. Here docker notes what it is told.
+	// Building and pushing images needs docker and a registry. This docker only records its arguments.
 	docker := filepath.Join(t.TempDir(), "docker")
 	program.Script(t, docker, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
 	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "docker": docker},
@@ -45,8 +45,8 @@ func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader
 	return r
 }
 
-// helm is the program that users have, for all tests that type its commands. ('go tool -n' names a file that is gone when go has
-// just built it.)
+// helm is the helm program that all tests of commands share. (The file that 'go tool -n' names is gone if
+// go has just built it.)
 var helm struct {
 	sync.Once
 	dir  string
@@ -66,7 +66,7 @@ func theHelm(t *testing.T) string {
 	return filepath.Join(helm.dir, "helm")
 }
 
-// follows types the commands of a document, or of one of its headings, in their order.
+// follows runs the commands of a document, or of its given headings, in order.
 func (r *reader) follows(document string, headings ...string) {
 	r.t.Helper()
 	typed := 0
@@ -85,7 +85,7 @@ func (r *reader) enter(line string) {
 	}
 	r.Type(r.t, line)
 	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, "kubectl kustomize ") {
-		// A reader waits for the Deployment next. Here it has no node; what has to be there is the kinds.
+		// A reader then waits for the Deployment. The test has no node, so only the kinds must exist.
 		require.Eventually(r.t, func() bool {
 			_, code := r.Try(r.t, "kubectl get gatewaysyncs,synctargets,syncreports --all-namespaces")
 			return code == 0
@@ -101,9 +101,9 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
 		r.follows("docs/installation.md", "The images")
 		r.follows("docs/installation.md", "With Helm", "The first gateway", "What to decide", "The receiver")
-		r.pushed("registry.example.com/stoker/", "ghcr.io/stoker-io/") // the chart was told of no registry there
+		r.pushed("registry.example.com/stoker/", "ghcr.io/stoker-io/") // that chart was installed without a registry
 		r.enter("kubectl create namespace argocd")
-		r.enter("kubectl apply -f hooks/testdata/applications.yaml") // a cluster with Argo CD
+		r.enter("kubectl apply -f hooks/testdata/applications.yaml") // simulates a cluster with Argo CD
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			r.enter("kubectl --namespace argocd create configmap " + name + " --from-literal=theirs=kept")
 		}
@@ -127,7 +127,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 	t.Run("by the README", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
-		r.enter("kubectl apply -f hooks/kargo/testdata/crds.yaml") // a cluster with Kargo and Argo CD
+		r.enter("kubectl apply -f hooks/kargo/testdata/crds.yaml") // simulates a cluster with Kargo and Argo CD
 		r.enter("kubectl create namespace argocd")
 		r.follows("README.md")
 		r.pushed("registry.example.com/stoker/", "registry.example.com/stoker/")
@@ -150,8 +150,8 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 	})
 }
 
-// pushed looks whether what is installed are images that were pushed before, with the name of another registry in place of the
-// one that they were pushed to.
+// pushed checks that the installed images were pushed before. It replaces the registry they were pushed to
+// with another one.
 func (r *reader) pushed(to, from string) {
 	r.t.Helper()
 	told, err := os.ReadFile(r.images)
@@ -169,7 +169,7 @@ func (r *reader) pushed(to, from string) {
 	assert.Subset(r.t, pushed, installed)
 }
 
-// What an Application of the examples ignores is what the injector writes, and nothing else.
+// The Applications of the examples ignore exactly the fields that the injector writes.
 func TestTheExampleForArgoCDNamesWhatTheChartRenders(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "examples", "argocd", "stoker.yaml"))

@@ -46,7 +46,7 @@ func commands[T any](s instructions.Stage) []T {
 	return found
 }
 
-// Every image that the chart names is a target, runs its program and nothing else, and not as root.
+// Every image of the chart is a target in the Dockerfile. It runs only its program, and not as root.
 func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
 	t.Parallel()
 	all := stages(t)
@@ -70,7 +70,7 @@ func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
 	assert.Equal(t, "$BUILDPLATFORM", all["build"].Platform)
 }
 
-// programs are what the build stage of the Dockerfile makes, for all tests that run one of them.
+// programs holds the output of the Dockerfile's build stage, which all tests share.
 var programs struct {
 	sync.Once
 	dir  string
@@ -78,7 +78,8 @@ var programs struct {
 	err  error
 }
 
-// shipped returns one of them. The build stage's own command makes them, of what .dockerignore lets into the build.
+// shipped returns the path of a program. It runs the command of the build stage on the files that
+// .dockerignore lets through.
 func shipped(t *testing.T, part string) string {
 	t.Helper()
 	programs.Do(func() {
@@ -101,7 +102,7 @@ func shipped(t *testing.T, part string) string {
 	return filepath.Join(programs.dir, "out", part)
 }
 
-// parts are the images, and the program that each runs.
+// parts maps each image to the program that it runs.
 var parts = map[string]string{"agent": "agent", "injector": "injector", "receiver": "receiver", "hooks": "stoker"}
 
 func TestTheBuildOfTheImagesMakesStaticProgramsThatKnowTheirVersion(t *testing.T) {
@@ -124,7 +125,7 @@ func TestTheBuildOfTheImagesMakesStaticProgramsThatKnowTheirVersion(t *testing.T
 	}
 }
 
-// buildContext copies what .dockerignore lets through.
+// buildContext copies the files that .dockerignore lets through.
 func buildContext(t *testing.T, to string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
@@ -143,7 +144,7 @@ func buildContext(t *testing.T, to string) {
 	}
 }
 
-// copyFiles copies a file, or the files below a folder that are wanted.
+// copyFiles copies a file, or the wanted files below a folder.
 func copyFiles(t *testing.T, from, to string, wanted func(path string) bool) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/injector/admission"
 )
 
-// The injector says which pods it wants to be asked about; the chart tells the API server.
+// The webhook configuration of the chart must match the one that the injector expects.
 func TestWebhookConfigurationIsWhatTheInjectorExpects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -41,21 +41,21 @@ func TestWebhookConfigurationIsWhatTheInjectorExpects(t *testing.T) {
 	}
 }
 
-// exits runs a program of the project until it ends, and returns its exit code and what it said.
+// exits runs a program of the project and returns its exit code and output.
 func exits(t *testing.T, part string, arguments ...string) (int, string) {
 	t.Helper()
-	program := shipped(t, part) // built first: a build takes longer than a start may
+	program := shipped(t, part) // build first: a build may take longer than the timeout
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Env, cmd.Stderr = []string{"POD_NAME=" + part, "POD_NAMESPACE=" + namespace}, &said
-	_ = cmd.Run() // its exit code says it
+	_ = cmd.Run() // the exit code is checked below
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// Each program itself reads what the chart passes: a flag that it does not know, or a value that it refuses, ends it with exit
-// code 2 before it does anything else.
+// Each program parses the arguments that the chart passes. It exits with code 2 before it does anything
+// else if it does not know a flag or rejects a value.
 func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 	t.Parallel()
 	missing, mounted := filepath.Join(t.TempDir(), "none"), t.TempDir()
@@ -73,9 +73,9 @@ func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 			}
 			arguments := slices.Clone(one.Args)
 			if name == receiverCheck {
-				continue // TestTheReceiverRunsWithTheRightsOfTheChart runs it
+				continue // covered by TestTheReceiverRunsWithTheRightsOfTheChart
 			}
-			image := p.Annotations["stoker.io/image-of-agents"] // the kubelet puts it in
+			image := p.Annotations["stoker.io/image-of-agents"] // the kubelet substitutes it
 			for i, a := range arguments {
 				arguments[i] = strings.NewReplacer("=/etc/stoker/install-secret", "="+mounted+"/install-secret", "$(AGENT_IMAGE)", image).Replace(a)
 			}
@@ -99,7 +99,7 @@ func TestTheReceiverHasTheDefaultsThatTheChartCountsOn(t *testing.T) {
 	defaults(t, help, map[string]string{"webhook-addr": ":9444", "health-addr": ":8082", "metrics-addr": ":8083"})
 }
 
-// defaults says what a program's help says of its flags.
+// defaults checks the default values of flags in the help of a program.
 func defaults(t *testing.T, help string, of map[string]string) {
 	t.Helper()
 	for flag, value := range of {

@@ -18,8 +18,8 @@ import (
 
 const kustomizeDir = "../../kustomize"
 
-// kustomized is `kubectl kustomize`, with the restrictions it has by default: nothing outside of a kustomization's folder but
-// other kustomizations.
+// kustomized runs `kubectl kustomize` with its default restrictions: a kustomization cannot use files
+// outside its folder, except other kustomizations.
 func kustomized(t testing.TB, dir string) objects {
 	t.Helper()
 	found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
@@ -29,15 +29,15 @@ func kustomized(t testing.TB, dir string) objects {
 	return parse(t, manifest)
 }
 
-// ownLabels are those by which Helm's objects differ from others of the same content.
+// ownLabels are labels that only objects from Helm have.
 var ownLabels = []string{"helm.sh/chart", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
 
-// alike takes from objects what only one of the two ways to install has.
+// alike removes what only one of the two ways to install has.
 func alike(all objects) objects {
 	found := objects{}
 	for name, o := range all {
 		if o.GetKind() == "Namespace" {
-			continue // helm install makes it with --create-namespace
+			continue // helm install creates it with --create-namespace
 		}
 		o = o.DeepCopy()
 		for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
@@ -104,7 +104,7 @@ func TestComponentsAreTheChartsValues(t *testing.T) {
 		t.Run(components, func(t *testing.T) {
 			chart := rendered(t, v)
 			if components == "kargo/analysis" {
-				// Which version of the hooks is installed only the chart knows.
+				// Only the chart knows the installed version of the hooks.
 				chart["ClusterAnalysisTemplate/stoker-wait"] = without(t, chart["ClusterAnalysisTemplate/stoker-wait"], "spec/args/image", "value")
 			}
 			same(t, chart, kustomized(t, withComponents(t, strings.Fields(components)...)))
@@ -116,7 +116,7 @@ func TestComponentsAreTheChartsValues(t *testing.T) {
 	})
 }
 
-// without returns a copy of an object that lacks a key at a path.
+// without returns a copy of an object without a key at a path.
 func without(t *testing.T, o *object, path, key string) *object {
 	t.Helper()
 	o = o.DeepCopy()
@@ -127,8 +127,8 @@ func without(t *testing.T, o *object, path, key string) *object {
 	return o
 }
 
-// Who installs Argo CD with kustomize adds the component; who has it from elsewhere patches its ConfigMaps by the chart's. Both
-// leave what else is in them as it is.
+// Users who install Argo CD with kustomize add the component. Others patch its ConfigMaps with the patches
+// of the chart. Both must keep the other content of the ConfigMaps.
 func TestArgoCDIsToldTheSameByChartAndKustomize(t *testing.T) {
 	t.Parallel()
 	dir := overlay(t, "resources: [argocd.yaml]\ncomponents: [../../components/argocd]\n")
@@ -153,7 +153,7 @@ func TestArgoCDIsToldTheSameByChartAndKustomize(t *testing.T) {
 	}
 }
 
-// withComponents writes an overlay as somebody would who wants components.
+// withComponents writes an overlay that uses the given components.
 func withComponents(t testing.TB, components ...string) string {
 	t.Helper()
 	lines := "resources: [../../crd, ../../base]\ncomponents:\n"
@@ -163,7 +163,7 @@ func withComponents(t testing.TB, components ...string) string {
 	return overlay(t, lines)
 }
 
-// overlay writes one beside those that are there.
+// overlay writes a kustomization beside the existing overlays.
 func overlay(t testing.TB, text string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(filepath.Join(kustomizeDir, "overlays"), "test-")
@@ -185,7 +185,8 @@ func TestEveryComponentHasATest(t *testing.T) {
 		"receiver-namespaced", "receiver-network-policy", "receiver-secrets"}, names)
 }
 
-// The agent's image is an argument of the injector, and no field called image. Variables of others are not ours to change.
+// The agent's image is an argument of the injector, not a field called image. The overlay must not change
+// the variables of other containers.
 func TestARegistryOfOnesOwnIsForTheAgentTooAndForNobodyElse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

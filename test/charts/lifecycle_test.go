@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// Helm itself installs, upgrades and uninstalls. What is not the chart's stays: the authority that the injector wrote, and
-// with the CRDs every GatewaySync.
+// Runs Helm itself to install, upgrade and uninstall the chart. Helm must keep the CA that the injector
+// wrote and, with the CRDs, every GatewaySync.
 func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private(), kubetest.WithoutKinds())

@@ -15,12 +15,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // Helm warns there of values of a wrong type, which tests give it on purpose
+	log.SetOutput(io.Discard) // Helm logs warnings about values of a wrong type, which some tests use
 	flag.Parse()
-	// Half of the tests wait for API servers to start and for commands to answer: on two processors, two at a time are too few.
+	// About half of the tests mostly wait for API servers and commands. With two processors, two tests at
+	// a time would leave them idle.
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		if err := parallel.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
-			panic(err) // it is a number
+			panic(err) // cannot happen: the value is a number
 		}
 	}
 	code := kubetest.M{M: m}.Run()

@@ -14,7 +14,8 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// What the notes say is enough: the API server takes the GatewaySync, and a gateway with the annotation gets its agent.
+// Following the notes is enough: the API server accepts the GatewaySync, and an annotated gateway gets its
+// agent.
 func TestTheNotesLeadToAnAgent(t *testing.T) {
 	t.Parallel()
 	s := installed(t)

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// others are kinds of other projects, by their own types: a test cluster does not serve them.
+// others maps kinds of other projects to their Go types, because the test cluster does not serve them.
 var others = map[string]func() any{
 	"cert-manager.io/v1 Issuer":               func() any { return new(certmanager.Issuer) },
 	"cert-manager.io/v1 Certificate":          func() any { return new(certmanager.Certificate) },
@@ -23,8 +23,8 @@ var others = map[string]func() any{
 	"argoproj.io/v1alpha1 ClusterAnalysisTemplate":  func() any { return new(analysisTemplate) },
 }
 
-// promotionTask is what Kargo 1.11 reads of one, and analysisTemplate what Argo Rollouts 1.8 reads of those that we ship. What
-// happens with it is tested in hooks/kargo.
+// promotionTask has the fields that Kargo 1.11 reads. analysisTemplate has the fields that Argo Rollouts
+// 1.8 reads of our templates. Package hooks/kargo tests their behavior.
 type (
 	promotionTask struct {
 		metav1.TypeMeta   `json:",inline"`

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fluxApplies is what git has of a GatewaySync in these tests.
+// fluxApplies is the manifest of a GatewaySync in git.
 const fluxApplies = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -26,7 +26,7 @@ spec:
   git: {repo: https://git.example.com/plant.git, ref: main}
 `
 
-// shared is a GatewaySync that flux applies, and of which an administrator has set more by hand.
+// shared is a GatewaySync that flux applies and that has more fields set by an administrator.
 type shared struct {
 	*plant
 	name                 string
@@ -52,7 +52,7 @@ func (s shared) fluxApplies(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// intact says that an unchanged apply by flux deletes nothing of what the administrator set.
+// intact checks that applying the unchanged manifest by flux keeps the fields set by the administrator.
 func (s shared) intact(t *testing.T) {
 	t.Helper()
 	s.fluxApplies(t)
@@ -64,7 +64,7 @@ func (s shared) intact(t *testing.T) {
 	}
 }
 
-// owners returns the entries of managedFields as a setter would write them back.
+// owners returns the managedFields that a setter would write back.
 func (s shared) owners(t *testing.T) []metav1.ManagedFieldsEntry {
 	t.Helper()
 	live, err := s.root.Get(t.Context(), s.name, metav1.GetOptions{})
@@ -72,7 +72,7 @@ func (s shared) owners(t *testing.T) []metav1.ManagedFieldsEntry {
 	return live.GetManagedFields()
 }
 
-// owning changes what the entry of a manager owns.
+// owning changes the fields that a manager owns.
 func owning(t *testing.T, entries []metav1.ManagedFieldsEntry, manager string, change func(fields map[string]any)) []metav1.ManagedFieldsEntry {
 	t.Helper()
 	for i, e := range entries {
@@ -109,7 +109,8 @@ func dropped(entries []metav1.ManagedFieldsEntry, manager string) []metav1.Manag
 	return left
 }
 
-// C12: who may only ask for a ref does not decide what the next apply of others deletes or keeps.
+// C12: An account that may only request a ref cannot change what the next apply of another manager deletes
+// or keeps.
 func TestSettersDoNotChangeWhoOwnsFields(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -214,7 +215,7 @@ func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
 		patch := map[string]any{"metadata": map[string]any{"managedFields": s.owners(t), "annotations": map[string]any{"stoker.io/requested-ref": "v7"}}}
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
 		assert.NoError(t, err, "owners that are sent back unchanged")
-		fromLua := strings.ReplaceAll(mustJSON(t, patch), "{}", "[]") // an empty table of Lua is both
+		fromLua := strings.ReplaceAll(mustJSON(t, patch), "{}", "[]") // Lua has one empty table for both
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(strings.Replace(fromLua, "v7", "v8", 1)), metav1.PatchOptions{})
 		assert.NoError(t, err, "owners that a script of Argo CD sends back")
 		s.intact(t)
@@ -228,7 +229,7 @@ func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
 		assert.NoError(t, err)
 		assert.NoError(t, applies(s, "pipeline", "v3"))
 	})
-	// The API server keeps ten managers that update, and merges the oldest into one entry.
+	// The API server keeps at most ten managers of updates and merges the oldest ones into one entry.
 	t.Run("more managers than the API server keeps", func(t *testing.T) {
 		s := newShared(t, p, "managers")
 		for i, body := range []string{`{"spec":{"git":{"ref":"v9"}}}`, `{"spec":{"gateway":{"port":8043}}}`, `{"metadata":{"labels":{"team":"north","line":"1"}}}`} {
@@ -295,8 +296,9 @@ func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
 	})
 }
 
-// An Application whose destination names a ServiceAccount is synced, and its actions are run, with that account's rights. Argo CD
-// needs get, create and patch for both; without update such an account counts as a setter.
+// If the destination of an Application names a ServiceAccount, Argo CD syncs and runs actions with the
+// rights of this account. It needs get, create and patch for both. An account without update counts as a
+// setter.
 func TestDeployersThatAreImpersonated(t *testing.T) {
 	t.Parallel()
 	p := policed(t)

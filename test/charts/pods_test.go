@@ -15,7 +15,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// pods are all pods that an installation runs.
+// pods returns the pod templates of an installation.
 func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	all, r := rendered(t, v), once(t, v)
@@ -44,7 +44,7 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	return found
 }
 
-// I6: what is installed runs in a namespace that enforces the Pod Security Standard restricted.
+// I6: All pods run in a namespace that enforces the Pod Security Standard restricted.
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
@@ -64,7 +64,8 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// A replica that is asked to go stays until its callers have heard of it, and a rollout never has less than all.
+// A terminating replica keeps serving until its callers have noticed. A rollout never reduces the number
+// of available replicas.
 func TestAReplicaLeavesAfterItsCallersHaveHeardOfIt(t *testing.T) {
 	t.Parallel()
 	all, found := rendered(t, on), pods(t, on)
@@ -84,7 +85,8 @@ func TestAReplicaLeavesAfterItsCallersHaveHeardOfIt(t *testing.T) {
 	}
 }
 
-// The replicas of a part, its Services, its budget and its spread mean the same pods, and not those of the other part.
+// The replicas of a component, its Services, its PodDisruptionBudget and its topology spread select the
+// same pods, and none of the other component.
 func TestSelectorsFindThePodsOfTheirPart(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, with(on, set("metrics.serviceMonitor.enabled", true)))

@@ -23,8 +23,8 @@ func resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "stoker.io", Version: "v1alpha1", Resource: plural}
 }
 
-// plant is a namespace of an installed cluster, with a GatewaySync and two gateway pods that share a ServiceAccount, as the
-// pods of one StatefulSet do.
+// plant is a namespace in an installed cluster. It has a GatewaySync and two gateway pods that share a
+// ServiceAccount, like the pods of one StatefulSet.
 type plant struct {
 	*server
 	namespace string
@@ -77,7 +77,7 @@ func (p *plant) as(t *testing.T, who *rest.Config, plural string) dynamic.Resour
 	return client.Resource(resource(plural)).Namespace(p.namespace)
 }
 
-// agent returns the client of the agent in a pod, by the number of the pod.
+// agent returns a client with the token of the agent in pod i.
 func (p *plant) agent(t *testing.T, i int, plural string) dynamic.ResourceInterface {
 	t.Helper()
 	return p.as(t, p.As(t, p.namespace, "gateway", p.pods[i].Name), plural)
@@ -103,7 +103,7 @@ func report(name string, owner *corev1.Pod) *object {
 	return o
 }
 
-// policed installs everything and returns when the policies are in force, which they are a moment after they exist.
+// policed installs the chart and waits until the policies are in force, a moment after they were created.
 func policed(t *testing.T) *plant {
 	t.Helper()
 	p := newPlant(t, installed(t))
@@ -116,7 +116,7 @@ func policed(t *testing.T) *plant {
 	return p
 }
 
-// denied says that RBAC let a request through and a policy did not.
+// denied checks that RBAC allowed a request and a policy denied it.
 func denied(t *testing.T, err error, policy, words string) {
 	t.Helper()
 	if assert.Error(t, err) {
@@ -214,7 +214,7 @@ func TestPolicies(t *testing.T) {
 			_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 			assert.True(t, apierrors.IsForbidden(err), "%s: %v", patch, err)
 		}
-		// Through the status too, nothing but the status arrives.
+		// A patch of the status subresource changes only the status.
 		after, err := syncs.Patch(t.Context(), "plant", types.MergePatchType,
 			[]byte(`{"metadata":{"labels":{"a":"b"},"annotations":{"a":"b","stoker.io/requested-ref":"v2"},"finalizers":["a.example.com/b"]},"spec":{"paused":true},"status":{"gatewaysReady":"1/2"}}`),
 			metav1.PatchOptions{}, "status")
@@ -259,7 +259,7 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// everything are patches of a GatewaySync that only those make who may edit it.
+// everything lists patches of a GatewaySync that only an editor may make.
 var everything = []string{
 	`{"spec":{"git":{"ref":"v2"}}}`,
 	`{"spec":{"paused":true}}`,

@@ -18,7 +18,7 @@ const (
 	tableEnd   = "<!-- end of values -->\n"
 )
 
-// table makes the reference of values from values.yaml and its comments.
+// table generates the reference of values from values.yaml and its comments.
 func table(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
@@ -31,7 +31,7 @@ func table(t *testing.T) string {
 	walk = func(prefix string, in *yaml.Node) {
 		for i := 0; i < len(in.Content); i += 2 {
 			name, value := in.Content[i], in.Content[i+1]
-			paragraphs := strings.Split(name.HeadComment, "\n\n") // before the first key: the file's own head, too
+			paragraphs := strings.Split(name.HeadComment, "\n\n") // the first key also has the head comment of the file
 			comment := strings.Join(strings.Fields(strings.ReplaceAll(paragraphs[len(paragraphs)-1], "#", " ")), " ")
 			path := prefix + name.Value
 			if value.Kind == yaml.MappingNode && len(value.Content) > 0 {

@@ -35,7 +35,7 @@ func egress(to []any, ports ...int64) values {
 	return out
 }
 
-// receiverCases are the values of the receiver.
+// receiverCases cover the values of the receiver.
 var receiverCases = []valueCase{
 	{"webhookReceiver.enabled", true, nil, []want{
 		{receiverPolicy, "spec/policyTypes", []any{"Ingress"}, gone},
@@ -171,7 +171,7 @@ var receiverCases = []valueCase{
 
 const hooksInLine = "RoleBinding/line/stoker-hooks"
 
-// askingCases are the values for those who ask for a version: hooks, Argo CD, Kargo.
+// askingCases cover the values for components that request a version: hooks, Argo CD and Kargo.
 var askingCases = []valueCase{
 	{"hooks.image.repository", "registry.example.com/hooks", set("hooks.namespaces", []any{"line"}), []want{
 		{notesOf, "text", has{element: "image: registry.example.com/hooks:0.1.0\n"}, nil},

@@ -1,6 +1,6 @@
-// Package charts holds charts/stoker and kustomize/ to what a cluster makes of them: what each value does, which rights
-// are given, that both ways to install are the same, and that a real API server takes what they render and refuses what
-// the policies forbid. It is a module of its own because Helm as a library is heavy.
+// Package charts tests charts/stoker and kustomize. It checks the effect of each value, the rights, and
+// that both ways to install give the same objects. A real API server must accept the objects and refuse
+// what the policies forbid. The package is a module of its own because of Helm's dependencies.
 package charts
 
 import (
@@ -34,13 +34,13 @@ const (
 	namespace = "stoker-system"
 )
 
-// values are the values of one installation, as a values file has them.
+// values are the values of an installation, as in a values file.
 type values = map[string]any
 
-// object is one rendered object.
+// object is a rendered object.
 type object = unstructured.Unstructured
 
-// set makes values from a dotted path.
+// set returns values with v at a dotted path.
 func set(path string, v any) values {
 	keys := strings.Split(path, ".")
 	for _, key := range slices.Backward(keys) {
@@ -49,7 +49,7 @@ func set(path string, v any) values {
 	return v.(values)
 }
 
-// with merges values; of two that say something of one path, the later counts.
+// with merges values. Later values override earlier ones.
 func with(all ...values) values {
 	merged := values{}
 	for _, v := range all {
@@ -60,11 +60,11 @@ func with(all ...values) values {
 
 func copied(v values) values { return runtime.DeepCopyJSON(plain(v)) }
 
-// plain makes what a YAML file would give.
+// plain converts values to the types that a YAML file gives.
 func plain(v values) values {
 	data, err := yaml.Marshal(v)
 	if err != nil {
-		panic(err) // values of a test are always YAML
+		panic(err) // values in tests are always valid YAML
 	}
 	out := values{}
 	if err := yaml.Unmarshal(data, &out); err != nil {
@@ -73,7 +73,7 @@ func plain(v values) values {
 	return out
 }
 
-// loadChart reads the chart once: nothing changes it, and Helm does not change what it renders.
+// loadChart loads the chart once. Neither the tests nor Helm change it.
 var loadChart = sync.OnceValues(func() (*chart.Chart, error) { return loader.Load(chartDir) })
 
 func theChart(t testing.TB) *chart.Chart {
@@ -83,7 +83,7 @@ func theChart(t testing.TB) *chart.Chart {
 	return c
 }
 
-// rendering is what Helm makes of values, or why it refuses them. Tests share it and change nothing in it.
+// rendering is the result of rendering values, or the error. Tests share it and must not change it.
 type rendering struct {
 	*release.Release
 	err error
@@ -91,10 +91,10 @@ type rendering struct {
 	parsed func() (objects, error)
 }
 
-// renderings are those that some test has asked for, by their values: many tests look at the same.
+// renderings caches results by their values, because many tests use the same ones.
 var renderings sync.Map
 
-// install renders as `helm install stoker` would, without a cluster.
+// install renders the chart like `helm install stoker`, without a cluster.
 func install(t testing.TB, v values) (*release.Release, error) {
 	t.Helper()
 	r := once(t, v)
@@ -112,7 +112,7 @@ func once(t testing.TB, v values) rendering {
 	return made.(func() rendering)()
 }
 
-// renderOn renders for a version of Kubernetes.
+// renderOn renders the chart for a version of Kubernetes.
 func renderOn(kubernetes string, v values) (*release.Release, error) {
 	c, err := loadChart()
 	if err != nil {
@@ -129,7 +129,7 @@ func renderOn(kubernetes string, v values) (*release.Release, error) {
 	return in.Run(c, copied(v))
 }
 
-// rendered is what an installation with these values consists of, without its tests.
+// rendered returns the objects of an installation without its tests.
 func rendered(t testing.TB, v values) objects {
 	t.Helper()
 	r := once(t, v)
@@ -139,10 +139,10 @@ func rendered(t testing.TB, v values) objects {
 	return maps.Clone(found)
 }
 
-// notesOf stands for the notes of a release among its objects.
+// notesOf is the key of the release notes among the objects.
 const notesOf = "NOTES"
 
-// all is rendered, and beside it the pods of helm test and the notes.
+// all returns the rendered objects, the pods of helm test and the notes.
 func all(t testing.TB, v values) objects {
 	t.Helper()
 	found, r := rendered(t, v), once(t, v)
@@ -153,7 +153,7 @@ func all(t testing.TB, v values) objects {
 	return found
 }
 
-// objects are rendered objects by kind, namespace and name.
+// objects holds rendered objects by kind, namespace and name.
 type objects map[string]*object
 
 func key(o *object) string {
@@ -170,7 +170,8 @@ func parse(t testing.TB, manifest []byte) objects {
 	return found
 }
 
-// documents are objects by their text: most of what is rendered is the same with most values, and the kinds are long.
+// documents caches objects by their text. Most documents are the same with most values, and the CRDs are
+// long.
 var documents sync.Map
 
 func parsed(manifest []byte) (objects, error) {
@@ -204,7 +205,7 @@ func parsed(manifest []byte) (objects, error) {
 	}
 }
 
-// parsedOne returns nil for a document that holds nothing but comments.
+// parsedOne returns nil for a document that contains only comments.
 func parsedOne(document []byte) (*object, error) {
 	data, err := yaml.YAMLToJSONStrict(document)
 	if err != nil || string(data) == "null" {
@@ -214,8 +215,8 @@ func parsedOne(document []byte) (*object, error) {
 	return o, o.UnmarshalJSON(data)
 }
 
-// at returns what stands at a path of an object, and whether its parents are there. A part of the path is a key (with ~ for
-// a slash), the name of a list's element, or its number.
+// at returns the value at a path in an object and whether its parents exist. An element of the path is a
+// key (with ~ for a slash), the name of a list's element, or its index.
 func at(v any, path string) (any, bool) {
 	for part := range strings.SplitSeq(path, "/") {
 		part = strings.ReplaceAll(part, "~", "/")

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// C5: every right that an installation gives, one per line. A change of this file is a change of what Stoker may do, and
-// docs/security.md says why each line is there.
+// C5: The golden files list every right of an installation, one per line. Changing a golden file changes
+// the rights of Stoker. docs/security.md has the reason for each line.
 func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]values{
@@ -43,7 +43,7 @@ func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
 	}
 }
 
-// rights lists who may do what: role, API group, resource (and names), verb, and to whom it is bound.
+// rights lists every right: role, API group, resource (and names), verb and subject.
 func rights(t *testing.T, all objects) []string {
 	t.Helper()
 	var lines []string
@@ -85,7 +85,7 @@ func rulesOf(t *testing.T, o *object) []rbacv1.PolicyRule {
 	return role.Rules
 }
 
-// forbidden says why a rule of a role must not be, or "".
+// forbidden returns the reason why a role must not have a rule, or "".
 func forbidden(role string, r rbacv1.PolicyRule) string {
 	has := func(list []string, these ...string) bool {
 		return slices.ContainsFunc(these, func(s string) bool { return slices.Contains(list, s) })
@@ -121,7 +121,7 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 	return ""
 }
 
-// Every installation, whatever its values.
+// Checks the roles of every installation in valueCases.
 func TestNoRightIsAmongThoseThatNobodyShallHave(t *testing.T) {
 	t.Parallel()
 	for _, c := range valueCases {
@@ -153,7 +153,8 @@ func TestNoRightIsAmongThoseThatNobodyShallHave(t *testing.T) {
 	}
 }
 
-// C6: with namespaces listed, nothing outside of them and its own is in reach but its own webhook configuration.
+// C6: With namespaces listed, the injector has no rights outside of them and its own namespace, except on
+// its own webhook configuration.
 func TestWithNamespacesListedTheInjectorHasRightsThereOnly(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, set("watchNamespaces", []any{"north"}))
@@ -169,13 +170,13 @@ func TestWithNamespacesListedTheInjectorHasRightsThereOnly(t *testing.T) {
 			assert.Contains(t, []string{"north", namespace}, o.GetNamespace(), name)
 		}
 	}
-	// One namespace or all: the rights in it are the same.
+	// The rights in a namespace are the same, whether one or all are watched.
 	inNamespace := rulesOf(t, all["Role/north/stoker-injector-watch"])
 	inCluster := rulesOf(t, rendered(t, nil)["ClusterRole/stoker-injector"])
 	assert.Equal(t, inCluster[2:], inNamespace[1:])
 }
 
-// The tables of docs/security.md are what the roles say, right by right.
+// The tables of docs/security.md list exactly the rights of the roles.
 func TestTheDocumentOfSecurityListsTheRights(t *testing.T) {
 	t.Parallel()
 	for heading, role := range map[string]string{"The agent": "ClusterRole/stoker-agent", "The receiver": "ClusterRole/stoker-receiver"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// refused says that an installation with these values is refused, and that the message names the place.
+// refused checks that the chart refuses values and that the message contains words.
 func refused(t *testing.T, v values, words ...string) {
 	t.Helper()
 	_, err := install(t, v)
@@ -23,7 +23,7 @@ func refused(t *testing.T, v values, words ...string) {
 	}
 }
 
-// place is how the schema's messages name a dotted path.
+// place returns a dotted path in the notation of the schema's messages.
 func place(path string) string { return "/" + strings.ReplaceAll(path, ".", "/") }
 
 func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
@@ -141,7 +141,7 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 		{"hooks.applications.names", []any{"plant"}},
 	} {
 		words := []string{place(c.path)}
-		// What lacks something else is refused by the name of that.
+		// If another value is missing, the message names that value.
 		if lacks, ok := map[string]string{
 			"webhook.existingSecret": "webhook.caBundle", "webhookReceiver.ingress.enabled": "webhookReceiver.ingress.hosts",
 			"webhookReceiver.tls.enabled": "webhookReceiver.tls.secretName", "hooks.applications.names": "hooks",
@@ -157,7 +157,7 @@ func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
 	refused(t, with(onTLS, set("webhookReceiver.tls.secretName", "mine")), place("webhookReceiver.tls.secretName"))
 }
 
-// A chart that is part of another gets this key without anybody's doing.
+// Helm adds this key to every subchart.
 func TestGlobalValuesOfAParentChartAreAdmitted(t *testing.T) {
 	t.Parallel()
 	_, err := install(t, set("global.anything", "x"))
@@ -197,7 +197,7 @@ func TestTheSchemaKnowsWhatTheValuesAre(t *testing.T) {
 	for path := range known {
 		covered := path == "global"
 		for leaf := range all {
-			// The schema may say more of a map that is empty by default.
+			// The schema may define more keys of a map that is empty by default.
 			covered = covered || leaf == path || strings.HasPrefix(leaf, path+".") || strings.HasPrefix(path, leaf+".")
 		}
 		covered = covered || strings.Contains(strings.ToLower(path), "resources.")

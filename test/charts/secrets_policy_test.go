@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// C15: if the operator asks for a label, an editor of GatewaySyncs names no other Secret.
+// C15: If the operator requires a label, an editor of GatewaySyncs cannot reference a Secret without it.
 func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private())
@@ -76,7 +76,7 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	})
 }
 
-// references counts the places of a type that name a Secret.
+// references counts the fields of a type that reference a Secret.
 func references(in reflect.Type) int {
 	switch in.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

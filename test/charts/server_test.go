@@ -37,7 +37,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// How long a change may take until it is in force, and how often that is looked at.
+// The timeout and interval of waits until a change is in force.
 const (
 	eventually = 2 * time.Minute
 	pause      = 50 * time.Millisecond
@@ -64,7 +64,7 @@ func newServer(t *testing.T, options ...kubetest.Option) *server {
 	return s
 }
 
-// namespaces makes namespaces with the names that a chart is rendered for.
+// namespaces creates the namespaces that the chart is rendered for.
 func (s *server) namespaces(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -75,7 +75,7 @@ func (s *server) namespaces(t *testing.T, names ...string) {
 	}
 }
 
-// apply is a server-side apply, as Argo CD or kubectl would, in which no unknown field is overlooked.
+// apply sends a server-side apply, like Argo CD or kubectl, with strict field validation.
 func (s *server) apply(ctx context.Context, o *object, dryRun bool) (*object, error) {
 	kind := o.GroupVersionKind()
 	mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -102,7 +102,8 @@ func (s *server) apply(ctx context.Context, o *object, dryRun bool) (*object, er
 	return client.Patch(ctx, o.GetName(), types.ApplyPatchType, data, options)
 }
 
-// install applies all there is, kinds and namespaces first, and returns when its rights are in force.
+// install applies all objects, starting with CRDs and namespaces, and waits until their rights are in
+// force.
 func (s *server) install(t *testing.T, all objects) {
 	t.Helper()
 	for _, first := range []bool{true, false} {
@@ -116,27 +117,28 @@ func (s *server) install(t *testing.T, all objects) {
 	s.bound(t, all)
 }
 
-// bound waits for the rights that the bindings among what was applied give.
+// bound waits until the rights of all applied bindings are in force.
 func (s *server) bound(t *testing.T, applied objects) {
 	t.Helper()
 	for name, o := range applied {
 		switch o.GetKind() {
 		case "RoleBinding", "ClusterRoleBinding":
-			var b rbacv1.RoleBinding // one of the cluster differs by the namespace that it has not
+			var b rbacv1.RoleBinding // a ClusterRoleBinding decodes to the same fields without a namespace
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &b), name)
 			s.inForce(t, &b)
 		}
 	}
 }
 
-// inForce waits until the API server has heard of a binding and of each rule of its role, which is a moment after it took them.
+// inForce waits until the API server has observed a binding and each rule of its role, a moment after
+// storing them.
 func (s *server) inForce(t *testing.T, b *rbacv1.RoleBinding) {
 	t.Helper()
 	rules := s.rulesBy(t, b)
 	require.Eventually(t, func() bool {
 		for _, who := range b.Subjects {
 			for _, r := range rules {
-				// One right stands for all of its rule: they come together.
+				// Checking one right of a rule is enough, because they take effect together.
 				right := &authorizationv1.ResourceAttributes{Namespace: b.Namespace, Group: r.APIGroups[0], Verb: r.Verbs[0]}
 				right.Resource, right.Subresource, _ = strings.Cut(r.Resources[0], "/")
 				if len(r.ResourceNames) > 0 {
@@ -154,7 +156,7 @@ func (s *server) inForce(t *testing.T, b *rbacv1.RoleBinding) {
 	}, eventually, pause, "%s %s is in force", b.Namespace, b.Name)
 }
 
-// rulesBy returns the rules of the role that is bound.
+// rulesBy returns the rules of the bound role.
 func (s *server) rulesBy(t *testing.T, b *rbacv1.RoleBinding) []rbacv1.PolicyRule {
 	t.Helper()
 	if b.RoleRef.Kind == "Role" {
@@ -167,10 +169,10 @@ func (s *server) rulesBy(t *testing.T, b *rbacv1.RoleBinding) []rbacv1.PolicyRul
 	return role.Rules
 }
 
-// installing is done once.
 var installing sync.Once
 
-// installed returns the server that tests share, with the chart installed as it is by default, and in force.
+// installed returns the server that tests share, with the chart installed with default values and in
+// force.
 func installed(t *testing.T) *server {
 	t.Helper()
 	s := newServer(t, kubetest.Controllers())
@@ -190,7 +192,7 @@ func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	s.namespaces(t, "north", "south", "ignition", "line", "other", "argocd", "gitops")
-	// Most objects are the same with most values: each is sent once.
+	// Most objects are the same with most values, so each is sent once.
 	sent := map[string]bool{}
 	check := func(t *testing.T, all objects) {
 		taken := 0
@@ -224,7 +226,7 @@ func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 			"receiver-secrets", "receiver-monitoring", "hooks", "kargo", "kargo/analysis")))
 	})
 	t.Run("helm test", func(t *testing.T) {
-		accounts(t, s, namespace, "stoker-receiver") // a dry run of the rest leaves none
+		accounts(t, s, namespace, "stoker-receiver") // the dry run does not create them
 		for _, v := range []values{on, onTLS} {
 			r, err := install(t, v)
 			require.NoError(t, err)
@@ -239,7 +241,8 @@ func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 	})
 }
 
-// What the API server fills in by itself would be a difference to git for ever, and Argo CD would say OutOfSync.
+// A field that the API server defaults would be a permanent difference to git, and Argo CD would report
+// OutOfSync.
 func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -249,7 +252,8 @@ func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
 	assert.Equal(t, o.Object["webhooks"], live.Object["webhooks"])
 }
 
-// The injector writes caBundle into the live object. It stays when the same manifest, or the next version's, is applied.
+// The injector writes caBundle to the live object. Applying the same manifest, or that of the next
+// version, must keep it.
 func TestCABundleOutlivesAnApplyOfTheManifest(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
@@ -276,7 +280,7 @@ func TestCABundleOutlivesAnApplyOfTheManifest(t *testing.T) {
 	}
 }
 
-// caBundle is the injector's patch of its webhook configuration, with an authority made for the test.
+// caBundle returns the injector's patch of its webhook configuration with a CA made for the test.
 func caBundle(t *testing.T) []byte {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -288,7 +292,7 @@ func caBundle(t *testing.T) []byte {
 	return fmt.Appendf(nil, `{"webhooks":[{"name":"pods.stoker.io","clientConfig":{"caBundle":%[1]q}},{"name":"require.pods.stoker.io","clientConfig":{"caBundle":%[1]q}}]}`, authority)
 }
 
-// requires asks for an agent, and for no start without one.
+// requires requests an agent and forbids the pod to start without one.
 var requires = map[string]string{"stoker.io/inject": "true", "stoker.io/require": "true"}
 
 func plainPod(annotations, labels map[string]string) *corev1.Pod {
@@ -298,7 +302,7 @@ func plainPod(annotations, labels map[string]string) *corev1.Pod {
 	}
 }
 
-// I2: with no injector there, pods start; only one that says it must not does not.
+// I2: If the injector is unavailable, pods start, except those that require an agent.
 func TestWithTheInjectorAwayPodsStart(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
@@ -336,7 +340,7 @@ func accounts(t *testing.T, s *server, namespace string, names ...string) {
 	}
 }
 
-// The API server checks expressions against the kinds they are about, and says so in the policy's status.
+// The API server type-checks the expressions of a policy and reports the result in its status.
 func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
 	t.Parallel()
 	s := installed(t)

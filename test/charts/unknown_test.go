@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// What the reference page promises of a misspelled field.
+// Checks what the reference page promises about a misspelled field.
 func TestAnUnknownFieldOfAGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := installed(t)

@@ -13,19 +13,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// want is what one rendered object says at one place, with the values of a case and with the chart's defaults.
+// want is the expected value at a path of a rendered object, with the values of a case and with the
+// defaults of the chart.
 type want struct {
 	object, path    string
 	then, otherwise any
 }
 
-// values are those of an installation that shows the case.
+// values returns the values of an installation for the case.
 func (c valueCase) values() values { return with(c.given, set(c.path, c.value)) }
 
-// gone stands for an object that is not rendered.
+// gone is the expected value of an object that is not rendered.
 const gone = "the object is not there"
 
-// valueCase says what one value does. given are further values that it needs to show.
+// valueCase describes the effect of one value. given holds other values that the effect needs.
 type valueCase struct {
 	path  string
 	value any
@@ -38,7 +39,7 @@ const (
 	pod            = "spec/template/spec"
 	container      = pod + "/containers/injector"
 	args           = container + "/args"
-	agentImage     = "spec/template/metadata/annotations/stoker.io~image-of-agents" // which --agent-image names by AGENT_IMAGE
+	agentImage     = "spec/template/metadata/annotations/stoker.io~image-of-agents" // --agent-image refers to it as AGENT_IMAGE
 	webhooks       = "MutatingWebhookConfiguration/stoker-injector"
 	injectorRole   = "ClusterRole/stoker-injector"
 	injectorPolicy = "NetworkPolicy/stoker-system/stoker-injector"
@@ -48,7 +49,8 @@ const (
 	sha            = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
-// has is a list that must hold, or must not hold, an element; or a text and a part of it.
+// has expects a list to contain an element, or a string to contain a substring. If not is set, it must
+// not.
 type has struct {
 	element any
 	not     bool
@@ -56,10 +58,10 @@ type has struct {
 
 var peers = []any{map[string]any{"ipBlock": map[string]any{"cidr": "192.0.2.0/24"}}}
 
-// valueCases has every key of values.yaml; TestEveryValueHasACase says so.
+// valueCases covers every key of values.yaml, which TestEveryValueHasACase checks.
 var valueCases = slices.Concat(injectorCases, receiverCases, askingCases)
 
-// injectorCases are the values of the injector, and of the whole.
+// injectorCases cover the values of the injector and of the whole chart.
 var injectorCases = []valueCase{
 	{"commonLabels", values{"team": "north"}, nil, []want{
 		{deployment, "metadata/labels/team", "north", nil},
@@ -198,7 +200,7 @@ var injectorCases = []valueCase{
 	{"rbac.aggregateToDefaultRoles", false, nil, []want{
 		{"ClusterRole/stoker-view", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-view", gone, "true"},
 		{"ClusterRole/stoker-edit", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-edit", gone, "true"},
-		// To be bound by name, as docs/kargo.md does.
+		// Users bind these roles by name, as in docs/kargo.md.
 		{"ClusterRole/stoker-view", "rules/0/verbs", []any{"get", "list", "watch"}, []any{"get", "list", "watch"}},
 		{"ClusterRole/stoker-edit", "rules/0/resources", []any{"gatewaysyncs"}, []any{"gatewaysyncs"}},
 		{"ClusterRole/stoker-setter", "kind", "ClusterRole", "ClusterRole"},
@@ -300,7 +302,7 @@ func look(t *testing.T, in objects, object, path string, want any) {
 	}
 }
 
-// leaves lists the keys of values.yaml: every path that ends in something else than a map with keys.
+// leaves returns the keys of values.yaml: every path whose value is not a non-empty map.
 func leaves(t testing.TB) map[string]any {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
@@ -333,7 +335,8 @@ func TestEveryValueHasACase(t *testing.T) {
 	assert.Equal(t, slices.Sorted(maps.Keys(leaves(t))), covered)
 }
 
-// Argo CD renders again and again, without a cluster to ask: what differs from time to time would be a difference for ever.
+// Argo CD renders repeatedly and without a cluster. Output that changes between runs would be a permanent
+// difference.
 func TestRenderingDependsOnNothingButTheValues(t *testing.T) {
 	t.Parallel()
 	again, err := renderOn("v1.34.4", nil)
@@ -353,7 +356,7 @@ func TestRenderingDependsOnNothingButTheValues(t *testing.T) {
 	}
 }
 
-// actions yields what stands between {{ and }}, without comments.
+// actions yields the text between {{ and }}, without comments.
 func actions(template string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for {
