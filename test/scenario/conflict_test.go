@@ -14,7 +14,7 @@ import (
 
 const edited = `{"edited": "on the gateway"}`
 
-// F15: an edit on the gateway is drift until git wants the same file; then it is a conflict.
+// F15: An edit on the gateway is drift until git changes the same file; then it is a conflict.
 func TestAnEditOnTheGatewayIsDriftThenAConflictAndEndsInLostAndFound(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
@@ -47,7 +47,7 @@ func TestDriftIsRepairedWhereThePolicySaysSo(t *testing.T) {
 	script := filepath.Join(p.data, "projects/line/ignition/script-python/pkg1/mod/code.py")
 	link := filepath.Join(p.data, "link")
 	require.NoError(t, os.Symlink("/etc/passwd", link))
-	require.NoError(t, os.Rename(link, script)) // F15: replaced by a link
+	require.NoError(t, os.Rename(link, script)) // F15: a link replaces the file
 	p.eventually("repaired", func() bool {
 		return p.read(viewPath) == view("one") && p.read("projects/line/project.json") == projectJSON("Line") &&
 			p.read("projects/line/ignition/script-python/pkg1/mod/code.py") == "def run():\n    return 1\n"
@@ -98,7 +98,8 @@ func TestUnderGatewayWinsTheGatewaysVersionStays(t *testing.T) {
 	p.checkForeign()
 }
 
-// A gateway that was there before: what is equal is adopted, what differs is a conflict, what git does not have stays.
+// On a gateway that already has files, equal files are adopted, different ones are conflicts, and files
+// that git does not have stay.
 func TestAGatewayThatWasThereBeforeIsAdopted(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.write("projects/line/project.json", projectJSON("Line"))
@@ -136,7 +137,7 @@ func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
 	assert.Contains(t, out, "MassDeletion", third)
 }
 
-// A request to force a sync that still waits is no leave to delete what a later commit deletes.
+// A pending force-sync request does not approve the deletions of a later commit.
 func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
@@ -147,7 +148,7 @@ func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
 	code, out = p.once()
 	require.Equal(t, 1, code, out)
 	p.repo.Commit("mended, and a project dropped", gitserver.Write(inGit+viewPath, view("two")), gitserver.Delete(inGit+"projects/other"))
-	for range 2 { // nor does waiting allow it
+	for range 2 { // waiting does not approve it either
 		code, out = p.once()
 		require.Equal(t, 6, code, out)
 		require.Contains(t, out, "MassDeletion", first)
@@ -160,7 +161,8 @@ func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
 	p.checkQuiet(p.repo.Head())
 }
 
-// File events alone: with hours between two looks by the clock, a changed spec and an edit on the gateway are seen.
+// File events suffice: with a polling interval of hours, the agent still notices a changed spec and an
+// edit on the gateway.
 func TestEventsAreEnoughWhereTheClockIsSlow(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.slow = true
@@ -210,7 +212,7 @@ func TestPausedSyncsNothingAndGoesOnAfterwards(t *testing.T) {
 	p.synced(second)
 }
 
-// F2: what lies on the gateway's disk is not trusted either.
+// F2: The agent does not trust symbolic links on the gateway's disk either.
 func TestSymbolicLinksOnTheGatewayAreNeverFollowed(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	canary := t.TempDir()
@@ -233,7 +235,7 @@ func TestSymbolicLinksOnTheGatewayAreNeverFollowed(t *testing.T) {
 	p.synced(head)
 }
 
-// File, directory and back, between commits.
+// A path changes from a file to a directory and back in later commits.
 func TestAFileBecomesADirectoryAndBack(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	asFile := p.repo.Commit("file", site(gitserver.Write(inGit+"projects/line/thing", "a file"))...)
@@ -247,7 +249,7 @@ func TestAFileBecomesADirectoryAndBack(t *testing.T) {
 	p.checkQuiet(asFile)
 }
 
-// lostAndFound returns the contents that lie in lost+found.
+// lostAndFound returns the contents of the files in lost+found.
 func (p *plant) lostAndFound() []string {
 	p.t.Helper()
 	var out []string

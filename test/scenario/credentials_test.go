@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// rawSpec is a GatewaySync whose repository and credentials are the test's own.
+// rawSpec returns a GatewaySync with the given repository and credentials.
 func rawSpec(repo, auth string) string {
 	return fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -34,8 +34,8 @@ spec:
 `, repo, auth)
 }
 
-// F10: a host that is not known gets nothing and ends in HostKeyUnknown; the line of the message, once it is in the
-// secret, brings the commit, without a restart.
+// F10: The agent sends nothing to an unknown host and reports HostKeyUnknown. Once the line of the message
+// is in the Secret, the agent fetches the commit without a restart.
 func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	signer, key, err := gitserver.NewSSHKey()
@@ -64,7 +64,7 @@ func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
 	assert.NotContains(t, p.agent.Log.String(), key[40:60])
 }
 
-// A secret that was wrong counts when its file is right, whatever the polling interval.
+// A corrected Secret takes effect as soon as its file changes, independent of the polling interval.
 func TestCorrectedSecretCountsAtOnce(t *testing.T) {
 	t.Run("of git", func(t *testing.T) {
 		p := newPlant(t, withoutGateway)

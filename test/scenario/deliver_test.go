@@ -49,7 +49,7 @@ func TestAnEarlierCommitATagAndABranchAreDeliveredAsTheSpecNamesThem(t *testing.
 	p.start()
 	p.synced(second)
 
-	p.spec.ref = "v1" // F16: an annotated tag is the commit that it points to, also going backwards
+	p.spec.ref = "v1" // F16: an annotated tag resolves to its commit, also when it moves backwards
 	p.saveSpec()
 	p.synced(first)
 	p.spec.ref = second
@@ -92,7 +92,7 @@ func TestAnotherRepositoryIsTakenUpWithoutARestart(t *testing.T) {
 	p.checkQuiet(head)
 }
 
-// F16: rewritten history is an ordinary change of the tip.
+// F16: Rewritten history is an ordinary change of the ref.
 func TestAForcePushToUnrelatedHistoryIsDeliveredAndADeletedBranchKeepsTheLastCommit(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
@@ -136,7 +136,7 @@ func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
 	p.synced(first)
 	raw, err := os.ReadFile(p.file())
 	require.NoError(t, err)
-	other := filepath.Join(p.dir, "other.yaml") // what would this change of the spec do?
+	other := filepath.Join(p.dir, "other.yaml") // dry run of a changed spec
 	require.NoError(t, os.WriteFile(other, bytes.ReplaceAll(raw, []byte("          - {source: services/gw/config, destination: config}\n"), nil), 0o644))
 	cmd := exec.Command(program.Build(t, "agent"), append(p.args("--once", "--dry-run"), "--file", other)...)
 	cmd.Env = []string{"HOME=" + p.dir}
@@ -161,7 +161,7 @@ func TestADryRunThatGoesOnKeepsNoAgentFromStarting(t *testing.T) {
 	assert.False(t, p.agent.Ended())
 }
 
-// The likeliest mistake of a first try.
+// The most likely mistake in a first setup: wrong paths in the mappings.
 func TestMappingsThatLeadNowhereAreNoSuccess(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
@@ -172,7 +172,7 @@ func TestMappingsThatLeadNowhereAreNoSuccess(t *testing.T) {
 	assert.Contains(t, out, "it has at its top README.md, services")
 }
 
-// An unseeded volume is not touched: Ignition seeds only an empty directory.
+// The agent must not write to an unseeded volume, because Ignition seeds only an empty directory.
 func TestAnUnseededVolumeIsLeftAloneUntilTheGatewayHasStarted(t *testing.T) {
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Down = true })
 	p.removeAll()
@@ -186,7 +186,8 @@ func TestAnUnseededVolumeIsLeftAloneUntilTheGatewayHasStarted(t *testing.T) {
 	p.synced(head)
 }
 
-// A gateway that is stopped is written for, and scanned and verified when it runs: who can say when it read what?
+// The agent writes files for a stopped gateway. It scans and verifies them once the gateway runs, because
+// it cannot know when the gateway read what.
 func TestAStoppedGatewayGetsItsFilesBeforeItStarts(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
@@ -203,7 +204,7 @@ func TestAStoppedGatewayGetsItsFilesBeforeItStarts(t *testing.T) {
 	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
-// What is owed to the gateway survives a crash between the files and the scan.
+// A pending scan survives a crash between writing the files and the scan.
 func TestAScanThatWasNotDeliveredIsMadeUpForAfterACrash(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
@@ -258,7 +259,7 @@ func TestRealTreesAreSyncedAdoptedAndThenLeftAlone(t *testing.T) {
 			p.stop()
 			p.checkQuiet(head)
 
-			require.NoError(t, removeAll(p.data+"/.stoker")) // a gateway that was there before us
+			require.NoError(t, removeAll(p.data+"/.stoker")) // simulates a gateway older than the agent
 			before := p.fingerprint()
 			code, out := p.once()
 			require.Equal(t, 0, code, out)

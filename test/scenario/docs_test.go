@@ -17,8 +17,9 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// terminal is that of a person on the gateway's machine. Where that machine has fixed addresses and Ignition's own directory,
-// agent and curl are told the plant's: what is given last counts.
+// terminal returns a shell on the machine of the gateway. Its agent and curl use the addresses and the
+// data directory of the plant instead of the fixed ones on a real machine, because the last value of a
+// flag wins.
 func (p *plant) terminal() *document.Shell {
 	p.t.Helper()
 	programs := map[string]string{"agent": p.script("agent", fmt.Sprintf(`case "$1" in
@@ -38,7 +39,7 @@ func (p *plant) script(name, text string) string {
 	return file
 }
 
-// What the documents show of an agent without Kubernetes is typed beside a gateway.
+// Runs the documented commands for an agent without Kubernetes next to a gateway.
 func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)

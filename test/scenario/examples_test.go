@@ -15,14 +15,14 @@ import (
 
 const examples = "../../examples"
 
-// Every GatewaySync of the examples is valid, and each of its profiles can be used.
+// Every GatewaySync in the examples is valid and each of its profiles is usable.
 func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
 	n := 0
 	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && d.Name() == "templates": // of a Helm chart
+		case d.IsDir() && d.Name() == "templates": // templates of a Helm chart
 			return filepath.SkipDir
 		case d.Name() != "gatewaysync.yaml":
 			return nil
@@ -42,7 +42,7 @@ func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
 	assert.Positive(t, n)
 }
 
-// The quick start, as its README says: one repository, two gateways, each with its own profile.
+// Follows the README of the quick start: one repository and two gateways, each with its own profile.
 func TestTheQuickStartBringsEachGatewayItsOwnFiles(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(examples, "quickstart", "gatewaysync.yaml"))
 	require.NoError(t, err)

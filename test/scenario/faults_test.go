@@ -26,7 +26,7 @@ func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
 			[]gitserver.Edit{gitserver.Write(inGit+viewPath, "{\n  \"root\": {\n    \"type\": oops\n  }\n}")},
 			"ConfigSyntaxError", "view.json:3",
 		},
-		"a resource.json without attributes": { // it faults a whole gateway at its next start
+		"a resource.json without attributes": { // it would fault the whole gateway at its next start
 			[]gitserver.Edit{gitserver.Write(inGit+viewDir+"/resource.json", `{"scope": "G", "version": 1, "files": ["view.json"]}`)},
 			"ConfigSyntaxError", "attributes",
 		},
@@ -68,7 +68,8 @@ func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
 	}
 }
 
-// Every way in which a remote breaks has its reason, the last good commit stays, and the agent goes on by itself.
+// Each failure of a remote has its own reason. The gateway keeps the last good commit, and the agent
+// recovers by itself.
 func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	last := p.repo.Commit("first", site()...)
@@ -97,7 +98,7 @@ func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
 		assert.NotEqual(t, "Synced", s.Phase, c.name)
 		p.checkForeign()
 		p.git.Heal()
-		p.saveSpec() // what wakes a person's patience too: look again now
+		p.saveSpec() // a changed spec ends the backoff
 		p.synced(next)
 		last = next
 	}
@@ -116,14 +117,14 @@ func TestAServerThatGoesAwayIsWaitedForAndTheDataPlaneStays(t *testing.T) {
 	s := p.reason("GitUnreachable")
 	assert.Equal(t, head, s.Commit)
 	p.check(head)
-	p.kill() // and without git, from its disk alone
+	p.kill() // also without git, from its disk alone
 	p.start()
 	p.reason("GitUnreachable")
 	p.check(head)
 	p.stop()
 }
 
-// F12: the cache of objects is a cache. Whatever happens to it, the published files are never in danger.
+// F12: The object store is only a cache. Damaging it never endangers the published files.
 func TestADamagedStoreIsRebuilt(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, store string){
 		"it is gone": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
@@ -191,7 +192,7 @@ func eachDir(t *testing.T, dir string, do func(dir string) error) {
 	}))
 }
 
-// F14 from outside: the real process is killed at many points of a large sync.
+// F14: Kills the real process at many points of a large sync.
 func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	var many, changed []gitserver.Edit
@@ -209,7 +210,7 @@ func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
 	require.Equal(t, 0, code, out)
 	second := p.repo.Commit("second", append(changed, gitserver.Write(inGit+viewPath, view("two")))...)
 	began := time.Now()
-	code, out = p.once() // how long it takes undisturbed
+	code, out = p.once() // measures an undisturbed sync
 	took := time.Since(began)
 	require.Equal(t, 0, code, out)
 	midway := 0
@@ -238,14 +239,14 @@ func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
 
 func (p *plant) journal() string { return filepath.Join(p.data, ".stoker", "journal") }
 
-// awaitJournal waits until files are about to move, or have moved.
+// awaitJournal waits until the agent is about to move files, or has moved them.
 func (p *plant) awaitJournal(target string) {
 	p.t.Helper()
 	for n, deadline := 1, time.Now().Add(liveness); time.Now().Before(deadline); n++ {
 		if _, err := os.Stat(p.journal()); err == nil {
 			return
 		}
-		if n%100 != 0 { // a question takes longer than some syncs
+		if n%100 != 0 { // a query takes longer than some syncs
 			time.Sleep(100 * time.Microsecond)
 			continue
 		}
@@ -256,7 +257,8 @@ func (p *plant) awaitJournal(target string) {
 	p.t.Fatal("no sync came")
 }
 
-// What a crash left is settled by the next start whatever git says: the gateway may be reading two commits at once.
+// The next start recovers from a crash even if git is unavailable. Otherwise the gateway may read files of
+// two commits.
 func TestACrashIsSettledAlsoWhereGitIsAway(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	edits := func(n int) []gitserver.Edit {
@@ -313,7 +315,7 @@ func TestASecondAgentOnTheSameDataDirectoryEndsAtOnceAndNamesTheFirst(t *testing
 	for _, args := range [][]string{{"--once"}, nil, {"--repo-dir", filepath.Join(p.dir, "objects-of-another")}} {
 		cmd := exec.Command(program.Build(t, "agent"), p.args(args...)...)
 		cmd.Env = []string{"HOME=" + p.dir}
-		out, err := cmd.CombinedOutput() // also without --once it does not stay
+		out, err := cmd.CombinedOutput() // without --once, the agent also exits
 		require.Error(t, err, "%s", out)
 		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
 		assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message names who holds it")
@@ -321,7 +323,7 @@ func TestASecondAgentOnTheSameDataDirectoryEndsAtOnceAndNamesTheFirst(t *testing
 	p.check(head)
 }
 
-// F8: a name is never guessed at.
+// F8: An ambiguous name is refused, never guessed.
 func TestAmbiguousAndHostileRefsAreRefused(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An agent that is started before its repository has anything to give does not wait for the next poll.
+// An agent that starts before its ref exists does not wait for the next poll.
 func TestFirstSyncFollowsItsRef(t *testing.T) {
 	t.Run("repository created later", func(t *testing.T) {
 		p := newPlant(t, withoutGateway)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gitSyncCases are the test functions of git-sync's test_e2e.sh, without their prefix.
+// gitSyncCases lists the test functions in test_e2e.sh of git-sync, without their prefix.
 const gitSyncCases = `
 	init_root_doesnt_exist init_root_exists_empty init_root_flag_is_weird init_root_flag_has_symlink
 	init_root_is_under_another_repo init_root_fails_sanity bad_ref_non_zero_exit sync_default_ref sync_head
@@ -39,7 +39,8 @@ const gitSyncCases = `
 
 var answer = regexp.MustCompile("^\\| ([a-z0-9_]+) \\| (no such option|`([a-z/]+) (Test[A-Za-z0-9]+)`) \\| (.*) \\|$")
 
-// The list of what others found a sidecar has to survive is answered case by case, and no answer names a test that is gone.
+// gitsync.md answers each test case of git-sync, a comparable sidecar. Every test that it names must
+// exist.
 func TestEveryCaseOfGitSyncIsAnswered(t *testing.T) {
 	raw, err := os.ReadFile("gitsync.md")
 	require.NoError(t, err)
@@ -70,7 +71,7 @@ func TestEveryCaseOfGitSyncIsAnswered(t *testing.T) {
 
 var function = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
 
-// tests returns the names of a package's tests.
+// tests returns the names of the tests in a package.
 func tests(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(dir), "*_test.go"))

@@ -20,7 +20,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// stampedFiles are written by every commit of the test below, with the number of the commit in each.
+// stampedFiles is the number of files that every commit of the test below changes. Each file contains the
+// number of the commit.
 const stampedFiles = 25
 
 func stamped(n int) []gitserver.Edit {
@@ -32,8 +33,8 @@ func stamped(n int) []gitserver.Edit {
 	return edits
 }
 
-// INV5: what /state says of a commit is never ahead of the disk, and nobody who reads a file ever sees half of one, or
-// none, while dozens of commits go by.
+// INV5: The commit in /state is never ahead of the disk. While dozens of commits are delivered, no reader
+// ever sees a partial or missing file.
 func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("0", site(stamped(0)...)...)
@@ -61,7 +62,7 @@ func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 			return true
 		}
 	}
-	wg.Go(func() { // a gateway that reads at a thousand files a second
+	wg.Go(func() { // a gateway that reads a thousand files a second
 		for i := 0; running(); i++ {
 			b, err := os.ReadFile(file(i % stampedFiles))
 			if !assert.NoError(t, err, "a file was not there for a moment") {
@@ -75,7 +76,7 @@ func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	wg.Go(func() { // somebody who believes the status
+	wg.Go(func() { // a client that relies on the status
 		for running() {
 			before, ok := p.state()
 			if !ok || before.Phase != "Synced" {
@@ -97,7 +98,7 @@ func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 	for n := 1; n <= 40; n++ {
 		commit := p.repo.Commit(fmt.Sprint(n), stamped(n)...)
 		numbers.Store(commit, n)
-		p.saveSpec() // look now
+		p.saveSpec() // poll now
 		if n%4 == 0 {
 			p.await("the commit", func(s state) bool { return s.Commit == commit && s.Phase == "Synced" })
 		}
@@ -111,7 +112,7 @@ func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 	p.checkQuiet(p.repo.Head())
 }
 
-// F13: a disk that fills up stops a sync and harms nothing; when there is room again the agent goes on by itself.
+// F13: A full disk stops a sync without damage. The agent continues by itself once there is room.
 func TestAFullDiskKeepsTheLastGoodCommitAndTheAgentGoesOnWhenThereIsRoom(t *testing.T) {
 	p := newPlant(t, withoutGateway, func(p *plant, _ *simulator.Options) {
 		if err := syscall.Mount("tmpfs", p.data, "tmpfs", 0, "size=2m,nr_inodes=600"); errors.Is(err, syscall.EPERM) {

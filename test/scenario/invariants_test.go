@@ -15,8 +15,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// check asserts what has to hold whenever the agent says that it is synced at commit. The names INV1 to INV6 are those
-// of the list of promises.
+// check asserts the invariants INV1 to INV6 that hold whenever the agent reports Synced at commit.
 func (p *plant) check(commit string) {
 	p.t.Helper()
 	p.checkFiles(commit)
@@ -25,11 +24,11 @@ func (p *plant) check(commit string) {
 	assert.Empty(p.t, left, "INV3: nothing is left in staging")
 }
 
-// checkFiles is check beside an agent that tries again, and stages files for that.
+// checkFiles is check for an agent that may be retrying and then has staged files.
 func (p *plant) checkFiles(commit string) {
 	p.t.Helper()
 	want := p.desired(commit)
-	for path, id := range want { // INV1: every file is the bytes of this commit
+	for path, id := range want { // INV1: every file has the bytes of this commit
 		got := p.read(path)
 		if blobID(got) == id {
 			continue
@@ -45,7 +44,8 @@ func (p *plant) checkFiles(commit string) {
 	assert.NoFileExists(p.t, filepath.Join(p.data, ".stoker", "journal"), "INV3")
 }
 
-// checkForeign asserts that what is not ours is as it was (INV2), and that the gateway's own files are too.
+// checkForeign asserts that files outside the agent's ownership are unchanged (INV2), including the
+// gateway's own files.
 func (p *plant) checkForeign() {
 	p.t.Helper()
 	for path, content := range p.unowned {
@@ -56,7 +56,8 @@ func (p *plant) checkForeign() {
 	}
 }
 
-// checkLoaded asserts that the gateway's own picture is that of the disk: what Synced promises beyond the files.
+// checkLoaded asserts that the gateway has loaded what is on the disk, which Synced promises in addition
+// to the files.
 func (p *plant) checkLoaded(want map[string]string) {
 	p.t.Helper()
 	if p.gw == nil {
@@ -75,8 +76,8 @@ func (p *plant) checkLoaded(want map[string]string) {
 	assert.Positive(p.t, seen)
 }
 
-// checkManifest asserts that the manifest lists exactly the commit's files, with the hashes that lie on the disk
-// (INV4). The agent must not run.
+// checkManifest asserts that the manifest lists exactly the files of the commit, with the hashes of the
+// files on disk (INV4). The agent must not run.
 func (p *plant) checkManifest(commit string) {
 	p.t.Helper()
 	want := p.desired(commit)
@@ -88,7 +89,7 @@ func (p *plant) checkManifest(commit string) {
 	for o, err := range m.All("") {
 		require.NoError(p.t, err)
 		assert.Equal(p.t, want[o.Path], o.Want.String(), "INV4: %s", o.Path)
-		// The gateway may have signed a resource.json since; the next look at drift adopts it.
+		// The gateway may have signed a resource.json since. The next drift check adopts it.
 		if p.gw == nil || filepath.Base(o.Path) != "resource.json" {
 			assert.Equal(p.t, blobID(p.read(o.Path)), o.Have.String(), "INV4: %s", o.Path)
 		}
@@ -97,11 +98,11 @@ func (p *plant) checkManifest(commit string) {
 	assert.Empty(p.t, want, "INV4: files of the commit that the manifest does not list")
 }
 
-// checkQuiet runs the agent again and asserts that it writes nothing, fetches nothing and scans nothing (INV6). The
-// agent must not run.
+// checkQuiet runs the agent again and asserts that it writes, fetches and scans nothing (INV6). The agent
+// must not run.
 func (p *plant) checkQuiet(commit string) {
 	p.t.Helper()
-	if p.gw != nil { // a run compares the files, and takes a resource.json that the gateway signed into the manifest
+	if p.gw != nil { // a run compares the files and adopts a resource.json that the gateway signed
 		code, out := p.once()
 		require.Equal(p.t, 0, code, out)
 	}
@@ -114,7 +115,8 @@ func (p *plant) checkQuiet(commit string) {
 	p.checkManifest(commit)
 }
 
-// fingerprint is path, size, time and inode of every file below the data directory but the gateway's own noise.
+// fingerprint returns path, size, time and inode of every file in the data directory, except those that
+// the gateway changes by itself.
 func (p *plant) fingerprint() map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
@@ -136,7 +138,8 @@ func (p *plant) fingerprint() map[string]string {
 	return out
 }
 
-// desired is what git has for the gateway at commit, by git's own reading: destination path → blob id.
+// desired returns the files that the gateway must have at commit, computed by git: destination path → blob
+// id.
 func (p *plant) desired(commit string) map[string]string {
 	p.t.Helper()
 	out := map[string]string{}

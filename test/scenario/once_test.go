@@ -35,14 +35,15 @@ func TestOnceEndsWithTheOutcomeInItsExitCode(t *testing.T) {
 	p.check(first)
 }
 
-// A commit is a commit, whatever else has its name, and whether or not the store knows it.
+// A full commit ID selects exactly this commit, even if a file or ref has the same name and whether or not
+// the store has it.
 func TestOnceDeliversExactlyTheCommitThatIsNamed(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	third := p.repo.Commit("third", gitserver.Write(inGit+viewPath, view("three")), gitserver.Write(inGit+"projects/line/"+first, "a file of that name"), gitserver.Write(first, "and one at the top"))
 	p.repo.Branch("hidden", third)
-	for _, ref := range []string{second, third, first, third} { // forward, backward, known by now
+	for _, ref := range []string{second, third, first, third} { // forward, backward, already in the store
 		p.spec.ref = ref
 		code, out := p.once()
 		require.Equal(t, 0, code, out)
@@ -63,7 +64,7 @@ func TestOnceDeliversExactlyTheCommitThatIsNamed(t *testing.T) {
 func TestOddPathsOfTheDirectoriesAreTaken(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	outer := filepath.Join(p.dir, "outer")
-	gitserver.NewRepo(t, outer) // the cache lies in somebody else's repository
+	gitserver.NewRepo(t, outer) // the cache is inside another repository
 	link := filepath.Join(p.dir, "link")
 	require.NoError(t, os.Symlink(filepath.Join(p.dir, "data"), link))
 	commit := p.repo.Commit("first", site()...)
@@ -112,7 +113,7 @@ func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
 	}
 }
 
-// A lost cache beside a synced gateway costs trees and the changed file, in the whole agent too.
+// If the cache of a synced gateway is lost, the agent fetches only trees and changed files.
 func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", append(site(), gitserver.Write(inGit+"projects/line/big.txt", strings.Repeat("not again\n", 1<<16)+time.Now().String()))...)
@@ -127,7 +128,7 @@ func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
 	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "neither the other files nor their history")
 }
 
-// One run does all of it once: check, files, scan. What the gateway did not take is owed, and the next run pays it.
+// One run validates, writes files and scans. If the scan fails, the next run repeats it.
 func TestOnceWithAGatewayScansItAndOwesWhatFailed(t *testing.T) {
 	const scan = "POST /data/api/v1/scan/projects"
 	p := newPlant(t)
@@ -159,7 +160,7 @@ func TestOnceWithAGatewayScansItAndOwesWhatFailed(t *testing.T) {
 	assert.Positive(t, p.gw.Count(scan))
 }
 
-// F15: a run that is not there to see the next period looks at the files before it says that they are synced.
+// F15: A single run has no later drift check, so it compares the files before it reports them as synced.
 func TestOnceComparesFilesWithGit(t *testing.T) {
 	const missing = "drift: missing projects/"
 	for name, setups := range map[string][]setup{"files only": {withoutGateway}, "with a gateway": nil} {
@@ -204,7 +205,7 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 	})
 }
 
-// last is the last line of what a run said: the outcome.
+// last returns the last line of output, which is the outcome.
 func last(out string) string {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	return lines[len(lines)-1]

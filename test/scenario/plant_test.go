@@ -1,6 +1,6 @@
-// Package scenario drives the real agent binary through phases, as a plant would: commits are pushed, processes are
-// killed, servers go away, somebody edits on the gateway. After each phase the invariants of invariants_test.go are
-// checked against git, the disk and the gateway.
+// Package scenario runs the real agent binary through phases like those of a real plant. Tests push
+// commits, kill processes, stop servers and edit files on the gateway. After each phase they check the
+// invariants of invariants_test.go against git, the disk and the gateway.
 package scenario
 
 import (
@@ -31,14 +31,14 @@ import (
 const liveness = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "6"); err != nil { // these tests wait
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests mostly wait
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(program.M{Tests: m}.Run())
 }
 
-// plant is one gateway with everything around it.
+// plant is one gateway with its environment.
 type plant struct {
 	t    *testing.T
 	git  *gitserver.Server
@@ -49,7 +49,7 @@ type plant struct {
 	spec spec
 
 	agent   *process
-	unowned map[string]string // path → content of what nobody may touch
+	unowned map[string]string // path → content of files that the agent must not touch
 }
 
 // spec is the part of the GatewaySync that scenarios vary.
@@ -60,23 +60,23 @@ type spec struct {
 	gateway     string // lines below spec.gateway
 	mappings    [][2]string
 	more        map[string]string // destination → further fields of its mapping
-	slow        bool              // nothing by the clock: only events
-	raw         string            // the whole file, instead of all that
+	slow        bool              // long intervals: only events trigger a sync
+	raw         string            // the whole file, replaces all other fields
 }
 
-// start options of newPlant.
+// setup changes the plant and the options of its gateway before they start.
 type setup func(p *plant, o *simulator.Options)
 
 // withoutGateway syncs files only.
 func withoutGateway(_ *plant, o *simulator.Options) { o.Data = "" }
 
-// inParallel holds the tests that run beside others already: some have two plants.
+// inParallel holds the tests that already called t.Parallel, because some have two plants.
 var inParallel sync.Map
 
 func newPlant(t *testing.T, setups ...setup) *plant {
 	t.Helper()
 	if _, second := inParallel.LoadOrStore(t, true); !second {
-		t.Parallel() // a scenario waits most of its time
+		t.Parallel() // a scenario mostly waits
 	}
 	p := &plant{t: t, dir: t.TempDir(), unowned: map[string]string{}}
 	p.data = filepath.Join(p.dir, "data")
@@ -108,7 +108,7 @@ func newPlant(t *testing.T, setups ...setup) *plant {
 	return p
 }
 
-// secret puts a secret where the agent looks for it.
+// secret writes a secret to the path that the agent reads.
 func (p *plant) secret(key, value string) {
 	p.t.Helper()
 	file := filepath.Join(p.dir, "secrets", key)
@@ -117,14 +117,14 @@ func (p *plant) secret(key, value string) {
 	require.NoError(p.t, os.Rename(file+".new", file))
 }
 
-// foreign makes a file that is not the agent's and has to stay as it is.
+// foreign creates a file that the agent does not own and must not change.
 func (p *plant) foreign(path, content string) {
 	p.t.Helper()
 	p.write(path, content)
 	p.unowned[path] = content
 }
 
-// write does what somebody does on the gateway.
+// write replaces a file like a user on the gateway.
 func (p *plant) write(path, content string) {
 	p.t.Helper()
 	file := filepath.Join(p.data, path)
@@ -133,7 +133,7 @@ func (p *plant) write(path, content string) {
 	require.NoError(p.t, os.Rename(file+"~", file))
 }
 
-// read returns a file of the data directory, "" where it is not there.
+// read returns a file of the data directory, or "" if it does not exist.
 func (p *plant) read(path string) string {
 	p.t.Helper()
 	b, err := os.ReadFile(filepath.Join(p.data, path))
@@ -144,7 +144,7 @@ func (p *plant) read(path string) string {
 	return string(b)
 }
 
-// saveSpec writes the GatewaySync, as an editor does: to another name, then renamed.
+// saveSpec writes the GatewaySync as an editor does: to a temporary file that it renames.
 func (p *plant) saveSpec() {
 	p.t.Helper()
 	if p.spec.raw != "" {
@@ -200,7 +200,7 @@ func (p *plant) start(extra ...string) {
 	p.t.Helper()
 	p.saveSpec()
 	cmd := exec.Command(program.Build(p.t, "agent"), p.args(extra...)...)
-	cmd.Env = []string{"HOME=" + p.dir} // F7: no PATH, nothing of ours
+	cmd.Env = []string{"HOME=" + p.dir} // F7: no PATH, nothing of the test's environment
 	a := &process{Process: program.Start(p.t, "the agent", cmd)}
 	p.agent = a
 	p.eventually("the agent listens", func() bool {
@@ -210,19 +210,19 @@ func (p *plant) start(extra ...string) {
 	require.NotEmpty(p.t, a.health, "the agent ended: %s", a.Log)
 }
 
-// stop ends the agent as an orchestrator does, and expects it to end well.
+// stop ends the agent like an orchestrator and expects a clean exit.
 func (p *plant) stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.agent.End(p.t, syscall.SIGTERM), "the agent ended with an error")
 }
 
-// kill ends it as the kernel does.
+// kill sends SIGKILL to the agent.
 func (p *plant) kill() {
 	p.t.Helper()
 	require.Error(p.t, p.agent.End(p.t, syscall.SIGKILL))
 }
 
-// once runs the agent once and returns its exit code and what it said.
+// once runs the agent once and returns its exit code and output.
 func (p *plant) once(extra ...string) (code int, out string) {
 	p.t.Helper()
 	p.saveSpec()
@@ -236,7 +236,7 @@ func (p *plant) once(extra ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
-// state is what /state says.
+// state is the response of /state.
 type state struct {
 	Phase, Reason, Message, Ref, Target, Commit string
 	Problems                                    []struct{ Reason, Message string }
@@ -288,7 +288,7 @@ func (p *plant) await(what string, ok func(state) bool) state {
 	return last
 }
 
-// synced waits until the gateway is synced at commit, and then checks everything.
+// synced waits until the agent reports Synced at commit, and then checks all invariants.
 func (p *plant) synced(commit string) state {
 	p.t.Helper()
 	s := p.await("Synced at "+commit, func(s state) bool { return s.Phase == "Synced" && s.Commit == commit })
@@ -296,7 +296,7 @@ func (p *plant) synced(commit string) state {
 	return s
 }
 
-// reason waits for an outcome.
+// reason waits for a reason in the state.
 func (p *plant) reason(reason string) state {
 	p.t.Helper()
 	return p.await(reason, func(s state) bool { return s.Reason == reason })

@@ -22,7 +22,7 @@ const (
 	notesFile = "projects/line/notes.txt"
 )
 
-// signedJSON describes a resource with one data file, as a gateway signed it.
+// signedJSON returns the resource.json of a resource with one data file, signed like by a gateway.
 func signedJSON(t *testing.T, file, content string) string {
 	t.Helper()
 	s, err := resource.ParseSigned([]byte(strings.Replace(resourceJSON(file), `"attributes": {}`, `"attributes": {
@@ -41,7 +41,7 @@ func signedJSON(t *testing.T, file, content string) string {
 	return string(s.WithSignature(sum))
 }
 
-// newLines is a plant with two gateways: one repository, one GatewaySync, two names.
+// newLines returns two plants with one repository, one GatewaySync and two gateway names.
 func newLines(t *testing.T) (one, two *plant) {
 	t.Helper()
 	sign := func(_ *plant, o *simulator.Options) { o.Unknowns.SignConfig = true }
@@ -56,7 +56,7 @@ func newLines(t *testing.T) (one, two *plant) {
 	return one, two
 }
 
-// line is a commit's part of one gateway.
+// line returns the edits of a commit for one gateway.
 func line(t *testing.T, name string) []gitserver.Edit {
 	dir := "services/" + name + "/"
 	const code = "SITE = \"{{.Vars.site}}\"\nGATEWAY = \"{{.GatewayName}}\"\nLABEL = \"{{index .Labels \"example.com/area\"}}\"\n"
@@ -70,7 +70,8 @@ func line(t *testing.T, name string) []gitserver.Edit {
 	}
 }
 
-// expect checks what lies on a gateway, and that it runs with that and has signed nothing itself.
+// expect checks the rendered files on a gateway, that the gateway has loaded them, and that it did not
+// re-sign any.
 func (p *plant) expect(name, site, area string) {
 	p.t.Helper()
 	assert.Equal(p.t, view(site+": "+name), p.read(viewPath))
@@ -113,7 +114,7 @@ func TestTwoGatewaysGetTheirOwnNamesAndValuesAndWriteNothingBack(t *testing.T) {
 		p.expect(name, "042", strings.TrimPrefix(name, "line-"))
 	}
 
-	// A commit of another file touches nothing that is rendered.
+	// A commit that changes another file must not touch rendered files.
 	before := map[string]map[string]string{}
 	for name, p := range plants {
 		before[name] = p.fingerprint()
@@ -134,7 +135,7 @@ func TestTwoGatewaysGetTheirOwnNamesAndValuesAndWriteNothingBack(t *testing.T) {
 		assert.Zero(t, p.gw.Count("POST /data/api/v1/scan/config"))
 	}
 
-	// A template that cannot be rendered for one of them keeps its last good commit, and does not concern the other.
+	// A gateway whose template fails keeps its last good commit. The other gateway is not affected.
 	third := one.repo.Commit("third", gitserver.Write("services/line-2/"+notesFile, "\n{{.Nobody}}"))
 	s := two.reason("TemplateFailed")
 	assert.Contains(t, s.Message, notesFile+":2")
@@ -143,7 +144,7 @@ func TestTwoGatewaysGetTheirOwnNamesAndValuesAndWriteNothingBack(t *testing.T) {
 	one.await("Synced", func(s state) bool { return s.Phase == "Synced" && s.Commit == third })
 	two.expect("line-2", "042", "2")
 
-	// Other values of the same commit.
+	// Changed values with the same commit.
 	fourth := one.repo.Commit("fourth", gitserver.Write("services/line-2/"+notesFile, "{{.site}}"))
 	delivered(fourth)
 	for _, p := range plants {

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// C7: with secrets in every place that can hold one, nothing that the agent says in any way holds one of them.
+// C7: With secrets in every place that can hold one, no output of the agent contains any of them.
 func TestNoSecretIsEverSaid(t *testing.T) {
 	const gitToken, urlToken, apiKey = "S3CR3T-1-git-token", "S3CR3T-2-in-the-url", "S3CR3T-3-gateway-key"
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Token = "stoker:" + apiKey })
@@ -47,7 +47,7 @@ func TestNoSecretIsEverSaid(t *testing.T) {
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, elsewhere.Close()) }()
-	// The servers echo what they were sent, as careless ones do.
+	// The servers echo requests, as careless servers do.
 	for _, fault := range []gitserver.Fault{gitserver.Status(401), gitserver.Status(500), gitserver.Redirect(elsewhere.URL("")), gitserver.Truncate(100)} {
 		p.git.Inject(fault)
 		p.saveSpec()
@@ -81,7 +81,7 @@ func TestNoSecretIsEverSaid(t *testing.T) {
 	}
 }
 
-// F6, F7: the agent starts no other program, whatever it meets. It runs without a PATH, and /proc is watched.
+// F6, F7: The agent never starts another program. It runs without a PATH, and the test watches /proc.
 func TestTheAgentStartsNoOtherProgram(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site(
@@ -119,8 +119,8 @@ func TestTheAgentStartsNoOtherProgram(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(p.data, "projects/line/x"))
 }
 
-// childrenOf lists the processes that pid has started. It asks the threads of pid alone, so that a look takes no time on a
-// machine where many others run.
+// childrenOf lists the child processes of pid. It reads only the threads of pid, which is fast on a
+// machine with many processes.
 func childrenOf(pid int) []string {
 	var children []string
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", pid))

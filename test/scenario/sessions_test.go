@@ -11,7 +11,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// A commit waits for a person's Designer, and is delivered when it is closed; a commit of another project does not wait.
+// A commit waits until the Designer session that it affects is closed. A commit to another project does
+// not wait.
 func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
 	p := newPlant(t)
 	p.spec.defaults = "      designerSessionPolicy: wait\n"
@@ -31,7 +32,7 @@ func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
 	assert.Contains(t, s.Message, "maria on project line")
 	assert.Equal(t, before, p.read(viewPath))
 
-	// The person saves before closing: that is a conflict like any other, and nothing of it is lost.
+	// A save before closing is an ordinary conflict, and the saved content is kept.
 	const open = "com.inductiveautomation.perspective/views/overview"
 	require.NoError(t, p.gw.OpenResource(id, open))
 	require.NoError(t, p.gw.SaveResource(t.Context(), id, open, map[string][]byte{"view.json": []byte(view("maria's"))}, false))
@@ -58,8 +59,8 @@ func TestTheExitCodeTellsWaitingFromFailing(t *testing.T) {
 	}
 }
 
-// Each node of a redundant pair has its agent: the backup is on standby while the pair copies, and takes over after a
-// failover, also with a commit that the old master never saw.
+// Each node of a redundant pair has its own agent. The backup is on standby while the pair copies files.
+// After a failover it takes over, even with a commit that the old master never had.
 func TestAPairFollowsGitThroughAFailover(t *testing.T) {
 	role := func(r string) setup { return func(_ *plant, o *simulator.Options) { o.Role = r } }
 	master := newPlant(t, role("Master"))
@@ -82,7 +83,7 @@ func TestAPairFollowsGitThroughAFailover(t *testing.T) {
 	s := master.reason("NoConfigAccess")
 	assert.Equal(t, first, s.Commit)
 
-	// The old master is there again, and copies from the node that leads now.
+	// The old master returns and copies from the node that is active now.
 	master.gw.SetConfigAccess(false, true)
 	backup.gw.SetConfigAccess(true, true)
 	require.NoError(t, pair.Replicate())
@@ -90,14 +91,15 @@ func TestAPairFollowsGitThroughAFailover(t *testing.T) {
 	assert.Equal(t, view("second"), master.read(viewPath))
 }
 
-// standby waits until the node is on standby at commit, and then checks everything.
+// standby waits until the agent reports Standby at commit, and then checks all invariants.
 func (p *plant) standby(commit string) {
 	p.t.Helper()
 	p.await("Standby at "+commit, func(s state) bool { return s.Phase == "Standby" && s.Commit == commit })
 	p.check(commit)
 }
 
-// The gateway's certificate is renewed while the agent runs: the new CA in the secret's file counts without a restart.
+// The gateway's certificate is renewed while the agent runs. The agent uses the new CA in the secret's
+// file without a restart.
 func TestARenewedCertificateCountsWithoutARestart(t *testing.T) {
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.TLS = &simulator.TLSOptions{Names: []string{"gw.example"}} })
 	p.secret("gateway/ca", string(p.gw.CA()))

@@ -12,12 +12,13 @@ const (
 	inGit    = "services/gw/"
 )
 
-// view is a Perspective view that shows a text.
+// view returns a Perspective view that shows a text.
 func view(text string) string {
 	return fmt.Sprintf("{\n  \"custom\": {},\n  \"root\": {\n    \"props\": {\n      \"text\": %q\n    },\n    \"type\": \"ia.display.label\"\n  }\n}", text)
 }
 
-// resourceJSON describes a resource with one data file. It has no signature: a gateway signs it.
+// resourceJSON returns the resource.json of a resource with one data file. It has no signature, so a
+// gateway signs it.
 func resourceJSON(file string) string {
 	return fmt.Sprintf("{\n  \"scope\": \"G\",\n  \"version\": 1,\n  \"restricted\": false,\n  \"overridable\": true,\n  \"files\": [\n    %q\n  ],\n  \"attributes\": {}\n}", file)
 }
@@ -26,7 +27,8 @@ func projectJSON(title string) string {
 	return fmt.Sprintf("{\n  \"title\": %q,\n  \"description\": \"\",\n  \"parent\": \"\",\n  \"enabled\": true,\n  \"inheritable\": false\n}", title)
 }
 
-// site is a first commit: a project with a view and scripts, a config resource, and a file outside of the mappings.
+// site returns the edits of a first commit: a project with a view and scripts, a config resource, and a
+// file outside of the mappings.
 func site(extra ...gitserver.Edit) []gitserver.Edit {
 	edits := []gitserver.Edit{
 		gitserver.Write("README.md", "not for the gateway"),

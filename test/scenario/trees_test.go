@@ -17,7 +17,8 @@ type tree struct {
 	mappings  [][2]string
 }
 
-// realTrees finds trees below STOKER_TREES: 8.3 trees by services/*/projects, single 8.1 projects by project.json.
+// realTrees finds trees in STOKER_TREES: 8.3 trees by services/*/projects, single 8.1 projects by
+// project.json.
 func realTrees(t *testing.T) []tree {
 	t.Helper()
 	root := trees.Root(t)
@@ -51,7 +52,7 @@ func realTrees(t *testing.T) []tree {
 
 func removeAll(dir string) error { return os.RemoveAll(dir) }
 
-// removeAll empties the data directory, as a new volume is.
+// removeAll empties the data directory, like a new volume.
 func (p *plant) removeAll() {
 	p.t.Helper()
 	for _, e := range p.entries() {
@@ -71,7 +72,7 @@ func (p *plant) entries() []string {
 	return names
 }
 
-// size is the number of bytes below dir.
+// size returns the number of bytes below dir.
 func size(t *testing.T, dir string) int64 {
 	t.Helper()
 	var n int64
@@ -88,7 +89,7 @@ func size(t *testing.T, dir string) int64 {
 	return n
 }
 
-// importTree commits a directory as it is.
+// importTree commits a directory without changes.
 func (p *plant) importTree(dir string) string {
 	p.t.Helper()
 	in := []string{"-C", dir, "--git-dir=" + p.repo.Dir, "--work-tree=" + dir, "-c", "core.autocrlf=false"}
