@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// kubectl is the program.
+// kubectl returns the path of kubectl.
 func kubectl(t *testing.T) string {
 	t.Helper()
 	cache, err := build.Open(build.Cache{})
@@ -37,14 +37,15 @@ func kubectl(t *testing.T) string {
 	return filepath.Join(programs, "kubectl")
 }
 
-// terminal is that of a person who may ask for refs and nothing else, in a plant's namespace.
+// terminal returns the shell of a user who may only request refs, in the namespace of a plant.
 func terminal(t *testing.T, p *plant.Plant, dir string) *document.Shell {
 	t.Helper()
 	p.Allow("setter", "stoker-setter")
 	return document.NewShell(t, dir, map[string]string{"stoker": program.Build(t, "hooks")}, "KUBECONFIG="+p.Kubeconfig("setter", ""))
 }
 
-// office is the terminal of somebody who may do everything, with a kubeconfig of its own: kubectl writes into it.
+// office returns the shell of a user with all rights. It has its own kubeconfig, because kubectl writes to
+// it.
 func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string) *document.Shell {
 	t.Helper()
 	programs["kubectl"] = kubectl(t)
@@ -55,7 +56,7 @@ func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string)
 	return document.NewShell(t, document.Root(t), programs, "KUBECONFIG="+own)
 }
 
-// What is shown of plants is typed where there is one, with agents at work.
+// Runs the documented commands for plants in a real one with running agents.
 func TestTheCommandsOfAPlantWork(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -104,7 +105,8 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 	})
 }
 
-// workplace is a plant whose GatewaySync has two profiles and credentials, and somebody who sits in a clone of its repository.
+// workplace is a plant whose GatewaySync has two profiles and credentials, with the shells of a user and
+// an administrator. The user works in a clone of the repository.
 type workplace struct {
 	*plant.Plant
 	t             *testing.T
@@ -113,7 +115,8 @@ type workplace struct {
 	broken        string
 }
 
-// settersRights are what the examples need beside stoker-setter: to see Applications, and GatewaySyncs of all namespaces.
+// settersRights are the rights that the examples need in addition to stoker-setter: reading Applications,
+// and GatewaySyncs in all namespaces.
 const settersRights = `{apiVersion: v1, kind: Namespace, metadata: {name: argocd}}
 ---
 {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: applications}, rules: [{apiGroups: [argoproj.io], resources: [applications], verbs: [get]}]}
@@ -177,17 +180,17 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	return w
 }
 
-// Ask asks for a look at git: nobody waits for the poll.
+// Ask requests a poll of git, so that the test does not wait for the next one.
 func (w *workplace) Ask() {
 	w.t.Helper()
 	_, err := verb.NewSetter(w.Kube.Dynamic, nil).Ask(w.t.Context(), w.Namespace, w.Name, verb.Request{By: "cli"})
 	require.NoError(w.t, err)
 }
 
-// job is the one that a person is in the place of.
+// job sets the Job that the user's shell stands in for.
 func (w *workplace) job(name string) { w.person.Set("JOB_NAME", name) }
 
-// syncing is what Argo CD says of a sync of the release, while the Job runs.
+// syncing simulates an Application that Argo CD is syncing to the release while the Job runs.
 func (w *workplace) syncing(job string) {
 	w.t.Helper()
 	w.job(job)
@@ -197,7 +200,7 @@ func (w *workplace) syncing(job string) {
     {group: batch, version: v1, kind: Job, namespace: plant, name: `+job+`, hookPhase: Running, hookType: Sync}]}}}}`)
 }
 
-// types enters an example of the reference, where what it is for is the case, and looks at what it says.
+// types runs an example of the reference in the state that it is meant for, and checks its output.
 func (w *workplace) types(c document.Command) {
 	t := w.t
 	t.Helper()
@@ -211,7 +214,7 @@ func (w *workplace) types(c document.Command) {
 		require.True(t, strings.HasPrefix(w.First, to), "write %.7s into the examples: the first commit here is %s", w.First, w.First)
 	}
 	switch c.Heading + ": " + c.Text {
-	case "stoker rollback: stoker rollback line --wait": // why anybody would
+	case "stoker rollback: stoker rollback line --wait": // the reason to roll back
 		w.broken = w.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 		w.person.Type(t, "stoker set-ref line main")
 		w.Eventually("it is told", func() bool {
@@ -242,7 +245,7 @@ func (w *workplace) types(c document.Command) {
 	}
 }
 
-// GatewayMessages are what the gateways say of themselves.
+// GatewayMessages returns the reasons and messages of the gateways in the status.
 func (w *workplace) GatewayMessages() string {
 	var b strings.Builder
 	for _, g := range w.Status().DiscoveredGateways {
@@ -251,7 +254,8 @@ func (w *workplace) GatewayMessages() string {
 	return b.String()
 }
 
-// receives types what the page on webhooks shows. Names of the cluster's DNS mean nothing here: curl is told where they lead.
+// receives runs the commands of the page on webhooks. Names in the cluster's DNS cannot be resolved here,
+// so curl gets their addresses.
 func (w *workplace) receives(lines *document.Lines) {
 	t := w.t
 	t.Helper()

@@ -29,18 +29,19 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// example is a folder of examples/ as its README has it installed.
+// example is a folder of examples/, installed as its README describes.
 type example struct {
 	*plant.Plant
 	t         *testing.T
 	folder    string
 	templates map[string]*appsv1.StatefulSet
-	before    map[*plant.Gateway]map[string]string // what was on a gateway before its agent came
+	before    map[*plant.Gateway]map[string]string // files of a gateway before its agent started
 	lines     *document.Lines
 }
 
-// install creates what a folder's manifests say, and a pod for each replica, with the names and labels that the controller
-// of StatefulSets gives. Nothing of the manifests is changed but the addresses of the GatewaySync.
+// install creates the objects in the manifests of a folder, and a pod for each replica. The pods have the
+// names and labels that the StatefulSet controller sets. Only the addresses in the GatewaySync differ from
+// the manifests.
 func install(t *testing.T, name string, lines *document.Lines) *example {
 	t.Helper()
 	e := &example{t: t, lines: lines, folder: filepath.Join("..", "..", "examples", name), templates: map[string]*appsv1.StatefulSet{}, before: map[*plant.Gateway]map[string]string{}}
@@ -76,7 +77,7 @@ func install(t *testing.T, name string, lines *document.Lines) *example {
 	return e
 }
 
-// manifests is what kubectl applies: the folder's kustomization, or its files.
+// manifests returns what kubectl applies: the folder's kustomization, or its files.
 func (e *example) manifests() []byte {
 	e.t.Helper()
 	if _, err := os.Stat(filepath.Join(e.folder, "kustomization.yaml")); err == nil {
@@ -98,7 +99,7 @@ func (e *example) manifests() []byte {
 	return all.Bytes()
 }
 
-// replica makes a pod of a StatefulSet.
+// replica creates a pod of a StatefulSet.
 func (e *example) replica(set string, index int) *plant.Gateway {
 	e.t.Helper()
 	s := e.templates[set]
@@ -115,7 +116,8 @@ func (e *example) replica(set string, index int) *plant.Gateway {
 	return g
 }
 
-// files are those of a gateway's projects and configuration, by path, without what the gateway keeps for itself.
+// files returns the projects and configuration of a gateway by path, without the files that the gateway
+// manages itself.
 func (e *example) files(g *plant.Gateway) map[string]string {
 	e.t.Helper()
 	all := map[string]string{}
@@ -141,14 +143,14 @@ func (e *example) files(g *plant.Gateway) map[string]string {
 	return all
 }
 
-// folders says which folder of the repository goes where on a gateway; values what is set in which file: a text of it, and
-// what that becomes.
+// folders maps folders of the repository to folders on a gateway. values maps a file to a text in it and
+// its replacement.
 type (
 	folders map[string]string
 	values  map[string][2]string
 )
 
-// has asserts that a gateway got the files of some folders, with some values set, and no other file.
+// has asserts that a gateway has exactly the files of some folders, with some values replaced.
 func (e *example) has(g *plant.Gateway, from folders, set values) {
 	e.t.Helper()
 	want := map[string]string{}
@@ -163,7 +165,7 @@ func (e *example) has(g *plant.Gateway, from folders, set values) {
 			return err
 		}))
 	}
-	signed := map[string]bool{} // anew, as one of their files is not that of git
+	signed := map[string]bool{} // resources with a rendered file, which need a new signature
 	for file, v := range set {
 		signed[filepath.Dir(file)+"/resource.json"] = v[0] != v[1]
 		require.Contains(e.t, want, file)
@@ -200,7 +202,7 @@ func (e *example) run(commit string) {
 	e.Start()
 	e.Eventually("all gateways run it", func() bool { return e.Ready(commit) })
 	assert.Len(e.t, e.Status().DiscoveredGateways, len(e.Gateways()))
-	// Its README says what to type then, in a namespace of its name.
+	// Runs the commands of the example's README, which use a namespace named after the example.
 	person := terminal(e.t, e.Plant, e.t.TempDir())
 	for c := range e.lines.Of("examples/" + filepath.Base(e.folder) + "/README.md") {
 		require.Contains(e.t, c.Text, " --namespace "+e.Name)
@@ -208,7 +210,7 @@ func (e *example) run(commit string) {
 	}
 }
 
-// names of the gateways by their pods.
+// names returns the gateways by the names of their pods.
 func (e *example) names() map[string]*plant.Gateway {
 	by := map[string]*plant.Gateway{}
 	for _, g := range e.Gateways() {
@@ -225,7 +227,8 @@ func TestTheExampleOfOneGateway(t *testing.T) {
 	e.has(e.names()["press"], folders{"projects": "projects", "config": "config"}, nil)
 }
 
-// Without profiles, each gateway gets the folder that its pod names, and what is not in it counts as not mapped.
+// Without profiles, each gateway gets the folder that its pod names. Files that are not in this folder are
+// not mapped.
 func TestExampleServices(t *testing.T) {
 	t.Parallel()
 	e := install(t, "services", document.Open(t))
@@ -237,7 +240,7 @@ func TestExampleServices(t *testing.T) {
 
 	was := e.files(gateways["bottling"])
 	second := e.Commit("types of glass", gitserver.Write("services/glass/udts/Ovens/udts.json", "[]\n"))
-	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // not when the minute is over
+	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // without waiting for a poll
 	require.NoError(t, err)
 	e.run(second)
 	assert.Equal(t, "[]\n", e.files(gateways["glass"])[udts+"/Ovens/udts.json"])
@@ -250,7 +253,8 @@ func quoted(name string) string { return `"` + name + `"` }
 
 const systemProperties = "config/resources/core/ignition/system-properties/config.json"
 
-// Five gateways, one repository, two profiles: each gets what its profile says and what is in the folder of its name.
+// Five gateways share one repository and two profiles. Each gets the files of its profile and of the
+// folder with its name.
 func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 	t.Parallel()
 	e := install(t, "areas", document.Open(t))
@@ -271,7 +275,7 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 		was[name] = e.files(g)
 	}
 	second := e.Commit("more nozzles", gitserver.Write("areas/filling/"+tags, "[]\n"))
-	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // not when the minute is over
+	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // without waiting for a poll
 	require.NoError(t, err)
 	e.run(second)
 	was["filling"][tags] = "[]\n"
@@ -280,7 +284,8 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 	}
 }
 
-// Replicas of one template have their own names, one that comes later gets what the others run, and what they show is on a backend.
+// Replicas of one template have their own names. A later replica gets the commit that the others run. The backend gets
+// only its own folder.
 func TestTheExampleOfReplicatedFrontends(t *testing.T) {
 	t.Parallel()
 	e := install(t, "frontends", document.Open(t))

@@ -23,22 +23,23 @@ import (
 	"stoker.io/stoker/test/fleet/plant"
 )
 
-// ways are the four ways in which a version is asked for, each with the rights and the means that it has in a cluster.
+// ways implements the four ways to request a version, each with the rights and tools that it has in a
+// cluster.
 type ways struct {
 	*plant.Plant
 	t      *testing.T
 	door   *door.Door
-	titles map[string]string // of each commit, by its id
+	titles map[string]string // commit ID → title
 
 	newest int            // promotion
-	spec   map[string]any // of the object, as Argo CD's repository has it
-	plain  bool           // Argo CD applies at the client's side
+	spec   map[string]any // spec of the GatewaySync in Argo CD's repository
+	plain  bool           // Argo CD uses client-side apply
 
 	mu   sync.Mutex
-	said []string // what was done, for who reads a failure
+	said []string // log of the actions, printed after a failure
 }
 
-// The refs that there are: both branches move, the tags stay.
+// The refs of the repository. Both branches move, the tags do not.
 var (
 	branches = []string{"main", "release"}
 	tags     = []string{"v1", "v2", "v3"}
@@ -64,7 +65,7 @@ func (w *ways) did(format string, args ...any) {
 	w.said = append(w.said, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// push is somebody who works on a branch.
+// push simulates a developer who pushes to a branch.
 func (w *ways) push(branch string) string {
 	title := "n" + strconv.Itoa(len(w.titles))
 	w.Checkout(branch)
@@ -74,9 +75,9 @@ func (w *ways) push(branch string) string {
 	return commit
 }
 
-// apply is Argo CD: the object is made what git says, also where nothing has changed, as its self-heal does. At the client's
-// side it merges what changed since it applied last, which it keeps in an annotation; at the server's side it owns its
-// fields.
+// apply simulates Argo CD. It applies the manifest even if nothing has changed, like self-heal.
+// Client-side apply merges changes since the last apply, which an annotation records. Server-side apply
+// owns its fields.
 func (w *ways) apply(ref string) error {
 	w.spec["git"].(map[string]any)["ref"] = ref
 	w.did("argo cd applies %s", ref)
@@ -101,8 +102,9 @@ func (w *ways) apply(ref string) error {
 // fresh is the age of a new promotion.
 const fresh = -1
 
-// promote is Kargo, by the receiver: a new promotion, the last one once more after its controller was restarted, or an old one that is sent
-// again: age is how many promotions are newer than it.
+// promote simulates Kargo, which sends promotions to the receiver. A promotion is new, or the last one
+// repeated after a restart of the controller, or an old one sent again. age is the number of newer
+// promotions.
 func (w *ways) promote(ref string, age int) error {
 	if age == fresh || w.newest == 0 {
 		w.newest++
@@ -122,7 +124,7 @@ func (w *ways) promote(ref string, age int) error {
 	return nil
 }
 
-// annotate is a person with kubectl: one annotation, and nothing beside it.
+// annotate simulates a user with kubectl who sets a single annotation.
 func (w *ways) annotate(name, value string) error {
 	w.did("kubectl annotate %s=%s", name, value)
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{name: value}}})
@@ -133,7 +135,7 @@ func (w *ways) annotate(name, value string) error {
 	return err
 }
 
-// race lets all four do what they like at the same time.
+// race runs random actions of all four at the same time.
 func (w *ways) race(seed uint64, actions int) {
 	w.t.Helper()
 	all := slices.Concat(branches, tags)
@@ -167,7 +169,7 @@ func (w *ways) race(seed uint64, actions int) {
 	}
 }
 
-// settles waits until the fleet runs what the object asks for, and returns it.
+// settles waits until the fleet runs what the object requests, and returns it.
 func (w *ways) settles() v1alpha1.Desired {
 	w.t.Helper()
 	var want v1alpha1.Desired
@@ -192,11 +194,12 @@ func (w *ways) settles() v1alpha1.Desired {
 	return want
 }
 
-// seedVariable repeats a race.
+// seedVariable is the environment variable that repeats a race with the given seed.
 const seedVariable = "STOKER_RACE_SEED"
 
-// The four ways in race against each other, and each status follows the rules; when they stop, the fleet comes to what
-// they left, and the next change of the spec wins without anybody clearing anything.
+// The four ways race against each other, and each status must follow the rules. When they stop, the fleet
+// converges to the last state of the object. The next change of the spec wins without clearing any
+// annotation.
 func TestFourWaysInRaceAndTheRulesHold(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -226,7 +229,7 @@ func TestFourWaysInRaceAndTheRulesHold(t *testing.T) {
 		w.did("round %d ends with %s (override: %t)", round, d.Ref, d.Override)
 	}
 
-	// A → B → A: what is asked for over A is dead once B was there.
+	// A → B → A: A request made while the spec named A stays invalid after the spec named B.
 	require.NoError(t, w.apply("main"))
 	w.settles()
 	require.NoError(t, w.promote("v1", fresh))

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// report is what an agent writes after an ordinary sync.
+// report returns a typical SyncReport after a sync.
 func report(n int) map[string]any {
 	return map[string]any{
 		"format": int64(1), "gateway": "line-1", "profile": "default", "phase": "Synced", "reason": "Synced",
@@ -31,8 +31,9 @@ func report(n int) map[string]any {
 	}
 }
 
-// BenchmarkKinds compares reports as a kind of their own with reports as text in ConfigMaps: a turn is one write of one of
-// fifty, until a watcher of all of them has read it. docs/design.md quotes it.
+// BenchmarkKinds compares reports as a custom resource with reports as text in ConfigMaps. An iteration
+// writes one of fifty reports and ends when a watcher of all has received it. docs/design.md quotes the
+// results.
 func BenchmarkKinds(b *testing.B) {
 	const reports = 50
 	cluster := kubetest.Control(b)
@@ -83,7 +84,7 @@ func unlimited(c *rest.Config) *rest.Config {
 	return c
 }
 
-// watch gives the size of each event that follows a version.
+// watch sends the size of each event after a resource version.
 func watch(b *testing.B, c *rest.Config, r schema.GroupVersionResource, namespace, version string) <-chan int {
 	b.Helper()
 	client, err := rest.HTTPClientFor(c)

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/fleet/plant"
 )
 
-// notLeading is what an agent logs when its term is over; after that it writes nothing as lead.
+// notLeading is what an agent logs when its term has ended. After that it no longer writes as lead.
 const notLeading = `"msg":"not leading any more"`
 
 func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
@@ -46,8 +46,8 @@ func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
 	p.Converges("third", third)
 }
 
-// C4: a lead whose process is stopped for longer than its lock lasts wakes up when another one leads, and overwrites
-// nothing: neither the target nor the status.
+// C4: A lead's process is stopped for longer than its lock is valid. When it resumes, another agent leads,
+// and the old lead overwrites neither the target nor the status.
 func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
@@ -62,7 +62,8 @@ func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
 	p.Eventually("the one that runs has the commit", func() bool { return next.Title() == "second" })
 	target := p.Target()
 	assert.Equal(t, second, target.Commit)
-	// What is watched begins with what is there: the last word of the one that was stopped has to be replaced first.
+	// A watch starts with the current objects, so the new lead must have replaced the last status of the
+	// old one first.
 	p.Eventually("the status is the other one's", func() bool { st := p.Status(); return st.Target != nil && st.Target.Commit == second })
 
 	seen := p.Watch()
@@ -79,7 +80,7 @@ func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
 	assert.Equal(t, second, p.Target().Commit)
 }
 
-// An API server that goes away and comes back costs nothing but time, and the gateways stay as they are.
+// An outage of the API server only delays the fleet. The gateways keep running.
 func TestAFleetOutlivesItsAPIServer(t *testing.T) {
 	t.Parallel()
 	p := plant.NewIn(t, kubetest.Control(t, kubetest.Private()), 2)

@@ -1,5 +1,5 @@
-// Package fleet drives whole fleets: the real agent, one process for each gateway, against a real API server, a real git
-// server and simulated gateways.
+// Package fleet tests whole fleets. One real agent process per gateway runs against a real API server, a
+// real git server and simulated gateways.
 package fleet
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "6"); err != nil { // these tests wait
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests mostly wait
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

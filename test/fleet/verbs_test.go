@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// person is somebody at a terminal who may ask for refs and nothing else.
+// person is a user at a terminal who may only request refs.
 type person struct {
 	t                  *testing.T
 	binary, kubeconfig string
@@ -35,7 +35,7 @@ func newPerson(t *testing.T, p *plant.Plant) *person {
 	return &person{t: t, binary: program.Build(t, "hooks"), kubeconfig: p.Kubeconfig("setter", "")}
 }
 
-// command is a command that is not started yet, and all that it will say.
+// command returns a command that has not started, and the buffer for its output.
 func (w *person) command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 	cmd := exec.Command(w.binary, append(args, "--kubeconfig", w.kubeconfig)...)
 	var said bytes.Buffer
@@ -43,7 +43,7 @@ func (w *person) command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &said
 }
 
-// types runs a command, and returns what it says when it ends with this code, and within the bound of everything here.
+// types runs a command for at most plant.Liveness, expects an exit code and returns the output.
 func (w *person) types(code int, args ...string) string {
 	w.t.Helper()
 	cmd, said := w.command(args...)
@@ -63,7 +63,7 @@ func codeOf(t *testing.T, err error) int {
 	return 0
 }
 
-// P4, P5: the commands against agents that do the work, with the rights of the role that is shipped.
+// P4, P5: Runs the commands against working agents, with the rights of the shipped role.
 func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
@@ -113,7 +113,7 @@ func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	p.Converges("fourth", fourth)
 
 	for _, g := range p.Gateways() {
-		require.NoError(t, g.Agent.End(t, syscall.SIGTERM)) // nobody is left to do it
+		require.NoError(t, g.Agent.End(t, syscall.SIGTERM)) // no agent is left to handle the request
 	}
 	who.types(0, "sync", "site")
 	require.NoError(t, waiting.Start())
@@ -123,8 +123,8 @@ func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "2s"), "not done")
 }
 
-// P5, P4: Jobs that are started twice ask once; a wait that was begun on an older generation does not end on it, says which
-// gateway is behind, and does not outlive its object.
+// P5, P4: A Job that starts twice makes one request. A wait that started on an older generation does not
+// end on it. It reports which gateway is behind, and ends when the object is deleted.
 func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
@@ -156,7 +156,7 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	p.Eventually("the event", func() bool { return events(t, p, "RefResolved", resolved) > 0 })
 	assert.Equal(t, 1, events(t, p, "RefResolved", resolved), "and move the fleet once")
 
-	// A generation that nobody has looked at yet, and then a gateway whose agent does not move.
+	// A generation that no lead has observed yet, and then a gateway whose agent does not progress.
 	lead := p.Lead()
 	behind := p.Gateways()[0]
 	if behind == lead {
@@ -190,7 +190,8 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	assert.Equal(t, "second", behind.Title(), "its gateways stay as they are")
 }
 
-// P6: gateways are started again without agents, and no injector runs: the status says Ready for ever, and nobody takes it for done.
+// P6: Gateways restart without agents while no injector runs. The status says Ready forever, but no wait
+// takes it for done.
 func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
 	t.Parallel()
 	for name, signal := range map[string]syscall.Signal{"its agents are stopped": syscall.SIGTERM, "its agents are killed": syscall.SIGKILL} {
@@ -226,7 +227,7 @@ func patch(t *testing.T, p *plant.Plant, text string) {
 	require.NoError(t, err)
 }
 
-// events counts those of a reason that say something.
+// events counts the events with a reason and a text.
 func events(t *testing.T, p *plant.Plant, reason, what string) (n int) {
 	t.Helper()
 	list, err := p.Kube.Core.EventsV1().Events(p.Namespace).List(t.Context(), metav1.ListOptions{})

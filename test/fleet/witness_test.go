@@ -15,11 +15,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// witness looks at the gateways whenever the status says that all of them are ready, and judges every status that was
-// written.
+// witness inspects the gateways whenever the status says that all of them are ready, and checks every
+// status.
 type witness struct {
 	*ways
-	// client is its own and has no limit: with that of the others it would look later than it has to.
+	// client has no rate limit. A shared, limited client would inspect the gateways later than necessary.
 	client dynamic.Interface
 
 	mu    sync.Mutex
@@ -27,11 +27,12 @@ type witness struct {
 	ready []sighting
 }
 
-// sighting is what was on the gateways while the status said Ready.
+// sighting is what the gateways had while the status said Ready.
 type sighting struct {
 	commit string
 	titles []string
-	// exact: neither the object nor what the agents were told changed from the status until the gateways had been looked at.
+	// exact is whether neither the object nor the target changed between the status and the end of the
+	// inspection.
 	exact bool
 }
 
@@ -42,7 +43,7 @@ func newWitness(w *ways) *witness {
 	return &witness{ways: w, client: client}
 }
 
-// see is shown every state of the object.
+// see receives every state of the object.
 func (w *witness) see(gs *v1alpha1.GatewaySync) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,18 +61,19 @@ func (w *witness) see(gs *v1alpha1.GatewaySync) {
 	}
 	after, errAfter := w.told()
 	now, errNow := kube.GatewaySyncs(w.client, w.Namespace).Get(w.t.Context(), w.Name)
-	// The target may have been another one in between only if somebody asked for that: a branch does not go back by itself.
+	// The target can only have changed in between if there was a request, because a branch does not move
+	// back by itself.
 	s.exact = errors.Join(err, errAfter, errNow) == nil && now.ResourceVersion == gs.ResourceVersion &&
 		before.Spec.Commit == s.commit && before.Spec.Revision == after.Spec.Revision
 	w.ready = append(w.ready, s)
 }
 
-// told is what the agents are told.
+// told returns the SyncTarget of the agents.
 func (w *witness) told() (*v1alpha1.SyncTarget, error) {
 	return kube.SyncTargets(w.client, w.Namespace).Get(w.t.Context(), w.Name)
 }
 
-// exact is how often it has looked while nothing changed.
+// exact returns the number of inspections without a concurrent change.
 func (w *witness) exact() (times int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +85,7 @@ func (w *witness) exact() (times int) {
 	return times
 }
 
-// verdict holds all that was seen to the rules.
+// verdict checks all observed states against the rules.
 func (w *witness) verdict(seen []v1alpha1.GatewaySync) {
 	w.t.Helper()
 	written, overrides, lapses := 0, 0, 0
@@ -107,7 +109,7 @@ func (w *witness) verdict(seen []v1alpha1.GatewaySync) {
 	defer w.mu.Unlock()
 	for _, s := range w.ready {
 		if !s.exact {
-			continue // the gateways may be ahead of the status, and are never behind it
+			continue // the gateways may be ahead of the status, but never behind
 		}
 		exact++
 		for _, title := range s.titles {
@@ -121,13 +123,13 @@ func (w *witness) verdict(seen []v1alpha1.GatewaySync) {
 	assert.Positive(w.t, exact)
 }
 
-// follows judges one status beside the object it was written for (a write carries the version that was summed up) and the
-// states of the object since the status before it, with that.
+// follows checks one status against the object that it was computed from, whose version the write carries.
+// since are the states of the object from the previous status to this one.
 func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync) {
 	w.t.Helper()
 	st := &gs.Status
 	if st.Target == nil {
-		return // the first one is written before anything is known
+		return // the first status is written before anything is known
 	}
 	want, err := v1alpha1.DesiredRef(gs, "")
 	require.NoError(w.t, err)
@@ -139,8 +141,9 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 	assert.Equal(w.t, v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}, request)
 	assert.Equal(w.t, gs.Generation, st.ObservedGeneration)
 
-	// The same in words: an override names today's request and today's spec, and is not one that was dead before. A status is
-	// written once a second at most: who asked for something else in between, and then for the same again, has asked anew.
+	// An override names the current request and the current spec, and must not have lapsed before. A
+	// status is written at most once a second. A request that was replaced and repeated in between
+	// therefore counts as a new request.
 	if st.Target.Ref != gs.Spec.Git.Ref {
 		assert.Equal(w.t, gs.Annotations[v1alpha1.AnnotationRequestedRef], st.Target.Ref)
 		assert.Regexp(w.t, "^"+st.Target.Ref+"@"+gs.Spec.Git.Ref+"( |$)", request.Over)
