@@ -23,13 +23,13 @@ import (
 	"stoker.io/stoker/test/cluster/keeper"
 )
 
-// commandVariable makes the test binary the command itself, for what is about its process.
+// commandVariable makes the test binary run the command itself, for tests of its process.
 const commandVariable = "STOKER_TEST_CLUSTER"
 
-// TestMain lets the test binary be the keeper that its own commands start.
+// TestMain lets the test binary also serve as the keeper that its commands start.
 func TestMain(m *testing.M) {
 	if os.Getenv(commandVariable) != "" {
-		if err := os.Unsetenv(commandVariable); err != nil { // the keeper is none
+		if err := os.Unsetenv(commandVariable); err != nil { // the keeper must not run the command
 			panic(err)
 		}
 		main()
@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cacheOfItsOwn gives the test a cache with the builds of the real one and runs of its own. A cluster with nodes, which
-// somebody else may have, is out of its sight.
+// cacheOfItsOwn returns a cache that shares the builds of the real one but has its own run directory. It
+// hides clusters with nodes of other users.
 func cacheOfItsOwn(t *testing.T) string {
 	shared, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
@@ -87,16 +87,16 @@ func TestAClusterLivesAsLongAsACommand(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(runs, "up-state"))
 }
 
-// Ctrl-C reaches the command and all that it has started, but for what keeps the cluster.
+// Ctrl-C reaches the command and every process that it has started, except those that keep the cluster.
 func TestAClusterEndsWithACommandThatIsInterrupted(t *testing.T) {
 	runs := cacheOfItsOwn(t)
 	cmd := exec.Command(os.Args[0], "run", "-control", "--", "sh", "-c", `echo "$KUBECONFIG"; exec sleep 1000`)
 	cmd.Env = append(os.Environ(), commandVariable+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as a shell does that has a terminal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // like a shell with a terminal
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // mostly it has ended
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has usually ended by then
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
 	kubeconfig := strings.TrimSpace(line)
@@ -125,7 +125,7 @@ func TestAClusterStaysUntilDown(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// everyVerb has a control plane that runs do what can be asked of one.
+// everyVerb runs every subcommand against a running control plane.
 func everyVerb(t *testing.T) {
 	does := func(args ...string) string {
 		t.Helper()

@@ -122,7 +122,7 @@ func TestTheKeyOfABuildChangesWithWhatGoesIntoIt(t *testing.T) {
 	assert.NotEqual(t, second, moved)
 }
 
-// The modules of Kubernetes and of what else the cluster is made of must not become part of this one.
+// The dependencies of Kubernetes and of the other cluster programs must stay in nested modules.
 func TestNestedModulesStayOutOfThisOne(t *testing.T) {
 	c := cache(t)
 	for _, name := range []string{"cluster/kubernetes", "cluster/coredns", "cluster/kwok", "cluster/kind", "argocd", "argocd/kustomize"} {

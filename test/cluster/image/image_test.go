@@ -47,7 +47,7 @@ type descriptor struct {
 	Annotations map[string]string
 }
 
-// blob follows a descriptor to what it describes.
+// blob returns the content of a descriptor and checks its digest.
 func blob(t *testing.T, all map[string]entry, d descriptor) []byte {
 	sum, ok := strings.CutPrefix(d.Digest, "sha256:")
 	require.True(t, ok, d.Digest)

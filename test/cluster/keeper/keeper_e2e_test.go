@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// nodesConfig is a cluster with a node. It needs root.
+// nodesConfig returns a cluster with one node. It needs root.
 func nodesConfig(t *testing.T) keeper.Config {
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func nodesConfig(t *testing.T) keeper.Config {
 	return config
 }
 
-// machine is what a cluster changes, one line for each thing.
+// machine lists everything that a cluster changes on this machine, one item per line.
 func machine(t *testing.T) []string {
 	var lines []string
 	add := func(kind string, things ...string) {
@@ -58,7 +58,7 @@ func machine(t *testing.T) []string {
 	add("table", strings.Split(string(tables), "\n")...)
 	require.NoError(t, filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // one of somebody else, who has ended since its folder was read
+			return nil // another process, which has ended since its directory was listed
 		}
 		if err == nil && d.IsDir() {
 			add("cgroup", path)
@@ -78,7 +78,8 @@ func machine(t *testing.T) []string {
 	return lines
 }
 
-// processes lists those of a cluster: they are in a namespace of their own, or work on its files.
+// processes lists the processes of a cluster. They are in their own PID namespace or use the cluster's
+// files.
 func processes(t *testing.T, c keeper.Config) []string {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	require.NoError(t, err)
@@ -88,7 +89,7 @@ func processes(t *testing.T, c keeper.Config) []string {
 	for _, dir := range dirs {
 		namespace, err := os.Readlink(filepath.Join(dir, "ns", "pid"))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		command := strings.ReplaceAll(string(line), "\x00", " ")
@@ -135,7 +136,7 @@ func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
 	t.Run("its starter was killed", func(t *testing.T) {
 		holdAndKill(t, c)
 		gone(t)
-		// Nobody calls down: the keeper puts the machine right.
+		// Without a call of down, the keeper cleans up the machine.
 		assert.Eventually(t, func() bool { return slices.Equal(before, machine(t)) }, 30*time.Second, 50*time.Millisecond)
 		asBefore(t)
 	})

@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// short returns a directory with a path that sockets can have.
+// short returns a directory whose path is short enough for sockets.
 func short(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "keeper-")
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func short(t *testing.T) string {
 	return dir
 }
 
-// controlConfig is a control plane alone. It needs no root.
+// controlConfig returns a cluster with only a control plane. It does not need root.
 func controlConfig(t *testing.T) keeper.Config {
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
@@ -86,13 +86,13 @@ func TestAClusterThatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
 	assert.False(t, rundir.Owned(c.Run))
 }
 
-// fakeKind is a kind that notes what it is asked to do.
+// fakeKind is a kind program that records its arguments.
 const fakeKind = `#!/bin/sh
 echo "$*" >> LOG
 if [ "$1" = create ]; then while [ $# -gt 0 ]; do [ "$1" = --kubeconfig ] && echo made > "$2"; shift; done; fi
 `
 
-// kindConfig returns a cluster of a fake kind, and the file of its notes.
+// kindConfig returns a cluster that uses fakeKind, and the file with the recorded arguments.
 func kindConfig(t *testing.T) (keeper.Config, string) {
 	dir := short(t)
 	notes, kind := filepath.Join(dir, "notes"), filepath.Join(dir, "kind")
@@ -138,7 +138,7 @@ func TestAClusterOfKindWhoseKeeperWasKilledIsDeletedByDown(t *testing.T) {
 	assert.NoDirExists(t, c.Dir)
 }
 
-// killKeeper kills a keeper that stays, and returns when it has ended.
+// killKeeper kills a running keeper and waits until it has ended.
 func killKeeper(t *testing.T, c keeper.Config) {
 	raw, err := os.ReadFile(filepath.Join(c.Run, "keeper.json"))
 	require.NoError(t, err)
@@ -166,7 +166,7 @@ func TestAControlPlaneEndsWhenItsStarterIsKilled(t *testing.T) {
 	assert.NoDirExists(t, c.Dir)
 }
 
-// holdAndKill lets another process start a cluster, and kills that process when the cluster is ready.
+// holdAndKill starts a cluster from another process and kills that process when the cluster is ready.
 func holdAndKill(t *testing.T, c keeper.Config) {
 	raw, err := json.Marshal(c)
 	require.NoError(t, err)
@@ -184,7 +184,7 @@ func holdAndKill(t *testing.T, c keeper.Config) {
 	assert.Error(t, holder.Wait())
 }
 
-// hold is what such a process does.
+// hold is the main function of this process.
 func hold(raw string) error {
 	var c keeper.Config
 	if err := json.Unmarshal([]byte(raw), &c); err != nil {

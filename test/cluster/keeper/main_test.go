@@ -13,10 +13,10 @@ import (
 	"stoker.io/stoker/test/cluster/keeper"
 )
 
-// holdVariable makes the test binary a process that starts the cluster of a keeper.Config and waits to be killed.
+// holdVariable makes the test binary start the cluster of a keeper.Config and wait to be killed.
 const holdVariable = "STOKER_TEST_HOLD"
 
-// TestMain lets the test binary be the program of a keeper.
+// TestMain lets the test binary also serve as the keeper program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

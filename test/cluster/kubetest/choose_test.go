@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// script puts a program into a directory of the PATH.
+// script writes a program to a directory of the PATH.
 func script(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	program.Script(t, path, "#!/bin/sh\n"+text)

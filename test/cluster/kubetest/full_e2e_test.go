@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// Tests with nodes share one cluster, and some stop its programs: none is parallel.
+// Tests with nodes share one cluster and some stop its programs, so none of them runs in parallel.
 
 const statefulSet = `
 apiVersion: v1
@@ -73,7 +73,7 @@ func eventually(t *testing.T, c *kubetest.Cluster, namespace string, condition f
 	}
 }
 
-// run runs a shell command in a pod until it succeeds, and returns what it said.
+// run repeats a shell command in a pod until it succeeds, and returns its output.
 func run(t *testing.T, c *kubetest.Cluster, namespace, name, command string) string {
 	t.Helper()
 	c.ApplyYAML(t, namespace, fmt.Sprintf(`
@@ -114,7 +114,7 @@ func TestAStatefulSetKeepsItsVolumesAndItsNames(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, first.Spec.NodeName, second.Spec.NodeName, "each has its volume on another node")
 
-	// By name, from the pod network, to both nodes.
+	// Reaches both nodes by name from the pod network.
 	run(t, c, namespace, "visitor", "for i in 0 1; do timeout 5 wget -q -O /dev/null http://gateway-$i.gateway:8088/StatusPing || exit 1; done")
 
 	require.NoError(t, pods.Delete(t.Context(), "gateway-0", metav1.DeleteOptions{}))

@@ -116,7 +116,7 @@ func TestAControlPlaneComesBackWithWhatItHad(t *testing.T) {
 	for _, name := range []string{kubetest.APIServer, kubetest.Etcd} {
 		c.Kill(t, name)
 		assert.Zero(t, c.PID(t, name))
-		// Without etcd the API server lets a request wait for a minute.
+		// Without etcd, the API server blocks a request for a minute.
 		_, err := getWithin(t, 2*time.Second, c, namespace, "plant")
 		require.Error(t, err, "%s is away", name)
 		c.Start(t, name)
@@ -192,7 +192,7 @@ func programs(t *testing.T, c *kubetest.Cluster) []int {
 	return pids
 }
 
-// lives tells whether a process is there and is more than a line in the table of processes.
+// lives reports whether a process exists and is not a zombie.
 func lives(t *testing.T, pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -203,7 +203,8 @@ func lives(t *testing.T, pid int) bool {
 	return state[0] != 'Z' && state[0] != 'X'
 }
 
-// holdVariable makes the test below the one that is killed: it starts a control plane, prints its processes and waits.
+// holdVariable selects the role of the killed process in the test below. It starts a control plane, prints
+// its processes and waits.
 const holdVariable = "STOKER_TEST_HOLD"
 
 func TestAKilledTestLeavesNothing(t *testing.T) {
@@ -219,7 +220,7 @@ func TestAKilledTestLeavesNothing(t *testing.T) {
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
-	t.Cleanup(func() { _ = holder.Process.Kill() }) // it is gone by then, as a rule
+	t.Cleanup(func() { _ = holder.Process.Kill() }) // it has usually ended by then
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if rest, ok := strings.CutPrefix(lines.Text(), "held "); ok {

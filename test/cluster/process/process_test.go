@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// holderVariable makes the test binary a process that starts two programs, prints their ids and waits, or panics.
+// holderVariable makes the test binary start two programs and print their IDs. It then waits or panics.
 const holderVariable = "STOKER_TEST_HOLDER"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func hold(how string) {
 		panic("asked for")
 	}
 	<-ctx.Done()
-	os.Exit(1) // and ends nothing that it has started
+	os.Exit(1) // without ending the programs that it started
 }
 
 func group(t *testing.T) *Group {
@@ -60,7 +60,7 @@ func sleeper(name string) Program {
 	return Program{Name: name, Path: "/bin/sleep", Args: []string{"1000"}}
 }
 
-// lives tells whether a process is there and is more than a line in the table of processes.
+// lives reports whether a process exists and is not a zombie.
 func lives(t *testing.T, pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -89,7 +89,7 @@ func TestProgramsEndWithAKilledInterruptedOrPanickingStarter(t *testing.T) {
 			case "kill":
 				require.NoError(t, holder.Process.Kill())
 			case "interrupt":
-				require.NoError(t, syscall.Kill(-holder.Process.Pid, syscall.SIGINT)) // as Ctrl-C does
+				require.NoError(t, syscall.Kill(-holder.Process.Pid, syscall.SIGINT)) // like Ctrl-C
 			}
 			assert.Error(t, holder.Wait())
 			for _, field := range said[1:] {

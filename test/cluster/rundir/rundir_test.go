@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// ownVariable makes the test binary a process that owns a directory below the named one, and waits.
+// ownVariable makes the test binary own a directory below the given one and wait.
 const ownVariable = "STOKER_TEST_OWN"
 
 func TestMain(m *testing.M) {
@@ -78,7 +78,7 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 			for range 200 {
 				d, err := rundir.Own(path)
 				if err != nil {
-					continue // another one has it, or has just removed it
+					continue // another process owns it or has just removed it
 				}
 				assert.EqualValues(t, 1, owners.Add(1))
 				owned.Add(1)
@@ -94,7 +94,7 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// As packages that are tested side by side start and end their clusters.
+// Simulates packages whose tests start and end clusters concurrently.
 func TestOneThatEndsWhileAnotherStartsIsNoFailureOfEither(t *testing.T) {
 	parent := t.TempDir()
 	var all sync.WaitGroup
