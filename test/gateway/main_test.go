@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// running starts the program and returns what it prints: GATEWAY, GATEWAY_TLS, ADMIN.
+// running starts the program and returns the variables that it prints: GATEWAY, GATEWAY_TLS, ADMIN.
 func running(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -127,8 +127,8 @@ func TestREADMEHasAnExampleOfEveryAdminRoute(t *testing.T) {
 	}
 }
 
-// The examples are run as they stand, but for the addresses and the directory. One shell runs all of a block: an address that
-// is set in it stays.
+// Runs the examples unchanged, except for addresses and the directory. One shell runs a whole block, so
+// that variables persist.
 func TestREADMEExamplesWork(t *testing.T) {
 	for _, tool := range []string{"sh", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -141,7 +141,7 @@ func TestREADMEExamplesWork(t *testing.T) {
 	const begin = "go run ./test/gateway "
 	start := strings.Fields(strings.TrimPrefix(here(lines.Take(t, "test/gateway/README.md", begin)), begin))
 	at := running(t, start...)
-	// A gateway that restarts needs a moment: what is refused meanwhile is asked again.
+	// A restarting gateway refuses connections for a moment, so curl retries.
 	script := "curl() { command curl --fail-with-body --retry 50 --retry-delay 0 --retry-connrefused --max-time 10 \"$@\"; }\nset -ex\n"
 	for c := range lines.Of("test/gateway/README.md") {
 		if !strings.HasPrefix(c.Text, begin) {

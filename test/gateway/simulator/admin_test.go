@@ -18,7 +18,7 @@ func (b bench) adminOK(method, path, body string) map[string]any {
 	require.Equal(b.t, 200, status, answer)
 	var doc map[string]any
 	if json.Unmarshal([]byte(answer), &doc) != nil {
-		return nil // a list
+		return nil // the response is a list
 	}
 	return doc
 }

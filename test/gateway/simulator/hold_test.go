@@ -19,7 +19,7 @@ func TestAGatewayThatIsDownRefusesConnectionsAndKeepsItsPort(t *testing.T) {
 	require.NoError(t, g.SetState(Down))
 	_, err = net.Dial("tcp", addr)
 	assert.True(t, errors.Is(err, syscall.ECONNREFUSED), "%v", err)
-	for range 300 { // what others are given, listeners and connections, is another port
+	for range 300 { // other listeners and connections must get other ports
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		assert.NotEqual(t, addr, l.Addr().String())

@@ -20,7 +20,7 @@ func TestProjectsAreScannedByATimerAsOftenAsItIsDue(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	b.put(viewDir+"/view.json", `{"v":2}`)
 	before := b.Loaded(viewDir)
-	require.NoError(t, b.Advance(200*time.Second)) // of 300; the gateway's clock goes on by itself, too
+	require.NoError(t, b.Advance(200*time.Second)) // of 300; the gateway's clock also runs by itself
 	assert.Equal(t, before, b.Loaded(viewDir))
 	require.NoError(t, b.Advance(101*time.Second))
 	assert.NotEqual(t, before, b.Loaded(viewDir))
@@ -49,7 +49,7 @@ func TestTheTimerLeavesATurnOutWhileTheLockIsHeld(t *testing.T) {
 	}
 }
 
-// Noise changes files and nothing that a person did: what is loaded stays loaded, and no signature is broken.
+// Noise changes only files that no user edits. Loaded resources stay loaded and signatures stay valid.
 func TestNoiseLeavesNothingToSign(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	b.put(viewDir+"/thumbnail.png", "old")
@@ -113,7 +113,7 @@ func TestAPairCopiesAllButExternalAndLocal(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(backup.dir, "projects/P/README.md"), "it is part of no resource")
 	require.NoError(t, backup.Canaries())
 
-	// After a failover it goes the other way, deletions too.
+	// After a failover, replication goes the other way, including deletions.
 	pair.Failover(true)
 	require.NoError(t, os.RemoveAll(filepath.Join(backup.dir, viewDir)))
 	require.NoError(t, backup.Scan("projects"))

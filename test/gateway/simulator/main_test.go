@@ -24,7 +24,7 @@ const (
 	view        = "com.inductiveautomation.perspective/views/Main"
 )
 
-// bench is a simulated gateway with what a test needs beside it.
+// bench is a simulated gateway with the helpers of a test.
 type bench struct {
 	*simulator.Gateway
 	t    *testing.T
@@ -48,7 +48,7 @@ func start(t *testing.T, opts simulator.Options) bench {
 	return bench{g, t, opts.Data, client}
 }
 
-// put writes a file of the data directory.
+// put writes a file in the data directory.
 func (b bench) put(name, content string) {
 	b.t.Helper()
 	full := filepath.Join(b.dir, filepath.FromSlash(name))

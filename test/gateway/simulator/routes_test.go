@@ -14,7 +14,8 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// Shapes of answers: the JSON type of each field. A trailing ? is a field that may be left out; list is {items, metadata}.
+// Shapes of responses: the JSON type of each field. A trailing ? marks an optional field; list is {items,
+// metadata}.
 type shape map[string]any
 
 const (
@@ -40,12 +41,12 @@ var (
 	resource = shape{"name": text, "enabled": truth, "modes": list, "collection": text, "description": text, "signature": text, "config": anything}
 )
 
-// table is the gateway's interface as the sources have it: the vendor's OpenAPI document of 8.3.8, and for StatusPing,
-// gwinfo and the errors what was seen on live gateways. A route that the simulator has and the table does not, or the
-// other way round, fails the test.
+// table is the interface of the gateway. Its source is the vendor's OpenAPI document of 8.3.8; StatusPing,
+// gwinfo and the errors are as observed on live gateways. The test fails if a route exists only in the
+// simulator or only in the table.
 var table = []struct {
 	route  string // as the simulator registers it
-	ask    string // path and query of the example, where the route has parameters
+	ask    string // path and query of the example, if the route has parameters
 	body   string
 	status int
 	shape  shape
@@ -147,7 +148,7 @@ func fits(t *testing.T, at string, want, got any) {
 	}
 }
 
-// Routes that do not exist, whatever is said of them.
+// Routes that are sometimes claimed but do not exist.
 func TestRoutesThatNobodyHasAreRefused(t *testing.T) {
 	b := start(t, simulator.Options{})
 	for _, path := range []string{"/data/api/v1/status", "/data/api/v1/modes", "/data/api/v2/designers", "/data/api/v1/scan/tags", "/data/project-scan-endpoint/scan"} {

@@ -54,7 +54,8 @@ func TestFilesCountOnlyAfterAScan(t *testing.T) {
 	assert.Nil(t, b.Loaded("projects/P"), "a directory without project.json is no project")
 }
 
-// A scan in the middle of a write sees it; what was loaded before stays, and the log says so.
+// A scan during a write reads the torn file. The resource loaded before stays, and the log reports the
+// error.
 func TestTornWritesAreLoadErrorsAndKeepWhatWasLoaded(t *testing.T) {
 	for name, harm := range map[string]func(b bench){
 		"half a data file":     func(b bench) { b.put(viewDir+"/view.json", `{"v":`) },
@@ -240,6 +241,6 @@ func TestScanLockKeepsSavesWaiting(t *testing.T) {
 	go func() { done <- b.SaveConfig(t.Context(), "core", "ignition/schedule/x", "ann", []byte("{}")) }()
 	require.NoError(t, b.ReleaseLock("projects"))
 	require.NoError(t, <-done)
-	require.NoError(t, b.HoldLock("config", "x", time.Millisecond)) // lapses
+	require.NoError(t, b.HoldLock("config", "x", time.Millisecond)) // expires
 	require.NoError(t, <-done)
 }

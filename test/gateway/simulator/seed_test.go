@@ -27,7 +27,7 @@ func TestEmptyDirectoryIsSeededAndTheGatewayRuns(t *testing.T) {
 	}
 }
 
-// A lock file of the agent in an unseeded directory would do this to a real gateway.
+// A lock file of the agent in an unseeded directory would fault a real gateway like this.
 func TestDirectoryThatIsNeitherEmptyNorSeededFaultsAndIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o644))

@@ -55,7 +55,7 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 	assert.Equal(t, 426, stable)
 }
 
-// Before 8.3 the content itself is signed, not its digest.
+// Before 8.3, gateways sign the content itself, not its digest.
 func TestSignatureOf81MatchesRealGateway(t *testing.T) {
 	root := open(t, trees.Project81(t))
 	read, problems := loadTree(root, ".", nil)
@@ -92,7 +92,7 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 	}))
 }
 
-// The write-back leaves a real gateway's own tree alone: what it signed, it finds signed.
+// The write-back must not change the tree of a real gateway, because the simulator accepts its signatures.
 func TestRealTreeIsLoadedAndLeftAsItIs(t *testing.T) {
 	root := open(t, trees.Gateway83(t))
 	dir := t.TempDir()
@@ -118,11 +118,12 @@ func TestRealTreeIsLoadedAndLeftAsItIs(t *testing.T) {
 		}
 		return nil
 	}))
-	// The one signature that does not fit, and seven resources that were never signed.
+	// One signature that does not match, and seven resources that were never signed.
 	assert.Equal(t, 8, changed)
 }
 
-// FuzzResourceJSON: what the gateway's writer makes of any JSON is JSON again, and is written the same way again.
+// FuzzResourceJSON checks that the gateway's writer turns any JSON into JSON, and that writing it again
+// does not change it.
 func FuzzResourceJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"scope":"A","version":1,"files":["a"],"attributes":{"x":1e5}}`, `[[],{},null,true,-0.0]`, `"\u2028<>&='\ud800\t"`,

@@ -106,7 +106,7 @@ func TestStartFaultsOnADirectoryThatARealGatewayCannotStartFrom(t *testing.T) {
 	}
 }
 
-// What faults a cold start is a load error for a gateway that runs.
+// An error that faults a cold start is only a load error for a running gateway.
 func TestMissingAttributesDoNotStopARunningGateway(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put("projects/P/project.json", projectJSON)

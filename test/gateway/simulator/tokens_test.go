@@ -53,7 +53,7 @@ func issued(spec simulator.TokenSpec) func(bench) []string {
 	}
 }
 
-// A token that came as a file counts after a config scan, and so do changed permissions.
+// A token file and changed permissions take effect after a config scan.
 func TestPermissionsOnDiskCountAfterAConfigScan(t *testing.T) {
 	b := start(t, simulator.Options{})
 	const name = "config/resources/core/ignition/security-properties/config.json"
