@@ -1,6 +1,6 @@
-// Package crd holds the CRD to what a real API server does with it: whether it is accepted at all (structural schema,
-// cost of its CEL rules), and what it says of good and bad objects. It is a module of its own because the libraries of
-// the API server are heavy.
+// Package crd tests the CRD with the code of a real API server. It checks that the CRD is accepted
+// (structural schema, cost of its CEL rules), and how valid and invalid objects are judged. The package is
+// a module of its own because of the API server's dependencies.
 package crd
 
 import (
@@ -34,14 +34,14 @@ import (
 
 const folder = "../../charts/stoker/files/crds/"
 
-// C2: the API server accepts the CRD. Lists, maps and strings that are not bounded would make the estimated cost of the
-// rules too high, and that shows only here.
+// C2: The API server accepts the CRD. Unbounded lists, maps and strings would make the estimated cost of
+// the rules too high, and only this test shows it.
 func TestAPIServerAcceptsTheCRD(t *testing.T) {
 	crd, _ := load(t, "gatewaysyncs")
 	assert.Empty(t, crdvalidation.ValidateCustomResourceDefinition(context.Background(), crd))
 }
 
-// F4, F5, C2: CRD and Go validation say the same of every object of the table.
+// F4, F5, C2: The CRD and the Go validation give the same verdict on every object of the table.
 func TestCRDAndGoComeToTheSameVerdict(t *testing.T) {
 	server := newServer(t)
 	for _, c := range verdicts.Table() {
@@ -67,8 +67,9 @@ func TestCRDAndGoComeToTheSameVerdict(t *testing.T) {
 	}
 }
 
-// C7: the API server's message goes to whoever applies, and from there into the status of what applies for him: an
-// address may hold a password, and a regular expression of 200 characters helps nobody.
+// C7: The API server's message reaches the caller, and from there the status of tools that apply for a
+// user. It must not contain an address, which may hold a password, or a regular expression of 200
+// characters, which does not help.
 func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 	server := newServer(t)
 	mapping := func(source string) verdicts.O {
@@ -102,7 +103,7 @@ func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 	}
 }
 
-// The defaults are written twice, as markers and as code; here they must have one effect.
+// The defaults exist both as markers and as code. Both must have the same effect.
 func TestDefaultsOfTheCRDAndOfTheCodeAreTheSame(t *testing.T) {
 	server := newServer(t)
 	for _, spec := range []verdicts.O{
@@ -129,7 +130,7 @@ func TestAPIServerDropsUnknownFields(t *testing.T) {
 	assert.Contains(t, object["spec"], "git")
 }
 
-// inForce gathers everything that the code derives from an object that may have defaults left out.
+// inForce returns everything that the code derives from an object whose defaults may be unset.
 func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	t.Helper()
 	s := &gs.Spec
@@ -150,7 +151,7 @@ func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	}
 }
 
-// server does with an object what an API server does when it is created.
+// server processes an object like the API server on creation.
 type server struct {
 	schema *schema.Structural
 	values validation.SchemaValidator
@@ -167,7 +168,7 @@ func newServer(t *testing.T) *server {
 	return &server{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
 }
 
-// create prunes the object, fills in its defaults, and returns what is wrong with it.
+// create prunes the object, applies defaults, and returns its validation errors.
 func (s *server) create(object map[string]any) field.ErrorList {
 	pruning.Prune(object, s.schema, true)
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.schema)
@@ -196,7 +197,7 @@ func load(t *testing.T, plural string) (*apiextensions.CustomResourceDefinition,
 	return crd, props.OpenAPIV3Schema
 }
 
-// plain gives an object the types that the API server's JSON has.
+// plain converts an object to the types of the API server's JSON.
 func plain(t *testing.T, object verdicts.O) map[string]any {
 	t.Helper()
 	data, err := json.Marshal(object)
@@ -213,7 +214,7 @@ func decode(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
 	return gs
 }
 
-// What people type and see: contracts of the command line.
+// Short names and columns are a contract with kubectl users.
 func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 	crd, _ := load(t, "gatewaysyncs")
 	assert.Equal(t, []string{"gs", "gsync"}, crd.Spec.Names.ShortNames)
@@ -232,7 +233,7 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 		}
 		paths[c.Name] = c.JSONPath
 	}
-	// The same words as those of stoker get; the message has no end, so that it comes last.
+	// The columns have the same names as in stoker get. The message can be long, so it is last.
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Status"}, wide)
 	assert.Equal(t, ".status.target.refShort", paths["Ref"], "what is wanted")
@@ -245,10 +246,10 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 	assert.NotNil(t, subresources.Status)
 }
 
-// filter picks from a list, as of the conditions the one of a type.
+// filter matches a filter on a list, such as the condition of a type.
 var filter = regexp.MustCompile(`\[\?\([^)]*\)\]`)
 
-// fieldOf finds what a column shows: nil where the kind has no such field.
+// fieldOf returns the schema of the field that a column shows, or nil if the kind does not have it.
 func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JSONSchemaProps {
 	at := root
 	for name := range strings.SplitSeq(strings.TrimPrefix(filter.ReplaceAllString(path, "[]"), "."), ".") {
@@ -266,7 +267,7 @@ func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JS
 	return at
 }
 
-// A column whose field has another name by now stays empty, and nobody is told.
+// A column whose field has been renamed is empty without any error.
 func TestEveryColumnShowsAFieldThatTheKindHas(t *testing.T) {
 	columns := map[string][]string{}
 	for _, plural := range []string{"gatewaysyncs", "synctargets", "syncreports"} {
@@ -279,7 +280,7 @@ func TestEveryColumnShowsAFieldThatTheKindHas(t *testing.T) {
 		require.NotEmpty(t, list, plural)
 		for _, c := range list {
 			columns[plural] = append(columns[plural], c.Name)
-			if c.JSONPath != ".metadata.creationTimestamp" { // of every object
+			if c.JSONPath != ".metadata.creationTimestamp" { // every object has it
 				assert.NotNil(t, fieldOf(props, c.JSONPath), "%s: %s", plural, c.JSONPath)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// named is an expression of a policy, and what it has to return.
+// named is an expression of a policy with its possible result types.
 type named struct {
 	Name       string `json:"name"`
 	Expression string `json:"expression"`
@@ -25,8 +25,8 @@ func (n named) GetName() string          { return n.Name }
 func (n named) GetExpression() string    { return n.Expression }
 func (n named) ReturnTypes() []*cel.Type { return n.types }
 
-// An API server admits in a new expression what the version before its own knows, so that it could be rolled back. The oldest
-// one that the chart admits is 1.30.
+// To allow a rollback, an API server accepts in a new expression only what the previous version also
+// knows. The oldest version that the chart accepts is 1.30.
 func TestPoliciesCompileInTheOldestKubernetes(t *testing.T) {
 	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
 	require.NoError(t, err)
