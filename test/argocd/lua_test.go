@@ -1,4 +1,5 @@
-// Package argocd holds hooks/argocd and examples/argocd to Argo CD's own code. v3 holds the same tests for Argo CD 3.
+// Package argocd tests hooks/argocd and examples/argocd with the code of Argo CD 2. Module v3 has the same
+// tests for Argo CD 3.
 package argocd
 
 import (
@@ -24,7 +25,7 @@ const (
 	scripts = root + "/hooks/argocd/resource_customizations/stoker.io/GatewaySync"
 )
 
-// argoCD is Argo CD whose argocd-cm has what is shipped for it.
+// argoCD returns the Lua VM of an Argo CD with the shipped argocd-cm.
 func argoCD(t *testing.T) lua.VM {
 	t.Helper()
 	var cm struct{ Data map[string]string }
@@ -57,8 +58,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// confirmNow moves the time at which the lead of the testdata confirms a status to now: Argo CD goes by its own clock. Other times
-// stay, because they are what a test is about.
+// confirmNow sets the lead's confirmation time in the testdata to now, because Argo CD uses the real
+// clock. Other times are part of the tests and stay.
 func confirmNow(t *testing.T, obj *unstructured.Unstructured) {
 	t.Helper()
 	if at, _, _ := unstructured.NestedString(obj.Object, "status", "confirmedAt"); at == "2026-01-02T12:00:00Z" {
@@ -117,7 +118,7 @@ func TestARollbackWithNothingToGoBackToSaysSo(t *testing.T) {
 	require.ErrorContains(t, err, "no commit has run on all its gateways yet")
 }
 
-// patch is what argocd-server sends.
+// patch returns the patch that argocd-server sends.
 func patch(t *testing.T, before, after *unstructured.Unstructured) string {
 	t.Helper()
 	a, err := before.MarshalJSON()
@@ -135,7 +136,8 @@ func patch(t *testing.T, before, after *unstructured.Unstructured) string {
 
 var stamp = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.000000041Z`)
 
-// timeless is a patch without the times in it. Of this very run they are now, with the object's version behind the second.
+// timeless replaces the times in a patch. If now is set, they must be times of this run, followed by the
+// version of the object.
 func timeless(t *testing.T, patch string, now bool) string {
 	t.Helper()
 	return stamp.ReplaceAllStringFunc(patch, func(text string) string {
@@ -155,7 +157,7 @@ func object(t *testing.T, path string) *unstructured.Unstructured {
 	require.NoError(t, err)
 	raw, err = yaml.YAMLToJSON(raw)
 	require.NoError(t, err)
-	require.NoError(t, obj.UnmarshalJSON(raw), path) // whole numbers are int64, as argocd-server has them
+	require.NoError(t, obj.UnmarshalJSON(raw), path) // decodes integers as int64, like argocd-server
 	return obj
 }
 

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// examples are the objects of examples/argocd by folder. Templates of charts are no objects, and left out.
+// examples returns the objects of examples/argocd by folder, without chart templates.
 func examples(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	found := map[string][]*unstructured.Unstructured{}
@@ -73,7 +73,7 @@ func TestArgoCDUnderstandsEveryHookAndWaveOfTheExamples(t *testing.T) {
 	}
 }
 
-// Argo CD waits for a wave before it begins with the next.
+// Argo CD finishes a wave before it starts the next one.
 func TestTheGatewaySyncOfAnExampleComesBeforeItsGateways(t *testing.T) {
 	for _, name := range []string{"plain", "kustomize"} {
 		phases := map[common.HookType]int{}
