@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-// untyped returns what no test types, and entries of the ledger that are about nothing or name a test that is not there, or
-// that does not go by the ledger.
+// untyped returns commands that no test runs. It also returns entries of the ledger without a command, and
+// entries whose test does not exist or does not call document.Open.
 func untyped(all []file, ledger []document.Entry) []string {
 	var wrong []string
 	used := make([]bool, len(ledger))
@@ -47,7 +47,7 @@ func untyped(all []file, ledger []document.Entry) []string {
 	return wrong
 }
 
-// openers are the tests that call document.Open, by package and function.
+// openers returns the tests that call document.Open, by package and function.
 func openers(all []file) map[string]bool {
 	found := map[string]bool{}
 	for _, f := range all {
@@ -56,7 +56,7 @@ func openers(all []file) map[string]bool {
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), f.path, f.content, parser.SkipObjectResolution)
 		if err != nil {
-			continue // the compiler says it better
+			continue // the compiler reports it better
 		}
 		for _, d := range parsed.Decls {
 			function, ok := d.(*ast.FuncDecl)

@@ -20,7 +20,7 @@ var (
 	inlineLink   = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// prose yields the lines of a Markdown file that are not in a fenced code block, with their numbers.
+// prose yields the lines of a Markdown file outside of fenced code blocks, with their numbers.
 func prose(content []byte) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		fence := ""
@@ -40,7 +40,7 @@ func prose(content []byte) func(yield func(int, string) bool) {
 	}
 }
 
-// anchors returns the fragments that a Markdown file has, as git hosts make them from headings.
+// anchors returns the fragments of a Markdown file, as git hosts derive them from headings.
 func anchors(content []byte) map[string]bool {
 	found, seen := map[string]bool{}, map[string]int{}
 	for _, line := range prose(content) {
@@ -75,7 +75,7 @@ func slugOf(heading string) string {
 	}, text)
 }
 
-// brokenLinks returns the relative links of the Markdown files that lead nowhere.
+// brokenLinks returns the broken relative links of the Markdown files.
 func brokenLinks(all []file) []string {
 	exists, docs := map[string]bool{".": true}, map[string]file{}
 	for _, f := range all {
@@ -99,7 +99,7 @@ func brokenLinks(all []file) []string {
 	return broken
 }
 
-// follow says why a link leads nowhere, or "". Links to other hosts are not followed.
+// follow returns why a link is broken, or "". It does not follow links to other hosts.
 func follow(from, link string, exists map[string]bool, docs map[string]file) string {
 	u, err := url.Parse(link)
 	if err != nil {

@@ -26,8 +26,8 @@ const (
 
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// words are what no file holds. They are written in pieces, so that this file holds none of it either. A pattern is tried
-// only on lines that hold one of its needles.
+// words are patterns that no file may contain. They are split so that this file does not contain them
+// either. A pattern is tried only on lines that contain one of its needles.
 var words = []struct {
 	needles []string
 	pattern *regexp.Regexp
@@ -60,7 +60,7 @@ var words = []struct {
 	},
 }
 
-// wordIn says why a line must not be, or "".
+// wordIn returns why a line is not allowed, or "".
 func wordIn(line string) string {
 	for _, w := range words {
 		for _, needle := range w.needles {
@@ -72,7 +72,7 @@ func wordIn(line string) string {
 	return ""
 }
 
-// brokenHygiene returns what is wrong with a file as a file.
+// brokenHygiene returns violations that concern a file as a whole.
 func brokenHygiene(f file) []string {
 	var broken []string
 	if len(f.content) > maxFileBytes {
@@ -147,7 +147,7 @@ func TestTheLicenceIsThere(t *testing.T) {
 	assert.Contains(t, string(text), "Version 2.0")
 }
 
-// Trust F3: an escape from os.Root was closed in this version.
+// Trust F3: This version of Go fixed an escape from os.Root.
 func TestTheModuleAsksForAGoWithASafeRoot(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = root

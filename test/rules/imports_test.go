@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// floors are the rooms from the bottom up. A package imports only from floors below its own; a room that is missing here
-// has no place yet. Rooms on one floor do not know each other.
+// floors are the rooms from bottom to top. A package may import only from floors below its own, so rooms
+// on one floor cannot import each other. A room that is missing here has no floor yet.
 var floors = [][]string{
 	{"api/v1alpha1"},
 	{"internal/pace"},
@@ -41,11 +41,11 @@ var floors = [][]string{
 
 // ban forbids imports to some rooms.
 type ban struct {
-	rooms   []string // a room and all below it; "" is the whole module
-	but     []string // rooms among them that may
-	ships   bool     // only packages that ship: not those that are made for tests
-	imports []string // an import path and all below it; with $ at its end, the path alone
-	deep    bool     // also through other packages
+	rooms   []string // rooms with everything below them; "" is the whole module
+	but     []string // exceptions among them
+	ships   bool     // only packages that ship, not test helpers
+	imports []string // import paths with everything below them; a trailing $ matches only the path itself
+	deep    bool     // also transitive imports
 	why     string
 }
 
@@ -154,7 +154,7 @@ func brokenBans(packages []pkg) []string {
 	return broken
 }
 
-// brokenArrows returns the imports that go up or sideways.
+// brokenArrows returns imports to the same or a higher floor.
 func brokenArrows(packages []pkg) []string {
 	floor := map[string]int{}
 	for i, rooms := range floors {

@@ -1,6 +1,7 @@
-// Package rules holds what the project promises about its own source: which room may know which, what no file may
-// contain, that the documentation's links lead somewhere. Each rule says why in its failure message. The checks are
-// functions of file contents and package lists, so that every rule is also shown to catch what it forbids.
+// Package rules tests what the project promises about its own source: allowed imports, forbidden file
+// contents and working links in the documentation. Each failure message contains the reason for the rule.
+// The checks are functions of file contents and package lists, so that tests can also show that every rule
+// catches violations.
 package rules
 
 import (
@@ -23,7 +24,7 @@ import (
 
 const module = "stoker.io/stoker"
 
-// root is the module's directory, seen from this package.
+// root is the root directory of the module relative to this package.
 var root = filepath.Join("..", "..")
 
 // file is a file of the project. Its path is slash separated and relative to the root.
@@ -57,7 +58,7 @@ var readFiles = sync.OnceValues(func() ([]file, error) {
 	for _, path := range paths {
 		content, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted, and the deletion is not committed yet
+			continue // deleted, but the deletion is not committed yet
 		}
 		if err != nil {
 			return nil, err
@@ -67,7 +68,7 @@ var readFiles = sync.OnceValues(func() ([]file, error) {
 	return all, nil
 })
 
-// listFiles asks git; an unpacked source archive has no git, and there every file counts.
+// listFiles asks git for the files. An unpacked source archive has no git, so there every file counts.
 func listFiles() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		var paths []string
@@ -79,7 +80,8 @@ func listFiles() ([]string, error) {
 		})
 		return paths, err
 	}
-	// What git answers is no input that go test knows of; the index is, and so an added file ends a cached result.
+	// go test does not track the output of git as an input. It tracks the index, so an added file
+	// invalidates a cached result.
 	_, _ = os.Stat(filepath.Join(root, ".git", "index"))
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = root
@@ -92,13 +94,13 @@ func listFiles() ([]string, error) {
 	return slices.Compact(paths), nil
 }
 
-// pkg is what go list says of a package of the module.
+// pkg is the output of go list for a package of the module.
 type pkg struct {
 	ImportPath, Name string
 	Imports, Deps    []string // of the package itself, without its tests
 }
 
-// room is the package's path inside the module; "" for a package of somebody else.
+// room returns the path of a package inside the module, or "" for a package of another module.
 func room(importPath string) string {
 	rest, ok := strings.CutPrefix(importPath, module+"/")
 	if !ok {
@@ -107,7 +109,7 @@ func room(importPath string) string {
 	return rest
 }
 
-// forTests tells the rooms that do not ship: test/ and packages such as plantest.
+// forTests reports whether a room does not ship: test/ and packages such as plantest.
 func forTests(room string) bool {
 	return within(room, []string{"test"}) || strings.HasSuffix(path.Base(room), "test")
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An image of ours with its version, as users are given it.
+// ourImage matches an image of the project with its version in files for users.
 var ourImage = regexp.MustCompile(`(?:stoker|stoker-io)/(?:agent|injector|receiver|hooks|\$part):([0-9][0-9A-Za-z.-]*[0-9A-Za-z])|--build-arg VERSION=([0-9][0-9A-Za-z.-]*[0-9A-Za-z])`)
 
-// brokenVersions says which files that users are given name another version than the chart.
+// brokenVersions returns the files for users whose version differs from that of the chart.
 func brokenVersions(all []file) (version string, found int, broken []string) {
 	for _, f := range all {
 		if f.path == "charts/stoker/Chart.yaml" {

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// banned are functions and variables of other packages that product code does not use.
+// banned lists functions and variables of other packages that product code must not use.
 var banned = []struct {
 	path  string // of the package
 	names []string
-	rooms []string // where; nil is everywhere
+	rooms []string // nil is everywhere
 	why   string
 }{
 	{"os", []string{"CopyFS"}, nil, "it copies symbolic links as they are (trust F3)"},
@@ -37,16 +37,17 @@ var banned = []struct {
 	{"flag", []string{"Parse", "String", "Bool", "Int", "Duration", "CommandLine", "StringVar", "BoolVar"}, nil, "flags belong to a settings value, not to the process"},
 }
 
-// receiverRooms are those that run while requests are served. The command check, beside them, asks a receiver.
+// receiverRooms are the rooms that serve requests. The check command, beside them, is a client of a
+// receiver.
 var receiverRooms = []string{"receiver/sender", "receiver/credential", "receiver/gate", "receiver/queue", "receiver/lookup", "receiver/vault", "receiver/server"}
 
-// global are packages whose constructors (New…) must not fill a package-level variable.
+// global lists packages whose constructors (New…) must not initialize a package-level variable.
 var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}
 
-// deciding are the functions by which code would look for something in an error's text.
+// deciding lists functions that could search the text of an error.
 var deciding = []string{"Contains", "HasPrefix", "HasSuffix", "EqualFold", "Index", "Cut", "CutPrefix", "CutSuffix", "Count", "MatchString"}
 
-// brokenSource returns what a Go file of the product does against the rules.
+// brokenSource returns the violations in a Go file of the product.
 func brokenSource(f file) ([]string, error) {
 	fset := token.NewFileSet()
 	tree, err := parser.ParseFile(fset, f.path, f.content, parser.SkipObjectResolution)
@@ -91,7 +92,7 @@ func brokenSource(f file) ([]string, error) {
 	return broken, nil
 }
 
-// importNames maps the names by which a file knows its imports to their paths.
+// importNames maps the local names of a file's imports to their paths.
 func importNames(tree *ast.File) map[string]string {
 	names := map[string]string{}
 	for _, spec := range tree.Imports {
@@ -99,7 +100,7 @@ func importNames(tree *ast.File) map[string]string {
 		parts := strings.Split(path, "/")
 		name := parts[len(parts)-1]
 		if len(parts) > 1 && len(name) > 1 && name[0] == 'v' && strings.Trim(name[1:], "0123456789") == "" {
-			name = parts[len(parts)-2] // a major version is no name
+			name = parts[len(parts)-2] // a major version is not the name
 		}
 		if spec.Name != nil {
 			name = spec.Name.Name
@@ -109,7 +110,8 @@ func importNames(tree *ast.File) map[string]string {
 	return names
 }
 
-// selected returns package and name of a selector such as os.CopyFS; an empty path where it is something else.
+// selected returns the package and name of a selector such as os.CopyFS. The path is empty if the selector
+// is something else.
 func selected(n *ast.SelectorExpr, imports map[string]string) (path, name string) {
 	if x, ok := n.X.(*ast.Ident); ok {
 		return imports[x.Name], n.Sel.Name
@@ -138,7 +140,8 @@ func packageLevelNews(d *ast.GenDecl, imports map[string]string) map[string]bool
 	return paths
 }
 
-// matchesErrorText tells a call such as strings.Contains(err.Error(), …).
+// matchesErrorText reports whether a call searches an error's text, such as strings.Contains(err.Error(),
+// …).
 func matchesErrorText(call *ast.CallExpr, imports map[string]string) bool {
 	fun, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

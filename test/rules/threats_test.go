@@ -16,7 +16,8 @@ var (
 	threatID  = regexp.MustCompile(`\b[FCRIP][0-9]{1,2}\b`)
 )
 
-// brokenThreats says which threats of the page no test names, and which a comment of a test names that the page does not have.
+// brokenThreats returns the threats of the page that no test names, and the threats in test comments that
+// the page does not have.
 func brokenThreats(all []file) []string {
 	listed, tested := map[string]bool{}, map[string]string{}
 	for _, f := range all {
