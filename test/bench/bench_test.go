@@ -112,7 +112,7 @@ func TestMeasureSeesTheWholeTree(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("no /proc to read memory from")
 	}
-	// A child of a child holds thirty megabytes for long enough to be seen by a look that comes late.
+	// A grandchild process holds thirty megabytes long enough for a late sample.
 	script := `sh -c 'x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null; sleep 1; true'`
 	s, err := measure(t.Context(), command{t.TempDir(), os.Environ(), []string{"sh", "-c", script + "; true"}})
 	require.NoError(t, err)
@@ -129,7 +129,8 @@ func TestMeasureSaysWhatAFailedCommandSaid(t *testing.T) {
 	assert.ErrorContains(t, err, "broken")
 }
 
-// The peers alone, on the smallest repository: every case runs, and what lies on the disk is the commit.
+// Runs every case with the other programs alone on the smallest repository. The files on disk must be
+// those of the commit.
 func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -179,7 +180,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	}
 }
 
-// The whole bench with the real agent, on the smallest repository.
+// Runs the whole bench with the real agent on the smallest repository.
 func TestTheBenchRunsFromEndToEnd(t *testing.T) {
 	work := t.TempDir()
 	var out strings.Builder

@@ -35,7 +35,7 @@ func inContainer(t *testing.T, limit int64, text string) *confined {
 	return c
 }
 
-// hold takes some thirty megabytes.
+// hold allocates about thirty megabytes.
 const hold = `x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null`
 
 func TestWhoNeedsTooMuchMemoryIsKilledInTheContainer(t *testing.T) {
@@ -51,7 +51,7 @@ func TestWhoFitsLivesInTheContainer(t *testing.T) {
 }
 
 func TestPageCacheDoesNotCountInTheContainer(t *testing.T) {
-	dir, err := os.MkdirTemp("/var/tmp", "stoker-bench-") // a disk, wherever temporary files are: those in memory do count
+	dir, err := os.MkdirTemp("/var/tmp", "stoker-bench-") // on disk: files in a temporary file system would count as memory
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	s, err := inContainer(t, 16<<20, "cd "+dir+" && head -c 60000000 /dev/zero > file && cat file > copy").sync(t.Context())

@@ -17,7 +17,7 @@ func settingsFor(t *testing.T, args ...string) settings {
 	return s
 }
 
-// large is a run on L in which the agent takes the given time and memory for a one-file commit.
+// large returns a run on L in which the agent takes the given time and memory for a one-file commit.
 func large(agent time.Duration, anon, pack int64) results {
 	r := results{}
 	r.add("L", "one", once, sample{wall: agent, anon: anon, pack: pack, changed: 5000})
@@ -50,7 +50,7 @@ func TestGoalsAreMetOrMissedByTheirFigures(t *testing.T) {
 	assert.Equal(t, want, verdicts(large(260*time.Millisecond, 29<<20, 6001), s))
 }
 
-// verdictOf returns the verdict on the goal whose text holds a phrase.
+// verdictOf returns the verdict on the goal whose text contains a phrase.
 func verdictOf(t *testing.T, r results, size, phrase string) string {
 	t.Helper()
 	var found []string

@@ -22,12 +22,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go knows no other way
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go logs only through klog
 	kubetest.Main(m)
 }
 
-// The periods are shorter than anybody would make them, and the git server is asked all the time: agents that wrote
-// because time passes, or asked because somebody looked, would be seen.
+// The intervals are unusually short and the git server is polled constantly. This reveals agents that
+// write because time passes or poll because of a watch event.
 func TestAnIdleFleetOfFiftyWritesNothingButItsLeadsLockAndConfirmation(t *testing.T) {
 	const agents, idle = 50, 20 * time.Second
 	cluster := kubetest.Control(t)
@@ -96,7 +96,7 @@ func TestAnIdleFleetOfFiftyWritesNothingButItsLeadsLockAndConfirmation(t *testin
 	assert.Empty(t, w.sum(everybody).refused)
 }
 
-// writers leaves out what only reads.
+// writers returns the requests that write.
 func writers(c counts) map[string]int {
 	all := maps.Clone(c.requests)
 	maps.DeleteFunc(all, func(what string, _ int) bool {

@@ -14,7 +14,8 @@ import (
 
 const role = "NOSYNC_TEST_ROLE"
 
-// The test binary is also the program that runs behind the filter, and the one that puts it there.
+// TestMain lets the test binary also serve as the program behind the filter, and as the one that installs
+// it.
 func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
 	case "filter":
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// answers asks for what no descriptor stands behind: a call that is made says so.
+// answers makes calls with an invalid descriptor. A call that is really made returns EBADF.
 func answers() string {
 	made := func(err error) bool { return errors.Is(err, unix.EBADF) }
 	return fmt.Sprint("fsync ", made(unix.Fsync(-1)), ", fdatasync ", made(unix.Fdatasync(-1)), ", syncfs ", made(unix.Syncfs(-1)), ", close ", made(unix.Close(-1)))
