@@ -109,7 +109,7 @@ func TestRefusedFilterSendsEverything(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Refuse(gitserver.Filter)
 	out, err := git(t, "clone", "-q", "--bare", "--filter=blob:none", srv.URL("site.git"), filepath.Join(t.TempDir(), "c.git"))
-	require.NoError(t, err, out) // git warns and goes on without
+	require.NoError(t, err, out) // git warns and continues without it
 	assert.Greater(t, srv.Stats().PackBytes, int64(10000))
 }
 

@@ -16,7 +16,7 @@ func newRepo(t *testing.T) *gitserver.Repo {
 	return gitserver.NewRepo(t, filepath.Join(t.TempDir(), "r.git"))
 }
 
-// tree lists a commit as "mode path" lines; strange names are quoted by git.
+// tree lists a commit as "mode path" lines. Git quotes unusual names.
 func tree(r *gitserver.Repo, commit string) []string {
 	out := r.Git("ls-tree", "-r", "--format=%(objectmode) %(path)", commit)
 	if out == "" {

@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// start serves a repository of two commits and returns the server, the repository and the second commit.
+// start serves a repository with two commits and returns the server, the repository and the second commit.
 func start(t *testing.T, opts gitserver.Options) (*gitserver.Server, *gitserver.Repo, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -34,7 +34,7 @@ func start(t *testing.T, opts gitserver.Options) (*gitserver.Server, *gitserver.
 	return srv, repo, second
 }
 
-// bigText does not compress to nothing, so that a pack has bytes to be cut at.
+// bigText returns text that does not compress well, so that a pack has enough bytes to be truncated.
 func bigText() string {
 	var b strings.Builder
 	for i, x := 0, uint64(1); i < 20000; i++ {
@@ -44,7 +44,7 @@ func bigText() string {
 	return b.String()
 }
 
-// git runs git as a client and returns all it printed.
+// git runs git as a client and returns its output.
 func git(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -184,7 +184,7 @@ func TestCloseEndsAHungGit(t *testing.T) {
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
 	repo.Commit("first", gitserver.Write("a", "b"))
-	// Git blocks for ever when it opens a pipe that nobody writes to.
+	// Git blocks forever when it opens a pipe without a writer.
 	require.NoError(t, os.Remove(filepath.Join(repo.Dir, "HEAD")))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(repo.Dir, "HEAD"), 0o600))
 	srv, err := gitserver.Start(root, gitserver.Options{})
