@@ -68,7 +68,7 @@ func TestAShellKeepsWhatWasSet(t *testing.T) {
 	s.Watch(t, "sh -c 'echo begins; echo goes on >&2; exec sleep 600'", "begins", "goes on")
 }
 
-// What these commands do is looked at by those who run them; here, that there is something to run.
+// Other tests check what these commands do. This one checks only that make has the targets.
 func TestMakeKnowsItsTargets(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("make"); err != nil {
