@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listener is a test that fails without ending.
+// listener is a testing.TB that records failures and continues.
 type listener struct {
 	testing.TB
 	said []string
