@@ -136,8 +136,8 @@ func patch(t *testing.T, before, after *unstructured.Unstructured) string {
 
 var stamp = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.000000041Z`)
 
-// timeless replaces the times in a patch. If now is set, they must be times of this run, followed by the
-// version of the object.
+// timeless replaces the times in a patch, whose nanoseconds are the version of the object. If now is set,
+// they must be times of this run.
 func timeless(t *testing.T, patch string, now bool) string {
 	t.Helper()
 	return stamp.ReplaceAllStringFunc(patch, func(text string) string {
