@@ -129,7 +129,7 @@ func TestMeasureSaysWhatAFailedCommandSaid(t *testing.T) {
 	assert.ErrorContains(t, err, "broken")
 }
 
-// Runs every case with the other programs alone on the smallest repository. The files on disk must be
+// Runs every case with only the peers on the smallest repository. The files on disk must be
 // those of the commit.
 func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

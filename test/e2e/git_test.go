@@ -79,7 +79,7 @@ func aWrongSecretIsTold(t *testing.T, w *world) {
 		said := p.kubectl(t, "describe", "gs", "line", "--namespace", p.namespace)
 		return missingFrom(said, "Reason:                AuthFailed", "RefResolutionFailed", "Warning", p.repoName)
 	})
-	p.ready(1) // the sync waits for approval, but the gateway does not
+	p.ready(1) // the sync waits for a fix, but the gateway starts
 	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
 }

@@ -190,8 +190,8 @@ func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
 	assert.Equal(t, "second", behind.Title(), "its gateways stay as they are")
 }
 
-// P6: Gateways restart without agents while no injector runs. The status says Ready forever, but no wait
-// takes it for done.
+// P6: Gateways restart without agents while no injector runs. The status says Ready forever, but wait
+// and get must not report the fleet as done.
 func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
 	t.Parallel()
 	for name, signal := range map[string]syscall.Signal{"its agents are stopped": syscall.SIGTERM, "its agents are killed": syscall.SIGKILL} {

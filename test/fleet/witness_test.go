@@ -141,9 +141,9 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 	assert.Equal(w.t, v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}, request)
 	assert.Equal(w.t, gs.Generation, st.ObservedGeneration)
 
-	// An override names the current request and the current spec, and must not have lapsed before. A
-	// status is written at most once a second. A request that was replaced and repeated in between
-	// therefore counts as a new request.
+	// An override names the current request and the current spec, and must not have lapsed before. The
+	// object may change between two statuses, which are at least a second apart. A request that was
+	// replaced and then repeated in this time counts as a new one.
 	if st.Target.Ref != gs.Spec.Git.Ref {
 		assert.Equal(w.t, gs.Annotations[v1alpha1.AnnotationRequestedRef], st.Target.Ref)
 		assert.Regexp(w.t, "^"+st.Target.Ref+"@"+gs.Spec.Git.Ref+"( |$)", request.Over)

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // The intervals are unusually short and the git server is polled constantly. This reveals agents that
-// write because time passes or poll because of a watch event.
+// send requests to the API server because time passes or because the lead polls git.
 func TestAnIdleFleetOfFiftyWritesNothingButItsLeadsLockAndConfirmation(t *testing.T) {
 	const agents, idle = 50, 20 * time.Second
 	cluster := kubetest.Control(t)
