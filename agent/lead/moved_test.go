@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// requests requests a ref at a commit, as the receiver and the command line do.
+// requests asks for a ref at a commit, as the receiver and the command line do.
 func (s *site) requests(ref, commit string) {
 	s.t.Helper()
 	at := now()

@@ -76,7 +76,7 @@ func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
 	r.Target, r.Revision, r.Generation = s.Target.Commit, s.Target.Revision, s.Target.Generation
 }
 
-// moves moves the ref to a commit.
+// moves makes the ref name another commit.
 func (s *scene) moves(commit string) { s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Commit = commit }) }
 
 // tells changes the target as the lead does.
@@ -94,7 +94,7 @@ func (s *scene) takes(i int) {
 	r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
 }
 
-// pauses pauses or resumes the fleet, and updates the reports of its agents.
+// pauses stops or resumes the fleet, and updates the reports of its agents.
 func (s *scene) pauses(on bool) {
 	s.annotates(on)
 	for i := range s.Reports {
