@@ -32,8 +32,8 @@ func (w *world) stopped(name string) *pod {
 	return p
 }
 
-// nobody configures an API server that does not answer.
-func nobody(t *testing.T) func(*Config) {
+// withoutAPIServer configures an address at which no API server answers.
+func withoutAPIServer(t *testing.T) func(*Config) {
 	t.Helper()
 	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestTheFirstSyncComesBeforeTheGatewaysStartAndIsVerifiedAfterIt(t *testing.
 	first := w.commit("one")
 	w.gatewaySync(p)
 	a := p.start()
-	why := a.staysClosed("nobody leads", func() bool { return p.report() != nil })
+	why := a.staysClosed("no agent leads", func() bool { return p.report() != nil })
 	assert.Contains(t, why, "no lead")
 
 	w.lead(at(first))
@@ -109,7 +109,7 @@ func TestAVolumeWithAWholeCommitLetsTheGatewayStartAtOnceWithoutTheAPIServer(t *
 	p.recreate()
 	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "repo")))
 	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "repo"), 0o755))
-	a := p.start(nobody(t))
+	a := p.start(withoutAPIServer(t))
 	assert.Contains(t, a.opens(), "holds "+first[:7])
 	eventually(t, "it says why it does nothing", func() bool {
 		s := a.follower.State()
@@ -202,7 +202,7 @@ func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver
 
 	p.recreate()
 	var clock ahead
-	a := p.start(nobody(t), clock.set)
+	a := p.start(withoutAPIServer(t), clock.set)
 	a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
 	clock.put(a, time.Hour)
 	assert.Contains(t, a.opens(), "waited for 1h")
@@ -319,7 +319,7 @@ func TestAFollowerThatEndsLeavesNothingBehind(t *testing.T) {
 	p := w.stopped("line-0")
 	before := goleak.IgnoreCurrent()
 	for range 3 {
-		a := p.start(nobody(t), func(c *Config) { c.Period = 100 * time.Millisecond })
+		a := p.start(withoutAPIServer(t), func(c *Config) { c.Period = 100 * time.Millisecond })
 		eventually(t, "it turns", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
 		a.end()
 	}

@@ -59,8 +59,8 @@ func (c *Client) Lock(ctx context.Context, kind Kind, hold time.Duration) (Lock,
 	return Lock{}, err
 }
 
-// LockHolder returns the scan lock that is in force, if any: GET /data/api/v1/scan-lock/{projects,config}, 204 if there
-// is none [SPEC].
+// LockHolder returns the scan lock in force: GET /data/api/v1/scan-lock/{projects,config}. The gateway answers 204 without
+// a lock [SPEC].
 func (c *Client) LockHolder(ctx context.Context, kind Kind) (Lock, bool, error) {
 	r := call{method: http.MethodGet, path: kind.lockPath()}
 	got, err := c.do(ctx, r)
