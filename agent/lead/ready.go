@@ -58,16 +58,6 @@ func (w *writer) wanted() string {
 	return w.Target.Ref + " at " + short(w.Target.Commit)
 }
 
-// heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
-// says.
-func (w *writer) heldOff() string {
-	unless := w.GatewaySync.RequestedUnless()
-	if !w.Ref.Desired.Override || !v1alpha1.IsCommit(unless) {
-		return ""
-	}
-	return fmt.Sprintf("rolled back: %s is held off at %s; ", w.GatewaySync.Spec.Git.Ref, short(unless))
-}
-
 func (w *writer) allRun() string {
 	if len(w.rows) == 1 {
 		return v1alpha1.GatewayLabel(w.rows[0].Name, w.rows[0].PodName) + " runs " + w.wanted()

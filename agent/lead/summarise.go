@@ -67,7 +67,7 @@ func Summarise(s Seen) Summary {
 	w.used()
 	w.st = *gs.Status.DeepCopy()
 	st := &w.st
-	st.ObservedGeneration = gs.Generation
+	w.observe()
 	if s.Invalid == nil {
 		st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
 	}
@@ -95,6 +95,8 @@ func Summarise(s Seen) Summary {
 	w.records()
 	again := w.ready(verdict)
 	w.unhandle()
+	w.outcome()
+	w.rollback()
 	st.DiscoveredGateways = fitted(w.rows)
 	return Summary{
 		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run,

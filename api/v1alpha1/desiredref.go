@@ -61,6 +61,9 @@ func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at
 // names something that cannot be a ref. Then nothing is to be synced and nothing to be recorded: to fall back to the spec
 // would move a fleet because of a typing error.
 func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
+	if gs.RequestKey() == longRequest {
+		return Desired{}, newError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
+	}
 	spec := gs.Spec.Git.Ref
 	requested, asked := gs.Annotations[AnnotationRequestedRef]
 	d := Desired{

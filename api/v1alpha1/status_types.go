@@ -26,18 +26,23 @@ const (
 	ConfirmedFor = 5 * time.Minute
 )
 
-// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
-// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
-// could otherwise declare a fleet done for good.
-func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
-	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
-}
-
 // GatewaySyncStatus is what Stoker last saw. It is written when it changes, and every two minutes to confirm that it holds.
 type GatewaySyncStatus struct {
 	// Generation of the spec that this status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Request annotations that this status describes, one "name=value" in each line. A reader whose annotations differ has to
+	// wait.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	ObservedRequest string `json:"observedRequest,omitempty"`
+	// How far the gateways are with the desired ref. It holds if observedGeneration and observedRequest are those of the object
+	// and confirmedAt is at most five minutes from now.
+	// +optional
+	Outcome *Outcome `json:"outcome,omitempty"`
+	// What a rollback would request now. Absent if no commit has run on every gateway yet, or before git was polled.
+	// +optional
+	Rollback *Rollback `json:"rollback,omitempty"`
 	// When the lead last confirmed that this status holds. If that is more than five minutes ago, or ahead, no agent leads, and
 	// what the status says of gateways is the past.
 	// +optional

@@ -1,0 +1,108 @@
+package v1alpha1
+
+import (
+	"strings"
+	"time"
+)
+
+// OutcomePhase is how far the gateways are with the desired ref.
+//
+// +kubebuilder:validation:Enum=Progressing;Succeeded;Failed;Held;Paused
+type OutcomePhase string
+
+// The phases of an outcome.
+const (
+	// OutcomeProgressing means that work is under way, or that there is no gateway yet.
+	OutcomeProgressing OutcomePhase = "Progressing"
+	// OutcomeSucceeded means that every gateway runs the commit and has handled the request.
+	OutcomeSucceeded OutcomePhase = "Succeeded"
+	// OutcomeFailed means that trying again does not help: the spec, the request, the commit or a gateway needs a change.
+	OutcomeFailed OutcomePhase = "Failed"
+	// OutcomeHeld means that everything that is missing waits for a user, such as one who has to close a Designer.
+	OutcomeHeld OutcomePhase = "Held"
+	// OutcomePaused means that everything that is missing is paused, or synced by a dry run only.
+	OutcomePaused OutcomePhase = "Paused"
+)
+
+// Outcome answers how far the gateways are with the desired ref. It holds for the spec and the request that the status
+// observed, while the status is confirmed.
+type Outcome struct {
+	// How far the gateways are: Progressing, Succeeded, Failed, Held or Paused.
+	// +required
+	Phase OutcomePhase `json:"phase"`
+	// Desired ref. Empty if the request names no valid ref.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// Commit that the desired ref resolves to. Empty until git was polled for the request.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
+	// Number of gateways.
+	// +optional
+	Total int32 `json:"total,omitempty"`
+	// Number of gateways that run the commit.
+	// +optional
+	Synced int32 `json:"synced,omitempty"`
+	// Number of gateways that failed on the request, and that trying again does not help.
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
+	// Reason for the phase.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason Reason `json:"reason,omitempty"`
+	// Explanation of the phase in one line.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// Rollback is what a rollback would request now.
+type Rollback struct {
+	// Last commit that ran on every gateway. Empty if the gateways are to run it already.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
+	// Commit of spec.git.ref that a rollback holds off: the rollback lapses when the ref moves on from it. Empty if another
+	// request led to what the gateways are to run now.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Unless string `json:"unless,omitempty"`
+}
+
+// requestAnnotations are the annotations that an outcome depends on.
+var requestAnnotations = []string{AnnotationRequestedRef, AnnotationRequestedOver, AnnotationRequestedUnless, AnnotationRequestedCommit,
+	AnnotationRequestedAt, AnnotationPaused}
+
+const (
+	maxRequest  = 4096 // bytes of the joined annotations
+	longRequest = "too long"
+)
+
+// RequestKey joins the annotations that an outcome depends on, for status.observedRequest: one line "name=value" for each that
+// is set. If they are longer than 4096 bytes, it is "too long": such a request is never valid.
+func (gs *GatewaySync) RequestKey() string {
+	var b strings.Builder
+	for _, name := range requestAnnotations {
+		if value := gs.Annotations[name]; value != "" {
+			b.WriteString(strings.TrimPrefix(name, "stoker.io/") + "=" + value + "\n")
+		}
+	}
+	if b.Len() > maxRequest {
+		return longRequest
+	}
+	return b.String()
+}
+
+// Answered reports whether the status describes the current spec and request. Only then its outcome answers anything.
+func (gs *GatewaySync) Answered() bool {
+	st := &gs.Status
+	return st.Outcome != nil && st.ObservedGeneration == gs.Generation && st.ObservedRequest == gs.RequestKey()
+}
+
+// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
+// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
+// could otherwise declare a fleet done for good.
+func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
+	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
+}
