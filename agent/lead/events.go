@@ -17,6 +17,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/status"
 )
 
 // reportingController is the sender of the Events.
@@ -74,7 +75,7 @@ func (e *events) flush(ctx context.Context) {
 }
 
 // send sends Events about gs and its pods. It does not block.
-func (e *events) send(gs *v1alpha1.GatewaySync, list ...Event) {
+func (e *events) send(gs *v1alpha1.GatewaySync, list ...status.Event) {
 	// The resourceVersion keeps two Events with the same reason apart. Without it, the recorder would only count the second
 	// one.
 	of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name,

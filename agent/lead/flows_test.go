@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -353,22 +354,22 @@ func TestABurstOfReportsIsOneStatusASecond(t *testing.T) {
 func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 0)
-	sc := newScene(t, 0)
+	sc := newFleet(0)
 	for i := range 2000 {
-		r := sc.gateway(fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 30)))
+		r := addGateway(&sc, fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 30)))
 		r.Status.Phase, r.Status.Reason, r.Status.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("message ", 100)
 	}
 	sc.GatewaySync = s.sync()
-	sum := Summarise(sc.Seen)
+	sum := status.Summarise(sc)
 	change, err := kube.StatusDifference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change)
 	assert.Len(t, s.sync().Status.DiscoveredGateways, 2000)
 	for i := range sc.Reports {
-		sc.report(i).Reason = v1alpha1.ReasonPatchFailed
+		sc.Reports[i].Status.Reason = v1alpha1.ReasonPatchFailed
 	}
 	sc.GatewaySync = s.sync()
-	sum = Summarise(sc.Seen)
+	sum = status.Summarise(sc)
 	change, err = kube.StatusDifference(&sc.GatewaySync.Status, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change)

@@ -27,6 +27,7 @@ import (
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/status"
 )
 
 // Metrics are the metrics of a lead.
@@ -359,7 +360,7 @@ func (l *Lead) lives(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) 
 		return false, err
 	}
 	p := podOf(pod)
-	return !p.Ended && owns(p, r), nil
+	return !p.Ended && status.Owns(p, r), nil
 }
 
 func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }
@@ -453,7 +454,7 @@ func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.I
 	term := l.lock.spec().Lead.Transitions
 	log := l.Log.With("term", term)
 	log.Info("leading", "gatewaysync", l.GatewaySync)
-	l.events.send(gs, Event{Reason: v1alpha1.EventLeadElected, Note: fmt.Sprintf("the agent of pod %s leads", l.Pod)})
+	l.events.send(gs, status.Event{Reason: v1alpha1.EventLeadElected, Note: fmt.Sprintf("the agent of pod %s leads", l.Pod)})
 	err := l.serve(ctx, gs, syncs, changed, log)
 	switch {
 	case ctx.Err() != nil, err == nil:

@@ -21,6 +21,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/limits"
 	"stoker.io/stoker/test/program"
@@ -127,7 +128,7 @@ func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) 
 func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
-	scene := newScene(t, 1)
+	scene := newFleet(1)
 	scene.Target.Generation = s.sync().Generation
 	at := metav1.NewTime(noon)
 	scene.GatewaySync = s.sync()
@@ -136,7 +137,7 @@ func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 		Request:    &v1alpha1.RequestStatus{Over: "v1@main", Lapsed: "v0@main"},
 		Conditions: []metav1.Condition{{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: at}},
 	}
-	good := Summarise(scene.Seen).Status
+	good := status.Summarise(scene).Status
 	good.Request = scene.GatewaySync.Status.Request
 	hostile := &intruder{s, kube.GatewaySync, untyped(t, good), "status"}
 	admitted := 0
@@ -152,7 +153,7 @@ func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 		assert.Equal(t, "main", gs.Spec.Git.Ref)
 		_, err = v1alpha1.DesiredRef(gs, "")
 		assert.NoError(t, err, c.Name)
-		is, err := s.summed(t, scene.Seen, gs)
+		is, err := s.summed(t, scene, gs)
 		if assert.NoError(t, err, c.Name) {
 			assert.Nil(t, is.Status.Unread, c.Name)
 			assert.Equal(t, "True/Synced", condition(&is.Status, v1alpha1.ConditionReady), c.Name)
@@ -163,10 +164,10 @@ func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 }
 
 // summed writes the status that Summarise returns for gs.
-func (s *site) summed(t *testing.T, seen Seen, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
+func (s *site) summed(t *testing.T, seen status.Seen, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
 	t.Helper()
 	seen.GatewaySync = gs
-	sum := Summarise(seen)
+	sum := status.Summarise(seen)
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
 	require.NoError(t, err)
 	if change == nil {
@@ -181,7 +182,7 @@ func (s *site) summed(t *testing.T, seen Seen, gs *v1alpha1.GatewaySync) (*v1alp
 func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
-	scene := newScene(t, 2)
+	scene := newFleet(2)
 	scene.Target.Generation = s.sync().Generation
 	hostileReport := scene.Reports[0]
 	hostileReport.Status.Projects, hostileReport.Status.Drift = []string{"a"}, v1alpha1.DriftFiles{Files: 1, Paths: []string{"a"}}
@@ -197,7 +198,7 @@ func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 			continue
 		}
 		admitted++
-		seen := scene.Seen
+		seen := scene
 		report, err := s.reports().Get(t.Context(), "site")
 		if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
 			seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}

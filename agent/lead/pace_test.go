@@ -22,11 +22,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/status"
 )
 
 // paper is a fleet without an API server. It stores and counts writes.
 type paper struct {
-	*scene
+	status.Seen
+	t       *testing.T
 	mu      sync.Mutex
 	held    v1alpha1.SyncTargetSpec
 	version int
@@ -36,14 +38,14 @@ type paper struct {
 	answer   func(n int) found // of the nth poll
 	targets  []time.Time
 	statuses []time.Time
-	sent     []Event
+	sent     []status.Event
 	refuse   error                 // returned by every write of the status
 	stuck    *v1alpha1.GatewaySync // if set, the watch shows nothing newer
 	secrets  atomic.Int64
 }
 
 func newPaper(t *testing.T, n int) *paper {
-	p := &paper{scene: newScene(t, n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
 	p.GatewaySync.Spec.Polling.Interval = "60s"
 	p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitA} }
 	return p
@@ -66,7 +68,7 @@ func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	}
 	return out, nil
 }
-func (p *paper) pods() []Pod               { return p.Pods }
+func (p *paper) pods() []status.Pod        { return p.Pods }
 func (p *paper) sole(context.Context) bool { return false }
 func (p *paper) changed() <-chan struct{}  { return p.wake }
 func (p *paper) target() v1alpha1.SyncTargetSpec {
@@ -139,7 +141,7 @@ func merge(m, change map[string]any) {
 	}
 }
 
-func (p *paper) tell(_ *v1alpha1.GatewaySync, e []Event) {
+func (p *paper) tell(_ *v1alpha1.GatewaySync, e []status.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = append(p.sent, e...)
@@ -191,7 +193,7 @@ func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, quest
 	assert.NoError(p.t, <-done)
 }
 
-func (p *paper) heard() []Event {
+func (p *paper) heard() []status.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sent)
@@ -405,8 +407,7 @@ func TestAWatchThatBringsNothingIsNotAskedOverAndOver(t *testing.T) {
 func TestADeadlineIsNoticedThoughNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
-		p.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
-		p.report(1).Target = commitA
+		p.unreachable(1)
 		p.lead(func() {
 			time.Sleep(9 * time.Minute)
 			gs, _ := p.sync()

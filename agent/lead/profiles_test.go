@@ -45,7 +45,7 @@ func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
 			assert.Equal(t, "True/Synced", condition(now(), v1alpha1.ConditionReady))
 
 			p.mu.Lock()
-			p.report(1).Profile = "next"
+			p.Reports[1].Status.Profile = "next"
 			p.mu.Unlock()
 			st = now()
 			assert.Equal(t, "False/ProfilesInvalid", condition(st, v1alpha1.ConditionProfilesValid))
@@ -57,30 +57,31 @@ func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
 
 func TestAPodThatHasNotReportedHasTheProfileThatItAsksFor(t *testing.T) {
 	for asked, want := range map[string]string{"": "True/ProfilesValid", "default": "True/ProfilesValid", "next": "False/ProfilesInvalid"} {
-		s := newScene(t, 1)
+		s := newFleet(1)
 		s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
-		s.pod("gw-1").Annotations[v1alpha1.AnnotationProfile] = asked
+		s.Pods = append(s.Pods, newFleet(2).Pods[1])
+		s.Pods[1].Annotations[v1alpha1.AnnotationProfile] = asked
 		s.Flawed, s.Invalid = validate(s.GatewaySync)
-		assert.Equal(t, want, condition(s.write(), v1alpha1.ConditionProfilesValid), asked)
+		assert.Equal(t, want, condition(statusOf(s), v1alpha1.ConditionProfilesValid), asked)
 	}
 }
 
 func TestProfilesThatAreAllWrongAndNobodysYetAreSaid(t *testing.T) {
-	s := newScene(t, 0)
+	s := newFleet(0)
 	s.GatewaySync.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"b": mapping("{{if}}"), "a": mapping("{{end}}")}
 	s.Flawed, s.Invalid = validate(s.GatewaySync)
-	st := s.write()
+	st := statusOf(s)
 	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
 	assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), "valid: none; used by no gateway, and wrong: a, b: [spec.sync.profiles[a]")
 }
 
 func TestWhatTheObjectItselfMayNotSayIsInvalidWhoeverUsesIt(t *testing.T) {
-	s := newScene(t, 1)
+	s := newFleet(1)
 	p := mapping("projects")
 	p.Prune = "mirrored"
 	s.GatewaySync.Spec.Sync.Profiles["next"] = p
 	s.Flawed, s.Invalid = validate(s.GatewaySync)
 	assert.Empty(t, s.Flawed)
-	assert.Equal(t, "False/ProfilesInvalid", condition(s.write(), v1alpha1.ConditionReady))
+	assert.Equal(t, "False/ProfilesInvalid", condition(statusOf(s), v1alpha1.ConditionReady))
 }

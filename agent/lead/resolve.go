@@ -9,6 +9,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/status"
 )
 
 // resolved is a commit and what it was resolved from.
@@ -18,9 +19,9 @@ type resolved struct {
 }
 
 // resolve returns what is known of the desired ref, and starts a poll if one is due. The question is zero if no poll is needed.
-func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (Ref, question) {
+func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (status.Ref, question) {
 	if invalid != nil && gs.Spec.Git.Repo == "" {
-		return Ref{Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Looked: true, Answered: t.answered}, question{}
 	}
 	if !t.known {
 		t.request, t.known = gs.Status.Request.DeepCopy(), true
@@ -40,7 +41,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	}
 	want, err := v1alpha1.DesiredRef(&seen, specCommit)
 	if err != nil {
-		return Ref{Err: err, Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Err: err, Looked: true, Answered: t.answered}, question{}
 	}
 	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
 	t.request = nil
@@ -51,17 +52,17 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 
 	parsed, err := repo.ParseRef(want.Ref)
 	if err != nil {
-		return Ref{Desired: want, Err: err, Looked: true, Answered: want.RequestedAt}, question{}
+		return status.Ref{Desired: want, Err: err, Looked: true, Answered: want.RequestedAt}, question{}
 	}
 	commit, fixed := parsed.Commit()
 	if fixed && !want.Override {
 		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
 		t.answered = want.RequestedAt
-		return Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
 	}
 	t.inherit(gs, q, want)
 	if err := t.eligible(gs); err != nil {
-		return Ref{Desired: want, Err: err, Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Desired: want, Err: err, Looked: true, Answered: t.answered}, question{}
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
@@ -70,10 +71,10 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		t.turns.begin(q, now)
 		t.looking.Go(func() { t.looks <- t.look(ctx, &seen, q) })
 	}
-	ref := Ref{Desired: want, Answered: t.answered, Asking: t.turns.running}
+	ref := status.Ref{Desired: want, Answered: t.answered, Asking: t.turns.running}
 	if t.last.of.same(q) && t.last.of != (question{}) {
 		ref.Looked, ref.Err = true, t.last.err
-		ref.HostKey = t.last.err == nil && overSSH(gs.Spec.Git.Repo)
+		ref.HostKey = t.last.err == nil && status.OverSSH(gs.Spec.Git.Repo)
 	}
 	return ref, q
 }

@@ -16,6 +16,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
 )
 
 // serve starts the watches that only a lead needs, waits for them, and runs a term.
@@ -158,8 +159,8 @@ func (s *served) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	return s.reported.List(), unreadable
 }
 
-func (s *served) pods() []Pod {
-	var list []Pod
+func (s *served) pods() []status.Pod {
+	var list []status.Pod
 	for _, obj := range s.running.GetStore().List() {
 		p, ok := obj.(*corev1.Pod)
 		if !ok || len(p.Labels)+len(p.Annotations) == 0 {
@@ -177,7 +178,7 @@ const aloneFor = 5 * time.Minute
 func (s *served) sole(ctx context.Context) bool {
 	nameless := false
 	for _, p := range s.pods() {
-		nameless = nameless || p.nameless()
+		nameless = nameless || p.Nameless()
 	}
 	if !nameless {
 		return false
@@ -210,4 +211,4 @@ func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, chan
 	return s.lock.syncs.Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: statusManager}, "status")
 }
 
-func (s *served) tell(gs *v1alpha1.GatewaySync, events []Event) { s.events.send(gs, events...) }
+func (s *served) tell(gs *v1alpha1.GatewaySync, events []status.Event) { s.events.send(gs, events...) }

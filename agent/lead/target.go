@@ -6,11 +6,12 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/status"
 )
 
 // unresolved sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that
 // the agents know how long a gateway's start may wait. An existing commit keeps its own generation.
-func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref Ref) {
+func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) {
 	err, reason := ref.Err, failure.Reason(ref.Err, v1alpha1.ReasonGitUnreachable)
 	if invalid != nil {
 		err, reason = invalid, failure.Reason(invalid, v1alpha1.ReasonProfilesInvalid)
@@ -22,7 +23,7 @@ func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 	switch class := reason.Class(); {
 	case reason == v1alpha1.ReasonPodRestartNeeded: // concerns this pod only; the other agents report what they lack themselves
 	case class == v1alpha1.ClassStalled, class == v1alpha1.ClassHeld:
-		want.Problem = &v1alpha1.TargetProblem{Generation: gs.Generation, Reason: reason, Message: cut(err.Error(), 512)}
+		want.Problem = &v1alpha1.TargetProblem{Generation: gs.Generation, Reason: reason, Message: status.Cut(err.Error(), 512)}
 	}
 	if want.Commit != "" {
 		return

@@ -10,22 +10,8 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/status"
 )
-
-// The ref moves to B and back to A, while the agent's report of B is delayed: the disk still holds B.
-func TestAReportOfACommitBeforeIsNotTakenForOneOfItsReturn(t *testing.T) {
-	s := newScene(t, 1)
-	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
-	s.moves(commitB)
-	assert.Equal(t, "False/Progressing", condition(s.write(), v1alpha1.ConditionReady))
-	s.moves(commitA)
-	st := s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "0/1", st.GatewaysReady)
-	assert.Equal(t, v1alpha1.GatewayPending, st.DiscoveredGateways[0].SyncStatus)
-	s.takes(0)
-	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
-}
 
 func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
 	s := v1alpha1.SyncTargetSpec{Format: 1, Ref: "main", Commit: commitA, Lead: v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}}
@@ -62,8 +48,8 @@ func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
 }
 
 func TestATargetThatIsMadeAnewCountsOnFromWhatWasReported(t *testing.T) {
-	s := newScene(t, 3)
-	s.report(0).Revision, s.report(1).Revision, s.report(2).Revision = 7, math.MaxInt64, -3
+	s := newFleet(3)
+	s.Reports[0].Status.Revision, s.Reports[1].Status.Revision, s.Reports[2].Status.Revision = 7, math.MaxInt64, -3
 	assert.EqualValues(t, 7, reported(s.Reports))
 	var made v1alpha1.SyncTargetSpec
 	told(&made, s.Target, reported(s.Reports))
@@ -72,14 +58,14 @@ func TestATargetThatIsMadeAnewCountsOnFromWhatWasReported(t *testing.T) {
 }
 
 func TestWhatWaitsForAPersonIsToldAndWhatPassesIsNot(t *testing.T) {
-	desired := Ref{Desired: v1alpha1.Desired{Ref: "main"}}
-	given := func(err error) Ref { r := desired; r.Err = err; return r }
-	fail := func(reason v1alpha1.Reason) Ref {
+	desired := status.Ref{Desired: v1alpha1.Desired{Ref: "main"}}
+	given := func(err error) status.Ref { r := desired; r.Err = err; return r }
+	fail := func(reason v1alpha1.Reason) status.Ref {
 		return given(failure.New(reason, "why: %s", strings.Repeat("é", 999)))
 	}
-	gs := newScene(t, 0).GatewaySync
+	gs := newFleet(0).GatewaySync
 	gs.Generation = 4
-	of := func(was v1alpha1.SyncTargetSpec, invalid error, ref Ref) v1alpha1.SyncTargetSpec {
+	of := func(was v1alpha1.SyncTargetSpec, invalid error, ref status.Ref) v1alpha1.SyncTargetSpec {
 		unresolved(&was, gs, invalid, ref)
 		return was
 	}
@@ -98,12 +84,12 @@ func TestWhatWaitsForAPersonIsToldAndWhatPassesIsNot(t *testing.T) {
 	assert.Nil(t, away.Problem)
 	assert.EqualValues(t, 4, away.Generation, "the deadline of the spec reaches the agents")
 	assert.Nil(t, of(none, nil, fail(v1alpha1.ReasonPodRestartNeeded)).Problem, "others may have what this one lacks")
-	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, Ref{Looked: true}).Problem.Reason)
+	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, status.Ref{Looked: true}).Problem.Reason)
 	odd := given(failure.New(v1alpha1.ReasonRefNotFound, "no ref"))
 	odd.Desired.Ref = "a..b"
 	assert.Empty(t, of(none, nil, odd).Ref, "agents refuse a target with such a ref as a whole")
 
-	running := newScene(t, 0).Target
+	running := newFleet(0).Target
 	got = of(running, nil, fail(v1alpha1.ReasonRefNotFound))
 	assert.EqualValues(t, 4, got.Problem.Generation)
 	got.Problem = nil

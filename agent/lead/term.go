@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/status"
 )
 
 // fleet is what a term reads and writes.
@@ -27,7 +28,7 @@ type fleet interface {
 	sync() (*v1alpha1.GatewaySync, error)
 	// reports returns the reports, and by name why others cannot be decoded.
 	reports() ([]*v1alpha1.SyncReport, map[string]error)
-	pods() []Pod
+	pods() []status.Pod
 	// sole reports whether the namespace has no other GatewaySync.
 	sole(ctx context.Context) bool
 	// target returns the last published target.
@@ -35,7 +36,7 @@ type fleet interface {
 	writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error
 	// writeStatus changes the status of gs, if it was not written since it was seen and we still lead.
 	writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error)
-	tell(gs *v1alpha1.GatewaySync, events []Event)
+	tell(gs *v1alpha1.GatewaySync, events []status.Event)
 	// changed receives when any of this may have changed.
 	changed() <-chan struct{}
 }
@@ -150,7 +151,7 @@ func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
 	}
 	reports, _ := t.reports()
 	for _, p := range pods {
-		if !p.Ended && !t.peers[p.UID] && slices.ContainsFunc(reports, func(r *v1alpha1.SyncReport) bool { return r.Name == p.Name && owns(p, r) }) {
+		if !p.Ended && !t.peers[p.UID] && slices.ContainsFunc(reports, func(r *v1alpha1.SyncReport) bool { return r.Name == p.Name && status.Owns(p, r) }) {
 			return true
 		}
 	}
@@ -192,13 +193,13 @@ func (t *term) view() (*v1alpha1.GatewaySync, error) {
 }
 
 // publish writes the target if it changed.
-func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
+func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) error {
 	t.retry = time.Time{}
 	is := t.target()
 	want := is
 	want.Format, want.MinFormat = v1alpha1.TargetFormat, minFormat
 	want.Paused = gs.Paused()
-	want.ForceSync = cut(gs.ForceSync(), 256)
+	want.ForceSync = status.Cut(gs.ForceSync(), 256)
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
@@ -233,7 +234,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 }
 
 // report writes the status if it changed and a write is due, and sends its events.
-func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref Ref) error {
+func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) error {
 	now := t.now()
 	t.owed = true
 	if t.refusals > 1 && t.refused != gs.ResourceVersion {
@@ -248,7 +249,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	reports, unreadable := t.reports()
 	stamp := t.stamp()
-	sum := Summarise(Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
+	sum := status.Summarise(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
 		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
 	again := confirm(&sum.Status, stamp)
 	if !sum.Again.IsZero() && sum.Again.Before(again) {

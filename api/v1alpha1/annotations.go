@@ -70,6 +70,9 @@ const (
 // LabelCRName is the label, with the name of the GatewaySync, that the injector gives a pod.
 const LabelCRName = "stoker.io/cr-name"
 
+// LabelInjection is "disabled" on a pod or a namespace that gets no agents, or "enabled" on one that does.
+const LabelInjection = "stoker.io/injection"
+
 const (
 	labelName        = "app.kubernetes.io/name"
 	labelInstance    = "app.kubernetes.io/instance"

@@ -12,15 +12,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/status"
 )
 
 // scene is a fleet whose status the lead's own code writes, so that the scripts see realistic input.
 type scene struct {
 	t testing.TB
-	lead.Seen
+	status.Seen
 }
 
 // newScene returns a GatewaySync for main with two gateways that run it.
@@ -31,13 +31,13 @@ func newScene(t testing.TB) *scene {
 	gs.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
-	s := &scene{t: t, Seen: lead.Seen{GatewaySync: gs, Now: noon}}
-	s.Ref = lead.Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
+	s := &scene{t: t, Seen: status.Seen{GatewaySync: gs, Now: noon}}
+	s.Ref = status.Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
 	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
 	for i := range 2 {
 		name := fmt.Sprintf("line-%d", i)
 		uid := types.UID("0d4c4d8e-0000-4000-8000-00000000000" + fmt.Sprint(i))
-		s.Pods = append(s.Pods, lead.Pod{Namespace: "plant", Name: name, UID: uid, ServiceAccount: "default", Agent: true,
+		s.Pods = append(s.Pods, status.Pod{Namespace: "plant", Name: name, UID: uid, ServiceAccount: "default", Agent: true,
 			Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
 		r := &v1alpha1.SyncReport{}
 		r.Name, r.Namespace = name, "plant"
@@ -81,7 +81,7 @@ func (s *scene) looks(commit string, err error) {
 	s.t.Helper()
 	want, bad := v1alpha1.DesiredRef(s.GatewaySync, "")
 	require.NoError(s.t, bad)
-	s.Ref = lead.Ref{Looked: true, Desired: want, Err: err, Answered: want.RequestedAt}
+	s.Ref = status.Ref{Looked: true, Desired: want, Err: err, Answered: want.RequestedAt}
 	if err == nil {
 		s.Target.Ref, s.Target.Commit, s.Target.RequestedAt, s.Target.Generation = want.Ref, commit, want.RequestedAt, s.GatewaySync.Generation
 		s.Target.Revision++
@@ -98,7 +98,7 @@ func (s *scene) edits(change func(*v1alpha1.GatewaySyncSpec)) {
 // write writes the status as the lead does.
 func (s *scene) write() {
 	s.t.Helper()
-	st := lead.Summarise(s.Seen).Status
+	st := status.Summarise(s.Seen).Status
 	st.ConfirmedAt = &metav1.Time{Time: noon} // test/argocd replaces this exact time with now, because Argo CD uses the real clock
 	raw, err := json.Marshal(st)
 	require.NoError(s.t, err)

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
 )
 
 var update = flag.Bool("update", false, "write testdata and the two files of tests")
@@ -132,7 +132,7 @@ var statuses = []struct {
 	}},
 	{"resolving", "Progressing", "0 of 2 gateways run release; line-0 Pending/Progressing: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
 		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
-		s.Ref = lead.Ref{Desired: v1alpha1.Desired{Ref: "release"}, Asking: true}
+		s.Ref = status.Ref{Desired: v1alpha1.Desired{Ref: "release"}, Asking: true}
 		s.write()
 	}},
 	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", func(s *scene) {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -23,7 +23,7 @@ const (
 type lone struct {
 	testing.TB
 	gs   *v1alpha1.GatewaySync
-	seen lead.Seen
+	seen status.Seen
 	now  time.Time
 }
 
@@ -37,11 +37,11 @@ func newLone(t testing.TB) *lone {
 	report := &v1alpha1.SyncReport{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "gw-0", UID: "p"}}}}
 	report.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: "gw", Profile: "default", Phase: v1alpha1.GatewaySyncing, Reason: v1alpha1.ReasonProgressing,
 		Ref: "main", Target: newer, Revision: 2, Generation: 1}
-	return &lone{TB: t, gs: gs, now: noon, seen: lead.Seen{
-		Ref:     lead.Ref{Looked: true, Answered: "t1"},
+	return &lone{TB: t, gs: gs, now: noon, seen: status.Seen{
+		Ref:     status.Ref{Looked: true, Answered: "t1"},
 		Target:  v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 2, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: newer, RequestedAt: "t1"},
 		Reports: []*v1alpha1.SyncReport{report},
-		Pods: []lead.Pod{{Namespace: "plant", Name: "gw-0", UID: "p", Agent: true, Labels: map[string]string{v1alpha1.LabelCRName: "line"},
+		Pods: []status.Pod{{Namespace: "plant", Name: "gw-0", UID: "p", Agent: true, Labels: map[string]string{v1alpha1.LabelCRName: "line"},
 			Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: "gw"}}},
 	}}
 }
@@ -65,7 +65,7 @@ func (l *lone) leads(d time.Duration) map[verb.Phase]int {
 		desired, err := v1alpha1.DesiredRef(l.gs, "")
 		assert.NoError(l, err)
 		l.seen.GatewaySync, l.seen.Now, l.seen.Ref.Desired = l.gs.DeepCopy(), l.now, desired
-		l.gs.Status = lead.Summarise(l.seen).Status
+		l.gs.Status = status.Summarise(l.seen).Status
 	})
 }
 
@@ -165,7 +165,7 @@ func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
 	l.away(9*time.Minute, podsThere{})
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"])
 	assert.Equal(t, "True/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Stalled"])
-	assert.Equal(t, "not done within 10m0s, and no agent leads; the gateways that were there are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
+	assert.Equal(t, "not done within 10m0s: AgentsAway: no agent leads; the pods of its gateways are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
 	assert.Equal(t, verb.Failed, l.look())
 	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
 	l.leads(10 * time.Second)

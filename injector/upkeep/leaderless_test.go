@@ -90,7 +90,7 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 	assert.Equal(t, before, gs.Status, "time alone changes nothing")
 
 	gs.Status = *leaderless(gs, pods, noon.Add(11*time.Minute))
-	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/ProgressDeadlineExceeded", "Stalled": "True/ProgressDeadlineExceeded",
+	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/AgentsAway", "Stalled": "True/ProgressDeadlineExceeded",
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, over, outcome(&gs.Status))
 	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "it is given up, and whoever waits is told")
@@ -125,7 +125,7 @@ func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
 	for name, gs := range map[string]*v1alpha1.GatewaySync{"known": syncOf(gateways("gw")), "not known": syncOf()} {
 		gs.Status = *leaderless(gs, there, noon)
 		assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"], name)
-		assert.Contains(t, meta.FindStatusCondition(gs.Status.Conditions, "Ready").Message, "pods that end: gw-0")
+		assert.Contains(t, meta.FindStatusCondition(gs.Status.Conditions, "Ready").Message, "terminating pods: gw-0")
 		assert.Empty(t, gs.Status.LastHandledRequest, name)
 		gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
 		assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"], name)

@@ -1,7 +1,10 @@
-package lead
+// Package status computes the status of a GatewaySync: conditions, rows, the outcome, and the Events of a change. The lead calls it
+// with everything that agents report. The injector calls it while no agent leads, with nothing but pods.
+package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -58,14 +61,14 @@ type Summary struct {
 	Discovered, Synced int
 }
 
-// Summarise returns the status of a GatewaySync. It is pure, and the only source of conditions. For the same input it returns
-// the existing status and no events.
+// Summarise returns the status of a GatewaySync as its lead writes it. It is pure. For the same input it returns the existing
+// status and no events.
 func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
-	w := &writer{Seen: s, was: &gs.Status, now: metav1.NewTime(s.Now.Truncate(time.Second)), rows: gateways(&s)}
+	w := newWriter(s)
+	w.rows = gateways(&s)
 	w.absent()
 	w.used()
-	w.st = *gs.Status.DeepCopy()
 	st := &w.st
 	w.observe()
 	if s.Invalid == nil {
@@ -89,7 +92,7 @@ func Summarise(s Seen) Summary {
 	w.refResolved()
 	w.hostKey()
 	w.profiles()
-	w.sidecars()
+	w.sidecars(w.missing(), "")
 	verdict := w.verdict()
 	w.allSynced(verdict)
 	w.records()
@@ -103,7 +106,7 @@ func Summarise(s Seen) Summary {
 	}
 }
 
-// writer is the state of Summarise.
+// writer is the state of a summary.
 type writer struct {
 	Seen
 	was      *v1alpha1.GatewaySyncStatus
@@ -113,9 +116,14 @@ type writer struct {
 	synced   int
 	resolved bool // the target is the desired ref
 	carried  bool // Ref.Err is from an earlier lead
+	moved    bool // without a lead: another ref is desired than the target
 	// away is not nil if gateways are known but none is live; leaving are their terminating pods.
 	away    *v1alpha1.Absence
 	leaving []string
+}
+
+func newWriter(s Seen) *writer {
+	return &writer{Seen: s, was: &s.GatewaySync.Status, st: *s.GatewaySync.Status.DeepCopy(), now: metav1.NewTime(s.Now.Truncate(time.Second))}
 }
 
 // verdict is the state of the fleet for the condition Ready.
@@ -127,7 +135,7 @@ type verdict struct {
 
 func (w *writer) set(condition string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	meta.SetStatusCondition(&w.st.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: string(reason), Message: cut(message, maxMessage),
+		Type: condition, Status: status, Reason: string(reason), Message: Cut(message, maxMessage),
 		ObservedGeneration: w.GatewaySync.Generation, LastTransitionTime: w.now,
 	})
 }
@@ -168,7 +176,7 @@ func (w *writer) refResolved() {
 		w.st.RefResolutionStatus = v1alpha1.RefResolutionError
 		reason, message := failure.Reason(err, v1alpha1.ReasonGitUnreachable), err.Error()
 		if w.resolved && !w.carried {
-			message = fmt.Sprintf("%s; the gateways stay at %s", cut(message, maxMessage-80), short(w.Target.Commit))
+			message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), short(w.Target.Commit))
 		}
 		// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
 		if c := w.before(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
@@ -205,7 +213,7 @@ func (w *writer) before(condition string) *metav1.Condition {
 func (w *writer) hostKey() {
 	const condition = v1alpha1.ConditionSSHHostKeyVerification
 	git := w.GatewaySync.Spec.Git
-	if w.Invalid == nil && !overSSH(git.Repo) {
+	if w.Invalid == nil && !OverSSH(git.Repo) {
 		meta.RemoveStatusCondition(&w.st.Conditions, condition)
 		return
 	}
@@ -238,18 +246,30 @@ func (w *writer) hostKey() {
 	w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
 }
 
-func (w *writer) sidecars() {
+// sidecars sets SidecarInjected from the pods without an agent, and why an evicted pod has no successor.
+func (w *writer) sidecars(without []string, awaited string) {
+	var problems []string
+	if len(without) > 0 {
+		problems = append(problems, fmt.Sprintf("%s without an agent: %s. Events of the pod say why it was not injected; delete the pod to try again",
+			counted(len(without), "pod"), list(without)))
+	}
+	if awaited != "" {
+		problems = append(problems, awaited)
+	}
+	if len(problems) == 0 {
+		w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionTrue, v1alpha1.ReasonSidecarInjected, "every pod that asks for an agent has one")
+		return
+	}
+	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar, strings.Join(problems, "; "))
+}
+
+// missing returns the pods whose rows say that they have no agent.
+func (w *writer) missing() []string {
 	var without []string
 	for _, g := range w.rows {
 		if g.SyncStatus == v1alpha1.GatewayMissingSidecar {
 			without = append(without, g.PodName)
 		}
 	}
-	if len(without) == 0 {
-		w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionTrue, v1alpha1.ReasonSidecarInjected, "every pod that asks for an agent has one")
-		return
-	}
-	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar,
-		fmt.Sprintf("%s without an agent: %s. Events of the pod say why it was not injected; a pod that is started again is asked for anew",
-			counted(len(without), "pod"), list(without)))
+	return without
 }

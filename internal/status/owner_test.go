@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"testing"
@@ -59,4 +59,19 @@ func TestAnAgentThatSomebodyPutThereByHandIsTheGatewayThatItSays(t *testing.T) {
 	require.Len(t, st.DiscoveredGateways, 1)
 	assert.Equal(t, "press", st.DiscoveredGateways[0].Name)
 	assert.Empty(t, st.DiscoveredGateways[0].Message)
+}
+
+// The ref moves to B and back to A, while the agent's report of B is delayed: the disk still holds B.
+func TestAReportOfACommitBeforeIsNotTakenForOneOfItsReturn(t *testing.T) {
+	s := newScene(t, 1)
+	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
+	s.moves(commitB)
+	assert.Equal(t, "False/Progressing", condition(s.write(), v1alpha1.ConditionReady))
+	s.moves(commitA)
+	st := s.write()
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "0/1", st.GatewaysReady)
+	assert.Equal(t, v1alpha1.GatewayPending, st.DiscoveredGateways[0].SyncStatus)
+	s.takes(0)
+	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
 }

@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func (w *writer) outcome() {
 	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: d.Ref, Total: int32(len(w.rows)),
 		Reason: v1alpha1.Reason(ready.Reason), Message: ready.Message}
 	say := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
-		o.Phase, o.Reason, o.Message = phase, reason, cut(message, maxMessage)
+		o.Phase, o.Reason, o.Message = phase, reason, Cut(message, maxMessage)
 	}
 	if polled && w.resolved {
 		o.Commit, o.Synced = w.Target.Commit, int32(w.synced)
@@ -30,8 +30,10 @@ func (w *writer) outcome() {
 	deadline := o.Reason == v1alpha1.ReasonProgressDeadlineExceeded
 	refused := w.Ref.Err != nil && failure.Reason(w.Ref.Err, "").Class() == v1alpha1.ClassStalled
 	switch ready := ready.Status == metav1.ConditionTrue; {
-	case w.Invalid != nil, refused && polled:
-		o.Phase = v1alpha1.OutcomeFailed
+	case w.Invalid != nil:
+		say(v1alpha1.OutcomeFailed, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error())
+	case refused && polled:
+		say(v1alpha1.OutcomeFailed, failure.Reason(w.Ref.Err, ""), w.refMessage())
 	case ready && polled && handled:
 		o.Phase = v1alpha1.OutcomeSucceeded
 		if off := w.heldOff(); off != "" {
@@ -55,6 +57,14 @@ func (w *writer) outcome() {
 		o.Phase = v1alpha1.OutcomeHeld
 	}
 	w.st.Outcome = o
+}
+
+// refMessage returns why the desired ref is refused, with what the gateways do meanwhile if the lead says so.
+func (w *writer) refMessage() string {
+	if c := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved); w.Ref.Looked && c != nil {
+		return c.Message
+	}
+	return w.Ref.Err.Error()
 }
 
 // counts classifies the gateways that are behind by what they wait for.

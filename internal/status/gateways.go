@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"encoding/json"
@@ -41,7 +41,7 @@ func gateways(s *Seen) []gateway {
 	index := map[string]int{}
 	for _, p := range pods {
 		report := reports[p.Name]
-		if report != nil && !owns(p, report) {
+		if report != nil && !Owns(p, report) {
 			report = nil
 		}
 		if p.Ended || !p.of(s.GatewaySync.Name, report != nil, s.Sole) {
@@ -59,9 +59,9 @@ func gateways(s *Seen) []gateway {
 	return out
 }
 
-// owns reports whether a report belongs to this pod. An earlier pod with the same name, and another volume, may have left one.
+// Owns reports whether a report belongs to this pod. An earlier pod with the same name, and another volume, may have left one.
 // A report without an owner belongs to no pod.
-func owns(p Pod, r *v1alpha1.SyncReport) bool {
+func Owns(p Pod, r *v1alpha1.SyncReport) bool {
 	return p.UID != "" && slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID == p.UID })
 }
 
@@ -87,11 +87,11 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 			g.Message += ": " + p.Stuck
 		}
 		if err := s.Unreadable[p.Name]; err != nil {
-			g.Message = cut(err.Error(), maxMessage)
+			g.Message = Cut(err.Error(), maxMessage)
 		}
 		return g
 	case r.Status.Gateway != "":
-		g.Name = cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
+		g.Name = Cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
 	}
 	g.keep(known[g.Name])
 	g.report(s, &r.Status)
@@ -100,7 +100,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 		if g.Message != "" {
 			says += "; " + g.Message
 		}
-		g.Message = cut(says, maxMessage)
+		g.Message = Cut(says, maxMessage)
 	}
 	return g
 }
@@ -116,24 +116,24 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 
 // report copies what an agent reports. A report about an earlier target or spec does not describe the current state.
 func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
-	g.Profile, g.AgentVersion = cut(r.Profile, 63), cut(r.AgentVersion, 64)
-	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(cut(string(r.Reason), 64)), cut(r.Message, maxMessage)
-	g.LastScanResult, g.Drift = cut(r.Scan, 256), r.Drift.Files
+	g.Profile, g.AgentVersion = Cut(r.Profile, 63), Cut(r.AgentVersion, 64)
+	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(Cut(string(r.Reason), 64)), Cut(r.Message, maxMessage)
+	g.LastScanResult, g.Drift = Cut(r.Scan, 256), r.Drift.Files
 	g.FilesChanged = changed(r.Files)
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
 	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
 	switch { // the ref of the commit is known only while the commit is the target
 	case r.Commit == r.Target || r.Target == "":
-		g.SyncedRef = cut(r.Ref, 255)
+		g.SyncedRef = Cut(r.Ref, 255)
 	case r.Commit != g.SyncedCommit:
 		g.SyncedRef = ""
 	}
-	g.SyncedCommit = cut(r.Commit, 40)
+	g.SyncedCommit = Cut(r.Commit, 40)
 	if !slices.Contains(states, r.Phase) { // the API server would reject the whole status
-		g.SyncStatus, g.Message = v1alpha1.GatewayError, cut(fmt.Sprintf("its agent reports %.40q, which is no state; %s", r.Phase, r.Message), maxMessage)
+		g.SyncStatus, g.Message = v1alpha1.GatewayError, Cut(fmt.Sprintf("its agent reports %.40q, which is no state; %s", r.Phase, r.Message), maxMessage)
 	}
 	if g.delivered && r.Started != nil {
-		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, cut(r.Duration, 32)
+		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, Cut(r.Duration, 32)
 	}
 	g.handled = s.Target.RequestedAt == "" || r.HandledRequest == s.Target.RequestedAt
 	of := s.GatewaySync.Generation
@@ -148,14 +148,14 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	case g.synced:
 	case current && !g.delivered:
 		if paused && goesOn(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
-			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, cut("paused; "+says, maxMessage)
+			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, Cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
 	case paused:
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
 	default:
 		g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-		g.Message = cut("has not begun with what is wanted now; before: "+says, maxMessage)
+		g.Message = Cut("has not begun with what is wanted now; before: "+says, maxMessage)
 	}
 }
 
@@ -180,10 +180,10 @@ func (g *gateway) join(other gateway) {
 	for i, p := range g.pods {
 		names[i] = p.Name
 	}
-	g.PodName = cut(strings.Join(names, ", "), 1024)
+	g.PodName = Cut(strings.Join(names, ", "), 1024)
 	g.synced, g.delivered, g.handled = false, false, false
 	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
-	g.Message = cut("live pods "+list(names)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
+	g.Message = Cut("live pods "+list(names)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
 }
 
 const (
@@ -232,15 +232,15 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(*v1alpha1.DiscoveredGateway) {},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
-		g.Message, g.PodName = cut(g.Message, 200), cut(g.PodName, 128)
+		g.Message, g.PodName = Cut(g.Message, 200), Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
-		g.Message, g.PodName = cut(g.Message, 80), cut(g.PodName, 128)
+		g.Message, g.PodName = Cut(g.Message, 80), Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
-		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
-			SyncedCommit: g.SyncedCommit, Message: cut(g.Message, 32), Drift: g.Drift}
+		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
+			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift}
 	},
 }
 

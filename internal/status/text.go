@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 // maxMessage bounds the text of a condition, an event or a row, in bytes.
 const maxMessage = 1000
 
-// cut truncates a text to n bytes.
-func cut(s string, n int) string {
+// Cut truncates a text to n bytes.
+func Cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= n {
 		return s
@@ -48,8 +48,8 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
-// overSSH reports whether a repository uses ssh: ssh:// or user@host:path.
-func overSSH(repo string) bool {
+// OverSSH reports whether a repository uses ssh: ssh:// or user@host:path.
+func OverSSH(repo string) bool {
 	if scheme, _, ok := strings.Cut(repo, "://"); ok {
 		return scheme == "ssh"
 	}

@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ const (
 func (w *writer) transitions() []Event {
 	var out []Event
 	tell := func(warning bool, reason, format string, args ...any) {
-		out = append(out, Event{Warning: warning, Reason: reason, Note: cut(fmt.Sprintf(format, args...), maxMessage)})
+		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(fmt.Sprintf(format, args...), maxMessage)})
 	}
 	w.ofRef(tell)
 	told, out := out, nil
@@ -87,7 +87,7 @@ func together(all []trouble, reason string) string {
 		return text
 	}
 	// The names matter most: the Events of the pods have the details.
-	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
+	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), Cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
 }
 
 type teller func(warning bool, reason, format string, args ...any)
@@ -115,7 +115,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	}
 	var out []Event
 	tell := func(warning bool, reason, note string) {
-		out = append(out, Event{Warning: warning, Reason: reason, Note: cut(note, maxMessage)})
+		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(note, maxMessage)})
 	}
 	why := string(g.Reason)
 	if g.Message != "" {

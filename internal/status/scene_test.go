@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"encoding/json"
@@ -83,7 +83,10 @@ func (s *scene) moves(commit string) { s.tells(func(t *v1alpha1.SyncTargetSpec) 
 func (s *scene) tells(change func(*v1alpha1.SyncTargetSpec)) {
 	want := *s.Target.DeepCopy()
 	change(&want)
-	told(&s.Target, want, 0)
+	if s.Target != want {
+		want.Revision++
+	}
+	s.Target = want
 }
 
 // takes makes a gateway run the target.
@@ -285,7 +288,7 @@ func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
 		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
 		asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 		label := p.Labels[v1alpha1.LabelCRName]
-		if p.Labels[labelInjection] == "disabled" && !p.Agent && label == "" {
+		if p.Labels[v1alpha1.LabelInjection] == "disabled" && !p.Agent && label == "" {
 			continue
 		}
 		if p.Ended || label != gs.Name && (label != "" || inject != "true" || asked != gs.Name) {

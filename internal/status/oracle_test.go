@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -82,6 +82,20 @@ func TestOracle(t *testing.T) {
 				}
 			}
 			sum := Summarise(life.Seen)
+			mode := "lead"
+			if r.IntN(3) == 0 {
+				mode = "none"
+				l := Leaderless{GatewaySync: life.GatewaySync, Now: life.Now}
+				for _, p := range life.Pods {
+					if p.Ending || !p.Ended {
+						l.Pods = append(l.Pods, p)
+					}
+				}
+				if r.IntN(2) == 0 {
+					l.Pods = nil
+				}
+				sum.Status = *Without(l)
+			}
 			life.GatewaySync = life.GatewaySync.DeepCopy()
 			life.GatewaySync.Status = stored(t, sum.Status)
 			st := &life.GatewaySync.Status
@@ -104,13 +118,13 @@ func TestOracle(t *testing.T) {
 			if is == "Waits" && (got == "Held" || got == "Paused" || got == "Progressing") {
 				got = "Waits"
 			}
-			key := "same"
+			key := "same " + mode
 			if is != got {
-				key = fmt.Sprintf("PHASE judge %s/%s outcome %s/%s ready %s", is, v.Reason, o.Phase, o.Reason, condition(st, "Ready"))
+				key = mode + fmt.Sprintf(" PHASE judge %s/%s outcome %s/%s ready %s", is, v.Reason, o.Phase, o.Reason, condition(st, "Ready"))
 			} else if v.Commit != o.Commit || int32(v.Gateways.Synced) != o.Synced && is != "Progressing" {
-				key = fmt.Sprintf("COMMIT %s %.7s/%d outcome %.7s/%d %s/%s", is, v.Commit, v.Gateways.Synced, o.Commit, o.Synced, o.Phase, o.Reason)
+				key = mode + fmt.Sprintf(" COMMIT %s %.7s/%d outcome %.7s/%d %s/%s", is, v.Commit, v.Gateways.Synced, o.Commit, o.Synced, o.Phase, o.Reason)
 			} else if is == "Failed" && v.Reason != o.Reason {
-				key = fmt.Sprintf("REASON %s %s outcome %s", is, v.Reason, o.Reason)
+				key = mode + fmt.Sprintf(" REASON %s %s outcome %s", is, v.Reason, o.Reason)
 			}
 			seen[key]++
 			if example[key] == "" {

@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"errors"
@@ -120,12 +120,12 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			ready: "Unknown/NoGateways"},
 		{name: "a pod is to have no agent", given: func(s *scene) {
 			p := s.pod("gw-2")
-			p.Labels, p.Agent = map[string]string{labelInjection: "disabled"}, false
+			p.Labels, p.Agent = map[string]string{v1alpha1.LabelInjection: "disabled"}, false
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "True/Synced"},
 		{name: "a pod is to have no agent, and has one", given: func(s *scene) {
 			p := s.pod("gw-2")
-			p.Labels = map[string]string{labelInjection: "disabled"}
+			p.Labels = map[string]string{v1alpha1.LabelInjection: "disabled"}
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/Progressing"},
 		{name: "git was not looked at yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },

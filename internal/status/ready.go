@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -107,7 +107,7 @@ func (w *writer) behind() verdict {
 	}
 	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), v1alpha1.GatewayLabel(worst.Name, worst.PodName))
 	if worst.Message != "" {
-		message += ": " + cut(worst.Message, maxMessage/2)
+		message += ": " + Cut(worst.Message, maxMessage/2)
 	}
 	if others > 0 {
 		message += fmt.Sprintf("; %d more", others)
@@ -165,7 +165,11 @@ func (w *writer) ready(v verdict) time.Time {
 			if away && !w.away.Over {
 				again = w.away.Until // then they may be gone for good
 			}
-			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s, work goes on: %s: %s", limit, v.reason, v.message)}
+			goes := ", work goes on"
+			if away {
+				goes = ""
+			}
+			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s%s: %s: %s", limit, goes, v.reason, v.message)}
 		} else {
 			again = end
 			w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
@@ -202,7 +206,7 @@ func (w *writer) since() (began time.Time, over bool) {
 // same reports whether the target is that of the last status.
 func (w *writer) same() bool {
 	a, b := w.was.Target, w.st.Target
-	return w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
+	return !w.moved && w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
 }
 
 const maxHistory = 10

@@ -1,4 +1,4 @@
-package lead
+package status
 
 import (
 	"fmt"
@@ -8,33 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
-
-// validate returns why a spec is invalid, or the profiles that are invalid only for the gateways that use them, by name.
-func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error) {
-	all := plan.Validate(gs)
-	if len(all) == 0 {
-		return nil, nil
-	}
-	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
-	}
-	flawed = map[string]error{}
-	one := *gs
-	for name, p := range gs.Spec.Sync.Profiles {
-		one.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{name: p}
-		if errs := plan.Validate(&one); len(errs) > 0 {
-			flawed[name] = errs.ToAggregate()
-		}
-	}
-	if len(flawed) == 0 { // no single profile causes it
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", all.ToAggregate())
-	}
-	return flawed, nil
-}
 
 // used makes the spec invalid if a gateway uses a flawed profile. An unused one, which may be work in progress, does not
 // matter.

@@ -1,0 +1,125 @@
+package status
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Leaderless is what the injector sees of a GatewaySync while no agent leads.
+type Leaderless struct {
+	GatewaySync *v1alpha1.GatewaySync
+	// Pods are those that ask for an agent or have one, with those that terminate. Stuck of a pod may say more about it.
+	Pods []Pod
+	// Awaited is why an evicted pod has no successor; empty if none is missing.
+	Awaited string
+	// Now is from the API server's clock.
+	Now time.Time
+}
+
+// Without returns the status of a GatewaySync while no agent leads. Without gateways there is nothing to wait for. Otherwise it
+// waits for their agents until spec.progressDeadline, and then gives up the request. It keeps what the last lead knew of the
+// gateways, except for their state, which is unknown.
+func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
+	gs := l.GatewaySync
+	w := newWriter(Seen{GatewaySync: gs, Now: l.Now, Pods: l.Pods})
+	w.observe()
+	st := &w.st
+	st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
+	w.Ref.Desired, w.Ref.Err = v1alpha1.DesiredRef(gs, "")
+	if t := st.Target; t != nil {
+		w.Ref.Answered = t.RequestedAt
+		w.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
+		w.moved = w.Ref.Err == nil && t.Ref != w.Ref.Desired.Ref
+		w.resolved = t.Commit != "" && w.Ref.Err == nil && !w.moved && w.was.ObservedGeneration == gs.Generation && w.Ref.Desired.CheckCommit(t.Commit) == nil
+	}
+	for i := range st.DiscoveredGateways {
+		row := &st.DiscoveredGateways[i]
+		row.SyncStatus, row.Reason, row.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
+		w.rows = append(w.rows, gateway{DiscoveredGateway: *row})
+	}
+	total := len(w.rows)
+	if _, all, _ := strings.Cut(w.was.GatewaysReady, "/"); total > 0 { // a very large fleet has more gateways than rows
+		if n, err := strconv.Atoi(all); err == nil {
+			total = max(total, n)
+		}
+	}
+	pods := len(l.Pods)
+	if l.Awaited != "" {
+		pods++
+	}
+	away := v1alpha1.Absent(gs, gs.AskedAt(), l.Now)
+	w.away = &away
+	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.pods()}
+	if away.Gone(total, pods) {
+		st.DiscoveredGateways, w.rows, total = nil, nil, 0
+		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name)}
+		if asked := gs.AskedAt(); asked != "" {
+			st.LastHandledRequest = asked
+		}
+	}
+	var without []string
+	for _, p := range l.Pods {
+		if !p.Ending && !p.Agent {
+			without = append(without, p.label())
+		}
+	}
+	w.sidecars(without, l.Awaited)
+	w.set(v1alpha1.ConditionAllGatewaysSynced, v.status, v.reason, v.message)
+	w.ready(v)
+	w.last()
+	w.outcome()
+	st.Outcome.Total = int32(total)
+	w.rollback()
+	st.GatewaysReady = fmt.Sprintf("0/%d", total)
+	return st
+}
+
+// last keeps what the last lead found wrong with the current spec or request: waiting for agents does not help.
+func (w *writer) last() {
+	c := meta.FindStatusCondition(w.was.Conditions, v1alpha1.ConditionProfilesValid)
+	if c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.st.ObservedGeneration {
+		w.Invalid = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)
+		return
+	}
+	o := w.was.Outcome
+	if o != nil && o.Phase == v1alpha1.OutcomeFailed && o.Failed == 0 && o.Reason != v1alpha1.ReasonProgressDeadlineExceeded &&
+		w.was.ObservedGeneration == w.st.ObservedGeneration && w.was.ObservedRequest == w.st.ObservedRequest {
+		w.Invalid = failure.New(o.Reason, "%s", o.Message)
+	}
+}
+
+// pods lists the pods, each with what is wrong with it.
+func (l Leaderless) pods() string {
+	var live, ending []string
+	for _, p := range l.Pods {
+		if p.Ending {
+			ending = append(ending, p.label())
+		} else {
+			live = append(live, p.label())
+		}
+	}
+	switch {
+	case len(live) > 0:
+		return "pods: " + list(live)
+	case len(ending) > 0:
+		return "terminating pods: " + list(ending)
+	case l.Awaited != "":
+		return l.Awaited
+	}
+	return "the pods of its gateways are gone"
+}
+
+func (p Pod) label() string {
+	if p.Stuck != "" {
+		return p.Name + " (" + p.Stuck + ")"
+	}
+	return p.Name
+}
