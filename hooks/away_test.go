@@ -41,7 +41,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 		t.Helper()
 		require.Eventually(t, func() bool { return strings.Contains(talk.String(), what) }, time.Minute, 10*time.Millisecond, what)
 	}
-	says("0 of 1 gateways run main at aaaaaaa; line-1 (pod line-1-0) Pending/WaitingForGateway: it does not run\n")
+	says("0 of 1 gateways run main at aaaaaaa; line-1 (pod line-1-0): it does not run\n")
 	cluster.Kill(t, kubetest.APIServer)
 	says("the API server does not answer, trying again")
 	cluster.Start(t, kubetest.APIServer)
@@ -53,7 +53,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	case <-time.After(time.Minute):
 		require.Fail(t, "it does not end", talk.String())
 	}
-	assert.Equal(t, "1 of 1 gateways run main at aaaaaaa\n", out.String())
+	assert.Equal(t, "line-1 (pod line-1-0) runs main at aaaaaaa\n", out.String())
 }
 
 // maxBinary is a ceiling, not a goal. A node pulls the binary for the first Job that runs there. About 21 MiB are unused methods

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status/statustest"
 )
 
 // A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
@@ -31,9 +32,11 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 		gs = gs.DeepCopy()
 		gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
 		gs.Status.Target, gs.Status.LastHandledRequest = &v1alpha1.TargetStatus{Ref: ref, Commit: commit, RequestedAt: "now"}, "now"
-		gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
+		gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", PodName: "gw", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
 		return gs
 	}
+	working := runs(held, good, good)
+	working.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewaySyncing
 	lapsed := runs(held, "main", mended)
 	lapsed.Status.Request = &v1alpha1.RequestStatus{Lapsed: good + "@main unless " + bad}
 	other := held.DeepCopy()
@@ -45,12 +48,12 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 		code int
 		said string
 	}{
-		"what is wanted":                {lapsed, nil, exitDone, "1 of 1 gateways run main at ccccccc"},
-		"that, and no rollback":         {lapsed, []string{"--no-rollback"}, exitDone, "1 of 1 gateways run main at ccccccc"},
-		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "are to run main (spec.git.ref says so)"},
+		"what is wanted":                {lapsed, nil, exitDone, "gw runs main at ccccccc"},
+		"that, and no rollback":         {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
+		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "are to run main (spec.git.ref)"},
 		"somebody asks for another ref": {runs(other, "v3", mended), nil, exitSuperseded, "are to run v3"},
 		"the same, and no rollback":     {runs(other, "v3", mended), []string{"--no-rollback"}, exitSuperseded, "are to run v3"},
-		"the rollback stays":            {runs(held, good, good), nil, exitDone, "1 of 1 gateways run bbbbbbb"},
+		"the rollback stays":            {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,10 +62,11 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 				if answersLock(w, r) {
 					return
 				}
-				gs := held
+				gs := working.DeepCopy()
 				if looks.Add(1) > 1 {
-					gs = c.then
+					gs = c.then.DeepCopy()
 				}
+				statustest.Answer(gs)
 				w.Header().Set("Content-Type", "application/json")
 				assert.NoError(t, json.NewEncoder(w).Encode(gs))
 			}))

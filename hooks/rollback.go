@@ -94,7 +94,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 	case err != nil:
 		return false, "", p.explain(name, err)
 	case verb.Taken(gs, a.by, a.id):
-		if d, err := v1alpha1.DesiredRef(gs, ""); err != nil || !v1alpha1.IsCommit(d.Ref) {
+		if v := verb.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
 			return not("request %s went back before, and by now another ref is wanted", a.id)
 		}
 		return true, "", nil // a repeated Job gets the same answer
@@ -102,7 +102,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return not("%s", verb.ErrNothingGood)
 	}
 	// The failure may be fixed in git by now, or not be reported yet.
-	before := verb.Judge(gs, "", verb.Evidence{Now: p.Now()})
+	before := verb.Read(gs, "", nil, p.Now())
 	if err := p.persist(ctx, func(ctx context.Context) error {
 		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
 		return err
@@ -153,7 +153,7 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 		if late(before) && ofCommit(before) && v.Phase == verb.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
 			return before, nil
 		}
-		if v.Phase == verb.Succeeded || v.Phase == verb.Held || v.Phase == verb.Failed && !undecided(v) {
+		if v.Phase == verb.Succeeded || v.Phase == verb.Paused || v.Phase == verb.Failed && !undecided(v) {
 			return v, nil
 		}
 		if !pace.Wait(waiting, interval(n)) {

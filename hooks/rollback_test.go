@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -111,6 +112,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 		panic(http.ErrAbortHandler)
 	}
+	statustest.Answer(f.gs)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(f.gs)
 }

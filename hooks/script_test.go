@@ -27,6 +27,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/program"
@@ -46,7 +47,6 @@ const atOnce = "atexit_sleep_ms=0"
 //	leave NAME           releases the lock of the lead, as the last agent does when it ends
 //	delete NAME          deletes a GatewaySync
 //	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
-//	report NAME          writes into a SyncReport that its gateway has handled the last request of plant
 //	agent POD[:PORT] FILE COMMIT  sets the response to /state on a port of a pod, 8082 by default, in the context proxied
 //	asked NAME           waits until a GatewaySync has a request that its status has not handled
 //	sleep-a-moment       gives a background command time to start
@@ -101,9 +101,6 @@ func TestCommands(t *testing.T) {
 			},
 			"asked": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(asked(t.Context(), cluster, ts.Getenv("NS"), args[0]))
-			},
-			"report": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(report(t.Context(), cluster, ts.Getenv("NS"), args[0]))
 			},
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				commit := strings.TrimSpace(ts.ReadFile(args[2]))
@@ -182,23 +179,6 @@ func asked(ctx context.Context, cluster *kubetest.Cluster, namespace, name strin
 	})
 }
 
-func report(ctx context.Context, cluster *kubetest.Cluster, namespace, name string) error {
-	client, err := dynamic.NewForConfig(cluster.RESTConfig())
-	if err != nil {
-		return err
-	}
-	gs, err := kube.GatewaySyncs(client, namespace).Get(ctx, "plant")
-	if err != nil {
-		return err
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"handledRequest": gs.Annotations["stoker.io/requested-at"]}})
-	if err != nil {
-		return err
-	}
-	_, err = kube.SyncReports(client, namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
-}
-
 // lead writes the status of a GatewaySync.
 func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
@@ -231,6 +211,13 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	}
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
+		return err
+	}
+	if gs, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status"); err != nil {
+		return err
+	}
+	statustest.Answer(gs)
+	if patch, err = json.Marshal(map[string]any{"status": gs.Status}); err != nil {
 		return err
 	}
 	_, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status")

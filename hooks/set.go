@@ -160,7 +160,7 @@ answer to a sync that is held as MassDeletion.`,
 	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (verb.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force})
-			if err == nil && heldOff(answer.GatewaySync) != "" {
+			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
 			return answer, err

@@ -137,7 +137,7 @@ func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any)
 	}
 	var lines [][]string
 	for _, gs := range list {
-		ready, message := "Unknown", "nobody has looked at it yet"
+		ready, message := "Unknown", "neither an agent nor the injector has looked at it yet"
 		if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 			ready, message = string(c.Status), c.Message
 		}
@@ -150,11 +150,9 @@ func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any)
 		if at := gs.Status.ConfirmedAt; at != nil {
 			confirmed = age(at.Time)
 		}
-		ref, commit := gs.Spec.Git.Ref, ""
-		if d, err := v1alpha1.DesiredRef(gs, ""); err == nil {
-			ref = d.Ref
-		}
-		if t := gs.Status.Target; t != nil && t.Ref == ref {
+		v := verb.Read(gs, "", seen.of(gs), seen.now)
+		ref, commit := v.Ref, v.Commit
+		if t := gs.Status.Target; commit == "" && t != nil && t.Ref == ref {
 			commit = t.Commit
 		}
 		if v1alpha1.IsCommit(ref) {
@@ -213,7 +211,7 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 	}
 	line("Name", gs.Namespace+"/"+gs.Name)
 	line("Repository", gs.Spec.Git.Repo)
-	line("Ref", at(v.Ref, v.Commit)+origin(gs))
+	line("Ref", at(v.Ref, v.Commit)+origin(gs, v.Ref))
 	line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
 	if gs.Paused() {
 		line("Paused", "yes")
@@ -224,7 +222,7 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 	} else if c != nil {
 		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
 	} else {
-		line("Ready", "Unknown: nobody has looked at it yet")
+		line("Ready", "Unknown: neither an agent nor the injector has looked at it yet")
 	}
 	if v.Phase == verb.Failed && v.Message != "" {
 		line("Failed", v.Message)
@@ -252,16 +250,16 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 }
 
 // origin returns who requested the ref, or "" if it comes from the spec.
-func origin(gs *v1alpha1.GatewaySync) string {
-	d, err := v1alpha1.DesiredRef(gs, "")
-	if err != nil || !d.Override && d.Commit == "" {
+func origin(gs *v1alpha1.GatewaySync, ref string) string {
+	from, commit := verb.Origin(gs, ref), gs.RequestedCommit()
+	if from == "spec.git.ref" {
 		return ""
 	}
-	s := " (asked for by " + d.Asker()
-	if d.Commit != "" {
-		s += ", at " + verb.Short(d.Commit) + " only"
+	s := " (" + from
+	if commit != "" {
+		s += ", at " + verb.Short(commit) + " only"
 	}
-	if d.Override {
+	if ref != gs.Spec.Git.Ref {
 		s += "; spec.git.ref is " + gs.Spec.Git.Ref
 	}
 	if unless := gs.RequestedUnless(); unless != "" {

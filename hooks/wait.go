@@ -43,7 +43,7 @@ func (c *cli) wait() *cobra.Command {
 
 Every gateway counts: it runs the commit of the desired ref, for today's spec, verified, and has dealt with the last request.
 The wait ends at once where a gateway cannot get there by trying again (1), where another ref is asked for meanwhile (4),
-and where syncing is paused (6); with --no-rollback also where the gateways run what a rollback went back to (1). At the end
+and when syncing is paused (6); with --no-rollback also where the gateways run what a rollback went back to (1). At the end
 of --timeout it is 6 where all that is missing waits for a person or a Designer, else 3. On a terminal it tells what is
 missing; in a pipe it says nothing until the end. Where they stand is asked at least once, however short the time is.`,
 		Example: `  # until the gateways run what is wanted now
@@ -118,9 +118,8 @@ type watcher struct {
 }
 
 // heldOff returns spec.git.ref while a rollback is in force, and "" otherwise.
-func heldOff(gs *v1alpha1.GatewaySync) string {
-	d, err := v1alpha1.DesiredRef(gs, "")
-	if err != nil || !d.Override || !d.ResolveSpec {
+func heldOff(gs *v1alpha1.GatewaySync, v verb.Verdict) string {
+	if gs.RequestedUnless() == "" || v.Ref == gs.Spec.Git.Ref || v.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
 	}
 	return gs.Spec.Git.Ref
@@ -188,12 +187,12 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 		w.ref, w.lapses = v.Ref, ""
 		v, err = verb.Look(ctx, w.Clients, gs, w.ref)
 	}
-	v = verb.AtCommit(gs, v, w.commit)
+	v = verb.At(gs, v, w.commit)
 	if err != nil && !w.blind && ctx.Err() == nil {
 		fmt.Fprintln(w.talk, clean(err.Error()))
 		w.blind = true
 	}
-	w.heldOff = heldOff(gs)
+	w.heldOff = heldOff(gs, v)
 	if w.ref == "" {
 		w.ref, w.lapses = v.Ref, w.heldOff
 	}
@@ -216,8 +215,8 @@ func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 		return true, nil
 	case verb.Overtaken:
 		return true, outcome(exitSuperseded, "superseded: %s", v.Message)
-	case verb.Held:
-		return true, outcome(exitHeld, "held: %s", v.Message)
+	case verb.Paused:
+		return true, outcome(exitHeld, "%s", pausedMessage(v))
 	case verb.Failed:
 		code := exitFailed
 		if v.Reason == v1alpha1.ReasonRefNotAllowed {
@@ -231,6 +230,16 @@ func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 	return false, nil
 }
 
+// pausedMessage says what is paused, and what to do.
+func pausedMessage(v verb.Verdict) string {
+	switch v.Reason {
+	case v1alpha1.ReasonPaused:
+		return fmt.Sprintf("%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
+	default:
+		return fmt.Sprintf("held: %s: %s", v.Reason, v.Message)
+	}
+}
+
 func (w *watcher) none(after time.Duration) error {
 	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, v1alpha1.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
 }
@@ -242,7 +251,7 @@ func (w *watcher) late(v verb.Verdict, l *limits) error {
 		return outcome(exitTimeout, "the API server did not say where GatewaySync %s stands within %s", w.name, l.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return w.none(l.timeout)
-	case v.Waits:
+	case v.Phase == verb.Held:
 		return outcome(exitHeld, "held after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))
 	}
 	return outcome(exitTimeout, "not done after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))

@@ -102,10 +102,7 @@ func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change 
 	}
 	was := map[string]any{}
 	data, err := json.Marshal(&gs.Status)
-	if err == nil {
-		err = json.Unmarshal(data, &was)
-	}
-	if err != nil {
+	if err := errors.Join(err, json.Unmarshal(data, &was)); err != nil {
 		return nil, err
 	}
 	merge(was, change)

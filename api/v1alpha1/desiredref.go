@@ -16,8 +16,8 @@ type Desired struct {
 	Commit string
 	// Override is true where Ref is a request's and not that of the spec.
 	Override bool
-	// RequestedBy names who asked, and RequestedFor what the request belongs to; empty where the request is not in force.
-	RequestedBy, RequestedFor string
+	// RequestedBy is the sender; empty if the request is not in force.
+	RequestedBy string
 	// RequestedAt asks for a fresh look at git where it is not the value that was handled last, whether or not a request
 	// is in force.
 	RequestedAt string
@@ -81,8 +81,6 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 	d.Over = requestOver(gs, requested)
 	if leftovers(gs) {
 		d.RequestedBy = ""
-	} else {
-		d.RequestedFor = Line(gs.Annotations[AnnotationRequestedFor])
 	}
 	commit := gs.RequestedCommit()
 	if commit != "" && !IsCommit(commit) {
@@ -104,7 +102,7 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 	moved := d.ResolveSpec && specCommit != "" && strings.ToLower(specCommit) != unless
 	switch {
 	case lapsed == request || !same || moved:
-		d.Lapsed, d.RequestedBy, d.RequestedFor, d.ResolveSpec = request, "", "", false
+		d.Lapsed, d.RequestedBy, d.ResolveSpec = request, "", false
 		return d, nil
 	case wanted:
 		d.Ref, d.Override = requested, true
@@ -124,6 +122,14 @@ func (gs *GatewaySync) RequestedCommit() string {
 		return ""
 	}
 	return strings.ToLower(gs.Annotations[AnnotationRequestedCommit])
+}
+
+// RequestedBy is the sender of the request; "" if the annotation is of an earlier request.
+func (gs *GatewaySync) RequestedBy() string {
+	if leftovers(gs) {
+		return ""
+	}
+	return token(gs.Annotations[AnnotationRequestedBy])
 }
 
 // RequestedUnless is the commit of spec.git.ref that today's request stands against, in lower case; "" for none.
@@ -180,18 +186,6 @@ const (
 	maxToken = 64
 	maxOver  = 2*maxRef + maxToken + 2
 )
-
-// Asker says who asked for the ref, and for what, if it is a request that is in force.
-func (d Desired) Asker() string {
-	by := d.RequestedBy
-	if by == "" {
-		by = "an annotation"
-	}
-	if d.RequestedFor != "" {
-		by += " for " + d.RequestedFor
-	}
-	return by
-}
 
 // maxLine bounds the annotation stoker.io/requested-for, in bytes.
 const maxLine = 512

@@ -29,36 +29,11 @@ var fleets = []struct {
 		asksForV2(s)
 		badCommit(s)
 	}},
-	{"rolled_back", []string{"force-sync", "pause"}, nil, rolledBack},
-	{"good_request", []string{"force-sync", "pause"}, []string{"rollback"}, func(s *scene) {
-		asksForV2(s)
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.takes(1)
-		s.write()
-	}},
-	{"good_request_again_not_seen", []string{"force-sync", "pause", "rollback"}, []string{"rollback"}, func(s *scene) {
-		asksForV2(s)
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.takes(1)
-		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00.000000002Z") // v2 may have moved since
-	}},
-	{"paused", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true", "example.com/team", "line")
-		s.write()
-	}},
 	{"paused_alone", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true")
 		s.write()
 	}},
 	{"new", []string{"force-sync", "pause"}, nil, func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
-	{"paused_by_the_spec", []string{"force-sync"}, nil, func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Paused = true })
-		s.looks(commitA, nil)
-		s.write()
-	}},
 }
 
 func asksForV2(s *scene) {

@@ -52,12 +52,34 @@ func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
 	}
 	state.PreloadModule(lua.OsLibName, func(l *lua.LState) int {
 		l.Push(l.SetFuncs(l.NewTable(), map[string]lua.LGFunction{
-			"time": func(l *lua.LState) int { l.Push(lua.LNumber(now.Unix())); return 1 },
+			"time": func(l *lua.LState) int {
+				at := now
+				if l.GetTop() > 0 {
+					t := l.CheckTable(1)
+					field := func(name string) int { return int(lua.LVAsNumber(t.RawGetString(name))) }
+					at = time.Date(field("year"), time.Month(field("month")), field("day"), field("hour"), field("min"), field("sec"), 0, zone)
+				}
+				l.Push(lua.LNumber(at.Unix()))
+				return 1
+			},
+			// As in Argo CD, a second argument makes it a local time, whatever the format says.
 			"date": func(l *lua.LState) int {
-				if format := l.CheckString(1); format != "!%Y-%m-%dT%H:%M:%S" {
+				format, at := l.CheckString(1), now.UTC()
+				if l.GetTop() > 1 {
+					at = time.Unix(l.CheckInt64(2), 0).In(zone)
+				}
+				switch format {
+				case "!*t":
+					l.Push(fieldsOf(l, at))
+				case "!%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ":
+					text := at.Format("2006-01-02T15:04:05")
+					if format[0] == '%' {
+						text += "Z"
+					}
+					l.Push(lua.LString(text))
+				default:
 					l.RaiseError("no test knows the format %s", format)
 				}
-				l.Push(lua.LString(now.UTC().Format("2006-01-02T15:04:05")))
 				return 1
 			},
 		}))
@@ -72,6 +94,17 @@ func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}
 	return luajson.Encode(state.Get(-1))
+}
+
+// zone is the time zone of Argo CD's container.
+var zone = time.FixedZone("plant", 5*60*60+30*60)
+
+func fieldsOf(l *lua.LState, at time.Time) *lua.LTable {
+	t := l.NewTable()
+	for name, n := range map[string]int{"year": at.Year(), "month": int(at.Month()), "day": at.Day(), "hour": at.Hour(), "min": at.Minute(), "sec": at.Second()} {
+		t.RawSetString(name, lua.LNumber(n))
+	}
+	return t
 }
 
 // value converts JSON to what a script sees.

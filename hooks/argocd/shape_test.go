@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
 )
 
 // total verifies that both scripts handle any object. Argo CD shows a script error as health Unknown, which fails a sync.
@@ -61,7 +62,7 @@ func TestNoShapeOfAnObjectIsAnError(t *testing.T) {
 	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
 	for seed := range uint64(600) {
 		d := dice{rand.New(rand.NewPCG(seed, 10))}
-		obj := object(t, d.rolled())
+		obj := object(t, d.gatewaySync())
 		for range 1 + d.IntN(4) {
 			distorted, ok := d.distort(obj).(map[string]any)
 			if ok {
@@ -95,70 +96,23 @@ func FuzzObject(f *testing.F) {
 }
 
 // The method run fails if a script exceeds its time limit.
-func TestTheLargestObjectsTakeNoLongerThanArgoCDWaits(t *testing.T) {
+func TestLargeObjects(t *testing.T) {
 	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
 	s := newScene(t)
-	s.GatewaySync.Status.DiscoveredGateways = nil
 	for i := range 2000 {
 		s.GatewaySync.Status.DiscoveredGateways = append(s.GatewaySync.Status.DiscoveredGateways,
 			v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("line-%04d", i), SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commitA})
 	}
-	s.GatewaySync.Status.GatewaysReady = "2500/2500"
-	ref := strings.Repeat("é/", 127) + "x"
-	s.GatewaySync.Status.Target.Ref = ref
-	s.asks(v1alpha1.AnnotationRequestedRef, ref)
-	total(t, health, discovery, object(t, s.GatewaySync))
-	assert.Equal(t, "2500 of 2500 gateways run "+ref+" at aaaaaaa", health.health(t, object(t, s.GatewaySync)).Message)
-	s.asks(v1alpha1.AnnotationRequestedOver, ref+"@"+strings.Repeat("道", 320))
 	total(t, health, discovery, object(t, s.GatewaySync))
 	long := strings.Repeat("x", 200_000)
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedAt} {
 		s.asks(name, long)
 		total(t, health, discovery, object(t, s.GatewaySync))
 	}
-}
-
-// Each script is a separate entry in Argo CD's ConfigMap, so common code is duplicated. The copies must be identical.
-func TestWhatScriptsHaveInCommonIsTheSameText(t *testing.T) {
-	part := func(file, name string) string {
-		raw, err := os.ReadFile(filepath.Join(folder, file))
-		require.NoError(t, err)
-		_, after, found := strings.Cut(string(raw), "-- "+name+": begin\n")
-		require.True(t, found, "%s has no part %s", file, name)
-		text, _, found := strings.Cut(after, "-- "+name+": end\n")
-		require.True(t, found)
-		return text
-	}
-	for name, files := range map[string][]string{
-		"desired ref": {"health.lua", "actions/discovery.lua", "actions/rollback/action.lua"},
-		"rollback":    {"actions/discovery.lua", "actions/rollback/action.lua"},
-		"stamp":       {"actions/force-sync/action.lua", "actions/rollback/action.lua"},
-	} {
-		for _, file := range files[1:] {
-			assert.Equal(t, part(files[0], name), part(file, name), "%s of %s", name, file)
-		}
-	}
-}
-
-// A reason that is added later must get its class in the script as well.
-func TestTheScriptKnowsTheClassOfEveryReason(t *testing.T) {
-	health := load(t, "health.lua")
-	for _, info := range v1alpha1.Reasons {
-		s := newScene(t)
-		phase := v1alpha1.GatewayError
-		if info.Class == v1alpha1.ClassHeld {
-			phase = v1alpha1.GatewayHeld
-		}
-		s.stands(1, phase, info.Reason, "as it is")
-		s.write()
-		want := map[v1alpha1.Class]string{v1alpha1.ClassStalled: "Degraded", v1alpha1.ClassHeld: "Suspended"}[info.Class]
-		switch {
-		case info.Reason == v1alpha1.ReasonGateClosed, info.Reason == v1alpha1.ReasonNoConfigAccess, want == "":
-			want = "Progressing"
-		}
-		if info.Reason == v1alpha1.ReasonPaused || info.Reason == v1alpha1.ReasonDryRun {
-			want = "Healthy"
-		}
-		assert.Equal(t, want, health.health(t, object(t, s.GatewaySync)).Status, info.Reason)
-	}
+	_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
+	s.Ref = status.Ref{Looked: true, Err: err}
+	s.write()
+	h := health.health(t, object(t, s.GatewaySync))
+	assert.Equal(t, "Degraded", h.Status)
+	assert.Contains(t, h.Message, "have more than 4096 bytes")
 }

@@ -5,8 +5,10 @@ package argocd
 import (
 	"bytes"
 	"flag"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,23 +19,25 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/status"
+	"stoker.io/stoker/internal/verb"
 )
 
 var update = flag.Bool("update", false, "write testdata and the two files of tests")
 
 const request = "2026-01-02T12:00:00.000000001Z"
 
-// statuses lists fleets in every state that the health script distinguishes, with the expected health.
+// statuses lists fleets in every state that matters to Argo CD, with the expected health. The modules test/argocd and
+// test/argocd/v3 run those with a file.
 var statuses = []struct {
-	file, health, message string
+	name, health, message string
 	play                  func(*scene)
 }{
-	{"synced", "Healthy", "2 of 2 gateways run main at aaaaaaa", func(*scene) {}},
-	{"synced_standby", "Healthy", "2 of 2 gateways run main at aaaaaaa", func(s *scene) {
+	{"synced", "Healthy", "all 2 gateways run main at aaaaaaa", func(*scene) {}},
+	{"synced_standby", "Healthy", "all 2 gateways run main at aaaaaaa", func(s *scene) {
 		s.stands(1, v1alpha1.GatewayStandby, v1alpha1.ReasonStandby, "")
 		s.write()
 	}},
-	{"synced_git_away", "Healthy", "2 of 2 gateways run main at aaaaaaa", func(s *scene) {
+	{"synced_git_away", "Healthy", "all 2 gateways run main at aaaaaaa", func(s *scene) {
 		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
@@ -49,88 +53,80 @@ var statuses = []struct {
 		s.after(11 * time.Minute)
 		s.write()
 	}},
-	{"synced_request", "Healthy", "2 of 2 gateways run v2 at bbbbbbb", func(s *scene) {
+	{"synced_request", "Healthy", "all 2 gateways run v2 at bbbbbbb", func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", request), v1alpha1.AnnotationRequestedAt, request)
 		s.looks(commitB, nil)
 		s.takes(0)
 		s.takes(1)
 		s.write()
 	}},
-	{"rolled_back", "Healthy", "RolledBack: main is held off at bbbbbbb: 2 of 2 gateways run aaaaaaa", rolledBack},
+	{"rolled_back", "Healthy", "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", rolledBack},
 	{"rolled_back_and_broken", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
 		rolledBack(s)
 		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
 	}},
-	{"new", "Progressing", "WaitingForLead: the status does not speak of today's spec yet", func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
-	{"spec_not_seen", "Progressing", "WaitingForLead: the lead has not asked git for release yet", func(s *scene) {
+	{"new", "Progressing", "WaitingForLead: neither an agent nor the injector has looked at it yet", func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
+	{"spec_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the current spec yet", func(s *scene) {
 		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 	}},
-	{"request_not_seen", "Progressing", "WaitingForLead: the lead has not asked git for v2 yet", func(s *scene) {
+	{"request_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedRef, "v2")
 	}},
-	{"request_again_not_seen", "Progressing", "WaitingForLead: the lead has not asked git for main yet", func(s *scene) {
+	{"request_again_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedAt, request)
 	}},
-	{"request_not_handled", "Progressing", "0 of 2 gateways run main at aaaaaaa; line-0 Pending/Progressing: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
+	{"request_not_handled", "Progressing", "0 of 2 gateways run main at aaaaaaa; line-0: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedAt, request)
 		s.looks(commitA, nil)
 		s.write()
 	}},
-	{"no_gateways", "Healthy", `no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, func(s *scene) {
+	{"no_gateways", "Healthy", `NoGateways: no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
 	}},
-	{"no_gateways_of_an_earlier_spec", "Progressing", "WaitingForLead: the status does not speak of today's spec yet", func(s *scene) {
+	{"no_gateways_of_an_earlier_spec", "Progressing", "WaitingForLead: the lead has not looked at the current spec yet", func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
 		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 	}},
-	{"no_gateways_before_the_request", "Progressing", "NoGateways: no gateway was discovered", func(s *scene) {
+	{"no_gateways_before_the_request", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
 		s.asks(v1alpha1.AnnotationRequestedAt, request)
 	}},
 	{"agents_away", "Progressing", "AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) { s.end(); s.write() }},
-	{"agents_away_as_upkeep_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
-		for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAllGatewaysSynced} {
-			s.set(kind, "Unknown", v1alpha1.ReasonAgentsAway, "no agent leads; pods: line-0, line-1")
-		}
-		s.set(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, "no agent leads; pods: line-0, line-1")
-		rows := s.GatewaySync.Status.DiscoveredGateways
-		for i := range rows {
-			rows[i].SyncStatus, rows[i].Reason, rows[i].Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
-		}
-		s.GatewaySync.Status.GatewaysReady = "0/2"
+	{"agents_away_as_the_injector_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
+		s.GatewaySync.Status = *status.Without(status.Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
 	}},
-	{"no_agent_confirms", "Progressing", "AgentsAway: no agent leads since 2026-01-02T11:54:59Z, so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
+	{"no_agent_confirms", "Progressing", "AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-v1alpha1.ConfirmedFor - time.Second)}
 	}},
-	{"confirmed_in_the_future", "Progressing", "AgentsAway: no agent leads, so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
+	{"confirmed_in_the_future", "Progressing", "AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
 	}},
-	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) {
+	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s: AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) {
 		s.end()
 		s.write()
 		s.after(11 * time.Minute)
 		s.write()
 	}},
-	{"working", "Progressing", "1 of 2 gateways run main at bbbbbbb; line-1 Syncing/Progressing", func(s *scene) {
+	{"working", "Progressing", "1 of 2 gateways run main at bbbbbbb; line-1", func(s *scene) {
 		s.looks(commitB, nil)
 		s.takes(0)
 		s.stands(1, v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "")
 		s.write()
 	}},
-	{"waiting_for_the_gateway", "Progressing", "WaitingForGateway: 1 of 2 gateways run main at bbbbbbb; line-1 Applied/WaitingForGateway: it starts", func(s *scene) {
+	{"waiting_for_the_gateway", "Progressing", "WaitingForGateway: 1 of 2 gateways run main at bbbbbbb; line-1: it starts", func(s *scene) {
 		s.looks(commitB, nil)
 		s.takes(0)
 		s.stands(1, v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")
 		s.write()
 	}},
-	{"resolving", "Progressing", "0 of 2 gateways run release; line-0 Pending/Progressing: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
+	{"resolving", "Progressing", "git is asked for release", func(s *scene) {
 		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 		s.Ref = status.Ref{Desired: v1alpha1.Desired{Ref: "release"}, Asking: true}
 		s.write()
@@ -140,7 +136,7 @@ var statuses = []struct {
 		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"gateway_unreachable", "Progressing", "GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0 Error/GatewayUnreachable: connection refused", func(s *scene) {
+	{"gateway_unreachable", "Progressing", "GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
 		s.stands(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
 		s.write()
 	}},
@@ -155,8 +151,11 @@ var statuses = []struct {
 		s.looks("", failed(v1alpha1.ReasonRefNotFound, "release is neither a branch nor a tag"))
 		s.write()
 	}},
-	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: set another one, or remove the annotation`, func(s *scene) {
+	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it starts with '/', or holds a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedRef, "v2 ")
+		_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
+		s.Ref = status.Ref{Looked: true, Err: err}
+		s.write()
 	}},
 	{"profiles_invalid", "Degraded", "ProfilesInvalid: spec.sync.profiles[default].mappings[0].source: it is absolute", func(s *scene) {
 		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Sync.Profiles["default"].Mappings[0].Source = "/projects" })
@@ -169,45 +168,45 @@ var statuses = []struct {
 		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
 	}},
-	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not asked git for main yet", func(s *scene) {
+	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
 		s.asks(v1alpha1.AnnotationRequestedAt, request)
 	}},
-	{"approval_needed", "Suspended", "ApprovalNeeded: 1 of 2 gateways run main at bbbbbbb; line-1 Held/ApprovalNeeded: approve it", held(v1alpha1.ReasonApprovalNeeded, "approve it")},
-	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1 Held/DesignerSessionActive: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
+	{"approval_needed", "Suspended", "ApprovalNeeded: 1 of 2 gateways run main at bbbbbbb; line-1: approve it", held(v1alpha1.ReasonApprovalNeeded, "approve it")},
+	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
 	{"designer_open_and_not_waited_for", "Degraded", "DesignerSessionActive: line-1: ann edits line", func(s *scene) {
 		s.looks(commitB, nil)
 		s.takes(0)
 		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "ann edits line")
 		s.write()
 	}},
-	{"conflict", "Suspended", "ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1 Held/ConflictDetected: 1 file", held(v1alpha1.ReasonConflictDetected, "1 file")},
-	{"mass_deletion", "Suspended", "MassDeletion: 1 of 2 gateways run main at bbbbbbb; line-1 Held/MassDeletion: 40 files", held(v1alpha1.ReasonMassDeletion, "40 files")},
+	{"conflict", "Suspended", "ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", held(v1alpha1.ReasonConflictDetected, "1 file")},
+	{"mass_deletion", "Suspended", "MassDeletion: 1 of 2 gateways run main at bbbbbbb; line-1: 40 files", held(v1alpha1.ReasonMassDeletion, "40 files")},
 	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", func(s *scene) {
 		held(v1alpha1.ReasonConflictDetected, "1 file")(s)
 		s.after(11 * time.Minute)
 		s.write()
 	}},
-	{"gate_closed", "Progressing", "GateClosed: 1 of 2 gateways run main at bbbbbbb; line-1 Held/GateClosed: after line-0", held(v1alpha1.ReasonGateClosed, "after line-0")},
-	{"redundant_node_waits", "Progressing", "NoConfigAccess: 1 of 2 gateways run main at bbbbbbb; line-1 Held/NoConfigAccess: it takes over", held(v1alpha1.ReasonNoConfigAccess, "it takes over")},
-	{"paused", "Healthy", "Paused: 0 of 2 gateways run main at bbbbbbb; line-0 Held/Paused: paused; 1 more", func(s *scene) {
+	{"gate_closed", "Progressing", "GateClosed: 1 of 2 gateways run main at bbbbbbb; line-1: after line-0", held(v1alpha1.ReasonGateClosed, "after line-0")},
+	{"redundant_node_waits", "Progressing", "NoConfigAccess: 1 of 2 gateways run main at bbbbbbb; line-1: it takes over", held(v1alpha1.ReasonNoConfigAccess, "it takes over")},
+	{"paused", "Healthy", "paused; 0 of 2 gateways run main at bbbbbbb", func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true")
 		s.looks(commitB, nil)
 		s.write()
 	}},
-	{"paused_synced", "Healthy", "Paused: 2 of 2 gateways run main at aaaaaaa", func(s *scene) {
+	{"paused_synced", "Healthy", "all 2 gateways run main at aaaaaaa; paused", func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true")
 		for i := range 2 {
 			s.stands(i, v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; aaaaaaa is there already")
 		}
 		s.write()
 	}},
-	{"paused_request_not_seen", "Progressing", "Paused: the status does not speak of today's spec and request yet", func(s *scene) {
+	{"paused_request_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, request)
 	}},
-	{"profile_paused", "Healthy", "Paused: 1 of 2 gateways run main at bbbbbbb; line-1 Held/Paused: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
-	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0 Pending/DryRun: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
+	{"profile_paused", "Healthy", "1 of 2 gateways run main at bbbbbbb; line-1: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
+	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
 		s.looks(commitB, nil)
 		for i := range 2 {
 			s.stands(i, v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
@@ -216,7 +215,7 @@ var statuses = []struct {
 		s.after(11 * time.Minute)
 		s.write()
 	}},
-	{"pod_without_agent", "Progressing", "MissingSidecar: 1 of 2 gateways run main at aaaaaaa; line-1 MissingSidecar: the pod asks for an agent and has none; its Events say why it was not injected", func(s *scene) {
+	{"pod_without_agent", "Progressing", "MissingSidecar: 1 of 2 gateways run main at aaaaaaa; line-1: the pod asks for an agent and has none; its Events say why it was not injected", func(s *scene) {
 		s.Pods[1].Agent, s.Reports = false, s.Reports[:1]
 		s.write()
 	}},
@@ -238,39 +237,58 @@ func (s *scene) end() {
 	}
 }
 
-// set writes a condition of the current generation.
-func (s *scene) set(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
-	st := &s.GatewaySync.Status
-	c := metav1.Condition{Type: kind, Status: status, Reason: string(reason), Message: message, ObservedGeneration: s.GatewaySync.Generation, LastTransitionTime: metav1.NewTime(s.Now)}
-	for i := range st.Conditions {
-		if st.Conditions[i].Type == kind {
-			st.Conditions[i] = c
-			return
-		}
-	}
-	st.Conditions = append(st.Conditions, c)
-}
-
 // healthTest is a row of health_test.yaml, in the format of Argo CD's own tests.
 type healthTest struct {
 	InputPath    string `json:"inputPath"`
 	HealthStatus health `json:"healthStatus"`
 }
 
-func TestWhatTheLeadWritesIsWhatTheTestdataShows(t *testing.T) {
+// files are the statuses that Argo CD's own code judges, too.
+var files = []string{"synced", "rolled_back", "new", "spec_not_seen", "request_not_seen", "no_gateways", "agents_away", "no_agent_confirms",
+	"working", "config_syntax_error", "designer_open", "paused"}
+
+func TestHealth(t *testing.T) {
+	script := load(t, "health.lua")
 	var tests struct {
 		Tests []healthTest `json:"tests"`
 	}
 	for _, c := range statuses {
-		s := newScene(t)
-		c.play(s)
-		golden(t, "testdata/"+c.file+".yaml", s.GatewaySync)
-		tests.Tests = append(tests.Tests, healthTest{"testdata/" + c.file + ".yaml", health{c.health, c.message}})
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			c.play(s)
+			want := health{c.health, c.message}
+			assert.Equal(t, want, script.health(t, object(t, s.GatewaySync)))
+			if slices.Contains(files, c.name) {
+				golden(t, "testdata/"+c.name+".yaml", s.GatewaySync)
+				tests.Tests = append(tests.Tests, healthTest{"testdata/" + c.name + ".yaml", want})
+			}
+		})
 	}
 	golden(t, "health_test.yaml", tests)
-	files, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
+	there, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, files, len(statuses), "no file is left of an earlier test")
+	assert.Len(t, there, len(files), "no file is left of an earlier test")
+}
+
+// The script shows every outcome as the command line reads it.
+func TestHealthOfEveryOutcome(t *testing.T) {
+	script := load(t, "health.lua")
+	for seed := range uint64(3000) {
+		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
+		v := verb.Read(gs, "", nil, noon)
+		want := map[verb.Phase]string{verb.Succeeded: "Healthy", verb.Paused: "Healthy", verb.Held: "Suspended", verb.Failed: "Degraded"}[v.Phase]
+		if want == "" {
+			want = "Progressing"
+		}
+		if v.Reason == v1alpha1.ReasonNoGateways {
+			want = "Healthy"
+		}
+		h := script.health(t, object(t, gs))
+		require.Equal(t, want, h.Status, "seed %d: %s; the command line reads %+v", seed, h.Message, v)
+		if gs.Answered() && v.Reason != v1alpha1.ReasonAgentsAway {
+			require.Contains(t, h.Message, gs.Status.Outcome.Message)
+		}
+	}
 }
 
 // golden compares a file of the folder with the expected content. With -update, golden writes the file first.
@@ -285,19 +303,6 @@ func golden(t *testing.T, path string, v any) {
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.True(t, bytes.Equal(want, got), "%s is of an earlier time: go test ./hooks/argocd -update\n%s", path, want)
-}
-
-// The modules test/argocd and test/argocd/v3 run the same file with Argo CD.
-func TestHealth(t *testing.T) {
-	script := load(t, "health.lua")
-	var tests struct{ Tests []healthTest }
-	read(t, "health_test.yaml", &tests)
-	require.Len(t, tests.Tests, len(statuses))
-	for _, c := range tests.Tests {
-		obj := map[string]any{}
-		read(t, c.InputPath, &obj)
-		assert.Equal(t, c.HealthStatus, script.health(t, obj), c.InputPath)
-	}
 }
 
 func read(t testing.TB, path string, into any) {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -185,7 +187,7 @@ func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
 	cluster.ApplyYAML(t, namespace, gateways)
 	l := looker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
-	assert.Contains(t, found[syncs], "warning: plant: nobody has looked at it yet")
+	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has looked at it yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
 	assert.Contains(t, found[bindings], "failed: no RoleBinding gives ClusterRole stoker-agent to ServiceAccount default")
 	assert.Contains(t, found[rights], "ok: you may ask for refs")
@@ -276,7 +278,13 @@ func TestLeftoversAndWarningsAreNamed(t *testing.T) {
 
 func status(t *testing.T, l Looker, name, patch string) {
 	t.Helper()
-	_, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	syncs := kube.GatewaySyncs(l.Dynamic, l.Namespace)
+	gs, err := syncs.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	statustest.Answer(gs)
+	answer, err := json.Marshal(map[string]any{"status": gs.Status})
+	require.NoError(t, err)
+	_, err = syncs.Patch(t.Context(), name, types.MergePatchType, answer, metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
 

@@ -68,7 +68,7 @@ func (a *application) sync() error {
 	a.syncs++
 	var v verb.Verdict
 	a.Eventually("the wave ends", func() bool {
-		v = verb.Judge(a.GatewaySync(), "", verb.Evidence{Now: time.Now()})
+		v = verb.Read(a.GatewaySync(), "", nil, time.Now())
 		return v.Phase != verb.Progressing
 	})
 	var err error
@@ -116,6 +116,6 @@ func TestASecondPromotionOfABrokenVersionFailsBecauseOfThePostSyncHook(t *testin
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, verb.Judge(l.GatewaySync(), "", verb.Evidence{Now: time.Now()}).Message, "RolledBack: v1.1.0 is held off at "+verb.Short(broken), "all that is left is the message")
+	assert.Contains(t, verb.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+verb.Short(broken), "all that is left is the message")
 	l.titles("first")
 }

@@ -225,7 +225,7 @@ func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
 	}))
 	assert.Equal(t, failed, p.phase)
 	assert.Contains(t, p.message, "Superseded: the gateways are to run main at ")
-	assert.Contains(t, p.message, "asked for by kargo for project stoker-demo, stage test, freight 51f97f6e0c1d2b3a, by admin, https://kargo.example.com/project/stoker-demo/promotion/"+newer.name)
+	assert.Contains(t, p.message, "requested by kargo for project stoker-demo, stage test, freight 51f97f6e0c1d2b3a, by admin, https://kargo.example.com/project/stoker-demo/promotion/"+newer.name)
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
 	l.run(newer, succeeded, "")
 	l.titles("third")
@@ -249,7 +249,7 @@ func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 		}
 	}))
 	assert.Equal(t, failed, p.phase)
-	assert.Contains(t, p.message, "as spec.git.ref says")
+	assert.Contains(t, p.message, "(spec.git.ref)")
 	l.Eventually("the spec counts", func() bool { return l.follows("1.10") })
 	l.patch(`{"spec":{"git":{"ref":"main"}}}`)
 	l.Eventually("what was asked for does not come back", func() bool { return l.follows("main") })

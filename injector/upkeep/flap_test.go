@@ -47,7 +47,7 @@ func newLone(t testing.TB) *lone {
 }
 
 // look returns the phase that Argo CD and waiting callers see.
-func (l *lone) look() verb.Phase { return verb.Judge(l.gs, "", verb.Evidence{Now: l.now}).Phase }
+func (l *lone) look() verb.Phase { return verb.Read(l.gs, "", nil, l.now).Phase }
 
 // passes advances the time by d, calls write every ten seconds, and counts the phases.
 func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {

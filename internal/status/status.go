@@ -89,10 +89,11 @@ func Summarise(s Seen) Summary {
 	w.target()
 	w.remember()
 	w.inherit()
-	w.refResolved()
-	w.hostKey()
-	w.profiles()
-	w.sidecars(w.missing(), "")
+	for _, c := range Conditions {
+		if c.set != nil {
+			c.set(w)
+		}
+	}
 	verdict := w.verdict()
 	w.allSynced(verdict)
 	w.records()

@@ -310,7 +310,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 	assert.Equal(t, "stage prod, by ann x", gs.Annotations[v1alpha1.AnnotationRequestedFor])
 	d := desired(t, gs)
 	assert.Equal(t, commitA, d.Commit)
-	assert.Equal(t, "kargo for stage prod, by ann x", d.Asker())
+	assert.Equal(t, "kargo", d.RequestedBy)
 
 	t.Run("the same again is a look at git", func(t *testing.T) {
 		gs := gs.DeepCopy()
@@ -329,7 +329,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{Ref: "v2", Commit: commitB, By: "cli"})
 		assert.Equal(t, commitB, desired(t, gs).Commit)
-		assert.Equal(t, "cli", desired(t, gs).Asker())
+		assert.Equal(t, "cli", desired(t, gs).RequestedBy)
 	})
 	t.Run("the ref alone lets go of the commit", func(t *testing.T) {
 		gs := gs.DeepCopy()
@@ -342,7 +342,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{By: "github"})
 		assert.Equal(t, d.Commit, desired(t, gs).Commit)
-		assert.Equal(t, d.Asker(), desired(t, gs).Asker())
+		assert.Equal(t, d.RequestedBy, desired(t, gs).RequestedBy)
 	})
 	t.Run("the ref of the spec is held to it, too", func(t *testing.T) {
 		gs := plant("v2")

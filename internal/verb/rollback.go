@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
 
 // ErrTooEarly means that the lead has not yet reported what a rollback needs to know. Try again soon.
-var ErrTooEarly = errors.New("the lead has not yet said at which commit the desired ref is")
+var ErrTooEarly = errors.New("the lead has not resolved the desired ref yet")
 
 // ErrNothingGood means that no commit has run on all gateways yet, so that there is no commit to go back to.
 var ErrNothingGood = errors.New("no commit has run on all its gateways yet: there is nothing to go back to")
@@ -37,12 +36,15 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 		return Answer{}, err
 	}
 	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		if Taken(gs, by, id) {
+			return nil, Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was taken before", id, by)}, nil
+		}
 		r, answer, err := rollback(gs, to)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
 		if still, err := fails(gs, failed); !still || err != nil {
-			answer = Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: by now something else is to run than the commit that failed"}
+			answer = Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: another commit than the one that failed is desired by now"}
 			return nil, answer, err
 		}
 		r.By, r.ID = by, id
@@ -52,28 +54,30 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 			if r.Unless != "" {
 				answer.Message += fmt.Sprintf(" until %s moves on from %s", gs.Spec.Git.Ref, r.Unless[:minPrefix])
 			} else {
-				answer.Message += " until spec.git.ref changes or somebody asks for another ref"
+				answer.Message += " until spec.git.ref changes or another ref is requested"
 			}
 		}
 		return write, answer, err
 	})
 }
 
-// fails reports whether the desired ref resolves to the failed commit; "" means any commit. A status from before the last
-// request, or from before the current spec, is not used.
+// fails reports whether the desired ref resolves to the failed commit; "" means any commit.
 func fails(gs *v1alpha1.GatewaySync, failed string) (bool, error) {
-	if failed == "" {
+	switch o := gs.Status.Outcome; {
+	case failed == "":
 		return true, nil
-	}
-	d, sound := wanted(gs)
-	if !sound { // the lead does not resolve it
+	case gs.Answered() && o.Ref == "": // the request is not valid
 		return false, nil
+	case !gs.Answered(), o.Commit == "":
+		return false, tooEarly(gs)
+	default:
+		return o.Commit == failed, nil
 	}
-	commit := runs(gs, d)
-	if commit == "" {
-		return false, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs, d))
-	}
-	return commit == failed, nil
+}
+
+// tooEarly returns why the commit of the desired ref is not known.
+func tooEarly(gs *v1alpha1.GatewaySync) error {
+	return fmt.Errorf("%w: %s", ErrTooEarly, Read(gs, "", nil, time.Time{}).Message)
 }
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
@@ -82,66 +86,16 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	if err != nil {
 		return Request{}, Answer{}, err
 	}
-	done := Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-	r := Request{Ref: commit}
-	d, sound := wanted(gs)
-	switch {
-	case !sound: // the request names no valid ref, and is replaced
-		return r, Answer{}, nil
-	case strings.EqualFold(d.Ref, commit): // the spec or a request names that commit; commits in git may have capital digits
-		done.Ref, done.Message = d.Ref, "it is to run "+commit[:minPrefix]+" already"
-		return Request{}, done, nil
-	case d.Override && runs(gs, d) == commit:
-		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", d.Ref, commit[:minPrefix])
-		return Request{}, done, nil
-	case d.Override:
-		// The spec did not lead to the current commit. If a rollback did, its condition stays in force.
-		if unless := gs.RequestedUnless(); v1alpha1.IsCommit(unless) {
-			r.Unless = unless
-		}
-		return r, Answer{}, nil
-	case v1alpha1.IsCommit(gs.Spec.Git.Ref):
-		r.Unless = strings.ToLower(gs.Spec.Git.Ref)
-		return r, Answer{}, nil
+	o, r := gs.Status.Outcome, gs.Status.Rollback
+	if !gs.Answered() || r == nil {
+		return Request{}, Answer{}, tooEarly(gs)
 	}
-	t := gs.Status.Target
-	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || !v1alpha1.IsCommit(t.Commit) {
-		return Request{}, Answer{}, fmt.Errorf("%w: %s", ErrTooEarly, unresolved(gs, d))
+	spec := o.Ref == gs.Spec.Git.Ref
+	if to == "" && r.Commit == "" || commit == o.Commit || strings.EqualFold(commit, o.Ref) || spec && commit == r.Unless {
+		return Request{}, Answer{Outcome: Unchanged, Ref: o.Ref, At: gs.Annotations[v1alpha1.AnnotationRequestedAt],
+			Message: fmt.Sprintf("the gateways are to run %s already: there is nothing to roll back", commit[:minPrefix])}, nil
 	}
-	if t.Commit == commit {
-		done.Ref, done.Message = d.Ref, fmt.Sprintf("%s is at %s, the commit to go back to: there is nothing to roll back", t.Ref, commit[:minPrefix])
-		return Request{}, done, nil
-	}
-	r.Unless = t.Commit
-	return r, Answer{}, nil
-}
-
-// runs returns the commit that the lead resolved for the desired ref since the last request, or "" if it has not done so yet.
-func runs(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
-	t := gs.Status.Target
-	if t == nil || gs.Status.ObservedGeneration != gs.Generation || t.Ref != d.Ref || d.RequestedAt != "" && t.RequestedAt != d.RequestedAt || d.CheckCommit(t.Commit) != nil {
-		return ""
-	}
-	return t.Commit
-}
-
-// wanted returns the desired ref. It is not sound if an annotation holds no valid ref.
-func wanted(gs *v1alpha1.GatewaySync) (d v1alpha1.Desired, sound bool) {
-	d, err := v1alpha1.DesiredRef(gs, "")
-	return d, err == nil
-}
-
-// unresolved returns why the commit of the desired ref is not known.
-func unresolved(gs *v1alpha1.GatewaySync, d v1alpha1.Desired) string {
-	if gs.Status.ObservedGeneration != gs.Generation {
-		return fmt.Sprintf("its status is of generation %d and the spec of %d", gs.Status.ObservedGeneration, gs.Generation)
-	}
-	for _, c := range gs.Status.Conditions {
-		if c.Type == v1alpha1.ConditionRefResolved && c.Status != metav1.ConditionTrue {
-			return c.Message
-		}
-	}
-	return "it has not asked git for " + d.Ref + " since that was requested"
+	return Request{Ref: commit, Unless: r.Unless}, Answer{}, nil
 }
 
 // CheckTo returns an *InvalidError if to is not the beginning of a commit. An empty to is valid.

@@ -1,8 +1,8 @@
 package verb
 
 import (
+	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
@@ -18,118 +19,71 @@ import (
 // rolled returns a plant whose branch is at commit B, with A as the last good commit.
 func rolled() *v1alpha1.GatewaySync {
 	gs := plant("main")
-	gs.Status.ObservedGeneration = 1
 	gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commitB}
 	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA}
 	gs.Status.History = []v1alpha1.CommitRecord{*gs.Status.LastGood, {Ref: "v0", Commit: "aaaaaaa0" + commitA[8:]}}
-	return gs
+	gs.Status.Rollback = &v1alpha1.Rollback{Commit: commitA, Unless: commitB}
+	return answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: "main", Commit: commitB})
 }
 
 func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 	gs.Annotations = map[string]string{name: value}
 }
 
-func TestARollbackHoldsOnlyWhileTheBranchIsWhereItWasBad(t *testing.T) {
+func TestRollbackRequestsWhatTheStatusSays(t *testing.T) {
 	r, _, err := rollback(rolled(), "")
 	require.NoError(t, err)
 	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
-}
 
-func TestARollbackFromARequestHasNoBranchToWaitFor(t *testing.T) {
-	gs := rolled()
-	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2"}
-	r, _, err := rollback(gs, "")
-	require.NoError(t, err)
-	assert.Equal(t, Request{Ref: commitA}, r)
-}
-
-// A failure elsewhere must not replace a good request with a commit. Otherwise its sender would see it as superseded, and a
-// requested branch would stop moving.
-func TestARollbackFromARequestThatRunsWellChangesNothing(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*v1alpha1.GatewaySync)
-		want   Outcome
-	}{
-		"it runs well":                  {func(*v1alpha1.GatewaySync) {}, Unchanged},
-		"without a time":                {func(gs *v1alpha1.GatewaySync) { delete(gs.Annotations, v1alpha1.AnnotationRequestedAt) }, Unchanged},
-		"it leads to another commit":    {func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = commitB }, ""},
-		"nobody has looked for it yet":  {func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Ref = "main" }, ""},
-		"nobody has looked since":       {func(gs *v1alpha1.GatewaySync) { gs.Status.Target.RequestedAt = "" }, ""},
-		"the status is of another spec": {func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 }, ""},
-		"nobody has looked at all":      {func(gs *v1alpha1.GatewaySync) { gs.Status.Target = nil }, ""},
-	} {
-		gs := rolled()
-		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2", v1alpha1.AnnotationRequestedAt: "2026-01-01T00:00:00Z"}
-		gs.Status.Target = &v1alpha1.TargetStatus{Ref: "v2", Commit: commitA, RequestedAt: "2026-01-01T00:00:00Z"}
-		c.change(gs)
-		r, answer, err := rollback(gs, "")
-		require.NoError(t, err, name)
-		assert.Equal(t, c.want, answer.Outcome, name)
-		assert.Equal(t, c.want == "", r.Ref == commitA, name)
-		if c.want != "" {
-			assert.Equal(t, "v2", answer.Ref, name)
-			assert.Contains(t, answer.Message, "nothing to roll back", name)
-		}
-	}
-}
-
-func TestARollbackOfARollbackKeepsItsCondition(t *testing.T) {
-	gs := rolled()
-	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB}
-	_, answer, err := rollback(gs, "")
-	require.NoError(t, err)
-	assert.Equal(t, Unchanged, answer.Outcome, "the same again changes nothing")
-	r, _, err := rollback(gs, "aaaaaaa0")
-	require.NoError(t, err)
-	assert.Equal(t, commitB, r.Unless)
-}
-
-func TestARollbackFromACommitOfTheSpecNeedsNoLead(t *testing.T) {
-	gs := rolled()
-	gs.Spec.Git.Ref, gs.Generation = commitB, 2
-	r, _, err := rollback(gs, "")
-	require.NoError(t, err)
-	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
-}
-
-// The case of the digits of a commit does not matter.
-func TestACommitOfTheSpecIsNotHeldOffForItself(t *testing.T) {
-	for _, looked := range []string{strings.ToUpper(commitA), "main"} {
-		gs := rolled()
-		gs.Spec.Git.Ref = strings.ToUpper(commitA)
-		gs.Status.Target = &v1alpha1.TargetStatus{Ref: looked, Commit: commitA}
-		_, answer, err := rollback(gs, "")
+	t.Run("to an earlier commit", func(t *testing.T) {
+		r, _, err := rollback(rolled(), "aaaaaaa0")
 		require.NoError(t, err)
-		assert.Equal(t, Unchanged, answer.Outcome)
-		gs.Spec.Git.Ref = strings.ToUpper(commitB)
+		assert.Equal(t, Request{Ref: "aaaaaaa0" + commitA[8:], Unless: commitB}, r)
+	})
+	t.Run("from a request", func(t *testing.T) {
+		gs := rolled()
+		gs.Status.Rollback.Unless = ""
 		r, _, err := rollback(gs, "")
 		require.NoError(t, err)
-		assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
+		assert.Equal(t, Request{Ref: commitA}, r)
+	})
+}
+
+func TestRollbackToWhatRunsChangesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		to     string
+		change func(*v1alpha1.GatewaySync)
+	}{
+		"the status says so":        {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
+		"the commit is the desired": {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
+		"capital digits":            {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
+		"it is to be held off":      {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			c.change(gs)
+			_, answer, err := rollback(gs, c.to)
+			require.NoError(t, err)
+			assert.Equal(t, Unchanged, answer.Outcome)
+			assert.Contains(t, answer.Message, "nothing to roll back")
+		})
 	}
 }
 
-func TestARollbackWaitsUntilTheLeadKnowsTheBranch(t *testing.T) {
+func TestRollbackWaitsForTheLead(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.GatewaySync){
 		"another generation": func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 },
-		"another ref":        func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Ref = "release" },
-		"no commit":          func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = "" },
-		"no commit's digits": func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = "abc" },
-		"too many of them":   func(gs *v1alpha1.GatewaySync) { gs.Status.Target.Commit = commitB + "b" },
-		"no target":          func(gs *v1alpha1.GatewaySync) { gs.Status.Target = nil },
+		"another request":    func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "v2") },
+		"not resolved":       func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback = nil },
+		"no outcome":         func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome = nil },
 	} {
-		gs := rolled()
-		change(gs)
-		_, _, err := rollback(gs, "")
-		assert.ErrorIs(t, err, ErrTooEarly, name)
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			change(gs)
+			_, _, err := rollback(gs, "")
+			assert.ErrorIs(t, err, ErrTooEarly)
+		})
 	}
-}
-
-func TestARollbackToWhatIsWantedIsDone(t *testing.T) {
-	gs := rolled()
-	gs.Status.Target.Commit = commitA
-	_, answer, err := rollback(gs, "")
-	require.NoError(t, err)
-	assert.Equal(t, Unchanged, answer.Outcome)
 }
 
 func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
@@ -151,15 +105,13 @@ func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
 // A fix may arrive between the verdict and the rollback. The rollback must not hold it off.
 func TestARollbackFromWhatFailedLeavesALaterCommitAlone(t *testing.T) {
 	client, namespace := served(t)
-	status := `{"status": {"observedGeneration": 1, "target": {"ref": "main", "commit": "` + commitB + `"}, "lastGood": {"ref": "main", "commit": "` + commitA + `", "at": "2026-01-02T12:00:00Z"}}}`
-	_, err := kube.GatewaySyncs(client, namespace).Patch(t.Context(), "plant", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	lead(t, client, namespace, "main", commitB)
 	s := NewSetter(client, nil)
 	other := "c" + commitB[1:]
 	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", other, "", "argocd", "job-1")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Contains(t, answer.Message, "by now something else is to run")
+	assert.Contains(t, answer.Message, "another commit than the one that failed")
 	assert.NotContains(t, answer.GatewaySync.Annotations, v1alpha1.AnnotationRequestedRef)
 	answer, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.NoError(t, err)
@@ -176,10 +128,10 @@ func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T
 	asked := func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v4", v1alpha1.AnnotationRequestedAt: "2026-01-02T12:00:00Z"}
 	}
-	looked := func(commit string) func(*v1alpha1.GatewaySync) {
+	looked := func(ref, commit string) func(*v1alpha1.GatewaySync) {
 		return func(gs *v1alpha1.GatewaySync) {
 			asked(gs)
-			gs.Status.Target = &v1alpha1.TargetStatus{Ref: "v4", Commit: commit, RequestedAt: "2026-01-02T12:00:00Z"}
+			answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: ref, Commit: commit})
 		}
 	}
 	for name, c := range map[string]struct {
@@ -191,9 +143,9 @@ func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T
 		"another ref was asked for":            {asked, false, true},
 		"a look was asked for":                 {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00Z") }, false, true},
 		"the spec names another commit":        {func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = other, 2 }, false, true},
-		"what was asked for is another commit": {looked(other), false, false},
-		"what was asked for is what failed":    {looked(commitB), true, false},
-		"what was asked for is no ref":         {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "a b") }, false, false},
+		"what was asked for is another commit": {looked("v4", other), false, false},
+		"what was asked for is what failed":    {looked("v4", commitB), true, false},
+		"what was asked for is no ref":         {looked("", ""), false, false},
 	} {
 		gs := rolled()
 		c.change(gs)
@@ -208,21 +160,30 @@ func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T
 
 func TestOnTheAPIServerARequestThatCameAfterTheVerdictOutlivesTheRollback(t *testing.T) {
 	client, namespace := served(t)
-	lead := func(ref, commit, at string) {
-		t.Helper()
-		status := fmt.Sprintf(`{"status": {"observedGeneration": 1, "target": {"ref": %q, "commit": %q, "requestedAt": %q}, "lastGood": {"ref": "main", "commit": %q, "at": "2026-01-02T12:00:00Z"}}}`, ref, commit, at, commitA)
-		_, err := kube.GatewaySyncs(client, namespace).Patch(t.Context(), "plant", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
-		require.NoError(t, err)
-	}
-	lead("main", commitB, "")
+	lead(t, client, namespace, "main", commitB)
 	s := NewSetter(client, nil)
-	kargo, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v4", By: "kargo", ID: later})
+	_, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v4", By: "kargo", ID: later})
 	require.NoError(t, err)
 	_, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.ErrorIs(t, err, ErrTooEarly)
-	lead("v4", "c"+commitB[1:], kargo.At)
+	lead(t, client, namespace, "v4", "c"+commitB[1:])
 	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, "v4", desired(t, answer.GatewaySync).Ref)
+}
+
+// lead writes the status as a lead does that has resolved the desired ref.
+func lead(t *testing.T, client dynamic.Interface, namespace, ref, commit string) {
+	t.Helper()
+	syncs := kube.GatewaySyncs(client, namespace)
+	gs, err := syncs.Get(t.Context(), "plant")
+	require.NoError(t, err)
+	answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: ref, Commit: commit})
+	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA, At: metav1.NewTime(noon)}
+	gs.Status.Rollback = &v1alpha1.Rollback{Commit: commitA, Unless: commit}
+	patch, err := json.Marshal(map[string]any{"status": gs.Status})
+	require.NoError(t, err)
+	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
 }

@@ -166,7 +166,7 @@ func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) 
 	if err != nil {
 		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
-	return conclude(gs, verb.AtCommit(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
+	return conclude(gs, verb.At(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
 }
 
 // ahead is how far a recorded time may be in the future: the API server's clock is known to within a few seconds.
@@ -201,7 +201,7 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 // its own. It is pure.
 func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time) Status {
 	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
-	if st.Phase == verb.Held {
+	if st.Phase == verb.Held || st.Phase == verb.Paused {
 		st.Phase = verb.Progressing
 	}
 	if st.Phase != verb.Overtaken && verb.NotTaken(gs, id) {

@@ -57,7 +57,7 @@ func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
 	w.lead("plant", synced)
 	got := w.status("plant", "v1", id)
 	assert.Equal(t, Status{Phase: verb.Succeeded, Ref: "v1", Commit: commit, Gateways: verb.Count{Total: 1, Synced: 1}, Reason: v1alpha1.ReasonSynced,
-		Message: "1 of 1 gateways run v1 at 1111111"}, got.S)
+		Message: "gw-0 runs v1 at 1111111"}, got.S)
 	assert.Equal(t, verb.Succeeded, w.status("plant", "", "").S.Phase)
 
 	assert.Equal(t, verb.Overtaken, w.status("plant", "v0", "").S.Phase, "somebody asks for another ref now")
@@ -144,7 +144,7 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 	}
 	working := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonProgressing, Message: "0 of 1"}
 	empty := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonNoGateways, Message: "no gateway"}
-	paused := verb.Verdict{Phase: verb.Held, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
+	paused := verb.Verdict{Phase: verb.Paused, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
 	for _, c := range []struct {
 		name   string
 		v      verb.Verdict
@@ -212,6 +212,7 @@ func FuzzStatusQuery(f *testing.F) {
 	}
 	gs := &v1alpha1.GatewaySync{}
 	gs.Spec.Git.Ref = "main"
+	gs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main"}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: `{"kargo":"test.01hz0000000000000000000001.abcdef0"}`}
 	f.Fuzz(func(t *testing.T, raw string) {
 		q, err := parse(raw)
@@ -226,7 +227,7 @@ func FuzzStatusQuery(f *testing.F) {
 		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
 			t.Fatalf("%q: %q %q", raw, ref, id)
 		}
-		st := conclude(gs, verb.AtCommit(gs, verb.Judge(gs, q.ref, verb.Evidence{Now: time.Unix(0, 0)}), q.commit), q.id, time.Unix(0, 0))
+		st := conclude(gs, verb.At(gs, verb.Read(gs, q.ref, nil, time.Unix(0, 0)), q.commit), q.id, time.Unix(0, 0))
 		if ref != "" && ref != "main" && st.Phase != verb.Overtaken || st.Phase == verb.Succeeded {
 			t.Fatalf("%q: %+v", raw, st)
 		}
@@ -252,7 +253,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 
 	got := ask("commit=" + other)
 	assert.Equal(t, verb.Overtaken, got.S.Phase, "another commit under the same name is not what was asked for")
-	assert.Contains(t, got.S.Message, "asked for by kargo for project ignition, stage test, freight abcdef0, by ann")
+	assert.Contains(t, got.S.Message, "requested by kargo for project ignition, stage test, freight abcdef0, by ann")
 	require.Equal(t, http.StatusAccepted, w.post("plant", strings.NewReplacer(commit, other, "0002.", "0003.").Replace(body), bearer(ownSecret)).Code)
 	assert.Equal(t, verb.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
 	assert.Equal(t, http.StatusUnauthorized, w.post("plant", body, bearer(installSecret)).Code)

@@ -183,6 +183,7 @@ func TestTagsAndReleasesAreFollowedUpwardsWhereTheGatewaySyncSaysSo(t *testing.T
 		gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "v1.11.0", Commit: commit, At: metav1.Now()}
 	})
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.0").A.Result)
+	w.lead("tagged", func(gs *v1alpha1.GatewaySync) { gs.Status.ObservedGeneration = gs.Generation })
 	_, err := verb.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "cli", "")
 	require.NoError(t, err)
 	w.sees("tagged")

@@ -27,6 +27,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 )
@@ -247,6 +248,7 @@ func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 	gs := w.gs(name)
 	change(gs)
 	gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+	statustest.Answer(gs)
 	w.locks(name)
 	data, err := json.Marshal(map[string]any{"status": gs.Status})
 	require.NoError(w, err)

@@ -4,38 +4,16 @@ local function map(value)
   return {}
 end
 
--- stamp: begin
--- A time that no earlier request has. The clock of Lua has seconds only; what follows them is from the version of the object,
--- which every write of it changes: two clicks in one second are two requests, and one click that is sent twice is one.
--- force-sync/action.lua and rollback/action.lua hold the same lines.
-local os = require("os")
+obj.metadata = map(obj.metadata)
+obj.metadata.annotations = map(obj.metadata.annotations)
+local notes = obj.metadata.annotations
 
-local function stamp(gs, last)
-  local part = tonumber(map(gs.metadata).resourceVersion) or 0
-  part = part - part % 1
-  part = part % 1000000000
-  if not (part >= 0) then part = 0 end
-  local at
-  repeat
-    local digits = tostring(part)
-    while #digits < 9 do digits = "0" .. digits end
-    at = os.date("!%Y-%m-%dT%H:%M:%S") .. "." .. digits .. "Z"
-    part = (part + 1) % 1000000000
-  until at ~= last
-  return at
-end
--- stamp: end
-
-local gs = map(obj)
-gs.metadata = map(gs.metadata)
-gs.metadata.annotations = map(gs.metadata.annotations)
-local notes = gs.metadata.annotations
-
-local at = stamp(gs, notes["stoker.io/requested-at"])
-notes["stoker.io/force-sync"] = at
-notes["stoker.io/requested-at"] = at
+-- The fraction of the second is from the version of the object, which each write changes: two clicks are two requests.
+local digits = tostring((tonumber(obj.metadata.resourceVersion) or 0) % 1000000000)
+while #digits < 9 do digits = "0" .. digits end
+local at = require("os").date("!%Y-%m-%dT%H:%M:%S") .. "." .. digits .. "Z"
+notes["stoker.io/force-sync"], notes["stoker.io/requested-at"] = at, at
 if notes["stoker.io/requested-ref"] == nil then
-  notes["stoker.io/requested-by"] = "argocd" -- else it tells who asked for the ref
+  notes["stoker.io/requested-by"] = "argocd" -- otherwise it belongs to the requested ref
 end
-
 return obj

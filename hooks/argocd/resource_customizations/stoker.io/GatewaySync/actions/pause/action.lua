@@ -4,10 +4,9 @@ local function map(value)
   return {}
 end
 
-local gs = map(obj)
-gs.metadata = map(gs.metadata)
-gs.metadata.annotations = map(gs.metadata.annotations)
-local notes = gs.metadata.annotations
+obj.metadata = map(obj.metadata)
+obj.metadata.annotations = map(obj.metadata.annotations)
+local notes = obj.metadata.annotations
 
 notes["stoker.io/paused"] = "true"
 

@@ -1,13 +1,12 @@
--- Takes back what pause wrote. spec.paused is the repository's to change.
+-- Removes the annotation that pause wrote. A spec.paused is changed where the manifest is kept.
 local function map(value)
   if type(value) == "table" then return value end
   return {}
 end
 
-local gs = map(obj)
-gs.metadata = map(gs.metadata)
-gs.metadata.annotations = map(gs.metadata.annotations)
-local notes = gs.metadata.annotations
+obj.metadata = map(obj.metadata)
+obj.metadata.annotations = map(obj.metadata.annotations)
+local notes = obj.metadata.annotations
 
 notes["stoker.io/paused"] = nil
 if next(notes) == nil then

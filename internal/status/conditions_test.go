@@ -1,0 +1,45 @@
+package status
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the table of conditions in docs/status.md")
+
+func TestConditionsOfTheDocumentation(t *testing.T) {
+	const page, begin, end = "../../docs/status.md", "<!-- conditions: begin -->\n", "<!-- conditions: end -->\n"
+	raw, err := os.ReadFile(page)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(raw), begin)
+	require.True(t, found)
+	is, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	table := "| condition | True | False | Unknown |\n|---|---|---|---|\n"
+	for _, c := range Conditions {
+		table += "| `" + c.Type + "` | " + c.True + " | " + c.False + " | " + c.Unknown + " |\n"
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
+		return
+	}
+	assert.Equal(t, table, is, "go test ./internal/status -update")
+}
+
+func TestOnlyListedConditionsAreSet(t *testing.T) {
+	s := newScene(t, 1)
+	s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"
+	listed := map[string]bool{}
+	for _, c := range Conditions {
+		listed[c.Type] = true
+	}
+	s.moves(commitB)
+	for _, c := range s.write().Conditions {
+		assert.True(t, listed[c.Type], c.Type)
+	}
+}

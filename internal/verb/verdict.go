@@ -1,0 +1,229 @@
+package verb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+)
+
+// Phase is how far the gateways are with the desired ref: a phase of the outcome, or Superseded for a caller that waits for
+// another ref.
+type Phase string
+
+// The phases. Without a new request, only Progressing, Held and Paused change into another phase.
+const (
+	Progressing Phase = Phase(v1alpha1.OutcomeProgressing)
+	Succeeded   Phase = Phase(v1alpha1.OutcomeSucceeded)
+	Failed      Phase = Phase(v1alpha1.OutcomeFailed)
+	Held        Phase = Phase(v1alpha1.OutcomeHeld)
+	Paused      Phase = Phase(v1alpha1.OutcomePaused)
+	Overtaken   Phase = "Superseded"
+)
+
+// Verdict is the outcome of a GatewaySync as a reader may rely on it.
+type Verdict struct {
+	Phase    Phase           `json:"phase"`
+	Ref      string          `json:"ref"`
+	Commit   string          `json:"commit,omitempty"`
+	Gateways Count           `json:"gateways"`
+	Reason   v1alpha1.Reason `json:"reason,omitempty"`
+	Message  string          `json:"message"`
+	// Behind lists the gateways that do not run the commit yet.
+	Behind []Behind `json:"behind,omitempty"`
+	// Since is when an agent last led; zero if unknown or if the reason is not AgentsAway.
+	Since time.Time `json:"-"`
+}
+
+// Count holds numbers of gateways.
+type Count struct {
+	Total  int `json:"total"`
+	Synced int `json:"synced"`
+	Failed int `json:"failed"`
+}
+
+// Behind is a gateway that does not run what it should, and why.
+type Behind struct {
+	Name    string                    `json:"name"`
+	Pod     string                    `json:"pod,omitempty"`
+	Status  v1alpha1.GatewaySyncState `json:"status"`
+	Reason  v1alpha1.Reason           `json:"reason,omitempty"`
+	Commit  string                    `json:"commit,omitempty"`
+	Message string                    `json:"message,omitempty"`
+}
+
+// Read returns the outcome of gs, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that does not
+// describe the current spec and request, or that no agent confirms, never counts as done. target holds the lock of the lead; nil
+// if it was not read: then only the age of the status shows whether an agent leads.
+func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now time.Time) Verdict {
+	v := Verdict{Phase: Progressing, Gateways: Count{Total: len(gs.Status.DiscoveredGateways)}, Reason: v1alpha1.ReasonWaitingForLead}
+	d, err := v1alpha1.DesiredRef(gs, "")
+	o := gs.Status.Outcome
+	if v.Ref = d.Ref; gs.Answered() {
+		v.Ref = o.Ref
+	}
+	switch {
+	case ref != "" && v.Ref != ref && v.Ref != "":
+		v.Phase, v.Reason = Overtaken, ""
+		v.Message = fmt.Sprintf("the gateways are to run %s (%s) and no longer %s", v.Ref, Origin(gs, v.Ref), ref)
+		return v
+	case gs.Answered():
+	case err != nil:
+		v.Phase, v.Reason, v.Message = Failed, v1alpha1.ReasonRefNotFound, err.Error()
+		return v
+	case o == nil:
+		v.Message = "neither an agent nor the injector has looked at it yet"
+		return v
+	case gs.Status.ObservedGeneration != gs.Generation:
+		v.Message = fmt.Sprintf("the lead has not looked at generation %d of the spec yet", gs.Generation)
+		return v
+	default:
+		v.Message = "the lead has not looked at the request yet"
+		return v
+	}
+	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message}
+	if since, left := Left(gs, target, now); left && v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway {
+		v.Phase, v.Reason, v.Message, v.Since, v.Gateways.Synced = Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since), since, 0
+		return v
+	}
+	for _, g := range gs.Status.DiscoveredGateways {
+		if there := g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby; !there || g.SyncedCommit != o.Commit {
+			v.Behind = append(v.Behind, Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message})
+		}
+	}
+	return v
+}
+
+// Origin returns who asked for ref, which the gateways are to run: "spec.git.ref", or the sender of the request.
+func Origin(gs *v1alpha1.GatewaySync, ref string) string {
+	if ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] || ref == gs.Spec.Git.Ref && gs.RequestedCommit() == "" {
+		return "spec.git.ref"
+	}
+	by := gs.RequestedBy()
+	if by == "" {
+		by = "an annotation"
+	}
+	if what := v1alpha1.Line(gs.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
+		by += " for " + what
+	}
+	return "requested by " + by
+}
+
+// At returns v for a caller that waits for a commit: it is Overtaken if the gateways are to run another commit. An empty commit
+// means any.
+func At(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
+	commit = strings.ToLower(commit)
+	is := v.Commit
+	if requested := gs.RequestedCommit(); requested != "" && v.Ref == gs.Annotations[v1alpha1.AnnotationRequestedRef] {
+		is = requested
+	} else if v1alpha1.IsCommit(v.Ref) {
+		is = strings.ToLower(v.Ref)
+	}
+	if commit == "" || is == "" || is == commit || v.Phase == Overtaken {
+		return v
+	}
+	v.Phase, v.Reason = Overtaken, ""
+	v.Message = fmt.Sprintf("the gateways are to run %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(gs, v.Ref), Short(commit))
+	return v
+}
+
+// Look is Read for callers that can query the API server. Before it returns Succeeded, it checks that the lock of the SyncTarget
+// is renewed. The verdict is valid even with an error: then the age of the status decides.
+func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
+	v := Read(gs, ref, nil, clients.Now())
+	if v.Phase != Succeeded {
+		return v, nil
+	}
+	target, err := targetOf(ctx, clients, gs)
+	return Read(gs, ref, target, clients.Now()), err
+}
+
+// targetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead.
+func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
+	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
+	switch _, later := errors.AsType[*kube.UndecodableError](err); {
+	case apierrors.IsNotFound(err):
+		return &v1alpha1.SyncTarget{}, nil
+	case later:
+		return nil, nil // of another version: the age of the status decides
+	case err != nil:
+		return nil, fmt.Errorf("the SyncTarget cannot be read, so that a missing lead shows only after %s: %w", v1alpha1.ConfirmedFor, err)
+	}
+	return t, nil
+}
+
+// lockFor is the duration of a lock that names none.
+const lockFor = 15 * time.Second
+
+// Left reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
+// within seconds. If target is nil, because it was not read, the age of the status decides.
+func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, left bool) {
+	confirmed := gs.Status.Confirmed(now)
+	if at := gs.Status.ConfirmedAt; at != nil && !at.After(now) {
+		since = at.Time
+	}
+	if target == nil || !confirmed {
+		return since, !confirmed
+	}
+	lead, at := target.Spec.Lead, renewed(target, now)
+	if at.After(since) && !at.After(now) {
+		since = at
+	}
+	holds := lead.Lasts()
+	if holds == 0 {
+		holds = lockFor
+	}
+	return since, lead.Holder == "" || now.Sub(at) > holds
+}
+
+// renewed is when a lock was renewed last: by the API server's own record of the write, because the clock of the lead's node may
+// be wrong, else by that. A time that is far ahead is neither: a writer may patch metadata.managedFields.
+func renewed(t *v1alpha1.SyncTarget, now time.Time) (at time.Time) {
+	latest := now.Add(v1alpha1.ConfirmedFor)
+	for _, m := range t.ManagedFields {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewed"`) && m.Time.After(at) && !m.Time.After(latest) {
+			at = m.Time.Time
+		}
+	}
+	if r := t.Spec.Lead.Renewed; at.IsZero() && r != nil && !r.After(latest) {
+		at = r.Time
+	}
+	return at
+}
+
+// Unconfirmed returns what to do about a status that no agent confirms.
+func Unconfirmed(since time.Time) string {
+	at := ""
+	if !since.IsZero() {
+		at = " since " + since.UTC().Format(time.RFC3339)
+	}
+	return "no agent leads" + at + ", so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)"
+}
+
+// Fails reports whether waiting does not help. With designerSessionPolicy fail, an open Designer session fails too: the status
+// is then Error instead of Held.
+func (b Behind) Fails() bool {
+	class := b.Reason.Class()
+	return class == v1alpha1.ClassStalled || class == v1alpha1.ClassHeld && b.Status == v1alpha1.GatewayError
+}
+
+// String returns the gateway and why it is behind.
+func (b Behind) String() string {
+	line := fmt.Sprintf("%s %s", v1alpha1.GatewayLabel(b.Name, b.Pod), b.Status)
+	if b.Reason != "" && string(b.Reason) != string(b.Status) {
+		line += "/" + string(b.Reason)
+	}
+	if b.Message != "" {
+		line += ": " + b.Message
+	}
+	return line
+}
+
+// Short returns the abbreviated commit.
+func Short(commit string) string { return commit[:min(len(commit), minPrefix)] }
