@@ -96,7 +96,7 @@ func TestOnlyWhoAskedIsToldThatItMayHaveComeThrough(t *testing.T) {
 		c.live = true // disables the retries, which take half a minute
 		assert.Equal(t, exitAgain, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)), line)
 		assert.Contains(t, said.String(), "the API server does not answer", line)
-		assert.Equal(t, want, strings.Contains(said.String(), "may have come through"), line)
+		assert.Equal(t, want, strings.Contains(said.String(), "may have accepted the request"), line)
 	}
 }
 

@@ -14,12 +14,12 @@ import (
 func (c *cli) check() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "check",
-		Short: "Say what is wrong with an installation, and how to mend it",
-		Long: `Say what is wrong with an installation, and how to mend it.
+		Short: "Find problems of an installation, and show how to fix them",
+		Long: `Find problems of an installation, and show how to fix them.
 
-It looks at the parts that the chart installs, and at the GatewaySyncs, pods and rights of one namespace, and at the Secrets
-that let callers of the receiver in. It only reads, and prints no secret. What is not ok names its place in the documentation.
-What you may not read is unknown; a check that failed ends it with 1.`,
+The command checks the parts that the chart installs, the GatewaySyncs, pods and rights of one namespace, and the Secrets
+that authenticate callers of the receiver. It changes nothing and prints no secret. Each problem links to its documentation.
+A check is unknown if you may not read what it needs. The exit code is 1 if a check failed.`,
 		Example: `  stoker check
   stoker check -n plant -o json`,
 		Args: cobra.NoArgs,
@@ -44,7 +44,7 @@ What you may not read is unknown; a check that failed ends it with 1.`,
 			f.ReadOn = manual(f.ReadOn)
 			message := f.Message
 			if f.State != check.OK {
-				message += "; read on: " + f.ReadOn
+				message += "; see " + f.ReadOn
 			}
 			lines = append(lines, []string{string(f.State), string(f.Check), message})
 			if f.State == check.Failed {

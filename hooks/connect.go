@@ -30,11 +30,11 @@ func (c *cli) connect() (place, error) {
 	loader := c.flags.ToRawKubeConfigLoader()
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return place{}, fmt.Errorf("find the API server: %w; name a kubeconfig with --kubeconfig or KUBECONFIG", err)
+		return place{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
-		return place{}, fmt.Errorf("find the API server: %w; name a kubeconfig with --kubeconfig or KUBECONFIG", err)
+		return place{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
 	kube.Directly(config, c.env)
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
@@ -83,32 +83,32 @@ func (p place) explain(name string, err error) error {
 	case err == nil:
 		return nil
 	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
-		return fmt.Errorf("this cluster does not know GatewaySyncs: install the chart, or its custom resource definitions alone: %w", err)
+		return fmt.Errorf("the cluster does not serve GatewaySyncs: install the chart or its custom resource definitions: %w", err)
 	case errors.Is(err, verb.ErrReplaced):
-		return fmt.Errorf("GatewaySync %s in namespace %s: %w: ask again", name, p.namespace, verb.ErrReplaced)
+		return fmt.Errorf("GatewaySync %s in namespace %s: %w: run the command again", name, p.namespace, verb.ErrReplaced)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no GatewaySync %s in namespace %s: look with 'stoker get -A', choose with --namespace", name, p.namespace)
+		return fmt.Errorf("there is no GatewaySync %s in namespace %s: list all with 'stoker get -A', choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsForbidden(err) && p.namespace == "":
-		return fmt.Errorf("%w\nThe ClusterRole stoker-view has what it needs: bind it for all namespaces, by a ClusterRoleBinding, or name one with --namespace", err)
+		return fmt.Errorf("%w\nThe ClusterRole stoker-view grants this right: bind it with a ClusterRoleBinding, or choose one namespace with --namespace", err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w\nThe ClusterRole stoker-setter has what these commands need: bind it in namespace %s", err, p.namespace)
+		return fmt.Errorf("%w\nThe ClusterRole stoker-setter grants the rights of these commands: bind it in namespace %s", err, p.namespace)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server does not know who this is: %w", err)
+		return fmt.Errorf("the API server rejected the credentials: log in again, or choose another context with --context: %w", err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted: %w", err)
 	case unanswered(err):
-		return fmt.Errorf("the API server does not answer: is the kubeconfig's server right, and reached from here? Ask again: %w", err)
+		return fmt.Errorf("the API server does not answer: check the server of the kubeconfig and the network, then try again: %w", err)
 	}
 	return err
 }
 
 // explainAsked is explain for the error of a write.
 func (p place) explainAsked(name string, err error) error {
-	told := p.explain(name, err)
+	explained := p.explain(name, err)
 	if unanswered(err) {
-		return fmt.Errorf("%w\nThe request may have come through all the same", told)
+		return fmt.Errorf("%w\nThe API server may have accepted the request", explained)
 	}
-	return told
+	return explained
 }
 
 // load is get with the error explained.

@@ -24,22 +24,22 @@ import (
 func (c *cli) diff() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "diff NAME",
-		Short: "Show what a commit would change on the gateways that run now",
-		Long: `Show what a commit would change on the gateways that run now.
+		Short: "Show what a commit would change on the running gateways",
+		Long: `Show what a commit would change on the running gateways.
 
-Each agent is asked what lies on its gateway, through the API server. What the commit would change there is planned here, by
-the agent's own code, from a directory of git that has both commits. Files that were changed on the gateway itself are named
-beside it. It needs the right to read pods and pods/proxy.`,
-		Example: `  # before a push: what would HEAD of this clone change?
+The command asks each agent, through the API server, which commit its gateway runs. It then plans the change with the agent's
+own code, from a local clone that has both commits. It also lists files that were changed on the gateway itself. It needs
+the right to get pods and pods/proxy.`,
+		Example: `  # before a push: show what HEAD of this clone would change
   stoker diff line
 
-  # before a promotion, on one gateway
+  # before a promotion: show what a tag would change on one gateway
   stoker diff line --repo ../plant --ref v2.4.0 --gateway line-1`,
 		Args: cobra.ExactArgs(1),
 	}
-	var d drawing
+	var d renderFlags
 	d.source(command)
-	gateway := command.Flags().String("gateway", "", "name of one gateway; left out: all of them")
+	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
 		p, err := c.connect()
@@ -48,7 +48,7 @@ beside it. It needs the right to read pods and pods/proxy.`,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
 		defer cancel()
-		return told(c.compare(ctx, p, args[0], *gateway, &d, *form))
+		return withHelp(c.compare(ctx, p, args[0], *gateway, &d, *form))
 	}
 	form = outputs(command)
 	return command
@@ -72,7 +72,7 @@ type change struct {
 	Path string `json:"path"`
 }
 
-func (c *cli) compare(ctx context.Context, p place, name, only string, d *drawing, form string) (err error) {
+func (c *cli) compare(ctx context.Context, p place, name, only string, d *renderFlags, form string) (err error) {
 	sign, err := d.form()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (c *cli) compare(ctx context.Context, p place, name, only string, d *drawin
 	}
 	if len(list)+len(failed) == 0 {
 		if only != "" {
-			return outcome(exitFailed, "GatewaySync %s has no gateway %s: 'status %s' lists them", name, only, name)
+			return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
 		}
 		return outcome(exitFailed, "GatewaySync %s has no gateways yet%s", name, help(v1alpha1.ReasonNoGateways))
 	}
@@ -129,7 +129,7 @@ func (c *cli) compare(ctx context.Context, p place, name, only string, d *drawin
 func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
 	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, row.PodName, metav1.GetOptions{})
 	if err != nil {
-		return difference{}, fmt.Errorf("its pod: %w", err)
+		return difference{}, fmt.Errorf("read its pod: %w", err)
 	}
 	live, err := p.state(ctx, pod, row.Name)
 	if err != nil {
@@ -150,7 +150,7 @@ func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alph
 	before := &offline.Tree{}
 	if !live.Commit.IsZero() {
 		if before, err = from.Tree(ctx, g, repo.Resolution{Commit: live.Commit}, live.Ref); err != nil {
-			return difference{}, fmt.Errorf("commit %s, which lies on it: %w; fetch it into the directory of git", live.Commit.Short(), err)
+			return difference{}, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", live.Commit.Short(), err)
 		}
 	}
 	changes, err := wanted.From(before)
@@ -261,13 +261,13 @@ func (p place) state(ctx context.Context, pod *corev1.Pod, gateway string) (stat
 	}
 	var s state
 	if len(raw) > maxState {
-		return state{}, fmt.Errorf("the agent of pod %s answers with more than %d bytes", pod.Name, maxState)
+		return state{}, fmt.Errorf("the agent of pod %s sent more than %d bytes", pod.Name, maxState)
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return state{}, fmt.Errorf("the agent of pod %s answers what is no state: %s: %w", pod.Name, strings.TrimSpace(string(raw[:min(len(raw), 80)])), err)
+		return state{}, fmt.Errorf("the agent of pod %s sent an invalid state: %s: %w", pod.Name, strings.TrimSpace(string(raw[:min(len(raw), 80)])), err)
 	}
 	if s.Gateway != gateway {
-		return state{}, fmt.Errorf("what answers on port %s of pod %s is not the agent of gateway %s: it names gateway %.100q; an agent that was written by hand names its port %s",
+		return state{}, fmt.Errorf("port %s of pod %s does not belong to the agent of gateway %s but reports gateway %.100q; if you added the agent by hand, name its port %s",
 			port, pod.Name, gateway, s.Gateway, v1alpha1.AgentHealthPort)
 	}
 	return s, nil

@@ -1,7 +1,8 @@
-// Command stoker requests refs and reports the state of gateways, from a terminal and from Jobs. Installed as kubectl-stoker,
-// it is a kubectl plugin.
+// Package main of the folder hooks is the command line interface stoker. It requests refs, waits until gateways run them, and
+// reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs of
+// Argo CD run the same program, which gave the folder its name.
 //
-// docs/cli.md is the reference of its commands, generated from them.
+// A test generates docs/cli.md, the reference of the commands, from their definitions.
 package main
 
 import (

@@ -14,24 +14,24 @@ import (
 func (c *cli) migrate() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "migrate",
-		Short: "Remove what an earlier product of the group stoker.io left behind",
-		Long: `Remove what an earlier product of the group stoker.io left behind.
+		Short: "Remove objects that an earlier product of the API group left",
+		Long: `Remove objects that an earlier product of the API group left.
 
-Without --yes it only lists what it would do: hand the definition of GatewaySync to the Helm release, remove the finalizer
-stoker.io/finalizer from objects, and evict pods whose container stoker-agent is another program's: one pod of a GatewaySync at
-a time, within disruption budgets. It deletes no other object: what you have to do is listed as "by hand". Remove the earlier product's
-Deployment first, then run it before and after the installation of this one.
+Without --yes the command only lists its actions. It labels the definition of GatewaySync for the Helm release, removes the
+finalizer stoker.io/finalizer from objects, and evicts pods whose container stoker-agent belongs to another program: one pod of
+a GatewaySync at a time, within disruption budgets. It deletes no object; steps that you have to do are listed as "by hand".
+Remove the Deployment of the earlier product first. Run the command before and after you install Stoker.
 
-It needs the rights to list and update the kinds of stoker.io, to list pods and webhook configurations, to get StatefulSets and
-ReplicaSets, to create evictions, and to get and patch custom resource definitions: those of a cluster administrator.`,
+The command needs the rights of a cluster administrator: to list and update the kinds of stoker.io, to list pods and webhook
+configurations, to get StatefulSets and ReplicaSets, to create evictions, and to get and patch custom resource definitions.`,
 		Example: `  stoker migrate -A
   stoker migrate -A --yes`,
 		Args: cobra.NoArgs,
 	}
 	flags := command.Flags()
-	all := flags.BoolP("all-namespaces", "A", false, "look at all namespaces")
-	yes := flags.BoolP("yes", "y", false, "do it")
-	release := flags.String("release", "stoker", "Helm release that is to own the custom resource definitions")
+	all := flags.BoolP("all-namespaces", "A", false, "search all namespaces")
+	yes := flags.BoolP("yes", "y", false, "carry out the listed actions")
+	release := flags.String("release", "stoker", "Helm release that will own the custom resource definitions")
 	releaseNamespace := flags.String("release-namespace", "stoker-system", "namespace of that release")
 	var form *string
 	command.RunE = func(command *cobra.Command, _ []string) error {
@@ -50,31 +50,31 @@ ReplicaSets, to create evictions, and to get and patch custom resource definitio
 		}
 		r := result{data: plan}
 		var lines [][]string
-		hands := 0
+		byHand := 0
 		for _, a := range plan {
 			lines = append(lines, []string{a.Do, a.Object, a.Why})
 			r.names = append(r.names, a.Object)
 			if a.Do == migrate.ByHand {
-				hands++
+				byHand++
 			}
 		}
 		r.table = func(w io.Writer) {
 			if len(lines) > 0 {
-				rows(w, []string{"DO", "OBJECT", "WHY"}, lines)
+				rows(w, []string{"ACTION", "OBJECT", "REASON"}, lines)
 			}
 		}
 		if err := c.print(*form, r); err != nil {
 			return err
 		}
 		if errPlan != nil {
-			return fmt.Errorf("not all could be looked at: %w", errPlan)
+			return fmt.Errorf("the list is incomplete: %w", errPlan)
 		}
 		switch {
 		case len(plan) == 0:
-			fmt.Fprintln(c.talk, "Nothing is left of an earlier product.")
+			fmt.Fprintln(c.talk, "Nothing to do: there are no objects of an earlier product.")
 			return nil
 		case !*yes:
-			fmt.Fprintf(c.talk, "Nothing was changed. %d of %d are done with --yes.\n", len(plan)-hands, len(plan))
+			fmt.Fprintf(c.talk, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
 			return nil
 		}
 		var errs []error
@@ -84,7 +84,7 @@ ReplicaSets, to create evictions, and to get and patch custom resource definitio
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.talk, "%d of %d done; %d by hand.\n", len(plan)-hands, len(plan), hands)
+		fmt.Fprintf(c.talk, "%d of %d actions done; %d left to do by hand.\n", len(plan)-byHand, len(plan), byHand)
 		return nil
 	}
 	form = outputs(command)

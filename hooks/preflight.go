@@ -18,8 +18,8 @@ import (
 	"stoker.io/stoker/hooks/preflight"
 )
 
-// flight holds the flags of preflight.
-type flight struct {
+// preflightFlags holds the flags of preflight.
+type preflightFlags struct {
 	*cli
 	from *syncing
 
@@ -34,75 +34,76 @@ type flight struct {
 func (c *cli) preflight() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "preflight [NAME]",
-		Short: "Find out before a sync whether gateways could run what it asks for",
-		Long: `Find out before a sync whether gateways could run what it asks for.
+		Short: "Check before a sync whether gateways can run its commit",
+		Long: `Check before a sync whether gateways can run its commit.
 
-With the agent's own code it asks git for the desired ref, looks whether a request may name it, fetches the commit, and
-plans it for every profile and every gateway that is known: sources, templates, patches, JSON. It names every problem that
-one run can find, and changes nothing. While a rollback is in force it looks at the commit that was gone back to; where the
-spec is that of a file, at the ref that the file names, be it held off.
+The command runs the agent's own code: it resolves the desired ref in git, checks that requests may name the ref, fetches
+the commit, and plans it for every profile and every known gateway, including sources, templates, patches and JSON. It
+reports all problems of a run and changes nothing.
 
-The spec is that of the GatewaySync, or of a file: then the one in the cluster, if it is there, says which gateways and
-which requests there are. Without a name the file is all, and no cluster is needed. The credentials for git are files: a Job
-mounts the Secrets that the spec names, and has no right to read others.
+With --filename the spec comes from a file; the GatewaySync in the cluster, if there is one, adds gateways and requests.
+Without NAME the command needs no cluster. While a rollback is in force, the command checks the commit of the rollback;
+with --filename it checks the ref of the file, even if the rollback holds it back.
 
-It ends with 5 where all that is wrong is that a ref may not be asked for, with 3 where git did not answer and another try
-may help, and else with 1.`,
-		Example: `  # in the PreSync hook of Argo CD: the manifest that is about to be applied
+The credentials for git are files. A Job mounts the Secrets that the spec references, so it needs no right to read Secrets.
+
+The exit code is 5 if the only problem is that requests may not name the ref, 3 if git did not answer and a retry may
+help, and 1 for all other problems.`,
+		Example: `  # in the PreSync hook of Argo CD: check the manifest that is about to be applied
   stoker preflight line -f /manifest/gatewaysync.yaml
 
-  # what is about to be applied, with the credentials of this machine
+  # check a manifest with local credentials
   stoker preflight -f gatewaysync.yaml --secret git-credentials/token=token.txt
 
-  # another ref, for gateways that are not there yet
+  # check another ref for a gateway that does not exist yet
   stoker preflight line --ref v2.4.0 --gateway line-7=area --secret git-credentials/token=token.txt`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	x := &flight{cli: c}
+	x := &preflightFlags{cli: c}
 	f := command.Flags()
-	f.StringVarP(&x.file, "filename", "f", "", "the file with the spec; - is stdin; left out: that of the GatewaySync")
-	f.StringVar(&x.ref, "ref", "", "look at this ref, as if it was asked for; with a file: as if it stood in its spec.git.ref; left out: the desired one")
-	f.StringVar(&x.secrets, "secrets", "/secrets", "directory with a directory for each Secret, and in it a file for each key")
-	f.StringToStringVar(&x.files, "secret", nil, "the file of one key, NAME/KEY=FILE")
-	f.StringSliceVar(&x.profiles, "profile", nil, "look at this profile only (repeatable)")
-	f.StringArrayVar(&x.gateways, "gateway", nil, "a gateway that is not there yet: NAME, or NAME=PROFILE (repeatable)")
-	f.StringToStringVar(&x.labels, "label", nil, "label of the pods of those gateways, key=value")
-	f.StringVar(&x.ignition, "ignition", "8.3", "version of Ignition, whose form signatures of resources have")
-	f.BoolVar(&x.ifExists, "if-exists", false, "end with 0 where the GatewaySync is not there yet")
-	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	f.StringVarP(&x.file, "filename", "f", "", "file with the spec; - is stdin (default: the spec of the GatewaySync)")
+	f.StringVar(&x.ref, "ref", "", "check this ref as if it were requested; with --filename, as its spec.git.ref (default: the desired ref)")
+	f.StringVar(&x.secrets, "secrets", "/secrets", "directory of mounted Secrets: a directory for each Secret, with a file for each key")
+	f.StringToStringVar(&x.files, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
+	f.StringSliceVar(&x.profiles, "profile", nil, "check this profile only (repeatable)")
+	f.StringArrayVar(&x.gateways, "gateway", nil, "gateway that does not exist yet: NAME, or NAME=PROFILE (repeatable)")
+	f.StringToStringVar(&x.labels, "label", nil, "label of the pods of these gateways, KEY=VALUE (repeatable)")
+	f.StringVar(&x.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
+	f.BoolVar(&x.ifExists, "if-exists", false, "exit with 0 if the GatewaySync does not exist yet")
+	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "maximum duration of the whole run")
 	x.from = c.syncs(command)
 	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
 	x.form = outputs(command)
 	return command
 }
 
-func (x *flight) run(ctx context.Context, args []string) error {
+func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	name := strings.Join(args, "")
 	switch {
 	case name == "" && x.file == "":
-		return outcome(exitUsage, "name a GatewaySync, or a file: -f FILE")
+		return outcome(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
 	case x.from.on() && (name == "" || x.ref != ""):
-		return outcome(exitUsage, "--application needs the name of a GatewaySync, and goes without --ref")
+		return outcome(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
 	case x.timeout <= 0:
-		return outcome(exitUsage, "--timeout must be more than nothing")
+		return outcome(exitUsage, "--timeout must be positive")
 	}
 	for id := range x.files {
 		if secret, key, ok := strings.Cut(id, "/"); !ok || secret == "" || key == "" || strings.Contains(key, "/") {
-			return outcome(exitUsage, "--secret %.80q: write NAME/KEY=FILE", id)
+			return outcome(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 	}
-	sign, err := (&drawing{ignition: x.ignition}).form()
+	sign, err := (&renderFlags{ignition: x.ignition}).form()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
 	asked := preflight.Asked{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.files, Dir: x.secrets}, Form: sign}
-	if err := x.told(&asked); err != nil {
+	if err := x.addFlags(&asked); err != nil {
 		return err
 	}
 	if name != "" {
-		there, err := x.live(ctx, name, &asked)
+		there, err := x.addCluster(ctx, name, &asked)
 		if err != nil || !there {
 			return err
 		}
@@ -111,15 +112,15 @@ func (x *flight) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return x.say(found)
+	return x.report(found)
 }
 
-// told adds the gateways of the flags and the GatewaySync of the file to asked.
-func (x *flight) told(asked *preflight.Asked) error {
+// addFlags adds the gateways of the flags and the GatewaySync of the file to asked.
+func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
 		if name == "" {
-			return outcome(exitUsage, "--gateway %.80q: write NAME, or NAME=PROFILE", g)
+			return outcome(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
 		}
 		asked.Gateways = append(asked.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
 	}
@@ -128,7 +129,7 @@ func (x *flight) told(asked *preflight.Asked) error {
 	}
 	gs, err := x.decode(x.file)
 	if err != nil {
-		return told(err)
+		return withHelp(err)
 	}
 	x.warn(v1alpha1.Warnings(gs))
 	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
@@ -138,14 +139,14 @@ func (x *flight) told(asked *preflight.Asked) error {
 	return nil
 }
 
-func (x *flight) warn(list []string) {
+func (x *preflightFlags) warn(list []string) {
 	for _, w := range list {
 		fmt.Fprintln(x.talk, "warning: "+oneLine(w))
 	}
 }
 
-// live adds what the cluster knows. It returns false if there is nothing to check.
-func (x *flight) live(ctx context.Context, name string, asked *preflight.Asked) (bool, error) {
+// addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is nothing to check.
+func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *preflight.Asked) (bool, error) {
 	p, err := x.connect()
 	if err != nil {
 		return false, err
@@ -156,16 +157,16 @@ func (x *flight) live(ctx context.Context, name string, asked *preflight.Asked) 
 	case apierrors.IsNotFound(err) && given != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
 	case apierrors.IsNotFound(err) && x.ifExists:
-		fmt.Fprintf(x.talk, "%s: nothing was looked at: %s\n", name, clean(p.explain(name, err).Error()))
+		fmt.Fprintf(x.talk, "%s: nothing was checked: %s\n", name, clean(p.explain(name, err).Error()))
 		return false, nil
 	case apierrors.IsNotFound(err):
-		return false, fmt.Errorf("%w\nBefore it is made, give its manifest with -f FILE, or let it pass with --if-exists", p.explain(name, err))
+		return false, fmt.Errorf("%w\nIf it does not exist yet, name its manifest with -f FILE, or pass --if-exists", p.explain(name, err))
 	case err != nil:
 		return false, p.explain(name, err)
 	}
 	if given != nil {
 		if given.Name != name {
-			return false, outcome(exitUsage, "%s holds GatewaySync %s and not %s", x.file, given.Name, name)
+			return false, outcome(exitUsage, "%s contains GatewaySync %s, not %s", x.file, given.Name, name)
 		}
 		gs.Spec = given.Spec
 		gs.Annotations = merged(gs.Annotations, given.Annotations)
@@ -178,7 +179,7 @@ func (x *flight) live(ctx context.Context, name string, asked *preflight.Asked) 
 		}
 		asked.Ref = found.Commit
 	}
-	x.gatewaysOf(ctx, p, gs, asked)
+	x.addGateways(ctx, p, gs, asked)
 	return true, nil
 }
 
@@ -195,8 +196,8 @@ func merged(live, given map[string]string) map[string]string {
 // maxPods bounds the list of pods.
 const maxPods = 500
 
-// gatewaysOf adds the gateways of the status, with the labels and annotations of their pods if they can be read.
-func (x *flight) gatewaysOf(ctx context.Context, p place, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
+// addGateways adds the gateways of the status, with the labels and annotations of their pods if they can be read.
+func (x *preflightFlags) addGateways(ctx context.Context, p place, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}
@@ -204,7 +205,7 @@ func (x *flight) gatewaysOf(ctx context.Context, p place, gs *v1alpha1.GatewaySy
 	defer cancel()
 	type metadata struct{ labels, annotations map[string]string }
 	pods := map[string]metadata{}
-	unread := "its pod is not there"
+	unread := "its pod does not exist"
 	list, err := p.Core.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name, Limit: maxPods})
 	if err != nil {
 		unread = "pods cannot be listed"
@@ -228,8 +229,8 @@ func (x *flight) gatewaysOf(ctx context.Context, p place, gs *v1alpha1.GatewaySy
 	}
 }
 
-// say prints the result. The error lists the problems.
-func (x *flight) say(found preflight.Result) error {
+// report prints the result. The error lists the problems.
+func (x *preflightFlags) report(found preflight.Result) error {
 	x.warn(found.Warnings)
 	r := result{data: found}
 	for _, ch := range found.Checked {
@@ -246,7 +247,7 @@ func (x *flight) say(found preflight.Result) error {
 	if len(found.Problems) == 0 {
 		return nil
 	}
-	return &outcomeError{seriousness(found.Problems), errors.New(problems(found.Problems))}
+	return &outcomeError{exitCode(found.Problems), errors.New(problems(found.Problems))}
 }
 
 func passed(found preflight.Result) string {
@@ -258,12 +259,12 @@ func passed(found preflight.Result) string {
 		profiles[ch.Profile] = true
 		files = max(files, ch.Files)
 	}
-	return fmt.Sprintf("%s can be run: looked at for %s and %s, up to %s each", at(found.Ref, found.Commit),
+	return fmt.Sprintf("%s can run: checked %s and %s with up to %s each", at(found.Ref, found.Commit),
 		counted(len(profiles), "profile"), counted(gateways, "gateway"), counted(files, "file"))
 }
 
-// seriousness returns the exit code for problems.
-func seriousness(list []preflight.Problem) int {
+// exitCode returns the exit code for problems.
+func exitCode(list []preflight.Problem) int {
 	all := func(is func(v1alpha1.Reason) bool) bool {
 		return !slices.ContainsFunc(list, func(p preflight.Problem) bool { return !is(p.Reason) })
 	}

@@ -34,14 +34,14 @@ const (
 
 // outputs adds the flag for the output format to a command. The format is checked before the command runs.
 func outputs(command *cobra.Command) *string {
-	form := command.Flags().StringP("output", "o", asTable, "form of the output: table, json, yaml or name")
+	form := command.Flags().StringP("output", "o", asTable, "output format: table, json, yaml or name")
 	inner := command.RunE
 	command.RunE = func(command *cobra.Command, args []string) error {
 		switch *form {
 		case asTable, asJSON, asYAML, asName:
 			return inner(command, args)
 		}
-		return outcome(exitUsage, "--output %.40q: use table, json, yaml or name", *form)
+		return outcome(exitUsage, "unknown --output %.40q: use table, json, yaml or name", *form)
 	}
 	return form
 }

@@ -26,35 +26,35 @@ const reference = "../docs/cli.md"
 
 const head = `# The command line
 
-<!-- Written by ` + "`go test ./hooks -update`" + ` from the commands themselves. -->
+<!-- Generated from the commands by ` + "`go test ./hooks -run Reference -update`" + `. -->
 
 %s
 
-` + "`make build`" + ` makes ` + "`bin/stoker`" + `. Copied to ` + "`kubectl-stoker`" + ` on the PATH, the same program is ` + "`kubectl stoker`" + `.
+` + "`make build`" + ` builds ` + "`bin/stoker`" + `. To use it as ` + "`kubectl stoker`" + `, copy it to ` + "`kubectl-stoker`" + ` on the PATH.
 
-- Data goes to stdout; what is said about it goes to stderr. On a terminal ` + "`wait`" + ` tells what is missing, in a pipe it is quiet.
-- ` + "`-o`" + ` is ` + "`table`, `json`, `yaml` or `name`" + `.
-- A repeated command changes nothing that the first one did not. With ` + "`--id`" + ` a sender also says which request is the same one: a
-  Job that runs again, a promotion that is sent again. The last eight of each sender are remembered, those of ` + "`--by`" + `. Promotions of
-  Kargo are ordered by their names; an older one ends with 4.
-- The ClusterRole ` + "`stoker-setter`" + ` has the rights to ask and to wait; other commands say which rights they need beside. No
+- Data goes to stdout; messages go to stderr. On a terminal ` + "`wait`" + ` prints its progress; otherwise it prints only the result.
+- ` + "`-o`" + ` sets the output format: ` + "`table`, `json`, `yaml` or `name`" + `.
+- Commands are idempotent: repeating one has no further effect. A sender (` + "`--by`" + `) can identify its request with ` + "`--id`" + `, so that a
+  retried Job or promotion counts once. Stoker remembers the last eight ids of each sender. Promotions of Kargo are ordered by
+  their names; an older one ends with 4.
+- The ClusterRole ` + "`stoker-setter`" + ` grants the rights to request and to wait. The help of a command names any further rights. No
   command writes a spec.
 
 | exit code | |
 |---|---|
-| 0 | done |
-| 1 | failed; a gateway that cannot get there by trying again, or the API server said no |
-| 2 | usage: the arguments, or a ref that cannot be one |
+| 0 | success |
+| 1 | failed: a gateway reports an error that a retry does not fix, or the API server rejected the request |
+| 2 | usage: the arguments are wrong, or the ref is malformed |
 | 3 | timeout |
-| 4 | superseded: another ref is wanted by now |
-| 5 | not allowed: by the API server, or by spec.git.allowedRefs |
-| 6 | held: paused, or all that is missing waits for a person or a Designer |
-| 7 | interrupted by a signal, or the API server did not answer (in a pipe: for half a minute): another try may do |
+| 4 | superseded: another ref was requested in the meantime |
+| 5 | forbidden by the API server or by spec.git.allowedRefs |
+| 6 | held: syncing is paused, or the remaining gateways wait for an approval or for a Designer session to end |
+| 7 | interrupted by a signal, or the API server did not answer (without a terminal: for 30 seconds); a retry may help |
 
 ## Completion
 
 ` + "`stoker completion bash`" + ` (or zsh, fish, powershell) prints a script that completes commands, flags, and names from the cluster; its
-` + "`--help`" + ` says where to put it. For ` + "`kubectl stoker`" + `, put this on the PATH as ` + "`kubectl_complete-stoker`" + `, executable:
+` + "`--help`" + ` explains how to install it. For ` + "`kubectl stoker`" + `, save this script as the executable ` + "`kubectl_complete-stoker`" + ` on the PATH:
 
 ` + "```sh" + `
 #!/bin/sh
@@ -65,7 +65,7 @@ exec stoker __complete "$@"
 // page generates the reference page from the commands.
 func page(root *cobra.Command) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, head, "One program asks for versions and tells where gateways stand: `stoker`, which is also `kubectl stoker`.")
+	fmt.Fprintf(&b, head, "`stoker` requests refs and shows the state of gateways. It also works as the kubectl plugin `kubectl stoker`.")
 	for _, c := range commands(root) {
 		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
 		fmt.Fprintf(&b, "%s\n", asCode(cmp(c.Long, c.Short+".")))
@@ -75,7 +75,7 @@ func page(root *cobra.Command) string {
 		}
 		table(&b, c.NonInheritedFlags())
 	}
-	b.WriteString("\n## Flags of all commands\n\nThey are those of kubectl.\n")
+	b.WriteString("\n## Flags of all commands\n\nThese flags have the same meaning as in kubectl.\n")
 	table(&b, root.PersistentFlags())
 	return b.String()
 }
@@ -227,11 +227,11 @@ func TestTheHelpOfACommandHasItsOwnFlagsAlone(t *testing.T) {
 func TestWhatIsWrongOnTheCommandLineIsSaidInItsWords(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
 	for line, want := range map[string]string{
-		"set-ref":                  "set-ref NAME [REF]: the name of a GatewaySync is missing\nSee 'stoker set-ref --help'\n",
+		"set-ref":                  "set-ref NAME [REF]: missing the name of a GatewaySync\nSee 'stoker set-ref --help'\n",
 		"set-ref line v1 v2":       "set-ref NAME [REF]: too many arguments\nSee 'stoker set-ref --help'\n",
 		"check line":               "check: too many arguments\nSee 'stoker check --help'\n",
 		"wait line --patience":     "unknown flag: --patience\nSee 'stoker wait --help'\n",
-		"ste-ref":                  "there is no command \"ste-ref\": is it set-ref?\nSee 'stoker --help'\n",
+		"ste-ref":                  "unknown command \"ste-ref\"; did you mean set-ref?\nSee 'stoker --help'\n",
 		"rollback line --to v1":    "\"v1\" is not a commit: write its first 7 digits or more\n",
 		"rollback line --to abcde": "\"abcde\" is not a commit: write its first 7 digits or more\n",
 	} {

@@ -29,8 +29,8 @@ const (
 	maxOffline = 10 * time.Minute
 )
 
-// drawing holds the flags of render.
-type drawing struct {
+// renderFlags holds the flags of render. The command diff shares those that choose the commit.
+type renderFlags struct {
 	file, repo, ref, profile, gateway, ignition string
 	into, show                                  string
 	labels, annotations                         map[string]string
@@ -39,52 +39,52 @@ type drawing struct {
 func (c *cli) render() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "render -f FILE",
-		Short: "Show what a gateway would get from a directory of git",
-		Long: `Show what a gateway would get from a directory of git, without a cluster.
+		Short: "Show the files that a gateway would get from a local clone",
+		Long: `Show the files that a gateway would get from a local clone, without a cluster.
 
-The GatewaySync is read from a file, and the commit from a clone: what is not committed is not seen. Mappings, templates,
-patches, excludes and all checks are those of the agent, so that what fails here would fail there, with the same reason.`,
-		Example: `  # what does this clone give the gateway line-1?
+The command reads the GatewaySync from a file and the commit from the clone; it ignores uncommitted changes. Mappings,
+templates, patches, excludes and checks run the agent's own code: what fails here fails on the gateway, with the same reason.`,
+		Example: `  # list the files for the gateway line-1
   stoker render -f gatewaysync.yaml --gateway line-1
 
-  # one rendered file; all of them, to look at
+  # print one file, or write all files to a directory
   stoker render -f gatewaysync.yaml --profile area --show config/resources/core/ignition/system-properties/config.json
   stoker render -f gatewaysync.yaml --ref v2.4.0 --into out`,
 		Args: cobra.NoArgs,
 	}
-	var d drawing
+	var d renderFlags
 	f := command.Flags()
-	f.StringVarP(&d.file, "filename", "f", "", "the file with the GatewaySync; - is stdin")
+	f.StringVarP(&d.file, "filename", "f", "", "file with the GatewaySync; - is stdin")
 	d.source(command)
-	f.StringVar(&d.profile, "profile", "", "profile of the gateway; left out: that of the annotations, or default")
-	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway, which also stands for its pod's")
-	f.StringToStringVar(&d.labels, "label", nil, "label of the pod, key=value")
-	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, key=value")
-	f.StringVar(&d.show, "show", "", "print this file, a path on the gateway, in place of the list")
-	f.StringVar(&d.into, "into", "", "write all files below this directory, which must be new or empty")
+	f.StringVar(&d.profile, "profile", "", "profile of the gateway (default: the one of --annotation, or default)")
+	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway and of its pod")
+	f.StringToStringVar(&d.labels, "label", nil, "label of the pod, KEY=VALUE (repeatable)")
+	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, KEY=VALUE (repeatable)")
+	f.StringVar(&d.show, "show", "", "print one file, by its path on the gateway, instead of the list")
+	f.StringVar(&d.into, "into", "", "write all files to this directory, which must be new or empty")
 	var form *string
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if d.file == "" {
-			return outcome(exitUsage, "name the file with the GatewaySync: -f FILE")
+			return outcome(exitUsage, "-f is required: name the file with the GatewaySync")
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
 		defer cancel()
-		return told(c.draw(ctx, &d, *form))
+		return withHelp(c.renderFiles(ctx, &d, *form))
 	}
 	form = outputs(command)
 	return command
 }
 
 // source adds the flags that choose the commit.
-func (d *drawing) source(command *cobra.Command) {
+func (d *renderFlags) source(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&d.repo, "repo", ".", "directory of git")
-	f.StringVar(&d.ref, "ref", "HEAD", "branch, tag or commit in it")
-	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, whose form signatures of resources have")
+	f.StringVar(&d.repo, "repo", ".", "local clone")
+	f.StringVar(&d.ref, "ref", "HEAD", "branch, tag or commit of the clone")
+	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 }
 
-// told adds the reason of a failure and the address of its documentation.
-func told(err error) error {
+// withHelp adds the reason of a failure and the address of its documentation.
+func withHelp(err error) error {
 	if reason := failure.Reason(err, ""); reason != "" {
 		return fmt.Errorf("%s: %w%s", reason, err, help(reason))
 	}
@@ -92,23 +92,23 @@ func told(err error) error {
 }
 
 // form returns the form of signatures for the version of Ignition.
-func (d *drawing) form() (resource.Form, error) {
+func (d *renderFlags) form() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
-		return 0, errors.Join(outcome(exitUsage, "--ignition %.20q: write a version such as 8.3", d.ignition), err)
+		return 0, errors.Join(outcome(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
 	}
 	return resource.FormOf(major, minor), nil
 }
 
 // seenAs returns the ref that templates see: the requested one, or that of the spec for HEAD.
-func (d *drawing) seenAs(gs *v1alpha1.GatewaySync) string {
+func (d *renderFlags) seenAs(gs *v1alpha1.GatewaySync) string {
 	if d.ref == "HEAD" {
 		return gs.Spec.Git.Ref
 	}
 	return d.ref
 }
 
-func (c *cli) draw(ctx context.Context, d *drawing, form string) (err error) {
+func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err error) {
 	gs, err := c.read(d.file)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *cli) draw(ctx context.Context, d *drawing, form string) (err error) {
 	if d.show != "" {
 		there, err := tree.Write(c.out, d.show)
 		if err == nil && !there {
-			err = fmt.Errorf("%s is not among the files; list them without --show", d.show)
+			err = fmt.Errorf("there is no file %s; omit --show to list the files", d.show)
 		}
 		return err
 	}
@@ -202,7 +202,7 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 }
 
 // target returns the gateway that the flags describe.
-func (d *drawing) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
+func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
 	form, err := d.form()
 	if err != nil {
 		return offline.Gateway{}, err
@@ -221,8 +221,8 @@ func (d *drawing) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
 	}}, nil
 }
 
-// drawn is a file in JSON output.
-type drawn struct {
+// renderedFile is a file in JSON output.
+type renderedFile struct {
 	Path       string `json:"path"`
 	Source     string `json:"source"`
 	Blob       string `json:"blob"`
@@ -231,7 +231,7 @@ type drawn struct {
 }
 
 func files(changes *plan.Changes, sizes map[string]int64) result {
-	list := []drawn{}
+	list := []renderedFile{}
 	r := result{}
 	var lines [][]string
 	for _, f := range changes.List {
@@ -239,7 +239,7 @@ func files(changes *plan.Changes, sizes map[string]int64) result {
 		if int(f.Origin) < len(changes.Mappings) {
 			source = changes.Mappings[f.Origin].Source
 		}
-		list = append(list, drawn{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
+		list = append(list, renderedFile{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
 		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), verb.Short(f.ID.String()), source})
 		r.names = append(r.names, f.Path)
 	}
@@ -263,7 +263,7 @@ func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
 		return err
 	}
 	if len(there) > 0 {
-		return fmt.Errorf("%s is not empty: name a new directory", dir)
+		return fmt.Errorf("%s is not empty: use a new directory", dir)
 	}
 	for _, f := range changes.List {
 		if err := writeFile(root, tree, f); err != nil {

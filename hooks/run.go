@@ -25,7 +25,7 @@ const (
 	exitSuperseded = 4
 	exitForbidden  = 5
 	exitHeld       = 6
-	exitAgain      = 7
+	exitAgain      = 7 // a retry may help
 )
 
 // outcomeError is an error with its own exit code.
@@ -112,11 +112,11 @@ func (c *cli) root(name string) *cobra.Command {
 		Short: "Keep Ignition gateways on Kubernetes at a commit of git",
 		Long: `Keep Ignition gateways on Kubernetes at a commit of git.
 
-What gateways run is what their GatewaySync says. These commands ask for a ref, wait until the gateways run it, and tell
-where they stand. Data goes to stdout, all else to stderr.
+A GatewaySync defines the ref that its gateways run. These commands request a ref, wait until the gateways run it, and show
+the state of each gateway. Data goes to stdout; messages go to stderr.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 not allowed, 6 held, 7 interrupted or no
-answer: try again.`,
+Exit codes: 0 success, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 forbidden, 6 held, 7 interrupted or API server
+unavailable (try again).`,
 		SilenceErrors: true, SilenceUsage: true,
 		Annotations:                map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		PersistentPreRunE:          func(*cobra.Command, []string) error { c.started = true; return nil },
@@ -126,19 +126,24 @@ answer: try again.`,
 				return nil
 			}
 			if near := command.SuggestionsFor(args[0]); len(near) > 0 {
-				return fmt.Errorf("there is no command %.40q: is it %s?", args[0], strings.Join(near, " or "))
+				return fmt.Errorf("unknown command %.40q; did you mean %s?", args[0], strings.Join(near, " or "))
 			}
-			return fmt.Errorf("there is no command %.40q", args[0])
+			return fmt.Errorf("unknown command %.40q", args[0])
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	root.SetOut(c.out)
 	root.SetErr(c.talk)
 	c.flags.AddFlags(root.PersistentFlags())
-	root.AddGroup(&cobra.Group{ID: "ask", Title: "Ask for something:"}, &cobra.Group{ID: "look", Title: "Look:"})
+	root.AddGroup(
+		&cobra.Group{ID: "request", Title: "Request changes:"},
+		&cobra.Group{ID: "inspect", Title: "Inspect gateways and commits:"},
+		&cobra.Group{ID: "install", Title: "Install and verify:"},
+	)
 	for group, commands := range map[string][]*cobra.Command{
-		"ask":  {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume(), c.wait(), c.preflight(), c.migrate()},
-		"look": {c.check(), c.get(), c.status(), c.history(), c.diff(), c.render()},
+		"request": {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume()},
+		"inspect": {c.get(), c.status(), c.history(), c.wait(), c.diff(), c.render(), c.preflight()},
+		"install": {c.check(), c.migrate()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

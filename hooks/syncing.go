@@ -20,18 +20,18 @@ type syncing struct {
 	within                 time.Duration
 }
 
-// unnamed is the value of --application that means: find the Application of this Job.
-const unnamed = "auto"
+// autoApplication is the value of --application that makes the command find the Application of its Job.
+const autoApplication = "auto"
 
 // syncs adds the flags of a command that can take its ref from a sync.
 func (c *cli) syncs(command *cobra.Command) *syncing {
 	s := &syncing{cli: c}
 	f := command.Flags()
-	f.StringVar(&s.application, "application", "", "take the commit that this Application of Argo CD is syncing: NAMESPACE/NAME, NAME in the namespace argocd, or auto to find it out")
-	f.StringVar(&s.source, "source", "", "which of several sources counts: its position from 1, or its address; left out: the one that is spec.git.repo")
-	f.StringVar(&s.instanceLabel, "instance-label", application.InstanceLabel, "with --application auto: the label by which Argo CD marks its objects")
-	f.StringVar(&s.podInfo, "pod-info", "/etc/podinfo", "with --application auto: where the pod's annotations and labels are mounted")
-	f.DurationVar(&s.within, "application-timeout", 2*time.Minute, "how long to wait until the Application says what it is syncing")
+	f.StringVar(&s.application, "application", "", "use the commit that this Argo CD Application is syncing: NAMESPACE/NAME, NAME in the namespace argocd, or auto to detect it")
+	f.StringVar(&s.source, "source", "", "source of an Application with several: its position from 1, or its address (default: the source that is spec.git.repo)")
+	f.StringVar(&s.instanceLabel, "instance-label", application.InstanceLabel, "with --application auto: label that Argo CD sets on its objects")
+	f.StringVar(&s.podInfo, "pod-info", "/etc/podinfo", "with --application auto: directory where the pod's annotations and labels are mounted")
+	f.DurationVar(&s.within, "application-timeout", 2*time.Minute, "maximum time to wait until the Application reports what it is syncing")
 	return s
 }
 
@@ -54,10 +54,10 @@ func (s *syncing) job(p place) application.Job {
 func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
-		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job that this runs in: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
+		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
 	}
 	if s.within <= 0 {
-		return application.Sync{}, job, outcome(exitUsage, "--application-timeout must be more than nothing")
+		return application.Sync{}, job, outcome(exitUsage, "--application-timeout must be positive")
 	}
 	name, err := s.name(ctx, p, job)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) 
 }
 
 func (s *syncing) name(ctx context.Context, p place, job application.Job) (application.Name, error) {
-	if s.application != unnamed {
+	if s.application != autoApplication {
 		name, err := application.ParseName(s.application)
 		if err != nil {
 			return name, &outcomeError{exitUsage, err}

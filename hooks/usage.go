@@ -8,7 +8,7 @@ import (
 )
 
 // brief removes kubectl's global flags from the help of each command, where they would bury its own flags, and refers to the
-// command options.
+// command `options`.
 var brief = strings.NewReplacer(
 	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
@@ -17,7 +17,7 @@ var brief = strings.NewReplacer(
 func (c *cli) options() *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",
-		Short:   "List the flags of all commands, which are those of kubectl",
+		Short:   "List the flags of kubectl that all commands take",
 		Example: `  stoker options`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -35,7 +35,7 @@ func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
 		case err == nil:
 			return nil
 		case len(args) == 0:
-			return fmt.Errorf("%s: the name of a GatewaySync is missing", command.Use)
+			return fmt.Errorf("%s: missing the name of a GatewaySync", command.Use)
 		}
 		return fmt.Errorf("%s: too many arguments", command.Use)
 	}

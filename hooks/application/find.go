@@ -40,18 +40,18 @@ func (s Self) Application(ctx context.Context) (Name, error) {
 		}
 	}
 	if s.Job.Name == "" || s.Client == nil {
-		return Name{}, errors.New("nothing says which Application this is for: give --application NAMESPACE/NAME, or the environment variables JOB_NAME and POD_NAMESPACE and the right to get that Job")
+		return Name{}, errors.New("cannot detect the Application: set --application NAMESPACE/NAME, or set the environment variables JOB_NAME and POD_NAMESPACE and grant the right to get the Job")
 	}
 	job, err := s.Client.BatchV1().Jobs(s.Job.Namespace).Get(ctx, s.Job.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return Name{}, fmt.Errorf("which Application this is for stands on the Job %s, which cannot be read: give --application NAMESPACE/NAME: %w", s.Job, err)
+		return Name{}, fmt.Errorf("cannot detect the Application from the Job %s: set --application NAMESPACE/NAME: %w", s.Job, err)
 	case err != nil:
 		return Name{}, err
 	}
 	name, ok := s.marked(job.Annotations, job.Labels)
 	if !ok {
-		return Name{}, fmt.Errorf("the Job %s has neither the annotation %s nor the label %s of an Application: was it made by Argo CD? Give --application NAMESPACE/NAME", s.Job, TrackingAnnotation, s.InstanceLabel)
+		return Name{}, fmt.Errorf("the Job %s has neither the annotation %s nor the label %s of Argo CD: set --application NAMESPACE/NAME", s.Job, TrackingAnnotation, s.InstanceLabel)
 	}
 	return name, nil
 }
@@ -78,7 +78,7 @@ func podInfo(name string) (map[string]string, error) {
 	case os.IsNotExist(err):
 		return map[string]string{}, nil
 	case err != nil:
-		return nil, fmt.Errorf("what is said of this pod: %w", err)
+		return nil, fmt.Errorf("read the metadata of the pod: %w", err)
 	}
 	return parsePairs(string(raw)), nil
 }

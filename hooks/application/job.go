@@ -28,7 +28,7 @@ func ParseName(s string) (Name, error) {
 		namespace, name = DefaultNamespace, s
 	}
 	if !named(namespace) || !named(name) {
-		return Name{}, fmt.Errorf("%.80q names no Application: write NAMESPACE/NAME, or NAME for one in the namespace %s", s, DefaultNamespace)
+		return Name{}, fmt.Errorf("%.80q is not the name of an Application: use NAMESPACE/NAME, or NAME in the namespace %s", s, DefaultNamespace)
 	}
 	return Name{namespace, name}, nil
 }

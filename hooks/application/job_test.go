@@ -124,7 +124,7 @@ func TestAJobFindsItsApplicationInItsPodAndElseOnItself(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "line"}, got)
 	_, err = find(Self{PodInfo: info, Client: marked(nil, nil)})
-	require.ErrorContains(t, err, "was it made by Argo CD?")
+	require.ErrorContains(t, err, "of Argo CD")
 	_, err = find(Self{PodInfo: info, Client: fake.NewClientset()})
 	require.ErrorContains(t, err, "cannot be read: give --application")
 	_, err = find(Self{PodInfo: info})

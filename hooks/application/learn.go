@@ -20,11 +20,11 @@ import (
 
 var (
 	// ErrOvertaken means that the sync which created the Job is over, so that its request is obsolete.
-	ErrOvertaken = errors.New("the sync that made this Job is over")
+	ErrOvertaken = errors.New("the sync that created this Job is over")
 	// ErrStale means that the Application did not report in time which revision it syncs.
-	ErrStale = errors.New("the Application does not say which revision it syncs")
+	ErrStale = errors.New("the Application does not report which revision it syncs")
 	// ErrOtherRepository means that the revision is not from the requested repository.
-	ErrOtherRepository = errors.New("the revision is of another repository")
+	ErrOtherRepository = errors.New("the revision belongs to another repository")
 )
 
 // Asked describes a sync to look up.
@@ -87,7 +87,7 @@ func Learn(ctx context.Context, client dynamic.Interface, asked Asked) (Sync, er
 	if ctx.Err() != nil {
 		return Sync{}, ctx.Err()
 	}
-	return Sync{}, fmt.Errorf("%w (waited for %s)", why, asked.Within)
+	return Sync{}, fmt.Errorf("%w (waited %s)", why, asked.Within)
 }
 
 func get(ctx context.Context, client dynamic.Interface, name Name) (*Application, error) {
@@ -98,9 +98,9 @@ func get(ctx context.Context, client dynamic.Interface, name Name) (*Application
 	case err == nil:
 		return read(u)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w\nThe Job needs the right to get Application %s in namespace %s: the Role stoker-hooks-applications, which the chart makes with hooks.applications", err, name.Name, name.Namespace)
+		return nil, fmt.Errorf("%w\nThe Job needs the right to get Application %s in namespace %s: bind the Role stoker-hooks-applications, which the chart creates if hooks.applications is set", err, name.Name, name.Namespace)
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Application %s in namespace %s: give --application NAMESPACE/NAME: %w", name.Name, name.Namespace, err)
+		return nil, fmt.Errorf("there is no Application %s in namespace %s: set --application NAMESPACE/NAME: %w", name.Name, name.Namespace, err)
 	}
 	return nil, err
 }
@@ -119,10 +119,10 @@ func (a Asked) judge(app *Application) (Sync, error) {
 	}
 	made, named := ParseMade(a.Job.Name)
 	if named && o.StartedAt.Unix() > made.Started.Unix() {
-		return Sync{}, fmt.Errorf("%w: it was started at %s, and %s has started another one at %s", ErrOvertaken, at(metav1.Time{Time: made.Started}), a.Application, at(o.StartedAt))
+		return Sync{}, fmt.Errorf("%w: it started at %s, and %s started another one at %s", ErrOvertaken, at(metav1.Time{Time: made.Started}), a.Application, at(o.StartedAt))
 	}
 	if o.over() {
-		return Sync{}, fmt.Errorf("%w: that of %s ended as %s", ErrOvertaken, a.Application, o.Phase)
+		return Sync{}, fmt.Errorf("%w: the sync of %s ended as %s", ErrOvertaken, a.Application, o.Phase)
 	}
 	r := o.SyncResult
 	if r == nil {
@@ -131,7 +131,7 @@ func (a Asked) judge(app *Application) (Sync, error) {
 	ours := r.running(a.Job)
 	byName := named && made.Revision != "" && strings.HasPrefix(r.Revision, made.Revision)
 	if !ours && !byName {
-		return Sync{}, fmt.Errorf("%w: the last result of %s has revision %s and not the Job %s among its running hooks", ErrStale, a.Application, revision(r), a.Job)
+		return Sync{}, fmt.Errorf("%w: the last result of %s has revision %s and does not list the Job %s as a running hook", ErrStale, a.Application, revision(r), a.Job)
 	}
 	commit, err := a.pick(app, r)
 	return Sync{Application: a.Application, Commit: commit, Started: o.StartedAt}, err
@@ -148,7 +148,7 @@ func revision(r *SyncResult) string {
 func (a Asked) pick(app *Application, r *SyncResult) (string, error) {
 	sources, revisions := pairs(app, r)
 	if len(sources) != len(revisions) {
-		return "", fmt.Errorf("%w: %s has %d sources, and its result %d revisions", ErrStale, a.Application, len(sources), len(revisions))
+		return "", fmt.Errorf("%w: %s has %d sources, but its result has %d revisions", ErrStale, a.Application, len(sources), len(revisions))
 	}
 	found := -1
 	for i, s := range sources {
@@ -156,17 +156,17 @@ func (a Asked) pick(app *Application, r *SyncResult) (string, error) {
 			continue
 		}
 		if found >= 0 && revisions[i] != revisions[found] {
-			return "", fmt.Errorf("%w: sources %d and %d of %s are both it, at different revisions: name one with --source", ErrOtherRepository, found+1, i+1, a.Application)
+			return "", fmt.Errorf("%w: sources %d and %d of %s both match, at different revisions: choose one with --source", ErrOtherRepository, found+1, i+1, a.Application)
 		}
 		found = i
 	}
 	switch {
 	case found < 0 && a.Source != "":
-		return "", fmt.Errorf("%w: --source %.200q is none of the %d sources of %s", ErrOtherRepository, a.Source, len(sources), a.Application)
+		return "", fmt.Errorf("%w: --source %.200q matches none of the %d sources of %s", ErrOtherRepository, a.Source, len(sources), a.Application)
 	case found < 0, !giturl.Same(sources[found].RepoURL, a.Repo):
-		return "", fmt.Errorf("%w: %s syncs %s, and spec.git.repo is %s: a commit of the one is none of the other; name the ref yourself", ErrOtherRepository, a.Application, addresses(sources), address(a.Repo))
+		return "", fmt.Errorf("%w: %s syncs %s, but spec.git.repo is %s: pass a ref instead of --application", ErrOtherRepository, a.Application, addresses(sources), address(a.Repo))
 	case sources[found].Chart != "" || !v1alpha1.IsCommit(revisions[found]):
-		return "", fmt.Errorf("%w: the revision %.40q of %s is no commit of git", ErrOtherRepository, revisions[found], a.Application)
+		return "", fmt.Errorf("%w: the revision %.40q of %s is not a git commit", ErrOtherRepository, revisions[found], a.Application)
 	}
 	return revisions[found], nil
 }

@@ -86,7 +86,7 @@ func TestAResultCountsOnlyWhereItSpeaksOfThisJob(t *testing.T) {
 		"the sync has failed":                           {text: with(fresh, "phase: Running, startedAt", "phase: Failed, startedAt"), job: "stoker-set-ref", err: ErrOvertaken, says: "ended as Failed"},
 		"the sync is stopped":                           {text: with(fresh, "phase: Running, startedAt", "phase: Terminating, startedAt"), job: made, err: ErrOvertaken},
 		"another repository":                            {text: with(fresh, "plants/line", "plants/deployment"), job: made, err: ErrOtherRepository, says: "plants/deployment"},
-		"a chart":                                       {text: with(fresh, newer, "1.2.3", made, "stoker"), job: "stoker", err: ErrOtherRepository, says: "no commit"},
+		"a chart":                                       {text: with(fresh, newer, "1.2.3", made, "stoker"), job: "stoker", err: ErrOtherRepository, says: "is not a git commit"},
 		"several sources, and one is it":                {text: several, job: "stoker--presync-1795150392", commit: newer},
 		"several sources by position":                   {text: several, job: "stoker--presync-1795150392", source: "2", commit: newer},
 		"several sources by address":                    {text: several, job: "stoker--presync-1795150392", source: "ssh://git@git.example.com/plants/line", commit: newer},

@@ -189,9 +189,9 @@ func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
 	found := look(t, l)
 	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has looked at it yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
-	assert.Contains(t, found[bindings], "failed: no RoleBinding gives ClusterRole stoker-agent to ServiceAccount default")
+	assert.Contains(t, found[bindings], "failed: no RoleBinding grants ClusterRole stoker-agent to ServiceAccount default")
 	assert.Contains(t, found[rights], "ok: you may ask for refs")
-	assert.Equal(t, "ok: nothing is left of an earlier product\n", found[leftovers])
+	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[leftovers])
 	assert.NotContains(t, found, lead)
 
 	cluster.ApplyYAML(t, namespace, bad+`---
@@ -210,7 +210,7 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 	found = look(t, l)
-	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent, to which the agents' ServiceAccounts are bound, does not exist")
+	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
 	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n")
 	assert.Contains(t, look(t, l)[bindings], "does not let them write SyncReports")
 	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n"+
@@ -270,10 +270,10 @@ func TestLeftoversAndWarningsAreNamed(t *testing.T) {
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, earlier)
 	found := look(t, looker(t, cluster.RESTConfig(), namespace))
-	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: nothing removes stoker.io/finalizer")
+	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
 	assert.Contains(t, found[syncs], "warning: plant: spec.git.repo: http:// is not encrypted")
 	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which asks for nothing`)
-	assert.Contains(t, found[pods], "failed: old: its container stoker-agent is another program's")
+	assert.Contains(t, found[pods], "failed: old: its container stoker-agent belongs to another program")
 }
 
 func status(t *testing.T, l Looker, name, patch string) {

@@ -30,10 +30,10 @@ func lower(s string) string { return strings.ToLower(s) }
 func (l Looker) kinds() Finding {
 	served, err := l.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
-		return kinds.on(Failed, "this cluster does not know the kinds of stoker.io: install the chart, or the files of charts/stoker/files/crds")
+		return kinds.on(Failed, "the cluster does not serve the kinds of stoker.io: install the chart, or apply the files of charts/stoker/files/crds")
 	}
 	if err != nil {
-		return kinds.unseen("what the API server serves", err)
+		return kinds.unseen("the list of API resources", err)
 	}
 	have := map[string]bool{}
 	for _, r := range served.APIResources {
@@ -61,10 +61,10 @@ func (l Looker) leftovers(ctx context.Context) []Finding {
 		}
 	}
 	if err != nil {
-		return append(list, leftovers.unseen("what an earlier product left", err))
+		return append(list, leftovers.unseen("objects of an earlier product", err))
 	}
 	if len(list) == 0 {
-		return []Finding{leftovers.on(OK, "nothing is left of an earlier product")}
+		return []Finding{leftovers.on(OK, "there are no objects of an earlier product")}
 	}
 	return list
 }
@@ -73,7 +73,7 @@ func (l Looker) leftovers(ctx context.Context) []Finding {
 func (l Looker) roles(ctx context.Context) []Finding {
 	var list []Finding
 	for _, role := range []struct{ name, without string }{
-		{agentRole, "agents can neither report nor lead"}, {setterRole, "nobody can be given the right to ask for refs alone"},
+		{agentRole, "agents can neither report nor lead"}, {setterRole, "you cannot grant the right to request refs alone"},
 	} {
 		name := role.name
 		_, err := l.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
@@ -85,7 +85,7 @@ func (l Looker) roles(ctx context.Context) []Finding {
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{roles.on(OK, "ClusterRoles "+agentRole+" and "+setterRole+" are there")}
+		return []Finding{roles.on(OK, "ClusterRoles "+agentRole+" and "+setterRole+" exist")}
 	}
 	return list
 }
@@ -101,13 +101,13 @@ func (l Looker) policies(ctx context.Context) []Finding {
 		}
 		switch {
 		case apierrors.IsNotFound(err):
-			list = append(list, policies.on(Warning, "ValidatingAdmissionPolicy "+name+" or its binding is not there: rights are wider than they need be; set admissionPolicies.enabled"))
+			list = append(list, policies.on(Warning, "ValidatingAdmissionPolicy "+name+" or its binding is missing, so rights are wider than necessary: set admissionPolicies.enabled"))
 		case err != nil:
 			list = append(list, policies.unseen("ValidatingAdmissionPolicy "+name, err))
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{policies.on(OK, "the admission policies are there and bound")}
+		return []Finding{policies.on(OK, "the admission policies exist and are bound")}
 	}
 	return list
 }
@@ -131,7 +131,7 @@ func (l Looker) webhook(ctx context.Context) []Finding {
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{webhook.on(OK, fmt.Sprintf("%d entries of the webhook trust a certificate that is valid", len(found.Webhooks)))}
+		return []Finding{webhook.on(OK, fmt.Sprintf("%d entries of the webhook trust a valid certificate", len(found.Webhooks)))}
 	}
 	return list
 }
@@ -152,7 +152,7 @@ func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
 		}
 	}
 	if valid == 0 {
-		return "caBundle holds no certificate that is valid today: the injector writes it, or cert-manager; look at the log of whoever does"
+		return "caBundle has no valid certificate: see the log of its writer, the injector or cert-manager"
 	}
 	return ""
 }
@@ -176,7 +176,7 @@ func rollout(t Topic, list []appsv1.Deployment, without string) Finding {
 	for i := range list {
 		d := &list[i]
 		if d.Status.ReadyReplicas == 0 {
-			return t.on(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s; look at its pods and their log", d.Namespace, d.Name, without))
+			return t.on(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s; see its pods and their logs", d.Namespace, d.Name, without))
 		}
 		if want := d.Spec.Replicas; want != nil && d.Status.ReadyReplicas < *want {
 			return t.on(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))

@@ -35,7 +35,7 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 		}
 	}
 	if len(list) == 0 {
-		list = append(list, syncs.on(Warning, "there is no GatewaySync in namespace "+l.Namespace+"; choose another with --namespace"))
+		list = append(list, syncs.on(Warning, "there is no GatewaySync in namespace "+l.Namespace+"; choose another namespace with --namespace"))
 	}
 	list = append(list, l.pods(ctx, found)...)
 	for _, gs := range found {
@@ -57,7 +57,7 @@ func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
 	return syncs.because(Warning, v.Reason, gs.Name+": "+v.Message)
 }
 
-// pods checks whether each pod that asks for an agent has one that may report.
+// pods checks whether each pod that requests an agent has one that may report.
 func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	all, err := l.Core.CoreV1().Pods(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
@@ -70,7 +70,7 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 		p := &all.Items[i]
 		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
 		if inject != "" && inject != "true" && inject != "false" {
-			list = append(list, pods.because(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which asks for nothing: write \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
+			list = append(list, pods.because(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which requests nothing: use \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
 		}
 		if inject != "true" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
@@ -86,29 +86,29 @@ func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Findi
 	}
 	switch {
 	case asked == 0:
-		list = append(list, pods.because(Warning, v1alpha1.ReasonNoGateways, "no pod of namespace "+l.Namespace+" asks for an agent: annotate gateways with "+v1alpha1.AnnotationInject+`: "true"`))
+		list = append(list, pods.because(Warning, v1alpha1.ReasonNoGateways, "no pod of namespace "+l.Namespace+" requests an agent: annotate gateways with "+v1alpha1.AnnotationInject+`: "true"`))
 	case len(list) == 0:
-		list = append(list, pods.on(OK, fmt.Sprintf("all %d pods that ask for an agent have one", asked)))
+		list = append(list, pods.on(OK, fmt.Sprintf("all %d pods that request an agent have one", asked)))
 	}
 	slices.Sort(accounts)
 	return append(list, l.bindings(ctx, slices.Compact(accounts))...)
 }
 
-// pod returns what is wrong with a pod that asks for an agent.
+// pod returns what is wrong with a pod that requests an agent.
 func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
 	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
 	switch {
 	case name != "" && !known:
-		return pods.because(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s asks for GatewaySync %s, which is not in this namespace", p.Name, name)), true
+		return pods.because(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s requests GatewaySync %s, which does not exist in this namespace", p.Name, name)), true
 	case name == "" && len(found) > 1:
-		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not say which of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
+		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not name one of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
 	case foreignAgent(p):
-		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" is another program's, so that it has no agent: see 'stoker migrate' and docs/migration.md"), true
+		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/migration.md"), true
 	case !hasAgent(p):
-		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" asks for an agent and has none: its Events say why"), true
+		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" requests an agent and has none: see the Events of the pod"), true
 	}
-	if why := waits(p); why != "" {
+	if why := agentWaits(p); why != "" {
 		return pods.on(Failed, p.Name+": its agent does not start: "+why), true
 	}
 	return Finding{}, false
@@ -123,9 +123,9 @@ func foreignAgent(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
-// waits returns why the agent of a pod does not run, in the words of the kubelet: its image cannot be pulled, or it crashes
+// agentWaits returns why the agent of a pod does not run, in the words of the kubelet: its image cannot be pulled, or it crashes
 // again and again. It ignores the states of a normal start.
-func waits(p *corev1.Pod) string {
+func agentWaits(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting
 		if c.Name != v1alpha1.AgentContainer || w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
@@ -139,7 +139,7 @@ func waits(p *corev1.Pod) string {
 	return ""
 }
 
-// bindings checks whether the agents' ServiceAccounts may report.
+// bindings checks whether the ServiceAccounts of the agents may report.
 func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(accounts) == 0 {
 		return nil
@@ -167,19 +167,19 @@ func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
 		}
 	}
 	if len(missing) > 0 {
-		return []Finding{bindings.on(Failed, "no RoleBinding gives ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
+		return []Finding{bindings.on(Failed, "no RoleBinding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
 	}
 	// A binding grants nothing if its role does not exist or does not allow writing reports.
 	role, err := l.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound, does not exist: they cannot report; install the chart again")}
+		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again")}
 	case err != nil:
-		return []Finding{bindings.unseen("ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound,", err)}
+		return []Finding{bindings.unseen("ClusterRole "+agentRole+" of the agents", err)}
 	case !slices.ContainsFunc(role.Rules, writesReports):
-		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+", to which the agents' ServiceAccounts are bound, does not let them write SyncReports; install the chart again")}
+		return []Finding{bindings.on(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again")}
 	}
-	return []Finding{bindings.on(OK, "the agents' ServiceAccounts may report")}
+	return []Finding{bindings.on(OK, "the ServiceAccounts of the agents may report")}
 }
 
 func writesReports(r rbacv1.PolicyRule) bool {
@@ -205,13 +205,13 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	pod, _, _ := strings.Cut(r.Holder, "_") // the rest distinguishes the agents of one pod
 	switch {
 	case r.Holder == "" || r.Renewed == nil:
-		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": no agent leads: nobody asks git")}
+		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
 	case r.Renewed.After(l.Now().Add(grace)):
-		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is yet to come: compare the clock of its node", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
+		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	case l.Now().After(r.Renewed.Add(r.Lasts() + grace)):
-		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s was the lead and has been silent since %s", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
+		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: the lead %s has not renewed its lock since %s", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	}
-	return []Finding{lead.on(OK, gs.Name+": "+pod+" leads")}
+	return []Finding{lead.on(OK, gs.Name+": "+pod+" is the lead")}
 }
 
 // rights checks what the user may do.
@@ -225,7 +225,7 @@ func (l Looker) rights(ctx context.Context) []Finding {
 	case err != nil:
 		return []Finding{rights.unseen("your rights", err)}
 	case !review.Status.Allowed:
-		return []Finding{rights.on(Warning, "you may not ask for refs in namespace "+l.Namespace+": bind the ClusterRole "+setterRole+" to do so")}
+		return []Finding{rights.on(Warning, "you may not request refs in namespace "+l.Namespace+": bind the ClusterRole "+setterRole+" to yourself")}
 	}
-	return []Finding{rights.on(OK, "you may ask for refs in namespace "+l.Namespace)}
+	return []Finding{rights.on(OK, "you may request refs in namespace "+l.Namespace)}
 }

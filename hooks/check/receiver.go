@@ -57,7 +57,7 @@ func (l Looker) receiver(ctx context.Context) (Finding, doors) {
 		return receiver.unseen("the receiver's Deployment", err), doors{hidden: true}
 	}
 	if len(list.Items) == 0 {
-		return receiver.on(OK, "no receiver is installed: nobody asks over HTTP, and git is asked once per spec.polling.interval"), doors{}
+		return receiver.on(OK, "no receiver is installed: requests over HTTP are not possible, and the lead polls git every spec.polling.interval"), doors{}
 	}
 	var d doors
 	for i := range list.Items {
@@ -67,7 +67,7 @@ func (l Looker) receiver(ctx context.Context) (Finding, doors) {
 		}
 		d.accounts = append(d.accounts, account{list.Items[i].Namespace, name})
 	}
-	return rollout(receiver, list.Items, "nobody can ask over HTTP"), d
+	return rollout(receiver, list.Items, "requests over HTTP fail"), d
 }
 
 // asked checks, for each GatewaySync that references a Secret, whether the receiver may read it and whether it exists. The
@@ -83,15 +83,15 @@ func (l Looker) asked(ctx context.Context, found []*v1alpha1.GatewaySync, d door
 	var list []Finding
 	if !d.hidden && len(d.accounts) == 0 {
 		for _, gs := range found {
-			list = append(list, receiver.on(Warning, gs.Name+": spec.webhook.secretRef is set, and there is no receiver that would let anybody in by it: set webhookReceiver.enabled, or take it out"))
+			list = append(list, receiver.on(Warning, gs.Name+": spec.webhook.secretRef is set, but no receiver is installed: set webhookReceiver.enabled, or remove spec.webhook.secretRef"))
 		}
 		return list
 	}
 	g, err := l.grants(ctx, d)
 	if err != nil {
-		list = append(list, receiver.unseen("who may read Secrets in namespace "+l.Namespace, err))
+		list = append(list, receiver.unseen("the rights to read Secrets in namespace "+l.Namespace, err))
 	} else {
-		list = append(list, g.tell(found)...)
+		list = append(list, g.report(found)...)
 	}
 	return append(list, l.secrets(ctx, found)...)
 }
@@ -162,8 +162,8 @@ func (g *grants) add(role string, rules []rbacv1.PolicyRule) {
 	}
 }
 
-// tell reports for each GatewaySync whether the receiver may read its Secret.
-func (g *grants) tell(found []*v1alpha1.GatewaySync) []Finding {
+// report returns for each GatewaySync whether the receiver may read its Secret.
+func (g *grants) report(found []*v1alpha1.GatewaySync) []Finding {
 	var list []Finding
 	var without []string
 	for _, gs := range found {
@@ -177,22 +177,22 @@ func (g *grants) tell(found []*v1alpha1.GatewaySync) []Finding {
 		case g.named[name]:
 			list = append(list, receiver.on(OK, gs.Name+": the receiver may read Secret "+name))
 		case g.every != "":
-			list = append(list, receiver.on(Warning, fmt.Sprintf("%s: the receiver may read Secret %s, and every other Secret of namespace %s by %s: name the Secrets in its resourceNames", gs.Name, name, g.namespace, g.every)))
+			list = append(list, receiver.on(Warning, fmt.Sprintf("%s: the receiver may read Secret %s, and every other Secret of namespace %s by %s: list the Secrets in its resourceNames", gs.Name, name, g.namespace, g.every)))
 		default:
-			state, who := Failed, "the receiver may not read Secret "+name+", so that everybody is refused"
+			state, who := Failed, "the receiver may not read Secret "+name+" and rejects every request"
 			if g.hidden {
-				state, who = Warning, "a receiver, if there is one, may not read Secret "+name+", and would refuse everybody"
+				state, who = Warning, "a receiver, if there is one, may not read Secret "+name+" and rejects every request"
 			}
-			list = append(list, receiver.on(state, fmt.Sprintf("%s: %s: list {namespace: %s, name: %s} in webhookReceiver.secrets, or run: %s", gs.Name, who, g.namespace, name, g.mend(without))))
+			list = append(list, receiver.on(state, fmt.Sprintf("%s: %s: list {namespace: %s, name: %s} in webhookReceiver.secrets, or run: %s", gs.Name, who, g.namespace, name, g.grantCommand(without))))
 		}
 	}
 	return list
 }
 
-// mend returns the command that grants the right to read the named Secrets in addition to the existing rights. If the chart has
+// grantCommand returns the command that grants the right to read the named Secrets in addition to the existing rights. If the chart has
 // not created its Role, the command uses another name, because a later Helm upgrade cannot adopt objects that Helm did not
 // create.
-func (g *grants) mend(names []string) string {
+func (g *grants) grantCommand(names []string) string {
 	to, own := g.guess(), receiverSecrets
 	if g.roles[own] == nil {
 		own += "-" + names[0]
@@ -245,7 +245,7 @@ func (l Looker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Fi
 			case apierrors.IsNotFound(err):
 				s = &corev1.Secret{}
 			case err != nil:
-				list = append(list, receiver.unseen(gs.Name+": whether Secret "+ref.Name+" is there", err))
+				list = append(list, receiver.unseen(gs.Name+": Secret "+ref.Name, err))
 				s = nil
 			}
 			read[ref.Name] = s
@@ -260,9 +260,9 @@ func (l Looker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Fi
 // useless returns why the receiver rejects every request with this Secret.
 func useless(s *corev1.Secret, namespace string, ref *v1alpha1.SecretKeyRef) string {
 	if s.Name == "" {
-		return fmt.Sprintf("there is no Secret %s, so that everybody is refused: kubectl create secret generic %s --namespace %s --from-literal=%s=$(openssl rand -hex 32)",
+		return fmt.Sprintf("there is no Secret %s, so the receiver rejects every request: run: kubectl create secret generic %s --namespace %s --from-literal=%s=$(openssl rand -hex 32)",
 			ref.Name, ref.Name, namespace, ref.Key)
 	}
-	return fmt.Sprintf(`Secret %s has nothing under the key %s, so that everybody is refused: kubectl patch secret %s --namespace %s --patch="{\"stringData\":{\"%s\":\"$(openssl rand -hex 32)\"}}"`,
+	return fmt.Sprintf(`Secret %s has no value for the key %s, so the receiver rejects every request: run: kubectl patch secret %s --namespace %s --patch="{\"stringData\":{\"%s\":\"$(openssl rand -hex 32)\"}}"`,
 		ref.Name, ref.Key, ref.Name, namespace, ref.Key)
 }

@@ -92,11 +92,11 @@ func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
 	assert.Equal(t, 3, strings.Count(found, "\n"), found)
 
 	cluster.ApplyYAML(t, system, withReceiver)
-	assert.Contains(t, look(t, l)[receiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: nobody can ask over HTTP")
+	assert.Contains(t, look(t, l)[receiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: requests over HTTP fail")
 	ready(t, l, system, "stoker-receiver", 2)
 	found = look(t, l)[receiver]
 	assert.Contains(t, found, "ok: Deployment "+system+"/stoker-receiver: 2 pods are ready\n")
-	assert.Contains(t, found, "failed: line: the receiver may not read Secret line-webhook, so that everybody is refused: list {namespace: "+namespace+", name: line-webhook} in webhookReceiver.secrets, or run: kubectl ")
+	assert.Contains(t, found, "failed: line: the receiver may not read Secret line-webhook and rejects every request: list {namespace: "+namespace+", name: line-webhook} in webhookReceiver.secrets, or run: kubectl ")
 	assert.Contains(t, found, "failed: mill: the receiver may not read Secret mill-webhook")
 	assert.Contains(t, found, "failed: line: there is no Secret line-webhook")
 	assert.NotContains(t, found, "shut")
@@ -162,9 +162,9 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 	cluster.May(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
-	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook, and would refuse everybody")
+	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook and rejects every request")
 	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")
-	assert.Contains(t, found, "unknown: line: whether Secret line-webhook is there cannot be read")
+	assert.Contains(t, found, "unknown: line: Secret line-webhook cannot be read")
 	assert.NotContains(t, found, "failed")
 }
 
@@ -189,7 +189,7 @@ func TestOnlyARuleThatLetsASecretBeReadCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := &grants{namespace: "plant", named: map[string]bool{}}
 			g.add("Role r", []rbacv1.PolicyRule{c.rule})
-			list := g.tell([]*v1alpha1.GatewaySync{gs})
+			list := g.report([]*v1alpha1.GatewaySync{gs})
 			require.Len(t, list, 1)
 			assert.Equal(t, c.want, list[0].State, list[0].Message)
 		})
@@ -248,7 +248,7 @@ func TestTheCommandBuildsOnWhatIsThere(t *testing.T) {
 			if c.binding != nil {
 				g.bindings[c.binding.Name] = c.binding
 			}
-			assert.Equal(t, c.want, g.mend([]string{"one", "two"}))
+			assert.Equal(t, c.want, g.grantCommand([]string{"one", "two"}))
 		})
 	}
 }

@@ -104,14 +104,14 @@ func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 		return nil, err
 	}
 	a := Action{Do: Adopt, Object: "customresourcedefinition/" + name,
-		Why: fmt.Sprintf("no Helm release owns it, so that Helm refuses to install: hand it to release %s in namespace %s", f.Release, f.ReleaseNamespace)}
+		Why: fmt.Sprintf("no Helm release owns it, so Helm refuses to install: assign it to release %s in namespace %s", f.Release, f.ReleaseNamespace)}
 	owner, at := crd.GetAnnotations()["meta.helm.sh/release-name"], crd.GetAnnotations()["meta.helm.sh/release-namespace"]
 	manager := crd.GetLabels()[managedBy]
 	switch {
 	case manager == "Helm" && owner == f.Release && at == f.ReleaseNamespace:
 		return nil, nil
 	case manager != "" || owner != "":
-		a.Do, a.Why = ByHand, fmt.Sprintf("it is managed by %s (release %q, namespace %q): remove that installation, and keep the definition", orSomething(manager), owner, at)
+		a.Do, a.Why = ByHand, fmt.Sprintf("%s manages it (release %q, namespace %q): remove that installation, but keep the definition", orOther(manager), owner, at)
 		return []Action{a}, nil
 	}
 	patch := map[string]any{"metadata": map[string]any{
@@ -123,7 +123,7 @@ func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	return []Action{a}, nil
 }
 
-func orSomething(manager string) string {
+func orOther(manager string) string {
 	if manager == "" {
 		return "another program"
 	}
@@ -157,7 +157,7 @@ func (f Finder) kinds(ctx context.Context) (list []Action, err error) {
 			name := r.Name + "." + version.Group
 			if !ours {
 				list = append(list, Action{Do: ByHand, Object: "customresourcedefinition/" + name,
-					Why: "kind " + r.Kind + " is an earlier product's, and nothing reads it: move what it says to a GatewaySync (docs/migration.md), then delete the definition, which deletes its objects"})
+					Why: "kind " + r.Kind + " belongs to an earlier product and has no reader: move its settings to a GatewaySync (docs/migration.md), then delete the definition and thereby its objects"})
 			}
 			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") {
 				continue
@@ -185,13 +185,13 @@ func (f Finder) finalizer(kind schema.GroupVersionResource, o *unstructured.Unst
 	if !slices.Contains(o.GetFinalizers(), Finalizer) {
 		return Action{}, false
 	}
-	a := Action{Do: RemoveFinalizer, Object: object(kind.GroupResource().String(), o.GetNamespace(), o.GetName()), Why: "nothing removes " + Finalizer + ", so that the object cannot be deleted, nor its namespace"}
+	a := Action{Do: RemoveFinalizer, Object: object(kind.GroupResource().String(), o.GetNamespace(), o.GetName()), Why: "no controller removes " + Finalizer + ", so the object and its namespace cannot be deleted"}
 	in := dynamic.ResourceInterface(f.Dynamic.Resource(kind))
 	if o.GetNamespace() != "" {
 		in = f.Dynamic.Resource(kind).Namespace(o.GetNamespace())
 	}
 	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(s string) bool { return s == Finalizer })
-	// The resourceVersion is a precondition, so that finalizers added meanwhile are kept.
+	// The resourceVersion is a precondition, so that finalizers added in the meantime are kept.
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(), "finalizers": left}}
 	a.apply = func(ctx context.Context) error { return merge(ctx, in, o.GetName(), patch) }
 	return a, true
@@ -219,7 +219,7 @@ func (f Finder) webhooks(ctx context.Context) (list []Action, ours bool, err err
 		for j := range c.Webhooks {
 			if strings.HasSuffix(c.Webhooks[j].Name, ".stoker.io") {
 				list = append(list, Action{Do: ByHand, Object: "mutatingwebhookconfiguration/" + c.Name,
-					Why: "it puts another program's agent into new pods, and this one leaves such pods alone: delete it"})
+					Why: "it injects another program's agent into new pods, and Stoker skips such pods: delete it"})
 				break
 			}
 		}
@@ -240,7 +240,7 @@ func (f Finder) pods(ctx context.Context, injected bool) (list []Action, err err
 		return p.Namespace + "/" + name
 	}
 	for i := range found.Items {
-		if p := &found.Items[i]; wanted(p) && (p.DeletionTimestamp != nil || !ready(p)) {
+		if p := &found.Items[i]; requestsAgent(p) && (p.DeletionTimestamp != nil || !ready(p)) {
 			busy[of(p)] = "pod " + p.Name + " is not ready"
 		}
 	}
@@ -249,35 +249,35 @@ func (f Finder) pods(ctx context.Context, injected bool) (list []Action, err err
 		if !slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) }) {
 			continue
 		}
-		a := Action{pod: true, Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " is another program's; "}
+		a := Action{pod: true, Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
 		switch {
-		case !wanted(p):
-			a.Why += "it does not ask for an agent: remove the container, or add the annotation " + v1alpha1.AnnotationInject
+		case !requestsAgent(p):
+			a.Why += "it does not request an agent: remove the container, or add the annotation " + v1alpha1.AnnotationInject
 		case !injected:
-			a.Why += "it would come back without this agent: install this version and delete the other's webhook first"
+			a.Why += "its replacement would get no agent: install Stoker and delete the other webhook first"
 		case busy[of(p)] != "":
-			a.Why += "not evicted now: " + busy[of(p)] + "; run this again later"
+			a.Why += "not evicted now: " + busy[of(p)] + "; run this command again later"
 		default:
-			if why := f.comesBack(ctx, p); why != "" {
+			if why := f.replacement(ctx, p); why != "" {
 				a.Why += why
 				break
 			}
 			a.Do = Evict
-			a.Why += "the next pod gets this agent"
+			a.Why += "its replacement gets the agent of Stoker"
 			a.apply = func(ctx context.Context) error {
 				return f.Core.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 					ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
 					DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
 				})
 			}
-			busy[of(p)] = "pod " + p.Name + " comes first"
+			busy[of(p)] = "pod " + p.Name + " is evicted first"
 		}
 		list = append(list, a)
 	}
 	return list, nil
 }
 
-func wanted(p *corev1.Pod) bool {
+func requestsAgent(p *corev1.Pod) bool {
 	value, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
 	return value == "true"
 }
@@ -288,11 +288,11 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// comesBack returns why the next pod would not get this agent, or "" if it would.
-func (f Finder) comesBack(ctx context.Context, p *corev1.Pod) string {
+// replacement returns why the next pod would not get this agent, or "" if it would.
+func (f Finder) replacement(ctx context.Context, p *corev1.Pod) string {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
-		return "nothing creates the pod again: create it again without the container"
+		return "no controller recreates the pod: recreate it without the container"
 	}
 	var template corev1.PodSpec
 	apps := f.Core.AppsV1()
@@ -310,7 +310,7 @@ func (f Finder) comesBack(ctx context.Context, p *corev1.Pod) string {
 		}
 		template = set.Spec.Template.Spec
 	default:
-		return owner.Kind + " " + owner.Name + " need not create it again: delete the pod when that is convenient"
+		return owner.Kind + " " + owner.Name + " may not recreate it: delete the pod yourself"
 	}
 	if slices.ContainsFunc(slices.Concat(template.InitContainers, template.Containers), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer }) {
 		return "remove the container from the pod template of " + owner.Kind + " " + owner.Name

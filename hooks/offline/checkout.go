@@ -34,7 +34,7 @@ func Open(dir string) (_ *Checkout, err error) {
 		return nil, err
 	}
 	if _, err := os.Stat(abs); err != nil {
-		return nil, fmt.Errorf("the directory of git: %w", err)
+		return nil, fmt.Errorf("open the clone: %w", err)
 	}
 	u, err := repo.ParseURL(abs)
 	if err != nil {
@@ -175,7 +175,7 @@ func (t *Tree) check(c plan.Change) (int64, error) {
 		return 0, bad
 	}
 	if err == nil && n > maxBlob {
-		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; an agent takes %d", c.Path, n, int64(maxBlob))
+		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of an agent is %d", c.Path, n, int64(maxBlob))
 	}
 	return n, err
 }

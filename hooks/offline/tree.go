@@ -94,7 +94,7 @@ func (t *Tree) Blocked(name string) (string, plan.Kind, error) {
 func (t *Tree) BlobID(name string) (plan.ID, error) {
 	f, ok := t.files[name]
 	if !ok {
-		return plan.ID{}, fmt.Errorf("%s is not there", name)
+		return plan.ID{}, fmt.Errorf("there is no file %s", name)
 	}
 	return f.Have, nil
 }
@@ -104,7 +104,7 @@ func (t *Tree) Read(name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	there, err := t.Write(&atMost{&b, limit}, name)
 	if err == nil && !there {
-		err = fmt.Errorf("%s is not there", name)
+		err = fmt.Errorf("there is no file %s", name)
 	}
 	return b.Bytes(), err
 }
@@ -133,7 +133,7 @@ type atMost struct {
 
 func (a *atMost) Write(p []byte) (int, error) {
 	if a.left -= int64(len(p)); a.left < 0 {
-		return 0, fmt.Errorf("it is larger than is allowed here")
+		return 0, fmt.Errorf("the file is larger than the limit")
 	}
 	return a.to.Write(p)
 }

@@ -118,7 +118,7 @@ func TestAGatewayThatWasNeverSyncedGetsEverything(t *testing.T) {
 	_, err = tree.Read("projects/a/x.json", 1)
 	assert.ErrorContains(t, err, "larger")
 	_, err = tree.Read("nothing", 1)
-	assert.ErrorContains(t, err, "not there")
+	assert.ErrorContains(t, err, "there is no file")
 }
 
 func TestWhatAGatewayMustNeverBeGivenIsAnError(t *testing.T) {
@@ -138,5 +138,5 @@ func TestACommitThatTheDirectoryHasNotGotIsSaid(t *testing.T) {
 	_, err := c.Tree(t.Context(), gateway(), repo.Resolution{Commit: plan.ID{1}}, "main")
 	assert.Error(t, err)
 	_, err = Open(filepath.Join(r.Dir, "nowhere"))
-	assert.ErrorContains(t, err, "directory of git")
+	assert.ErrorContains(t, err, "open the clone")
 }

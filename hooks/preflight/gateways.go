@@ -50,7 +50,7 @@ func (l *look) targets(sound bool) []Gateway {
 			continue
 		}
 		if len(profiles) == 0 && g.Unread != "" {
-			l.warn("%s: not looked at, for the folder of a gateway stands in its pod's annotations: %s", g.Name, g.Unread)
+			l.warn("%s: not checked, because the annotations of its pod name its folder: %s", g.Name, g.Unread)
 			continue
 		}
 		g.Profile = profile
@@ -58,7 +58,7 @@ func (l *look) targets(sound bool) []Gateway {
 		list = append(list, g)
 	}
 	if len(profiles) == 0 && len(l.Gateways) == 0 {
-		l.warn("no files were looked at: without spec.sync.profiles the folder of a gateway stands in its pod's annotations, and no gateway is known yet")
+		l.warn("no files were checked: without spec.sync.profiles the annotations of a pod name its folder, and no gateway is known yet")
 	}
 	for _, profile := range slices.Sorted(maps.Keys(profiles)) {
 		if sound && !seen[profile] && l.narrowed(profile) {
@@ -76,7 +76,7 @@ func (l *look) targets(sound bool) []Gateway {
 
 func orMissing(err error, profile string) error {
 	if err == nil {
-		return failure.New(v1alpha1.ReasonProfileNotFound, "profile %.80q is not there", profile)
+		return failure.New(v1alpha1.ReasonProfileNotFound, "there is no profile %.80q", profile)
 	}
 	return err
 }
@@ -147,13 +147,13 @@ func (l *look) blame(g Gateway, err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
 	switch {
 	case g.madeUp && (reason == v1alpha1.ReasonTemplateFailed || reason == v1alpha1.ReasonSourceMissing && l.templated(g.Profile)):
-		l.warn("profile %s: %s; no gateway of it is known yet: name one with --gateway NAME=%s, where that is wrong", g.Profile, err, g.Profile)
+		l.warn("profile %s: %s; the profile has no known gateway: if one is expected, name it with --gateway NAME=%s", g.Profile, err, g.Profile)
 	case g.madeUp:
 		l.fail(inProfile(g.Profile, err), reason, "")
 	case errors.Is(err, render.ErrUnread):
-		l.warn("%s: %s; not looked at, for the labels of its pod are not known: %s", g.Name, inProfile(g.Profile, err), g.Unread)
+		l.warn("%s: %s; not checked, because the labels of its pod are unknown: %s", g.Name, inProfile(g.Profile, err), g.Unread)
 	case g.Unread != "":
-		l.fail(failure.New(reason, "%w (annotations of its pod are not known, such as what it excludes: %s)", inProfile(g.Profile, err), g.Unread), reason, g.Name)
+		l.fail(failure.New(reason, "%w (the annotations of its pod, such as its excludes, are unknown: %s)", inProfile(g.Profile, err), g.Unread), reason, g.Name)
 	default:
 		l.fail(inProfile(g.Profile, err), reason, g.Name)
 	}

@@ -30,7 +30,7 @@ func (m Mounts) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.Strin
 	case err == nil:
 		return v, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return v, failure.New(v1alpha1.ReasonAuthFailed, "%s names key %s of Secret %s, which is not mounted: mount that Secret at %s, or give --secret %s/%s=FILE",
+		return v, failure.New(v1alpha1.ReasonAuthFailed, "%s references key %s of Secret %s, which is not mounted: mount the Secret at %s, or pass --secret %s/%s=FILE",
 			field, ref.Key, ref.Name, filepath.Join(m.Dir, ref.Name), ref.Name, ref.Key)
 	}
 	return v, fmt.Errorf("%s: %w", field, err)

@@ -204,12 +204,12 @@ func (l *look) desire(all *repo.Refs) (request bool, err error) {
 	case held && l.Coming:
 		// The sync brings the ref that the rollback holds off. Checking the commit of the rollback would let a sync pass that
 		// brings the broken commit again.
-		l.warn("a rollback to %s is in force; looked at is %s, which it holds off", verb.Short(want.Ref), gs.Spec.Git.Ref)
+		l.warn("a rollback to %s is in force; checked %s, which the rollback holds back", verb.Short(want.Ref), gs.Spec.Git.Ref)
 		l.r.Ref = gs.Spec.Git.Ref
 		return false, err
 	case held:
 		// It is unknown what the sync brings: the spec in the cluster may be the one that it is about to fix.
-		l.warn("a rollback to %s is in force and looked at; what it holds off, %s, is not", verb.Short(want.Ref), gs.Spec.Git.Ref)
+		l.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", verb.Short(want.Ref), gs.Spec.Git.Ref)
 	}
 	l.want = want
 	return want.Override, err
@@ -229,7 +229,7 @@ func (l *look) fail(err error, otherwise v1alpha1.Reason, gateway string) {
 	i := slices.IndexFunc(l.r.Problems, func(q Problem) bool { return q.Reason == p.Reason && q.Message == p.Message })
 	if i < 0 {
 		if len(l.r.Problems) == maxProblems {
-			l.warn("there are more problems than %d", maxProblems)
+			l.warn("there are more than %d problems", maxProblems)
 			return
 		}
 		l.r.Problems = append(l.r.Problems, p)

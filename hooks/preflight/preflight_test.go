@@ -103,8 +103,8 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 		other.Spec.Git.Auth.Token.SecretRef.Key, other.Spec.Git.CASecretRef.Name = "password", "authority"
 		w.server.Forget()
 		said := says(w.look(t, Asked{GatewaySync: other}).Problems)
-		assert.Contains(t, said, "spec.git.auth.token names key password of Secret git, which is not mounted: mount that Secret at "+w.dir+"/git, or give --secret git/password=FILE")
-		assert.Contains(t, said, "spec.git.caSecretRef names key ca.crt of Secret authority, which is not mounted")
+		assert.Contains(t, said, "spec.git.auth.token references key password of Secret git, which is not mounted: mount the Secret at "+w.dir+"/git, or pass --secret git/password=FILE")
+		assert.Contains(t, said, "spec.git.caSecretRef references key ca.crt of Secret authority, which is not mounted")
 		assert.Empty(t, w.server.Requests())
 	})
 	t.Run("a file can be given in place of a mount", func(t *testing.T) {
@@ -183,11 +183,11 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 	assert.Contains(t, said, "SourceMissing: profile default: mappings[0]: the commit has no south, and the mapping is required line-2,line-3")
 	assert.Len(t, found.Problems, 1, "what stands in labels that nobody may read stops nobody")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), `line-4: profile default: mappings[0]`)
-	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not looked at, for the labels of its pod are not known: pods cannot be listed")
+	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not checked, because the labels of its pod are unknown: pods cannot be listed")
 
 	found = w.look(t, Asked{GatewaySync: gs})
 	assert.Empty(t, found.Problems, "who is not there yet stops nobody")
-	assert.Contains(t, strings.Join(found.Warnings, "\n"), "no gateway of it is known yet: name one with --gateway NAME=default")
+	assert.Contains(t, strings.Join(found.Warnings, "\n"), "the profile has no known gateway: if one is expected, name it with --gateway NAME=default")
 
 	t.Run("without profiles the pod says the folder", func(t *testing.T) {
 		gs := w.sync(t, "{}")
@@ -199,8 +199,8 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 		assert.Equal(t, []Checked{{Gateway: "line-1", Files: 1}}, found.Checked)
 		assert.Contains(t, says(found.Problems), "SourceMissing: ")
 		assert.Len(t, found.Problems, 1)
-		assert.Contains(t, strings.Join(found.Warnings, "\n"), "line-3: not looked at")
-		assert.Contains(t, strings.Join(w.look(t, Asked{GatewaySync: gs}).Warnings, "\n"), "no files were looked at")
+		assert.Contains(t, strings.Join(found.Warnings, "\n"), "line-3: not checked")
+		assert.Contains(t, strings.Join(w.look(t, Asked{GatewaySync: gs}).Warnings, "\n"), "no files were checked")
 	})
 	t.Run("a profile that a gateway has and the spec does not", func(t *testing.T) {
 		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Profile: "area"}}, Profiles: []string{"area"}})
@@ -224,7 +224,7 @@ func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
 	for _, want := range []string{"ConfigSyntaxError: profile default: projects/a/x.json", "TemplateFailed: profile default: ", "SourceMissing: profile default: mappings[4]: the commit has no services/line-1"} {
 		assert.Contains(t, said, want)
 	}
-	assert.Equal(t, 3, strings.Count(said, "(annotations of its pod are not known, such as what it excludes: pods cannot be listed) line-1"))
+	assert.Equal(t, 3, strings.Count(said, "(the annotations of its pod, such as its excludes, are unknown: pods cannot be listed) line-1"))
 	assert.Len(t, found.Problems, 3, said)
 	assert.Contains(t, warned, "b/i.txt")
 	assert.Contains(t, warned, "mappings[3]")
@@ -280,7 +280,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	w.repo.Commit("first", gitserver.Files(files))
 	found := w.look(t, Asked{GatewaySync: w.sync(t, `{profiles: {a: {mappings: [{source: projects, destination: a}]}, b: {mappings: [{source: projects, destination: projects}]}}}`)})
 	assert.Len(t, found.Problems, maxProblems)
-	assert.Contains(t, found.Warnings, fmt.Sprintf("there are more problems than %d", maxProblems))
+	assert.Contains(t, found.Warnings, fmt.Sprintf("there are more than %d problems", maxProblems))
 }
 
 func TestARunThatIsEndedSaysSo(t *testing.T) {
