@@ -33,7 +33,7 @@ func likeArgoCD(t *testing.T, cluster *kubetest.Cluster) {
 
 // The test runs each command of the page that needs neither a node nor Argo CD. Commands run unchanged, in page order, from the
 // root of the repository.
-func TestTheCommandsOfThePageOnArgoCDRunAsWritten(t *testing.T) {
+func TestArgoCDPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t)
@@ -70,7 +70,7 @@ metadata: {name: line, finalizers: [stoker.io/finalizer]}
 spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 `
 
-func TestTheCommandsOfTheMigrationRunAsWritten(t *testing.T) {
+func TestMigrationPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t, kubetest.Private())

@@ -67,7 +67,7 @@ const (
 var hookFiles = []string{"plain/hooks.yaml", "helm/templates/hooks.yaml", "kustomize/hooks.yaml", "set-ref.yaml"}
 
 // Each hook must have a deadline, leave at most one Job behind, run in a restricted namespace, and call an existing command.
-func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
+func TestExampleHookJobs(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	require.NoError(t, err)
 	restricted := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
@@ -87,21 +87,21 @@ func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
 
 			assert.Positive(t, *job.Spec.ActiveDeadlineSeconds, name)
 			assert.GreaterOrEqual(t, *job.Spec.BackoffLimit, int32(2), name)
-			assert.Nil(t, job.Spec.TTLSecondsAfterFinished, "%s: a Job that is gone before Argo CD has looked makes a sync hang", name)
+			assert.Nil(t, job.Spec.TTLSecondsAfterFinished, "%s: a sync hangs if the Job is deleted before Argo CD reads it", name)
 			if job.GenerateName != "" {
-				assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: a name of its own each time is kept by nobody", name)
+				assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: Jobs with generated names must be deleted", name)
 				assert.True(t, strings.HasSuffix(job.GenerateName, "-"), name)
-				assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: its pods carry the whole name", name)
+				assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: the name must fit into the names of its pods", name)
 			} else {
 				assert.Equal(t, "BeforeHookCreation", job.Annotations[deletionOf], name)
 			}
 			rules := job.Spec.PodFailurePolicy.Rules
 			require.Len(t, rules, 2, name)
-			assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: of a pod that is evicted nothing follows", name)
+			assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: an eviction does not count as a failure", name)
 			assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
 			assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
 			assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
-			assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: another try may do", name)
+			assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: a retry may help", name)
 			assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
 			assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
 			assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
@@ -132,7 +132,7 @@ func TestHooksOfTheExamplesNeitherHangNorLeak(t *testing.T) {
 }
 
 // The objects come in three waves: the permissions of the Jobs, the GatewaySync, then its gateways.
-func TestTheExamplesComeInWaves(t *testing.T) {
+func TestExampleSyncWaves(t *testing.T) {
 	for _, dir := range []string{"plain", "helm/templates", "kustomize"} {
 		for _, document := range documents(t, dir+"/gateways.yaml") {
 			var set appsv1.StatefulSet
@@ -162,7 +162,7 @@ func TestTheExamplesComeInWaves(t *testing.T) {
 }
 
 // A real API server must accept the plain example. The test only replaces the namespace and generated names.
-func TestAnAPIServerTakesThePlainExample(t *testing.T) {
+func TestPlainExampleIsAccepted(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)

@@ -133,7 +133,7 @@ func table(w io.Writer, flags *pflag.FlagSet) {
 	}
 }
 
-func TestTheReferenceIsThatOfTheCommands(t *testing.T) {
+func TestReferenceIsCurrent(t *testing.T) {
 	want := page(newCLI(io.Discard, io.Discard).root("stoker"))
 	if *update {
 		require.NoError(t, os.WriteFile(reference, []byte(want), 0o644))
@@ -143,11 +143,11 @@ func TestTheReferenceIsThatOfTheCommands(t *testing.T) {
 	assert.Equal(t, want, string(have), "run go test ./hooks -update")
 }
 
-func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
+func TestCommandsHaveShortTextAndExample(t *testing.T) {
 	root := newCLI(io.Discard, io.Discard).root("stoker")
 	for _, c := range commands(root) {
 		assert.NotEmpty(t, c.Short, c.Name())
-		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: a short text is no sentence", c.Name())
+		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: a short text has no period", c.Name())
 		assert.Contains(t, c.Example, "stoker "+c.Name(), c.Name())
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
@@ -166,7 +166,7 @@ func TestEveryCommandSaysWhatItDoesWithAnExample(t *testing.T) {
 }
 
 // No test runs commands that the documents mention in prose. They and their flags must exist.
-func TestCommandsInSentencesOfTheDocumentsAreThere(t *testing.T) {
+func TestCommandsInDocumentsExist(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	require.NoError(t, err)
 	more, err := filepath.Glob("../examples/*/README.md")
@@ -190,7 +190,7 @@ func TestCommandsInSentencesOfTheDocumentsAreThere(t *testing.T) {
 }
 
 // A failed wait links to the section of its reason.
-func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
+func TestReasonsHaveTroubleshootingAnchors(t *testing.T) {
 	doc, err := os.ReadFile("../docs/troubleshooting.md")
 	require.NoError(t, err)
 	for _, r := range v1alpha1.Reasons {
@@ -201,22 +201,26 @@ func TestTheAnchorsOfReasonsAreInTheTroubleshooting(t *testing.T) {
 }
 
 // The reader of a Job's log has no checkout, so links must name the version that runs.
-func TestErrorsLeadToTheDocumentsOfTheirVersion(t *testing.T) {
+func TestHelpLinksNameTheVersion(t *testing.T) {
 	was := version
 	t.Cleanup(func() { version = was })
 	for v, want := range map[string]string{"1.2.3": "v1.2.3", "v1.2.3": "v1.2.3", "dev": "main", "v1.2.3-4-gabcdef0": "main", "v1.2.3-dirty": "main", "1234567": "main"} {
-		version = v
-		assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/troubleshooting.md#paused", help(v1alpha1.ReasonPaused), v)
+		t.Run(v, func(t *testing.T) {
+			version = v
+			assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/troubleshooting.md#paused", help(v1alpha1.ReasonPaused))
+		})
 	}
 }
 
-func TestTheHelpOfACommandHasItsOwnFlagsAlone(t *testing.T) {
+func TestHelpOmitsGlobalFlags(t *testing.T) {
 	for _, line := range []string{"--help", "set-ref --help", "check --help"} {
-		var said strings.Builder
-		require.Equal(t, exitDone, run(t.Context(), append([]string{"kubectl-stoker"}, strings.Fields(line)...), &said, &said))
-		assert.NotContains(t, said.String(), "--kubeconfig", line)
-		assert.Equal(t, line != "--help", strings.Contains(said.String(), "\n  -o, --output string"), line)
-		assert.Equal(t, line != "--help", strings.Contains(said.String(), `Use "kubectl stoker options" for the flags of all commands.`), line)
+		t.Run(line, func(t *testing.T) {
+			var said strings.Builder
+			require.Equal(t, exitDone, run(t.Context(), append([]string{"kubectl-stoker"}, strings.Fields(line)...), &said, &said))
+			assert.NotContains(t, said.String(), "--kubeconfig")
+			assert.Equal(t, line != "--help", strings.Contains(said.String(), "\n  -o, --output string"))
+			assert.Equal(t, line != "--help", strings.Contains(said.String(), `Use "kubectl stoker options" for the flags of all commands.`))
+		})
 	}
 	var said strings.Builder
 	require.Equal(t, exitDone, run(t.Context(), []string{"stoker", "options"}, &said, &said))
@@ -224,7 +228,7 @@ func TestTheHelpOfACommandHasItsOwnFlagsAlone(t *testing.T) {
 }
 
 // The command must reject these lines without an API server and a kubeconfig.
-func TestWhatIsWrongOnTheCommandLineIsSaidInItsWords(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
 	for line, want := range map[string]string{
 		"set-ref":                  "set-ref NAME [REF]: missing the name of a GatewaySync\nSee 'stoker set-ref --help'\n",
@@ -235,13 +239,15 @@ func TestWhatIsWrongOnTheCommandLineIsSaidInItsWords(t *testing.T) {
 		"rollback line --to v1":    "\"v1\" is not a commit: write its first 7 digits or more\n",
 		"rollback line --to abcde": "\"abcde\" is not a commit: write its first 7 digits or more\n",
 	} {
-		var said strings.Builder
-		assert.Equal(t, exitUsage, run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said), line)
-		assert.Equal(t, "stoker: "+want, said.String(), line)
+		t.Run(line, func(t *testing.T) {
+			var said strings.Builder
+			assert.Equal(t, exitUsage, run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said))
+			assert.Equal(t, "stoker: "+want, said.String())
+		})
 	}
 }
 
-func TestWhatComesFromTheClusterCannotDriveTheTerminal(t *testing.T) {
+func TestTableEscapesTerminalControls(t *testing.T) {
 	var b bytes.Buffer
 	rows(&b, []string{"A", "B"}, [][]string{{"x\x1b[2J\u202ey", ""}, {"a\tb\nc", "d"}})
 	for _, r := range []rune{0x1b, 0x202e} {

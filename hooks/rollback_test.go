@@ -18,7 +18,7 @@ import (
 )
 
 // A failure caused by gateways, operators or git would hit the previous commit too, so no rollback happens.
-func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
+func TestRollbackIfNeeded(t *testing.T) {
 	v := func(reason v1alpha1.Reason, failed int, rows ...v1alpha1.Reason) verb.Verdict {
 		v := verb.Verdict{Phase: verb.Failed, Reason: reason, Gateways: verb.Count{Failed: failed}}
 		for _, r := range rows {
@@ -56,8 +56,10 @@ func TestOnlyACommitThatFailsIsGoneBackFrom(t *testing.T) {
 		"too late, and a gateway does not take it":    {v(late, 0, away, unverified), true, false},
 		"too late, and nobody is known to be behind":  {v(late, 0), false, false},
 	} {
-		assert.Equal(t, c.want, ofCommit(c.v), name)
-		assert.Equal(t, c.undecided, undecided(c.v), name)
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, c.want, ofCommit(c.v))
+			assert.Equal(t, c.undecided, undecided(c.v))
+		})
 	}
 }
 
@@ -118,7 +120,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // The poll that the SyncFail hook forces restarts the deadline. The rollback must still count the expired one.
-func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T) {
+func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 	t.Parallel()
 	row := func(reason v1alpha1.Reason) func(*v1alpha1.GatewaySyncStatus) {
 		return func(s *v1alpha1.GatewaySyncStatus) {
@@ -170,7 +172,7 @@ func TestWhatFailedByItsDeadlineIsGoneBackFromAlthoughItBeginsAnew(t *testing.T)
 }
 
 // An invalid ref is no fault of a commit. The hook must succeed, or Argo CD shows its error instead of the reason.
-func TestARequestThatIsNoRefIsNotGoneBackFrom(t *testing.T) {
+func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{before: func(*v1alpha1.GatewaySyncStatus) {}, gs: &v1alpha1.GatewaySync{
 		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
@@ -186,12 +188,14 @@ func TestARequestThatIsNoRefIsNotGoneBackFrom(t *testing.T) {
 		code int
 		said string
 	}{
-		"as a hook":               {[]string{"--by", "argocd", "--id", "job"}, exitDone, "nothing was rolled back: "},
-		"by somebody unknown":     {[]string{"--by", "nobody"}, exitUsage, "nobody"},
-		"with an id that is none": {[]string{"--id", "a b"}, exitUsage, "id"},
+		"as a hook":      {[]string{"--by", "argocd", "--id", "job"}, exitDone, "nothing was rolled back: "},
+		"unknown sender": {[]string{"--by", "unheard-of"}, exitUsage, "unheard-of"},
+		"invalid id":     {[]string{"--id", "a b"}, exitUsage, "id"},
 	} {
-		var said strings.Builder
-		assert.Equal(t, c.code, run(t.Context(), append([]string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed"}, c.args...), &said, &said), "%s: %s", name, &said)
-		assert.Contains(t, said.String(), c.said, name)
+		t.Run(name, func(t *testing.T) {
+			var said strings.Builder
+			assert.Equal(t, c.code, run(t.Context(), append([]string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed"}, c.args...), &said, &said), &said)
+			assert.Contains(t, said.String(), c.said)
+		})
 	}
 }

@@ -241,7 +241,7 @@ func locked(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], nam
 	return err
 }
 
-func TestAKubeconfigThatIsNotThereIsSaid(t *testing.T) {
+func TestMissingKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var out, talk writer

@@ -14,22 +14,24 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-func TestAnApplicationIsNamedWithItsNamespaceOrInThatOfArgoCD(t *testing.T) {
+func TestParseName(t *testing.T) {
 	for text, want := range map[string]Name{
 		"site": {"argocd", "site"}, "argocd/site": {"argocd", "site"}, "plant/site-1.a": {"plant", "site-1.a"},
 		"": {}, "/": {}, "a/": {}, "/a": {}, "a/b/c": {}, "A": {}, "a b": {}, "a_b": {}, "-": {}, strings.Repeat("a", 300): {},
 	} {
-		got, err := ParseName(text)
-		if want == (Name{}) {
-			assert.ErrorContains(t, err, "NAMESPACE/NAME", text)
-			continue
-		}
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got)
+		t.Run(text, func(t *testing.T) {
+			got, err := ParseName(text)
+			if want == (Name{}) {
+				assert.ErrorContains(t, err, "NAMESPACE/NAME")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
 	}
 }
 
-func TestATrackingAnnotationIsReadToItsFirstColon(t *testing.T) {
+func TestFromTracking(t *testing.T) {
 	for id, want := range map[string]Name{
 		"site:batch/Job:plant/stoker-pre": {"argocd", "site"},
 		"site:batch/Job:plant/":           {"argocd", "site"}, // an object with a generated name
@@ -38,18 +40,20 @@ func TestATrackingAnnotationIsReadToItsFirstColon(t *testing.T) {
 		"site":                            {}, // not a tracking annotation of Argo CD
 		"":                                {}, ":batch/Job:plant/x": {}, "_site:x": {}, "apps_:x": {}, "a_b_c:x": {}, "Site:x": {}, "a/b:x": {},
 	} {
-		got, ok := FromTracking(id)
-		assert.Equal(t, want != Name{}, ok, id)
-		if ok {
-			assert.Equal(t, want, got, id)
-		}
+		t.Run(id, func(t *testing.T) {
+			got, ok := FromTracking(id)
+			assert.Equal(t, want != Name{}, ok)
+			if ok {
+				assert.Equal(t, want, got)
+			}
+		})
 	}
 	got, ok := FromInstance("apps_site")
 	assert.True(t, ok)
 	assert.Equal(t, Name{"apps", "site"}, got)
 }
 
-func TestTheNameThatArgoCDGivesAJobTellsRevisionPhaseAndStart(t *testing.T) {
+func TestParseMade(t *testing.T) {
 	start := time.Unix(1795150392, 0).UTC()
 	for name, want := range map[string]Made{
 		"stoker-pre-d71ae04-presync-1795150392":            {"d71ae04", "presync", start},
@@ -63,21 +67,25 @@ func TestTheNameThatArgoCDGivesAJobTellsRevisionPhaseAndStart(t *testing.T) {
 		"stoker-sync-d71ae04-sync-1795150392":              {"d71ae04", "sync", start},
 		"stoker-d71ae04-presync-1-d71ae05-sync-1795150392": {"d71ae05", "sync", start},
 	} {
-		got, ok := ParseMade(name)
-		assert.True(t, ok, name)
-		assert.Equal(t, want, got, name)
+		t.Run(name, func(t *testing.T) {
+			got, ok := ParseMade(name)
+			assert.True(t, ok)
+			assert.Equal(t, want, got)
+		})
 	}
 	for _, name := range []string{"", "stoker-wait", "stoker-d71ae04-presync-179515039", "stoker-d71ae04-presync-17951503921", "stoker-d71ae04-skip-1795150392", "presync-1795150392"} {
-		_, ok := ParseMade(name)
-		assert.False(t, ok, name)
+		t.Run(name, func(t *testing.T) {
+			_, ok := ParseMade(name)
+			assert.False(t, ok)
+		})
 	}
 }
 
-func TestThePodOfAJobTellsTheJobWhereItsNameWasNotCut(t *testing.T) {
+func TestOfPod(t *testing.T) {
 	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", OfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
 	assert.Equal(t, "job", OfPod("job-abcde"))
 	for _, pod := range []string{"", "job", "job-abc", "job-ABCDE", "-abcde", strings.Repeat("a", 58) + "-abcde"} {
-		assert.Empty(t, OfPod(pod), pod)
+		t.Run(pod, func(t *testing.T) { assert.Empty(t, OfPod(pod)) })
 	}
 }
 
@@ -102,7 +110,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-func TestAJobFindsItsApplicationInItsPodAndElseOnItself(t *testing.T) {
+func TestDetectApplication(t *testing.T) {
 	job := Job{Namespace: "plant", Name: "stoker"}
 	marked := func(annotations, labels map[string]string) *fake.Clientset {
 		return fake.NewClientset(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name, Annotations: annotations, Labels: labels}})
@@ -119,16 +127,16 @@ func TestAJobFindsItsApplicationInItsPodAndElseOnItself(t *testing.T) {
 
 	got, err := find(Self{PodInfo: info, Client: marked(tracked, map[string]string{InstanceLabel: "other"})})
 	require.NoError(t, err)
-	assert.Equal(t, Name{"apps", "site"}, got, "the annotation counts before the label")
+	assert.Equal(t, Name{"apps", "site"}, got, "the annotation takes precedence over the label")
 	got, err = find(Self{PodInfo: info, Client: marked(nil, map[string]string{InstanceLabel: "line"})})
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "line"}, got)
 	_, err = find(Self{PodInfo: info, Client: marked(nil, nil)})
 	require.ErrorContains(t, err, "of Argo CD")
 	_, err = find(Self{PodInfo: info, Client: fake.NewClientset()})
-	require.ErrorContains(t, err, "cannot be read: give --application")
+	require.ErrorContains(t, err, "cannot detect the Application from the Job plant/stoker: set --application")
 	_, err = find(Self{PodInfo: info})
-	require.ErrorContains(t, err, "give --application")
+	require.ErrorContains(t, err, "set --application")
 
 	write("labels", "batch.kubernetes.io/job-name=\"stoker\"\nno pair\n"+InstanceLabel+"=\"line-2\"")
 	got, err = find(Self{PodInfo: info})

@@ -63,7 +63,7 @@ func asked(job string) Asked {
 	return Asked{Application: Name{"argocd", "line"}, Job: Job{"plant", job}, Repo: repo, Within: time.Minute}
 }
 
-func TestAResultCountsOnlyWhereItSpeaksOfThisJob(t *testing.T) {
+func TestJudgeSyncResult(t *testing.T) {
 	with := func(text string, changes ...string) string { return strings.NewReplacer(changes...).Replace(text) }
 	several := with(fresh, "revision: "+newer, "revisions: ["+older+", "+newer+"], sources: [{repoURL: 'https://charts.example.com', chart: x}, {repoURL: '"+repo+"'}]",
 		made, "stoker--presync-1795150392")
@@ -132,7 +132,7 @@ func answers(t *testing.T, looks *int, texts ...any) *fake.FakeDynamicClient {
 	return client
 }
 
-func TestWhatTheSyncBeforeLeftIsWaitedOut(t *testing.T) {
+func TestLearnWaitsForCurrentSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, began := 0, time.Now()
 		busy := apierrors.NewTooManyRequestsError("busy")
@@ -145,7 +145,7 @@ func TestWhatTheSyncBeforeLeftIsWaitedOut(t *testing.T) {
 	})
 }
 
-func TestAnApplicationThatNeverSpeaksOfTheJobIsGivenUpInTime(t *testing.T) {
+func TestLearnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, began := 0, time.Now()
 		_, err := Learn(t.Context(), answers(t, &looks, stale), asked(made))
@@ -166,7 +166,7 @@ func TestAnApplicationThatNeverSpeaksOfTheJobIsGivenUpInTime(t *testing.T) {
 	})
 }
 
-func TestAnApplicationIsAskedOnceHoweverShortTheTimeIs(t *testing.T) {
+func TestLearnReadsAtLeastOnce(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		assert.NoError(t, json.NewEncoder(w).Encode(object(t, fresh).Object))
@@ -181,7 +181,7 @@ func TestAnApplicationIsAskedOnceHoweverShortTheTimeIs(t *testing.T) {
 	assert.Equal(t, newer, got.Commit)
 }
 
-func TestWhatWaitingDoesNotMendIsSaidAtOnce(t *testing.T) {
+func TestLearnPermanentErrors(t *testing.T) {
 	group := schema.GroupResource{Group: Resource.Group, Resource: Resource.Resource}
 	for says, answer := range map[string]any{
 		"stoker-hooks-applications": apierrors.NewForbidden(group, "line", errors.New("no")),
@@ -189,10 +189,12 @@ func TestWhatWaitingDoesNotMendIsSaidAtOnce(t *testing.T) {
 		"of another form":           `{spec: {source: [1]}}`,
 		"is over":                   strings.ReplaceAll(fresh, "phase: Running, startedAt", "phase: Error, startedAt"),
 	} {
-		looks := 0
-		_, err := Learn(t.Context(), answers(t, &looks, answer), asked(made))
-		require.ErrorContains(t, err, says)
-		assert.Equal(t, 1, looks)
+		t.Run(says, func(t *testing.T) {
+			looks := 0
+			_, err := Learn(t.Context(), answers(t, &looks, answer), asked(made))
+			require.ErrorContains(t, err, says)
+			assert.Equal(t, 1, looks)
+		})
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-func TestEveryTopicIsAHeadingOfTheTroubleshooting(t *testing.T) {
+func TestTopicsHaveTroubleshootingHeadings(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/troubleshooting.md")
 	require.NoError(t, err)
 	for _, topic := range Topics {
@@ -62,7 +62,7 @@ func look(t *testing.T, l Looker) map[Topic]string {
 	return found
 }
 
-func TestAClusterWithoutAnythingIsToldWhatToInstall(t *testing.T) {
+func TestCheckEmptyCluster(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	found := look(t, looker(t, cluster.RESTConfig(), "default"))
@@ -74,7 +74,7 @@ func TestAClusterWithoutAnythingIsToldWhatToInstall(t *testing.T) {
 	assert.NotContains(t, found, syncs, "there is nothing to ask for")
 }
 
-func TestAnAPIServerThatDoesNotAnswerIsSaid(t *testing.T) {
+func TestCheckUnreachableAPIServer(t *testing.T) {
 	_, err := looker(t, &rest.Config{Host: "http://127.0.0.1:1"}, "default").Look(t.Context())
 	assert.ErrorIs(t, err, ErrUnreachable)
 }
@@ -120,7 +120,7 @@ webhooks:
     rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
 `
 
-func TestAnInstallationIsLookedAtPartByPart(t *testing.T) {
+func TestCheckInstallation(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
@@ -129,7 +129,7 @@ func TestAnInstallationIsLookedAtPartByPart(t *testing.T) {
 	found := look(t, l)
 	assert.Equal(t, "ok: GatewaySync, SyncTarget and SyncReport are served\n", found[kinds])
 	assert.True(t, strings.HasPrefix(found[roles], "ok: "))
-	assert.Contains(t, found[webhook], "failed: pods.stoker.io: caBundle holds no certificate that is valid today")
+	assert.Contains(t, found[webhook], "failed: pods.stoker.io: caBundle has no valid certificate")
 	assert.Contains(t, found[injector], "failed: Deployment "+namespace+"/stoker-injector has no ready pod")
 	assert.Contains(t, found[syncs], "warning: there is no GatewaySync in namespace "+namespace)
 	assert.Contains(t, found[pods], "warning: no pod of namespace")
@@ -181,7 +181,7 @@ metadata: {name: lost, annotations: {stoker.io/inject: "true", stoker.io/cr-name
 spec: {containers: [{name: gateway, image: gateway}]}
 `
 
-func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
+func TestCheckNamespace(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, gateways)
@@ -190,7 +190,7 @@ func TestTheGatewaysOfANamespaceAreLookedAt(t *testing.T) {
 	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has looked at it yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
 	assert.Contains(t, found[bindings], "failed: no RoleBinding grants ClusterRole stoker-agent to ServiceAccount default")
-	assert.Contains(t, found[rights], "ok: you may ask for refs")
+	assert.Contains(t, found[rights], "ok: you may request refs")
 	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[leftovers])
 	assert.NotContains(t, found, lead)
 
@@ -217,18 +217,18 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 		"rules: [{apiGroups: [stoker.io], resources: [syncreports], verbs: [create, get, patch]}]\n")
 	found = look(t, l)
 	assert.Contains(t, found[syncs], "failed: plant: good: a.json")
-	assert.Contains(t, found[pods], "failed: naked asks for an agent and has none")
-	assert.Contains(t, found[pods], "failed: lost asks for GatewaySync elsewhere")
+	assert.Contains(t, found[pods], "failed: naked requests an agent and has none")
+	assert.Contains(t, found[pods], "failed: lost requests GatewaySync elsewhere")
 	assert.Contains(t, found[bindings], "ok: ")
-	assert.Contains(t, found[lead], "ok: plant: good-abc leads")
+	assert.Contains(t, found[lead], "ok: plant: good-abc is the lead")
 	l.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc was the lead and has been silent")
+	assert.Contains(t, look(t, l)[lead], "warning: plant: the lead good-abc has not renewed its lock")
 	l.Now = func() time.Time { return time.Now().Add(-time.Hour) }
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
 }
 
 // The messages are those of the kubelet. If the agent does not start, neither does the gateway.
-func TestAnAgentThatDoesNotStartIsNoAgent(t *testing.T) {
+func TestCheckAgentDoesNotStart(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, gateways)
@@ -239,12 +239,14 @@ func TestAnAgentThatDoesNotStartIsNoAgent(t *testing.T) {
 		`"waiting":{"reason":"ImagePullBackOff","message":"Back-off pulling image agent"}`: "failed: good: its agent does not start: ImagePullBackOff: Back-off pulling image agent",
 		`"waiting":{"reason":"CrashLoopBackOff"}`:                                          "failed: good: its agent does not start: CrashLoopBackOff",
 	} {
-		patch := `{"status":{"initContainerStatuses":[{"name":"stoker-agent","image":"agent","imageID":"","ready":false,"restartCount":0,"state":{` + state + `}}]}}`
-		_, err := l.Core.CoreV1().Pods(namespace).Patch(t.Context(), "good", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-		require.NoError(t, err)
-		found := look(t, l)
-		assert.Contains(t, found[pods], want)
-		assert.Contains(t, found[bindings], "failed: no RoleBinding", "it is needed all the same")
+		t.Run(state, func(t *testing.T) {
+			patch := `{"status":{"initContainerStatuses":[{"name":"stoker-agent","image":"agent","imageID":"","ready":false,"restartCount":0,"state":{` + state + `}}]}}`
+			_, err := l.Core.CoreV1().Pods(namespace).Patch(t.Context(), "good", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			require.NoError(t, err)
+			found := look(t, l)
+			assert.Contains(t, found[pods], want)
+			assert.Contains(t, found[bindings], "failed: no RoleBinding", "the binding is needed in every state")
+		})
 	}
 }
 
@@ -265,14 +267,14 @@ metadata: {name: old, annotations: {stoker.io/inject: "true"}}
 spec: {containers: [{name: gateway, image: gateway}], initContainers: [{name: stoker-agent, image: other, env: [{name: POD_NAME, value: x}]}]}
 `
 
-func TestLeftoversAndWarningsAreNamed(t *testing.T) {
+func TestCheckLeftoversAndWarnings(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, earlier)
 	found := look(t, looker(t, cluster.RESTConfig(), namespace))
 	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
 	assert.Contains(t, found[syncs], "warning: plant: spec.git.repo: http:// is not encrypted")
-	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which asks for nothing`)
+	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which requests nothing`)
 	assert.Contains(t, found[pods], "failed: old: its container stoker-agent belongs to another program")
 }
 
@@ -288,7 +290,7 @@ func status(t *testing.T, l Looker, name, patch string) {
 	require.NoError(t, err)
 }
 
-func TestWhatOneMayNotSeeIsUnknownAndNoFailure(t *testing.T) {
+func TestCheckWithoutRightsIsUnknown(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))

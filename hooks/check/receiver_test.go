@@ -81,14 +81,14 @@ func (p person) heeds(lines string) {
 }
 
 // The test runs the commands exactly as printed, until no finding remains.
-func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
+func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, doored)
 	l := looker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)[receiver]
 	assert.Contains(t, found, "ok: no receiver is installed")
-	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, and there is no receiver")
+	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, but no receiver is installed")
 	assert.Equal(t, 3, strings.Count(found, "\n"), found)
 
 	cluster.ApplyYAML(t, system, withReceiver)
@@ -136,13 +136,13 @@ func TestWhatTheReceiverMayNotReadIsMendedByTheCommandOfTheLine(t *testing.T) {
 	who.heeds(found)
 	found = look(t, l)[receiver]
 	assert.Equal(t, 1, strings.Count(found, "failed: "), found)
-	assert.Contains(t, found, "failed: mill: Secret mill-webhook has nothing under the key token")
+	assert.Contains(t, found, "failed: mill: Secret mill-webhook has no value for the key token")
 	who.heeds(found)
 	assert.NotContains(t, look(t, l)[receiver], "failed")
 }
 
 // The user has permissions in one namespace, but not for its Secrets.
-func TestWhoMayNotSeeTheReceiverIsToldWhatIsKnownOfItsRights(t *testing.T) {
+func TestReceiverRightsWithoutListingReceivers(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, doored+`---
@@ -168,7 +168,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 	assert.NotContains(t, found, "failed")
 }
 
-func TestOnlyARuleThatLetsASecretBeReadCounts(t *testing.T) {
+func TestGrantsOfRules(t *testing.T) {
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: "line"}}
 	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: "one", Key: "token"}
 	rule := func(verb, group, resource string, names ...string) rbacv1.PolicyRule {
@@ -196,7 +196,7 @@ func TestOnlyARuleThatLetsASecretBeReadCounts(t *testing.T) {
 	}
 }
 
-func TestARoleBindingIsAReceiversOnlyByItsOwnAccount(t *testing.T) {
+func TestReceiverAccountsOfRoleBindings(t *testing.T) {
 	d := doors{accounts: []account{{"stoker", "stoker-receiver"}}}
 	subject := func(kind, namespace, name string) []rbacv1.Subject {
 		return []rbacv1.Subject{{Kind: kind, Namespace: namespace, Name: name}}
@@ -209,7 +209,7 @@ func TestARoleBindingIsAReceiversOnlyByItsOwnAccount(t *testing.T) {
 	assert.False(t, d.among(subject("ServiceAccount", "plant", "default")))
 }
 
-func TestTheCommandBuildsOnWhatIsThere(t *testing.T) {
+func TestGrantCommand(t *testing.T) {
 	role := func(name string, rules ...rbacv1.PolicyRule) *rbacv1.Role {
 		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	}

@@ -56,7 +56,7 @@ func (c *Checkout) at(t *testing.T, ref string) *Tree {
 }
 
 // A plan between two commits must turn the files of the first into those of the second, whatever they contain.
-func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
+func TestPlanBetweenCommits(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	random := rand.New(rand.NewPCG(1, 2))
 	var commits []string
@@ -92,12 +92,12 @@ func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
 					require.NoError(t, err)
 					require.True(t, there, ch.Path)
 					require.EqualValues(t, b.Len(), sizes[ch.Path])
-					require.NotEqual(t, files[ch.Path], b.String(), "%s is written for a reason", ch.Path)
+					require.NotEqual(t, files[ch.Path], b.String(), "%s does not change", ch.Path)
 					files[ch.Path] = b.String()
 				case plan.Delete:
 					delete(files, ch.Path)
 				}
-				require.False(t, ch.Conflict, "nobody else wrote %s", ch.Path)
+				require.False(t, ch.Conflict, "no other program wrote %s", ch.Path)
 			}
 			assert.Equal(t, content(t, after), files, "%s to %s", from, to)
 			if from == to {
@@ -107,7 +107,7 @@ func TestAPlanBetweenTwoCommitsTurnsTheOneIntoTheOther(t *testing.T) {
 	}
 }
 
-func TestAGatewayThatWasNeverSyncedGetsEverything(t *testing.T) {
+func TestPlanForNewGateway(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Files(map[string]string{"projects/a/x.json": "{}", "names/n.txt": "{{.GatewayName}} runs {{.Ref}}"}))
 	tree := open(t, r.Dir).at(t, "HEAD")
@@ -121,7 +121,7 @@ func TestAGatewayThatWasNeverSyncedGetsEverything(t *testing.T) {
 	assert.ErrorContains(t, err, "there is no file")
 }
 
-func TestWhatAGatewayMustNeverBeGivenIsAnError(t *testing.T) {
+func TestForbiddenFiles(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Write("projects/a/x.json", "{"))
 	tree := open(t, r.Dir).at(t, "main")
@@ -131,7 +131,7 @@ func TestWhatAGatewayMustNeverBeGivenIsAnError(t *testing.T) {
 	assert.ErrorContains(t, err, "projects/a/x.json:1:")
 }
 
-func TestACommitThatTheDirectoryHasNotGotIsSaid(t *testing.T) {
+func TestMissingCommit(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	c := open(t, r.Dir)

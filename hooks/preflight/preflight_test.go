@@ -85,7 +85,7 @@ func says(p []Problem) string {
 
 const oneProfile = `{profiles: {default: {mappings: [{source: projects, destination: projects, required: true}]}}}`
 
-func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
+func TestMountedCredentials(t *testing.T) {
 	w := newWorld(t)
 	commit := w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	gs := w.sync(t, oneProfile)
@@ -93,12 +93,12 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 	assert.Empty(t, found.Problems)
 	assert.Equal(t, Result{Ref: "main", Commit: commit, Checked: []Checked{{Profile: "default", Files: 1}}, Problems: []Problem{}}, found)
 
-	t.Run("another token is refused", func(t *testing.T) {
+	t.Run("wrong token", func(t *testing.T) {
 		w.mount(t, "git/token", "S3CR3T-1-old")
 		defer w.mount(t, "git/token", token)
 		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "AuthFailed: ")
 	})
-	t.Run("each mount that is missing is named, and git is not asked", func(t *testing.T) {
+	t.Run("missing mounts", func(t *testing.T) {
 		other := gs.DeepCopy()
 		other.Spec.Git.Auth.Token.SecretRef.Key, other.Spec.Git.CASecretRef.Name = "password", "authority"
 		w.server.Forget()
@@ -107,13 +107,13 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 		assert.Contains(t, said, "spec.git.caSecretRef references key ca.crt of Secret authority, which is not mounted")
 		assert.Empty(t, w.server.Requests())
 	})
-	t.Run("a file can be given in place of a mount", func(t *testing.T) {
+	t.Run("file instead of mount", func(t *testing.T) {
 		other := gs.DeepCopy()
 		other.Spec.Git.Auth.Token.SecretRef.Name = "elsewhere"
 		found := w.look(t, Asked{GatewaySync: other, Secrets: Mounts{Files: map[string]string{"elsewhere/token": filepath.Join(w.dir, "git/token")}}})
 		assert.Empty(t, found.Problems)
 	})
-	t.Run("a pipe, as a shell makes of <(command)", func(t *testing.T) {
+	t.Run("process substitution", func(t *testing.T) {
 		pipe := filepath.Join(t.TempDir(), "pipe")
 		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 		go func() { // ends after the first read of the pipe
@@ -126,14 +126,14 @@ func TestAPrivateRepositoryIsReadWithWhatTheJobMounts(t *testing.T) {
 		found := w.look(t, Asked{GatewaySync: gs, Secrets: Mounts{Files: map[string]string{"git/token": pipe}}})
 		assert.Empty(t, found.Problems)
 	})
-	t.Run("an empty secret is said", func(t *testing.T) {
+	t.Run("empty secret", func(t *testing.T) {
 		w.mount(t, "git/token", "\n")
 		defer w.mount(t, "git/token", token)
 		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "is empty")
 	})
 }
 
-func TestARefIsHeldToWhatARequestMayName(t *testing.T) {
+func TestRequestableRefs(t *testing.T) {
 	w := newWorld(t)
 	first := w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	second := w.repo.Commit("second", gitserver.Write("projects/a/x.json", "{ }"))
@@ -150,25 +150,27 @@ func TestARefIsHeldToWhatARequestMayName(t *testing.T) {
 		first:    "", // behind main
 		"v1":     "RefNotAllowed: a request may not name refs/tags/v1: spec.git.allowedRefs admits main",
 		foreign:  "RefNotAllowed: commit " + foreign,
-		"nobody": "RefNotFound: ",
+		"absent": "RefNotFound: ",
 		"a..b":   "RefNotFound: ",
 	} {
-		found := w.look(t, Asked{GatewaySync: gs, Ref: ref})
-		if want == "" {
-			assert.Empty(t, found.Problems, ref)
-		} else {
-			assert.Contains(t, says(found.Problems), want, ref)
-			assert.Empty(t, found.Checked)
-		}
+		t.Run(ref, func(t *testing.T) {
+			found := w.look(t, Asked{GatewaySync: gs, Ref: ref})
+			if want == "" {
+				assert.Empty(t, found.Problems)
+			} else {
+				assert.Contains(t, says(found.Problems), want)
+				assert.Empty(t, found.Checked)
+			}
+		})
 	}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v1"}
-	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "RefNotAllowed", "what is requested already is held to it, too")
+	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "RefNotAllowed", "allowedRefs applies to earlier requests, too")
 	gs.Spec.Git.AllowedRefs, gs.Spec.Git.Ref = nil, first
 	gs.Annotations = nil
 	assert.Equal(t, first, w.look(t, Asked{GatewaySync: gs}).Commit, "spec.git.ref may be any commit")
 }
 
-func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
+func TestPodMetadata(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{
 		"projects/a/x.json": "{}", "north/n.txt": "{{.Labels.area}} {{.GatewayName}}", "services/line-1/projects/b/x.json": "{}",
@@ -181,15 +183,15 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 	assert.Equal(t, []Checked{{Gateway: "line-1", Profile: "default", Files: 1}}, found.Checked)
 	said := says(found.Problems)
 	assert.Contains(t, said, "SourceMissing: profile default: mappings[0]: the commit has no south, and the mapping is required line-2,line-3")
-	assert.Len(t, found.Problems, 1, "what stands in labels that nobody may read stops nobody")
+	assert.Len(t, found.Problems, 1, "unreadable labels only warn")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), `line-4: profile default: mappings[0]`)
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not checked, because the labels of its pod are unknown: pods cannot be listed")
 
 	found = w.look(t, Asked{GatewaySync: gs})
-	assert.Empty(t, found.Problems, "who is not there yet stops nobody")
+	assert.Empty(t, found.Problems, "a future gateway only warns")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "the profile has no known gateway: if one is expected, name it with --gateway NAME=default")
 
-	t.Run("without profiles the pod says the folder", func(t *testing.T) {
+	t.Run("service path without profiles", func(t *testing.T) {
 		gs := w.sync(t, "{}")
 		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{
 			{Name: "line-1", Annotations: map[string]string{v1alpha1.AnnotationServicePath: "services/line-1"}},
@@ -202,7 +204,7 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 		assert.Contains(t, strings.Join(found.Warnings, "\n"), "line-3: not checked")
 		assert.Contains(t, strings.Join(w.look(t, Asked{GatewaySync: gs}).Warnings, "\n"), "no files were checked")
 	})
-	t.Run("a profile that a gateway has and the spec does not", func(t *testing.T) {
+	t.Run("unknown profile", func(t *testing.T) {
 		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Profile: "area"}}, Profiles: []string{"area"}})
 		assert.Contains(t, says(found.Problems), "ProfileNotFound: ")
 	})
@@ -210,7 +212,7 @@ func TestEachGatewayIsLookedAtWithWhatItsPodSays(t *testing.T) {
 
 // Without permission to list pods, the preflight checks the known gateways as far as possible. It must not fail a valid sync, but
 // must report what is broken regardless of the labels.
-func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
+func TestUnreadablePods(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{
 		"projects/a/x.json": "{", "names/n.txt": "{{.Nope}}", "sites/north/s.txt": "s",
@@ -231,12 +233,12 @@ func TestOfAPodThatMayNotBeReadOnlyTheLabelsAreAGuess(t *testing.T) {
 
 	found = w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Labels: map[string]string{"area": "north"}}}})
 	assert.Len(t, found.Problems, 3)
-	assert.Empty(t, found.Warnings, "who may read them knows")
+	assert.Empty(t, found.Warnings, "the labels are known")
 }
 
 // A missing label or mode leaves an empty path element, which is refused. If the gateway does not exist yet or its pod cannot be
 // read, the value is unknown, so the preflight only warns.
-func TestAPathWhosePartIsNotKnownYetStopsNobody(t *testing.T) {
+func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{"lines/a/x.json": "{}", "modes/x.json": "{}"}))
 	gs := w.sync(t, `{profiles: {default: {mappings: [
@@ -250,14 +252,14 @@ func TestAPathWhosePartIsNotKnownYetStopsNobody(t *testing.T) {
 	}
 	known := Gateway{Name: "line-1", Labels: map[string]string{"line": "a"}}
 	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}})
-	require.Len(t, found.Problems, 1, "who may read the pod knows")
+	require.Len(t, found.Problems, 1, "the labels are known")
 	assert.Equal(t, v1alpha1.ReasonTemplateFailed, found.Problems[0].Reason)
 	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/" here`)
 	known.Annotations = map[string]string{v1alpha1.AnnotationDeploymentMode: "dev"}
 	assert.Empty(t, w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}}).Problems)
 }
 
-func TestWhatIsWrongWithOneMappingDoesNotHideAnother(t *testing.T) {
+func TestAllMappingProblemsAreReported(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Files(map[string]string{"names/n.txt": "{{.Nope}}", "projects/a/x.json": `{"a": 1}`, "lone": "x"}))
 	gs := w.sync(t, `{profiles: {default: {mappings: [
@@ -283,7 +285,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	assert.Contains(t, found.Warnings, fmt.Sprintf("there are more than %d problems", maxProblems))
 }
 
-func TestARunThatIsEndedSaysSo(t *testing.T) {
+func TestCanceledRun(t *testing.T) {
 	w := newWorld(t)
 	w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	w.server.Inject(gitserver.Stall(0))

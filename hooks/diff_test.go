@@ -80,7 +80,7 @@ func (p *proxied) kubeconfig(file, namespace string) error {
 	return clientcmd.WriteToFile(*config, file)
 }
 
-func TestTheStateOfAnAgentIsReadAsItIsWritten(t *testing.T) {
+func TestAgentStateRoundTrip(t *testing.T) {
 	commit, err := plan.ParseID(strings.Repeat("ab", 20))
 	require.NoError(t, err)
 	raw, err := json.Marshal(drive.State{

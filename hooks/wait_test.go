@@ -18,7 +18,7 @@ import (
 )
 
 // A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
-func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
+func TestWaitWhenRollbackLapses(t *testing.T) {
 	t.Parallel()
 	good, bad, mended := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
 	held := &v1alpha1.GatewaySync{
@@ -81,7 +81,7 @@ func TestAWaitOutlivesARollbackThatLapses(t *testing.T) {
 }
 
 // Even with a very short timeout, a wait must read the status once and report it.
-func TestAWaitLooksOnceHoweverShortTheTimeIs(t *testing.T) {
+func TestWaitReadsStatusAtLeastOnce(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{gs: &v1alpha1.GatewaySync{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},

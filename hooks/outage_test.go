@@ -19,7 +19,7 @@ const there = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName:
 
 // A wait survives an outage of the API server. On a terminal, the command reports progress whenever it changes and again after the
 // outage.
-func TestAWaitOutlivesTheAPIServerAndTellsOnATerminalHowFarItIs(t *testing.T) {
+func TestWaitSurvivesAPIServerOutage(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.Private())
 	namespace := cluster.Namespace(t)
@@ -45,13 +45,13 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	cluster.Kill(t, kubetest.APIServer)
 	says("the API server does not answer, trying again")
 	cluster.Start(t, kubetest.APIServer)
-	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "it is news again")
+	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "the progress is printed again")
 	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", there))
 	select {
 	case got := <-code:
 		assert.Equal(t, exitDone, got, talk.String())
 	case <-time.After(time.Minute):
-		require.Fail(t, "it does not end", talk.String())
+		require.Fail(t, "the wait does not end", talk.String())
 	}
 	assert.Equal(t, "line-1 (pod line-1-0) runs main at aaaaaaa\n", out.String())
 }
