@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/drive"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -28,6 +29,7 @@ type proxied struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	states map[string]string // namespace/pod:port → body
+	read   map[string]bool   // namespace/name of GatewaySyncs that a client read
 }
 
 func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
@@ -37,12 +39,17 @@ func newProxied(t *testing.T, cluster *kubetest.Cluster) *proxied {
 	require.NoError(t, err)
 	target, err := url.Parse(config.Host)
 	require.NoError(t, err)
-	p := &proxied{states: map[string]string{}}
+	p := &proxied{states: map[string]string{}, read: map[string]bool{}}
 	through := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NS/pods/POD:8082/proxy/state
 		if len(parts) != 8 || parts[6] != "proxy" || parts[7] != "state" {
 			through.ServeHTTP(w, r)
+			if r.Method == http.MethodGet && len(parts) == 7 && parts[5] == kube.GatewaySync.Plural {
+				p.mu.Lock()
+				p.read[parts[4]+"/"+parts[6]] = true
+				p.mu.Unlock()
+			}
 			return
 		}
 		p.mu.Lock()
@@ -66,6 +73,13 @@ func (p *proxied) answer(namespace, pod, body string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.states[namespace+"/"+pod] = body
+}
+
+// isRead reports whether a client has read a GatewaySync through the proxy.
+func (p *proxied) isRead(namespace, name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read[namespace+"/"+name]
 }
 
 // kubeconfig adds a context that uses the proxy.

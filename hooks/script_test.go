@@ -49,7 +49,7 @@ const atOnce = "atexit_sleep_ms=0"
 //	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
 //	agent POD[:PORT] FILE COMMIT  sets the response to /state on a port of a pod, 8082 by default, in the context proxied
 //	asked NAME           waits until a GatewaySync has a request that its status has not handled
-//	sleep-a-moment       gives a background command time to start
+//	read NAME            waits until a command read a GatewaySync in the context proxied
 //	fill FILE            expands environment variables in a file
 //	keep NAME FILE       stores the content of a file in an environment variable
 //	exits CODE COMMAND…  runs a command and expects this exit code
@@ -113,7 +113,11 @@ func TestCommands(t *testing.T) {
 			"keep": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 			},
-			"sleep-a-moment": func(*testscript.TestScript, bool, []string) { time.Sleep(time.Second) },
+			"read": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+					return behind.isRead(ts.Getenv("NS"), args[0]), nil
+				}))
+			},
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
 				want, err := strconv.Atoi(args[0])
 				ts.Check(err)
