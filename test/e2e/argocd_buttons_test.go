@@ -61,7 +61,7 @@ func (d *deployment) buttons() {
 	d.press("pause")
 	d.says(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused)
 	assert.Equal(d.t, []string{"force-sync", "resume"}, d.offered())
-	d.shows("what a person has paused is Healthy", "Synced Healthy", "Healthy Paused: ")
+	d.shows("what a person has paused is Healthy", "Synced Healthy", "Healthy ", "; paused")
 	running := d.head()
 	d.push("pushed while it is paused")
 	d.hint()
@@ -107,7 +107,7 @@ func (d *deployment) goBack(good string) {
 	gs := d.get()
 	assert.Equal(d.t, "argocd", gs.Annotations[v1alpha1.AnnotationRequestedBy])
 	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button changes nothing that is git's")
-	d.shows("Argo CD says what is held off", "Synced Healthy", "Healthy RolledBack: main is held off at "+short7(bad))
+	d.shows("Argo CD says what is held off", "Synced Healthy", "Healthy rolled back: main is held off at "+short7(bad))
 	assert.NotContains(d.t, d.offered(), "rollback", "it is there already")
 	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
 

@@ -95,7 +95,7 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 			w.types(c)
 		}
 		for c := range lines.Of("docs/kargo.md") {
-			assert.Contains(t, w.person.Type(t, c.Text), "2 of 2 gateways run")
+			assert.Contains(t, w.person.Type(t, c.Text), "all 2 gateways run")
 		}
 		w.admin.Type(t, "kubectl config set-context --current --namespace plant")
 		for c := range lines.Of("docs/status.md") {
@@ -291,7 +291,7 @@ func (w *workplace) receives(lines *document.Lines) {
 				said = w.admin.Type(t, c.Text)
 				return strings.Contains(said, `"Succeeded"`)
 			})
-			assert.Contains(t, said, "2 of 2 gateways run v2.4.0")
+			assert.Contains(t, said, "all 2 gateways run v2.4.0")
 		}
 	}
 }

@@ -119,7 +119,7 @@ func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 	require.NoError(t, waiting.Start())
 	who.types(0, "set-ref", "site", "v1", "--by", "kargo")
 	require.Equal(t, 4, codeOf(t, waiting.Wait()), "%s", said)
-	assert.Contains(t, said.String(), "asked for by kargo")
+	assert.Contains(t, said.String(), "requested by kargo")
 	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "2s"), "not done")
 }
 
