@@ -50,7 +50,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	s.done = true
 	defer r.close()
 	r.base = baseOf(d.manifest())
-	written, err := d.write(journalFile, r.encode)
+	written, err := d.own.write(journalFile, r.encode)
 	switch {
 	case err == nil:
 		return r.finish()
@@ -98,7 +98,7 @@ func (r *run) takeBack(cause error) (Result, error) {
 }
 
 func (r *run) result(applied bool) Result {
-	res := Result{Applied: applied, Saved: len(r.saved), Lost: r.saved}
+	res := Result{Applied: applied, Saved: len(r.saved()), Lost: r.saved()}
 	for i := range r.changes {
 		switch r.changes[i].Op {
 		case plan.Create:
@@ -125,13 +125,13 @@ func (r *run) commit() (committed bool, err error) {
 	if committed, err = r.d.rewrite(h, r.edits()); err != nil {
 		return committed, err
 	}
-	return true, r.d.drop(journalFile)
+	return true, r.d.own.drop(journalFile)
 }
 
 // rewrite replaces the manifest by the old one with edits.
 func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
 	old := d.manifest()
-	renamed, err = d.write(manifestFile, func(w io.Writer) error { return merge(w, h, old, next) })
+	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return merge(w, h, old, next) })
 	if !renamed {
 		return false, err
 	}

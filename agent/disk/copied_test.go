@@ -73,7 +73,7 @@ func interrupt(t *testing.T, root string, want tree, at func(effect) bool) {
 	dead := false
 	d, err := Open(root, Options{})
 	require.NoError(t, err)
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if dead = dead || at(e); dead {
 			return syscall.EIO
 		}

@@ -174,12 +174,12 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	w.assertNothingLost(t, root)
 
 	steps := 0
-	d.o.around = func(effect, func() error) error { steps++; return errCut }
+	d.vol.around = func(effect, func() error) error { steps++; return errCut }
 	res, err := w.sync(t, d)
 	require.NoError(t, err)
 	assert.Zero(t, steps, "INV6: the second run does nothing")
 	assert.Zero(t, res.Created+res.Updated+res.Deleted+res.Saved)
-	d.o.around = quick
+	d.vol.around = quick
 	return forward
 }
 

@@ -23,8 +23,8 @@ func (d *Dir) identify() error {
 			return fmt.Errorf("look at %s: %w", ownDir, err)
 		}
 	}
-	if d.lock != nil {
-		if d.is.lock, err = d.lock.Stat(); err != nil {
+	if d.lock.f != nil {
+		if d.is.lock, err = d.lock.f.Stat(); err != nil {
 			return fmt.Errorf("look at %s/%s: %w", ownDir, lockFile, err)
 		}
 	}

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
@@ -77,17 +75,14 @@ type Dir struct {
 	path string // as passed to Open
 	is   identity
 	top  *os.Root
-	own  *node // .stoker; nil if it does not exist, which is possible only under ReadOnly
-	lock *os.File
-	// plainRename is set when the file system turns out not to support exchange.
-	plainRename atomic.Bool
-	noModes     sync.Map // devices of volumes that keep no modes; see modes.go
+	own  *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
+	lock lock
+	lost *lostFound // nil like own
+	vol  *Volume
 
 	work      sync.Mutex // held while writing
 	unsettled bool       // there may be a journal or leftovers
 	staged    *Staged    // the last one
-	pruned    time.Time  // when lost+found was last pruned
-	saved     string     // the last written run in lost+found
 	unadopted bool       // the last Drift could not write the manifest
 	looked    looked     // results of the last Drift
 
@@ -110,7 +105,8 @@ func Open(root string, o Options) (*Dir, error) {
 	o = o.withDefaults()
 	d := &Dir{o: o, log: o.Log, path: root, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
 	d.cur.top = top
-	d.plainRename.Store(o.plain)
+	d.vol = &Volume{top: top, log: o.Log, now: o.Now, around: o.around}
+	d.vol.plain.Store(o.plain)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -130,14 +126,16 @@ func (d *Dir) open() error {
 			_ = top.f.Close() // opened for reading
 		}
 	}()
-	var err error
-	if d.own, err = d.ownFolder(top); err != nil {
+	own, err := d.vol.ownFolder(top)
+	if err != nil {
 		return err
 	}
-	if err := d.takeLock(); err != nil {
+	d.setOwn(own)
+	d.lock = lock{own: d.own, flock: d.o.flock}
+	if err := d.lock.take(); err != nil {
 		return err
 	}
-	if err := d.probeModes(); err != nil {
+	if err := d.own.probeModes(d.lock.f); err != nil {
 		return fmt.Errorf("look at the modes of the data volume: %w", err)
 	}
 	if err := d.identify(); err != nil {
@@ -153,6 +151,11 @@ func (d *Dir) open() error {
 	return d.settle()
 }
 
+func (d *Dir) setOwn(n *node) {
+	d.own = &agentFolder{node: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
+	d.lost = &lostFound{own: n, vol: d.vol, log: d.log, max: d.o.LostFoundMax, age: d.o.LostFoundAge}
+}
+
 // look opens what exists of .stoker, without writing.
 func (d *Dir) look() error {
 	own, err := (&node{root: d.top}).open(ownDir)
@@ -162,8 +165,8 @@ func (d *Dir) look() error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", ownDir, err)
 	}
-	d.own = own
-	d.seeModes()
+	d.setOwn(own)
+	d.own.seeModes()
 	if err := d.identify(); err != nil {
 		return err
 	}
@@ -175,50 +178,6 @@ func (d *Dir) look() error {
 	return d.loadManifest()
 }
 
-// ownFolder opens .stoker in a directory, or creates it with the owner of that directory. Anything else of that name is
-// set aside.
-func (d *Dir) ownFolder(in *node) (*node, error) {
-	path := in.join(ownDir)
-	own, err := in.open(ownDir)
-	if err == nil {
-		return own, nil
-	}
-	if _, blocked := errors.AsType[*blockedError](err); blocked {
-		if err = d.setAside(in, ownDir, err); err != nil {
-			return nil, err
-		}
-		err = fs.ErrNotExist
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open the agent's own folder: %w", err)
-	}
-	parent, err := in.stat()
-	if err != nil {
-		return nil, err
-	}
-	if err := d.mkdir(in, ownDir, 0o700); err != nil {
-		return nil, writing(err, "make %s", path)
-	}
-	if own, err = in.open(ownDir); err != nil {
-		return nil, fmt.Errorf("open the agent's own folder: %w", err)
-	}
-	if err := errors.Join(d.ownDir(own, parent, 0o700), d.syncDir(in)); err != nil {
-		own.close()
-		return nil, writing(err, "make %s", path)
-	}
-	return own, nil
-}
-
-// ownDir gives a new directory the owner of another one.
-func (d *Dir) ownDir(n *node, like fs.FileInfo, perm fs.FileMode) error {
-	f, err := n.dirFile()
-	if err != nil {
-		return err
-	}
-	_, err = d.give(f, n.path, attrsOf(like), perm)
-	return err
-}
-
 // Close closes the directory. It waits for a running Apply.
 func (d *Dir) Close() error {
 	d.work.Lock()
@@ -227,10 +186,10 @@ func (d *Dir) Close() error {
 	defer d.mu.Unlock()
 	d.cur.reset()
 	var errs []error
-	if d.lock != nil {
-		unlock(d.lock)
-		errs = append(errs, d.lock.Close())
-		d.lock = nil
+	if d.lock.f != nil {
+		unlock(d.lock.f)
+		errs = append(errs, d.lock.f.Close())
+		d.lock.f = nil
 	}
 	if d.own != nil {
 		d.own.close()

@@ -227,7 +227,7 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 	if err != nil {
 		return 0, fmt.Errorf("look at %s: %w", rec.Path, err)
 	}
-	st, ctime := c.d.stat(fi), attrsOf(fi).ctime
+	st, ctime := c.d.vol.stat(fi), attrsOf(fi).ctime
 	if st.NoModes {
 		st.Exec = rec.Exec
 	}

@@ -106,7 +106,7 @@ func TestDriftIsSeenOnAFullVolume(t *testing.T) {
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/view.json", "edited")
 	full := true
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if full && e.op == "fill" {
 			return syscall.ENOSPC
 		}

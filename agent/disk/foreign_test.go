@@ -121,7 +121,7 @@ func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 			root := seeded(t)
 			d, s := stageForeign(t, root, Options{})
 			dead := false
-			d.o.around = func(e effect, do func() error) error {
+			d.vol.around = func(e effect, do func() error) error {
 				dead = dead || e.op == c.at.op && (c.at.path == "" || c.at.path == e.path)
 				if dead {
 					return syscall.EIO
@@ -178,10 +178,10 @@ func TestASavedResourceIsNotReplacedInPart(t *testing.T) {
 			require.NoError(t, os.Chtimes(filepath.Join(root, meta), testTime, testTime))
 			before := snapshot(t, root)
 			if c.dies {
-				d.o.around = func(e effect, do func() error) error {
+				d.vol.around = func(e effect, do func() error) error {
 					if e.op == "exchange" {
 						err := do()
-						d.o.around = func(effect, func() error) error { return errCut }
+						d.vol.around = func(effect, func() error) error { return errCut }
 						return err
 					}
 					return do()

@@ -57,7 +57,7 @@ func (r *run) itself(at int, fi fs.FileInfo) bool {
 // equal reports whether the file at a name is what git wants. fi is nil if the name does not exist.
 func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) {
 	c := &r.changes[at]
-	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.sameExec(fi, c.Exec) {
+	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.vol.sameExec(fi, c.Exec) {
 		return false, nil
 	}
 	id, err := r.id(n, name)

@@ -141,7 +141,7 @@ func (r *run) appendChange(b []byte, i int) []byte {
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
 func (d *Dir) readJournal(name string) (*run, error) {
-	f, fi, err := d.ownFile(name)
+	f, fi, err := d.own.openFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

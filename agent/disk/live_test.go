@@ -199,7 +199,7 @@ func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
 	assertNoLeftovers(t, root)
 
 	ctx, cancel = context.WithCancel(t.Context())
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if e.op == "rename" && e.dest == "projects/p/a" {
 			cancel()
 		}
@@ -218,12 +218,12 @@ func TestNothingIsWrittenWhereNothingChanges(t *testing.T) {
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1"})
 	apply(t, d, want)
-	d.o.around = func(e effect, _ func() error) error {
+	d.vol.around = func(e effect, _ func() error) error {
 		t.Errorf("%s %s", e.op, e.path)
 		return nil
 	}
 	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
-	d.o.around = nil
+	d.vol.around = nil
 
 	h := head(want)
 	h.Ref = "other"
@@ -266,7 +266,7 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 			one := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1", "projects/p/c": "1", "projects/p/d": "1"})
 			apply(t, d, one)
 			at := func(name string) string { return filepath.Join(root, "projects/p", name) }
-			d.o.around = func(e effect, do func() error) error {
+			d.vol.around = func(e effect, do func() error) error {
 				if e.op != "syncdir" || e.path != "projects/p" {
 					return do()
 				}
@@ -277,7 +277,7 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 				require.NoError(t, os.Remove(at("c")))
 				put(t, root, "projects/p/d", "came back")
 				put(t, root, "projects/p/new", "written into new")
-				d.o.around = nil
+				d.vol.around = nil
 				return syscall.EIO
 			}
 			two := text(map[string]string{"projects/p/a": "2", "projects/p/b": "2", "projects/p/c": "2", "projects/p/new": "2"})
@@ -325,11 +325,11 @@ func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
-	if d.plainRename.Load() {
+	if d.vol.plain.Load() {
 		t.Skip("this file system cannot exchange two names")
 	}
 	failed, dead := false, false
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		switch {
 		case dead:
 			return syscall.EIO
@@ -381,7 +381,7 @@ func TestResourceIsWholeAtAnyInstant(t *testing.T) {
 			}
 		}
 	}
-	d.o.around = func(_ effect, do func() error) error {
+	d.vol.around = func(_ effect, do func() error) error {
 		check()
 		return do()
 	}
@@ -432,7 +432,7 @@ func TestInterruptedSyncIsFinishedAndTold(t *testing.T) {
 	d := open(t, root, Options{})
 	assert.Nil(t, d.Recovered())
 	dead := false
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if dead = dead || e.op == "rename" && e.dest == "projects/b"; dead {
 			return syscall.EIO
 		}

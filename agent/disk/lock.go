@@ -24,35 +24,42 @@ type holder struct {
 	Since time.Time `json:"since"`
 }
 
-// takeLock makes this process the only writer. The kernel's lock ends with the process; the file's content only informs
+// lock is the locked file in .stoker.
+type lock struct {
+	own   *agentFolder
+	f     *os.File // nil if not locked
+	flock func(*os.File) error
+}
+
+// take makes this process the only writer. The kernel's lock ends with the process; the file's content only informs
 // users.
 //
 // A file that an agent would not have created is set aside and never written, because it may have another name outside
 // .stoker, or have been moved here. It is locked first, in case an agent uses it after all.
-func (d *Dir) takeLock() error {
+func (l *lock) take() error {
 	for range 10 {
-		if err := d.tryLock(); err != nil {
+		if err := l.try(); err != nil {
 			return err
 		}
-		why := d.strangeLock()
+		why := l.unexpected()
 		if why == nil {
 			// A full disk must not prevent the start of the agent, which may free space.
-			if err := d.noteHolder(); err != nil {
-				d.log.Warn("cannot note the holder in the lock file", "error", err)
+			if err := l.writeHolder(); err != nil {
+				l.own.log.Warn("cannot note the holder in the lock file", "error", err)
 			}
 			return nil
 		}
-		if err := errors.Join(d.setAside(d.own, lockFile, why), d.lock.Close()); err != nil {
+		if err := errors.Join(l.own.vol.setAside(l.own.node, lockFile, why), l.f.Close()); err != nil {
 			return err
 		}
-		d.lock = nil
+		l.f = nil
 	}
 	return fmt.Errorf("%w: something replaces %s/%s again and again", ErrDamaged, ownDir, lockFile)
 }
 
-// strangeLock returns why no agent can have made the locked file, or nil if an agent may have made it.
-func (d *Dir) strangeLock() error {
-	fi, err := d.lock.Stat()
+// unexpected returns why no agent can have made the locked file, or nil if an agent may have made it.
+func (l *lock) unexpected() error {
+	fi, err := l.f.Stat()
 	if err != nil {
 		return err
 	}
@@ -61,7 +68,7 @@ func (d *Dir) strangeLock() error {
 	}
 	const start = `{"pid":`
 	b := make([]byte, len(start))
-	n, err := d.lock.ReadAt(b, 0)
+	n, err := l.f.ReadAt(b, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -72,50 +79,50 @@ func (d *Dir) strangeLock() error {
 	return nil
 }
 
-func (d *Dir) tryLock() error {
-	f, err := d.openLock()
+func (l *lock) try() error {
+	f, err := l.open()
 	if err != nil {
 		return writing(err, "open %s/%s", ownDir, lockFile)
 	}
-	err = d.o.flock(f)
+	err = l.flock(f)
 	if wantsWriter(err) {
-		if f, err = d.reopenLock(f); err != nil {
+		if f, err = l.reopen(f); err != nil {
 			return writing(err, "open %s/%s for writing", ownDir, lockFile)
 		}
-		err = d.o.flock(f)
+		err = l.flock(f)
 	}
 	switch {
 	case errors.Is(err, errLockHeld):
 		err := fmt.Errorf("%w: %s; two agents must not share a data volume", ErrLocked, readHolder(f))
 		return errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):
-		d.log.Warn("the data volume knows no file locks; make sure that only one agent writes it")
+		l.own.log.Warn("the data volume knows no file locks; make sure that only one agent writes it")
 	case err != nil:
 		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
-	d.lock = f
+	l.f = f
 	return nil
 }
 
-// openLock opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its
+// open opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its
 // volume.
-func (d *Dir) openLock() (*os.File, error) {
-	f, _, err := d.ownFile(lockFile)
+func (l *lock) open() (*os.File, error) {
+	f, _, err := l.own.openFile(lockFile)
 	if errors.Is(err, ErrDamaged) {
-		if err = d.setAside(d.own, lockFile, err); err == nil {
+		if err = l.own.vol.setAside(l.own.node, lockFile, err); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	if f, err = d.create(d.own, lockFile, 0o600); err == nil {
+	if f, err = l.own.vol.create(l.own.node, lockFile, 0o600); err == nil {
 		err = f.Close()
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent was faster
 		return nil, err
 	}
-	f, _, err = d.own.file(lockFile, os.O_RDONLY)
+	f, _, err = l.own.file(lockFile, os.O_RDONLY)
 	return f, err
 }
 
@@ -123,33 +130,33 @@ func (d *Dir) openLock() (*os.File, error) {
 // byte-range locks, which need that for exclusive locks: most clients return EBADF, some EIO.
 func wantsWriter(err error) bool { return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EIO) }
 
-// reopenLock reopens the lock file for writing.
-func (d *Dir) reopenLock(f *os.File) (*os.File, error) {
+// reopen reopens the lock file for writing.
+func (l *lock) reopen(f *os.File) (*os.File, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	f, _, err := d.own.file(lockFile, os.O_RDWR)
+	f, _, err := l.own.file(lockFile, os.O_RDWR)
 	return f, err
 }
 
-func (d *Dir) noteHolder() error {
+func (l *lock) writeHolder() error {
 	host, _ := os.Hostname() // informative only
-	b, err := json.Marshal(holder{os.Getpid(), host, d.o.Now().UTC()})
+	b, err := json.Marshal(holder{os.Getpid(), host, l.own.vol.now().UTC()})
 	if err != nil {
 		return err
 	}
-	f, is, err := d.own.file(lockFile, os.O_RDWR)
+	f, is, err := l.own.file(lockFile, os.O_RDWR)
 	if err != nil {
 		return err
 	}
-	locked, err := d.lock.Stat()
+	locked, err := l.f.Stat()
 	if err == nil && !os.SameFile(locked, is) {
 		err = fmt.Errorf("%w: it was replaced", ErrMoved)
 	}
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	err = d.fill(d.own.join(lockFile), func() error {
+	err = l.own.vol.fill(l.own.join(lockFile), func() error {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
 			}}
 			root := seeded(t)
 			d := open(t, root, o)
-			assert.Equal(t, unix.O_RDWR, access(t, d.lock))
+			assert.Equal(t, unix.O_RDWR, access(t, d.lock.f))
 			_, err := Open(root, o)
 			require.ErrorIs(t, err, ErrLocked)
 			assert.Contains(t, err.Error(), "process ")
@@ -56,14 +56,14 @@ func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
 // A lock file open for writing would prevent a remount of the volume as read-only.
 func TestTheLockOfALocalVolumeIsNotOpenForWriting(t *testing.T) {
 	d := open(t, seeded(t), Options{})
-	assert.Equal(t, unix.O_RDONLY, access(t, d.lock))
+	assert.Equal(t, unix.O_RDONLY, access(t, d.lock.f))
 }
 
 // A child process holds the open files of its parent until exec. Close must release the lock anyway.
 func TestTheLockEndsWithItsDirectoryThoughAChildStillHasItsFile(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	child, err := unix.FcntlInt(d.lock.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	child, err := unix.FcntlInt(d.lock.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, unix.Close(child)) }()
 	require.NoError(t, d.Close())

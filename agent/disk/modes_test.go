@@ -204,7 +204,7 @@ func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	d.o.around = modeless(root, 0o777, nil)
+	d.vol.around = modeless(root, 0o777, nil)
 	apply(t, d, wantsExec("1"))
 	got, err := d.Drift(t.Context(), false)
 	require.NoError(t, err)

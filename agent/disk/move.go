@@ -71,7 +71,7 @@ func (r *run) moveIn(at int) error {
 	create := c.Found.Kind == plan.Missing
 	for range swaps {
 		if create {
-			err = r.d.renameNew(stg, slotName(at), n, name)
+			err = r.d.vol.renameNew(stg, slotName(at), n, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
@@ -95,7 +95,7 @@ func (r *run) replace(at int, n *node, name string) error {
 	}
 	if r.redo {
 		if slot, err := stg.root.Lstat(slotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
-			return r.d.remove(stg, slotName(at))
+			return r.d.vol.remove(stg, slotName(at))
 		}
 	}
 	if fi.IsDir() {
@@ -105,7 +105,7 @@ func (r *run) replace(at int, n *node, name string) error {
 	}
 	r.cur.drop(c.Path)
 	r.slots[at].took = true
-	if err := r.d.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
+	if err := r.d.vol.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
 		return err
 	}
 	return r.replaceInTwo(at, n, name)
@@ -122,10 +122,10 @@ func (r *run) replaceInTwo(at int, n *node, name string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.rename(n, name, stg, asideName(at)); err != nil {
+	if err := r.d.vol.rename(n, name, stg, asideName(at)); err != nil {
 		return err
 	}
-	err := r.d.renameNew(stg, slotName(at), n, name)
+	err := r.d.vol.renameNew(stg, slotName(at), n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
@@ -182,7 +182,7 @@ func (r *run) moveOut(at int) error {
 	r.touch(n)
 	r.cur.drop(c.Path)
 	r.slots[at].took = true
-	if err := r.d.rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := r.d.vol.rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -197,7 +197,7 @@ func (r *run) makeDir(x *directory) error {
 	if err != nil {
 		return err
 	}
-	err = r.d.mkdir(n, name, fs.FileMode(x.perm))
+	err = r.d.vol.mkdir(n, name, fs.FileMode(x.perm))
 	if errors.Is(err, fs.ErrExist) {
 		// Before a crash this run made it; otherwise the gateway did, and it is not ours.
 		x.kept = !r.redo
@@ -219,7 +219,7 @@ func (r *run) makeDir(x *directory) error {
 		return err
 	}
 	defer child.close()
-	return r.d.ownDir(child, like, fs.FileMode(x.perm))
+	return r.d.vol.ownDir(child, like, fs.FileMode(x.perm))
 }
 
 func (r *run) removeDir(x *directory) error {
@@ -232,7 +232,7 @@ func (r *run) removeDir(x *directory) error {
 	if err != nil {
 		return err
 	}
-	err = r.d.rmdir(n, name)
+	err = r.d.vol.rmdir(n, name)
 	switch {
 	case err == nil:
 		r.touch(n)
@@ -253,7 +253,7 @@ func (r *run) removeDir(x *directory) error {
 func (r *run) settleNames() error {
 	if r.redo || haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.areas {
-			if err := r.d.syncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			if err := r.d.vol.syncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				return writing(err, "make the new files durable")
 			}
 		}
@@ -272,12 +272,12 @@ func (r *run) settleNames() error {
 		if err != nil {
 			return fmt.Errorf("open %s to make it durable: %w", dir, err)
 		}
-		if err := r.d.syncDir(n); err != nil {
+		if err := r.d.vol.syncDir(n); err != nil {
 			return writing(err, "make %s durable", dir)
 		}
 	}
 	for _, a := range r.areas {
-		if err := r.d.syncDir(r.staging[a]); err != nil {
+		if err := r.d.vol.syncDir(r.staging[a]); err != nil {
 			return writing(err, "make the staging folder durable")
 		}
 	}

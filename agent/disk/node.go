@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -265,4 +266,120 @@ func statOf(fi fs.FileInfo) plan.Stat {
 		Mtime: fi.ModTime().UnixNano(),
 		Exec:  fi.Mode().IsRegular() && fi.Mode()&0o111 != 0,
 	}
+}
+
+func (c *cursor) lstat(path string) (fs.FileInfo, error) {
+	dir, name := split(path)
+	n, err := c.at(dir)
+	if err != nil {
+		return nil, err
+	}
+	return n.root.Lstat(name)
+}
+
+// notThere reports whether a path does not exist: a name is missing, or a parent is not a directory.
+func notThere(err error) bool {
+	_, blocked := errors.AsType[*blockedError](err)
+	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+func (n *node) readFile(name string, limit int64) ([]byte, error) {
+	f, _, err := n.file(name, os.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.join(name), err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.join(name), err)
+	}
+	if int64(len(b)) > limit {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too much to compare by meaning", n.join(name), limit)
+	}
+	return b, nil
+}
+
+// walk walks a directory in the order of full paths. It returns false if yield did.
+func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
+	if depth > maxDepth {
+		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.path, maxDepth))
+	}
+	list, err := n.entries()
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	if err != nil {
+		return yield(plan.Found{}, fmt.Errorf("list %s: %w", n.path, err))
+	}
+	slices.SortFunc(list, byPath)
+	for _, e := range list {
+		if strings.EqualFold(e.Name(), ownDir) {
+			continue
+		}
+		fi, err := n.root.Lstat(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.join(e.Name()), err))
+		}
+		if !fi.IsDir() {
+			if !yield(plan.Found{Path: n.join(e.Name()), Stat: stat(fi)}, nil) {
+				return false
+			}
+			continue
+		}
+		child, err := n.open(e.Name())
+		if notThere(err) {
+			continue
+		}
+		if err != nil {
+			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.join(e.Name()), err))
+		}
+		more := walk(child, depth+1, stat, yield)
+		child.close()
+		if !more {
+			return false
+		}
+	}
+	return true
+}
+
+// byPath orders names like the paths below them: a directory sorts as if its name ended in a slash.
+func byPath(a, b fs.DirEntry) int {
+	x, y := a.Name(), b.Name()
+	if a.IsDir() {
+		x += "/"
+	}
+	if b.IsDir() {
+		y += "/"
+	}
+	return strings.Compare(x, y)
+}
+
+// has reports whether a path of real directories leads to the last name.
+func (n *node) has(names ...string) bool {
+	for i, name := range names {
+		if i == len(names)-1 {
+			fi, err := n.root.Lstat(name)
+			return err == nil && fi.Mode()&fs.ModeSymlink == 0
+		}
+		child, err := n.open(name)
+		if err != nil {
+			return false
+		}
+		defer child.close()
+		n = child
+	}
+	return false
+}
+
+func firstFile(n *node) (string, error) {
+	first := ""
+	var failed error
+	walk(n, 0, statOf, func(f plan.Found, err error) bool {
+		first, failed = f.Path, err
+		return false
+	})
+	return first, failed
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"time"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -24,7 +24,7 @@ func (d *Dir) settle() error {
 			if err := d.salvage(err); err != nil {
 				return err
 			}
-			err = d.setAside(d.own, name, err)
+			err = d.vol.setAside(d.own.node, name, err)
 		case err == nil && r != nil:
 			err = d.replay(r, name == journalFile)
 		}
@@ -55,7 +55,7 @@ func (d *Dir) replay(r *run, forward bool) error {
 		if err := d.salvage(damaged("a staging folder that belongs to the journal is gone: %w", err)); err != nil {
 			return err
 		}
-		return d.drop(name)
+		return d.own.drop(name)
 	}
 	if err != nil {
 		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
@@ -82,7 +82,7 @@ func (d *Dir) replay(r *run, forward bool) error {
 			rec.Paths = append(rec.Paths, r.changes[i].Path)
 		}
 	}
-	rec.Saved = r.saved
+	rec.Saved = r.saved()
 	d.log.Info("ended an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
 	d.mu.Lock()
 	d.recovered = rec
@@ -107,8 +107,9 @@ func (d *Dir) salvage(cause error) error {
 // rescue moves everything in the staging folders of areas to lost+found.
 func (d *Dir) rescue(areas []string, why string) error {
 	now := d.o.Now().UTC()
-	r := &run{d: d, redo: true, areas: areas, name: now.Format(runTime) + "-0000000"}
+	r := &run{d: d, redo: true, areas: areas}
 	r.init()
+	r.saver = d.lost.saver(now.Format(runTime)+"-0000000", plan.ID{})
 	defer r.close()
 	for _, a := range areas {
 		n, err := r.openArea(a, false)
@@ -123,17 +124,14 @@ func (d *Dir) rescue(areas []string, why string) error {
 			return err
 		}
 	}
-	if err := r.writeIndex(); err != nil {
-		return err
-	}
-	return r.syncSaved()
+	return r.saver.finish()
 }
 
 func (r *run) rescueArea(area string, staging *node, why string) error {
 	list, err := staging.entries()
 	for _, e := range list {
 		if err == nil {
-			err = r.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
+			err = r.saver.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
 		}
 	}
 	// Unreadable files, or trees beyond the bounds, are not ours: set the whole folder aside.
@@ -142,7 +140,7 @@ func (r *run) rescueArea(area string, staging *node, why string) error {
 		if oerr != nil {
 			return errors.Join(err, oerr)
 		}
-		return r.d.setAside(own, stagingDir, err)
+		return r.d.vol.setAside(own, stagingDir, err)
 	}
 	return err
 }
@@ -191,7 +189,7 @@ func (d *Dir) distrust() error {
 // areas returns the directories that may have a staging folder.
 func (d *Dir) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.read(areasFile, maxAreas*maxPath)
+	b, err := d.own.read(areasFile, maxAreas*maxPath)
 	if err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
@@ -218,17 +216,12 @@ func (d *Dir) clean() error {
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
 		if _, err := d.own.root.Lstat(name); err == nil {
-			if err := d.vacate(d.own, name); err != nil {
+			if err := d.vol.vacate(d.own.node, name); err != nil {
 				return writing(err, "clear %s", d.own.join(name))
 			}
 		}
 	}
-	if now := d.o.Now(); d.pruned.IsZero() || now.Sub(d.pruned) > time.Hour {
-		if err := d.prune(); err != nil { // pruning only frees space
-			d.log.Warn("lost+found cannot be looked through", "error", err)
-		}
-		d.pruned = now
-	}
+	d.lost.pruneHourly()
 	return nil
 }
 
@@ -237,7 +230,7 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 		if _, err := d.own.root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return d.clearTree(d.own, stagingDir)
+		return d.vol.clearTree(d.own.node, stagingDir)
 	}
 	at, err := c.at(area)
 	if err != nil {
@@ -253,34 +246,13 @@ func (d *Dir) cleanArea(c *cursor, area string) error {
 	if err != nil {
 		return err
 	}
-	err = d.clearTree(own, stagingDir)
+	err = d.vol.clearTree(own, stagingDir)
 	own.close()
 	if err != nil {
 		return err
 	}
-	if err := d.rmdir(at, ownDir); err != nil && !isNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.vol.rmdir(at, ownDir); err != nil && !isNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
-}
-
-// clearTree removes a folder of ours. If it has something that cannot be removed, it is set aside.
-func (d *Dir) clearTree(n *node, name string) error {
-	err := d.removeTree(n, name)
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	return d.setAside(n, name, err)
-}
-
-// runTime is the time format of a run's name: UTC, so that names sort by time.
-const runTime = "20060102T150405.000Z"
-
-const undoSuffix = "-undo"
-
-func runStart(name string) (time.Time, error) {
-	if len(name) < len(runTime) {
-		return time.Time{}, fmt.Errorf("%q has no time", name)
-	}
-	return time.Parse(runTime, name[:len(runTime)])
 }

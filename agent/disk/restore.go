@@ -6,48 +6,25 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
+// LostAndFound lists the entries, oldest first.
+func (d *Dir) LostAndFound() ([]Lost, error) { return d.lost.list() }
+
+// LostAndFoundBytes returns the size of lost+found.
+func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.bytes() }
+
 // OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.
 func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
-	f, _, err := d.openLost(l)
+	f, _, err := d.lost.open(l)
 	if err != nil {
 		return nil, err
 	}
 	return f, nil
-}
-
-func (d *Dir) openLost(l Lost) (*os.File, fs.FileInfo, error) {
-	if err := checkPath(l.File); err != nil {
-		return nil, nil, damaged("an entry of lost+found: %w", err)
-	}
-	if d.own == nil {
-		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
-	}
-	at, err := d.own.open(lostDir)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open lost+found: %w", err)
-	}
-	defer func() { at.close() }()
-	dir, name := split(l.File)
-	for part := range strings.SplitSeq(dir, "/") {
-		next, err := at.open(part)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
-		}
-		at.close()
-		at = next
-	}
-	f, fi, err := at.file(name, os.O_RDONLY)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
-	}
-	return f, fi, nil
 }
 
 // ErrUnsaved means that a restore would destroy a file that git does not have.
@@ -67,7 +44,7 @@ func (d *Dir) Restore(l Lost) error {
 	if resource.NeverTouch(l.Path) {
 		return fmt.Errorf("restore %s: a path that is never touched", l.Path)
 	}
-	from, saved, err := d.openLost(l)
+	from, saved, err := d.lost.open(l)
 	if err != nil {
 		return err
 	}
@@ -85,17 +62,17 @@ func (d *Dir) Restore(l Lost) error {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	defer done()
-	if err := d.vacate(own, restoreName); err != nil {
+	if err := d.vol.vacate(own, restoreName); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.remove(own, restoreName) }() // fails if it was moved into place
+	defer func() { _ = d.vol.remove(own, restoreName) }() // fails if it was moved into place
 	if err := d.fillRestore(own, n, from, saved.Mode()); err != nil {
 		return writing(err, "restore %s", l.Path)
 	}
 	if err := d.putBack(own, n, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	return d.syncDir(n)
+	return d.vol.syncDir(n)
 }
 
 // onMount opens our own folder on the mount of the directory n, at which r.cur stands, because a rename cannot cross
@@ -106,15 +83,15 @@ func (r *run) onMount(n *node) (own *node, done func(), err error) {
 		return nil, nil, err
 	}
 	if area == 0 {
-		return r.d.own, func() {}, nil
+		return r.d.own.node, func() {}, nil
 	}
 	top := r.cur.chain[slices.IndexFunc(r.cur.chain, func(n *node) bool { return n.path == r.areas[area] })]
-	if own, err = r.d.ownFolder(top); err != nil {
+	if own, err = r.d.vol.ownFolder(top); err != nil {
 		return nil, nil, err
 	}
 	return own, func() {
 		own.close()
-		_ = r.d.rmdir(top, ownDir) // fails if a sync uses it
+		_ = r.d.vol.rmdir(top, ownDir) // fails if a sync uses it
 	}, nil
 }
 
@@ -137,11 +114,11 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 			if serr != nil {
 				return nil, serr
 			}
-			if err := d.mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := d.vol.mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, err
 			}
 			if next, err = cur.at(path); err == nil {
-				err = d.ownDir(next, like, 0o755)
+				err = d.vol.ownDir(next, like, 0o755)
 			}
 			if err != nil {
 				return nil, err
@@ -161,27 +138,27 @@ func (d *Dir) fillRestore(own, n *node, from io.Reader, mode fs.FileMode) error 
 	if err != nil {
 		return err
 	}
-	f, err := d.create(own, restoreName, 0o600)
+	f, err := d.vol.create(own, restoreName, 0o600)
 	if err != nil {
 		return err
 	}
 	path := own.join(restoreName)
-	err = d.fill(path, func() error {
+	err = d.vol.fill(path, func() error {
 		_, err := io.Copy(f, from)
 		return err
 	})
 	if err == nil {
-		_, err = d.give(f, path, attrsOf(like), mode)
+		_, err = d.vol.give(f, path, attrsOf(like), mode)
 	}
 	if err == nil {
-		err = d.sync(f, path)
+		err = d.vol.sync(f, path)
 	}
 	return errors.Join(err, f.Close())
 }
 
 // putBack moves the restored file to a free name, or replaces a file that git has.
 func (d *Dir) putBack(own, n *node, name, path string) error {
-	err := d.renameNew(own, restoreName, n, name)
+	err := d.vol.renameNew(own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -202,14 +179,14 @@ func (d *Dir) putBack(own, n *node, name, path string) error {
 	if err := known(n, name); err != nil {
 		return err
 	}
-	if err := d.exchange(own, restoreName, n, name); err != nil {
+	if err := d.vol.exchange(own, restoreName, n, name); err != nil {
 		if errors.Is(err, errNoFlag) {
-			return d.rename(own, restoreName, n, name)
+			return d.vol.rename(own, restoreName, n, name)
 		}
 		return err
 	}
 	if err := known(own, restoreName); err != nil { // the gateway wrote at this moment
-		return errors.Join(err, d.exchange(own, restoreName, n, name))
+		return errors.Join(err, d.vol.exchange(own, restoreName, n, name))
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(root, "projects", ownDir))
 	assert.NoDirExists(t, filepath.Join(root, "config/resources/core", ownDir))
 
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if e.op == "chmod" && strings.Contains(e.path, lostDir) { // some file systems have no modes
 			return unix.EPERM
 		}

@@ -27,7 +27,7 @@ type run struct {
 	back    bool                // rolling back
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful bool
-	saved    []Lost
+	saver    *saver // nil until something may be saved
 	buf      []byte // for copying and hashing
 }
 
@@ -78,6 +78,14 @@ const (
 	ownDir     = ".stoker"
 	stagingDir = "staging"
 )
+
+// saved returns what went to lost+found.
+func (r *run) saved() []Lost {
+	if r.saver == nil {
+		return nil
+	}
+	return r.saver.entries
+}
 
 func slotName(at int) string { return strconv.Itoa(at) }
 

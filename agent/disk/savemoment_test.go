@@ -30,7 +30,7 @@ func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
 					put(t, root, path, "gateway 1")
 					kept := []string{"gateway 1", "gateway 2"}
 					n, dead := 0, false
-					d.o.around = func(e effect, do func() error) error {
+					d.vol.around = func(e effect, do func() error) error {
 						if n++; n == at {
 							live, err := os.ReadFile(filepath.Join(root, path))
 							if err == nil && string(live) == "gateway 1" {

@@ -1,8 +1,6 @@
 package disk
 
 import (
-	"io/fs"
-
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -35,21 +33,4 @@ func (d *Dir) Seeded() error {
 	}
 	return failure.New(v1alpha1.ReasonWaitingForGateway,
 		"the data directory is not seeded yet (no .ignition-seed-complete, ignition.conf, gateway.xml or config/resources/core); start the gateway once, or check that the volume is the gateway's data directory")
-}
-
-// has reports whether a path of real directories leads to the last name.
-func (n *node) has(names ...string) bool {
-	for i, name := range names {
-		if i == len(names)-1 {
-			fi, err := n.root.Lstat(name)
-			return err == nil && fi.Mode()&fs.ModeSymlink == 0
-		}
-		child, err := n.open(name)
-		if err != nil {
-			return false
-		}
-		defer child.close()
-		n = child
-	}
-	return false
 }

@@ -150,7 +150,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 		"config/resources/other/c": "2",
 	})
 	stages := map[string]bool{}
-	d.o.around = func(e effect, do func() error) error {
+	d.vol.around = func(e effect, do func() error) error {
 		if dir, ok := strings.CutSuffix(e.path, "/"+stagingDir); ok && e.op == "mkdir" {
 			stages[dir] = true
 		}

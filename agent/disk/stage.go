@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -88,7 +89,7 @@ func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
 		}
 	}
-	r.name = d.runName(changes.To)
+	r.name = d.lost.newName(changes.To)
 	return r, nil
 }
 
@@ -144,9 +145,9 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 		}
 	}
 	for _, a := range r.areas {
-		sync := r.d.syncDir
+		sync := r.d.vol.syncDir
 		if !each {
-			sync = r.d.syncFS
+			sync = r.d.vol.syncFS
 		}
 		if err := sync(r.staging[a]); err != nil {
 			return writing(err, "make staged files durable")
@@ -160,14 +161,14 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	c, s := &r.changes[i], &r.slots[i]
 	stg := r.staging[r.areas[s.area]]
 	path := stg.join(slotName(i))
-	f, err := r.d.create(stg, slotName(i), at.perm)
+	f, err := r.d.vol.create(stg, slotName(i), at.perm)
 	if err != nil {
 		return writing(err, "stage %s", c.Path)
 	}
 	w := &blobWriter{f: f, small: small[:0]}
 	var id plan.ID
 	var refused error
-	err = r.d.fill(path, func() error {
+	err = r.d.vol.fill(path, func() error {
 		if refused = src(w, *c); refused != nil {
 			return refused
 		}
@@ -186,13 +187,13 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	}
 	var fi fs.FileInfo
 	if err == nil {
-		fi, err = r.d.give(f, path, at.owner, at.perm)
+		fi, err = r.d.vol.give(f, path, at.owner, at.perm)
 	}
 	if err == nil {
-		r.d.learnModes(fi, at.perm)
+		r.d.vol.learnModes(fi, at.perm)
 	}
 	if err == nil && durable {
-		err = writing(r.d.sync(f, path), "stage %s", c.Path)
+		err = writing(r.d.vol.sync(f, path), "stage %s", c.Path)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -205,7 +206,7 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 // recorded before anything is in them.
 func (r *run) openAreas(create bool) error {
 	if create && len(r.areas) > 1 {
-		_, err := r.d.write(areasFile, func(w io.Writer) error {
+		_, err := r.d.own.write(areasFile, func(w io.Writer) error {
 			_, err := io.WriteString(w, strings.Join(r.areas[1:], "\n")+"\n")
 			return err
 		})
@@ -227,7 +228,7 @@ func (r *run) openAreas(create bool) error {
 }
 
 func (r *run) openArea(area string, create bool) (*node, error) {
-	own := r.d.own
+	own := r.d.own.node
 	if area != "" {
 		at, err := r.cur.at(area)
 		if err != nil {
@@ -235,7 +236,7 @@ func (r *run) openArea(area string, create bool) (*node, error) {
 		}
 		open := at.open
 		if create {
-			open = func(string) (*node, error) { return r.d.ownFolder(at) }
+			open = func(string) (*node, error) { return r.d.vol.ownFolder(at) }
 		}
 		if own, err = open(ownDir); err != nil {
 			return nil, err
@@ -244,18 +245,72 @@ func (r *run) openArea(area string, create bool) (*node, error) {
 	}
 	if create {
 		if fi, err := own.root.Lstat(stagingDir); err == nil && !fi.IsDir() {
-			if err := r.d.setAside(own, stagingDir, &blockedError{own.join(stagingDir), kindOf(fi)}); err != nil {
+			if err := r.d.vol.setAside(own, stagingDir, &blockedError{own.join(stagingDir), kindOf(fi)}); err != nil {
 				return nil, err
 			}
 		}
-		if err := r.d.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := r.d.vol.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, writing(err, "make %s", own.join(stagingDir))
 		}
 		if area != "" { // in .stoker itself, syncing the journal's name covers this one
-			if err := r.d.syncDir(own); err != nil {
+			if err := r.d.vol.syncDir(own); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return own.open(stagingDir)
+}
+
+// blobWriter writes a blob of unknown size. The id depends on the size, so a small blob is buffered and hashed in
+// memory, and a large one is read again.
+type blobWriter struct {
+	f     *os.File
+	small []byte // its capacity is the limit
+	large bool   // the blob exceeded small
+	err   error  // of the file, because a source may hide it
+}
+
+func (w *blobWriter) Write(p []byte) (int, error) {
+	if !w.large && len(w.small)+len(p) <= cap(w.small) {
+		w.small = append(w.small, p...)
+		return len(p), nil
+	}
+	if !w.large {
+		w.large = true
+		if err := w.put(w.small); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.put(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (w *blobWriter) put(p []byte) error {
+	if w.err == nil {
+		_, w.err = w.f.Write(p)
+	}
+	return w.err
+}
+
+// finish writes the buffered bytes and returns the blob's id.
+func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
+	if w.large {
+		return hashFile(context.Background(), w.f, buf) // a file that was just written
+	}
+	if err := w.put(w.small); err != nil {
+		return plan.ID{}, err
+	}
+	return blobID(w.small), nil
+}
+
+// id hashes a file while files move, which no context interrupts. An unreadable file gets the null id, so that it
+// counts as not in git and is kept.
+func (r *run) id(n *node, name string) (plan.ID, error) {
+	id, err := n.id(context.Background(), name, r.buf, r.d.o.MaxBlob)
+	if errors.Is(err, fs.ErrPermission) {
+		return plan.ID{}, nil
+	}
+	return id, err
 }

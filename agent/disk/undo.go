@@ -14,18 +14,18 @@ import (
 func (r *run) undo() error {
 	d := r.d
 	if _, err := d.own.root.Lstat(journalFile); err == nil {
-		if err := d.rename(d.own, journalFile, d.own, undoFile); err != nil {
+		if err := d.vol.rename(d.own.node, journalFile, d.own.node, undoFile); err != nil {
 			return writing(err, "mark the sync as taken back")
 		}
-		if err := d.syncDir(d.own); err != nil {
+		if err := d.vol.syncDir(d.own.node); err != nil {
 			return writing(err, "mark the sync as taken back")
 		}
 	}
 	// What went to lost+found is also in staging, and now returns to its place.
-	if err := r.dropSaved(); err != nil {
-		return err
+	if err := d.lost.drop(r.name); err != nil {
+		return writing(err, "clear lost+found")
 	}
-	r.name += undoSuffix
+	r.saver = d.lost.saver(r.name+undoSuffix, r.header.Commit)
 	r.back = true
 	for i := len(r.tasks) - 1; i >= 0; i-- {
 		var err error
@@ -43,7 +43,7 @@ func (r *run) undo() error {
 			return writing(err, "take back step %d of %d, %s", i+1, len(r.tasks), r.pathOf(r.tasks[i]))
 		}
 	}
-	if err := r.writeIndex(); err != nil {
+	if err := r.saver.finish(); err != nil {
 		return err
 	}
 	if err := r.settleNames(); err != nil {
@@ -54,7 +54,7 @@ func (r *run) undo() error {
 			return err
 		}
 	}
-	return d.drop(undoFile)
+	return d.own.drop(undoFile)
 }
 
 // moveBack returns what a write replaced to its place. If the place no longer has the bytes of the change, they are the
@@ -111,21 +111,21 @@ func (r *run) moveBack(at int) error {
 		return r.swapBack(at, n, name)
 	case old == "":
 		fi, lerr := n.root.Lstat(name)
-		if lerr != nil || r.redo && !r.d.sameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
+		if lerr != nil || r.redo && !r.d.vol.sameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.d.rename(n, name, stg, slotName(at))
+		err = r.d.vol.rename(n, name, stg, slotName(at))
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
 			// Two copies of a new file, because the directory was copied while the file had two names.
 			if twin, err := r.id(stg, old); err == nil && twin == c.ID {
 				r.doubt(at)
-				return r.d.remove(n, name)
+				return r.d.vol.remove(n, name)
 			}
 		}
-		err = r.d.exchange(stg, old, n, name)
+		err = r.d.vol.exchange(stg, old, n, name)
 		if errors.Is(err, errNoFlag) { // the directory was copied from a file system that could exchange
-			if err := r.d.rename(stg, old, stg, asideName(at)); err != nil {
+			if err := r.d.vol.rename(stg, old, stg, asideName(at)); err != nil {
 				return err
 			}
 			return r.swapBack(at, n, name)
@@ -141,7 +141,7 @@ func (r *run) moveBack(at int) error {
 // aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are only in
 // staging.
 func (r *run) halfMoved(at int) (in bool, err error) {
-	if !r.redo && !r.d.plainRename.Load() {
+	if !r.redo && !r.d.vol.plain.Load() {
 		return true, nil
 	}
 	stg := r.stagingOf(at)
@@ -165,7 +165,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 	}
 	switch fi, err := n.root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		return false, r.d.remove(stg, slotName(at))
+		return false, r.d.vol.remove(stg, slotName(at))
 	case err == nil: // the gateway was faster
 		return true, r.saveIfLost(at, old)
 	case !errors.Is(err, fs.ErrNotExist):
@@ -179,7 +179,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 
 // comeBack moves what was replaced to its free place. If the place is taken by then, it saves it instead.
 func (r *run) comeBack(at int, old string, n *node, name string) error {
-	err := r.d.renameNew(r.stagingOf(at), old, n, name)
+	err := r.d.vol.renameNew(r.stagingOf(at), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return r.saveIfLost(at, old)
 	}
@@ -188,7 +188,7 @@ func (r *run) comeBack(at int, old string, n *node, name string) error {
 
 // swapBack reverses replaceInTwo.
 func (r *run) swapBack(at int, n *node, name string) error {
-	err := r.d.rename(n, name, r.stagingOf(at), slotName(at))
+	err := r.d.vol.rename(n, name, r.stagingOf(at), slotName(at))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -211,7 +211,7 @@ func (r *run) saveForeign(at int) error {
 	if err == nil && id == r.changes[at].ID {
 		return nil
 	}
-	return r.saveTree(stg, slotName(at), r.changes[at].Path, "written by the gateway into a sync that was taken back")
+	return r.saver.saveTree(stg, slotName(at), r.changes[at].Path, "written by the gateway into a sync that was taken back")
 }
 
 // bringBack returns a file that was to be deleted.
@@ -225,7 +225,7 @@ func (r *run) bringBack(at int) error {
 	n, err := r.cur.at(dir)
 	if err == nil {
 		r.touch(n)
-		err = r.d.renameNew(stg, old, n, name)
+		err = r.d.vol.renameNew(stg, old, n, name)
 	}
 	if errors.Is(err, fs.ErrExist) || notThere(err) {
 		return r.saveIfLost(at, old)
@@ -261,7 +261,7 @@ func (r *run) saveIfLost(at int, name string) error {
 	if err != nil || why == "" {
 		return err
 	}
-	return r.saveTree(r.stagingOf(at), name, r.changes[at].Path, why)
+	return r.saver.saveTree(r.stagingOf(at), name, r.changes[at].Path, why)
 }
 
 // displaced returns the staging name of what a change replaced or removed, or "".

@@ -2,11 +2,10 @@ package disk
 
 import (
 	"context"
-	"crypto/sha1" // git names objects by SHA-1
+	"crypto/sha1"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strconv"
 
@@ -50,60 +49,6 @@ func blobID(b []byte) plan.ID {
 	h.Write(blobHeader(int64(len(b))))
 	h.Write(b)
 	return plan.ID(h.Sum(nil))
-}
-
-// blobWriter writes a blob of unknown size. The id depends on the size, so a small blob is buffered and hashed in
-// memory, and a large one is read again.
-type blobWriter struct {
-	f     *os.File
-	small []byte // its capacity is the limit
-	large bool   // the blob exceeded small
-	err   error  // of the file, because a source may hide it
-}
-
-func (w *blobWriter) Write(p []byte) (int, error) {
-	if !w.large && len(w.small)+len(p) <= cap(w.small) {
-		w.small = append(w.small, p...)
-		return len(p), nil
-	}
-	if !w.large {
-		w.large = true
-		if err := w.put(w.small); err != nil {
-			return 0, err
-		}
-	}
-	if err := w.put(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (w *blobWriter) put(p []byte) error {
-	if w.err == nil {
-		_, w.err = w.f.Write(p)
-	}
-	return w.err
-}
-
-// finish writes the buffered bytes and returns the blob's id.
-func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
-	if w.large {
-		return hashFile(context.Background(), w.f, buf) // a file that was just written
-	}
-	if err := w.put(w.small); err != nil {
-		return plan.ID{}, err
-	}
-	return blobID(w.small), nil
-}
-
-// id hashes a file while files move, which no context interrupts. An unreadable file gets the null id, so that it
-// counts as not in git and is kept.
-func (r *run) id(n *node, name string) (plan.ID, error) {
-	id, err := n.id(context.Background(), name, r.buf, r.d.o.MaxBlob)
-	if errors.Is(err, fs.ErrPermission) {
-		return plan.ID{}, nil
-	}
-	return id, err
 }
 
 // id hashes a file of the directory. A file of more than limit bytes (0: no limit) is not read: its id is the null id,

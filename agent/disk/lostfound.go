@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -64,8 +65,25 @@ var runNames = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-
 
 func validRunName(s string) bool { return runNames.MatchString(s) }
 
-func (d *Dir) dropLost(name string) error {
-	lost, err := d.own.open(lostDir)
+// lostFound is the folder lost+found in .stoker. A nil lostFound is empty.
+type lostFound struct {
+	own    *node // .stoker
+	vol    *Volume
+	log    *slog.Logger
+	max    int64 // bytes
+	age    time.Duration
+	newest string    // the last folder that this process wrote
+	pruned time.Time // when
+}
+
+// saver returns a saver for the folder of that name.
+func (f *lostFound) saver(name string, commit plan.ID) *saver {
+	return &saver{to: f, name: name, commit: commit, buf: make([]byte, 64<<10)}
+}
+
+// drop removes a folder and its index.
+func (f *lostFound) drop(name string) error {
+	lost, err := f.own.open(lostDir)
 	if notThere(err) {
 		return nil
 	}
@@ -73,31 +91,31 @@ func (d *Dir) dropLost(name string) error {
 		return err
 	}
 	defer lost.close()
-	if err := d.clearTree(lost, name); err != nil {
+	if err := f.vol.clearTree(lost, name); err != nil {
 		return err
 	}
-	return d.vacate(lost, name+indexSuffix)
+	return f.vol.vacate(lost, name+indexSuffix)
 }
 
-// LostAndFound lists the entries, oldest first.
-func (d *Dir) LostAndFound() ([]Lost, error) {
-	runs, lost, err := d.lostRuns()
+// list returns the entries, oldest first.
+func (f *lostFound) list() ([]Lost, error) {
+	runs, lost, err := f.names()
 	if err != nil || lost == nil {
 		return nil, err
 	}
 	defer lost.close()
 	var all []Lost
 	for _, name := range runs {
-		f, _, err := lost.file(name+indexSuffix, os.O_RDONLY)
+		index, _, err := lost.file(name+indexSuffix, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its run has not finished
 		}
 		if err == nil {
-			all, err = readIndex(f, all)
-			err = errors.Join(err, f.Close())
+			all, err = readIndex(index, all)
+			err = errors.Join(err, index.Close())
 		}
 		if err != nil { // entries of other runs can still be restored
-			d.log.Warn("an index of lost+found cannot be read", "index", name+indexSuffix, "error", err)
+			f.log.Warn("an index of lost+found cannot be read", "index", name+indexSuffix, "error", err)
 		}
 	}
 	return all, nil
@@ -120,12 +138,12 @@ func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
 	return all, lines.Err()
 }
 
-// lostRuns lists the runs that saved something, oldest first.
-func (d *Dir) lostRuns() ([]string, *node, error) {
-	if d.own == nil {
+// names lists the runs that saved something, oldest first.
+func (f *lostFound) names() ([]string, *node, error) {
+	if f == nil {
 		return nil, nil, nil
 	}
-	lost, err := d.own.open(lostDir)
+	lost, err := f.own.open(lostDir)
 	if notThere(err) {
 		return nil, nil, nil
 	}
@@ -147,11 +165,23 @@ func (d *Dir) lostRuns() ([]string, *node, error) {
 	return runs, lost, nil
 }
 
+// pruneHourly calls prune if the last time is more than an hour ago, or lost+found has grown since.
+func (f *lostFound) pruneHourly() {
+	now := f.vol.now()
+	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
+		return
+	}
+	if err := f.prune(); err != nil { // pruning only frees space
+		f.log.Warn("cannot prune lost+found", "error", err)
+	}
+	f.pruned = now
+}
+
 // prune removes runs that are too old from lost+found, and the oldest ones while the total is too large. It keeps the
 // newest run and the one that this process wrote last, whatever their size and age: a run that is too large by itself
 // is refused before it starts.
-func (d *Dir) prune() error {
-	runs, lost, err := d.lostRuns()
+func (f *lostFound) prune() error {
+	runs, lost, err := f.names()
 	if err != nil || lost == nil {
 		return err
 	}
@@ -163,13 +193,13 @@ func (d *Dir) prune() error {
 		}
 		total += sizes[i]
 	}
-	now := d.o.Now()
+	now := f.vol.now()
 	for i, name := range runs {
-		if i == len(runs)-1 || name == d.saved || !d.tooOld(lost, name, now) && total <= d.o.LostFoundMax {
+		if i == len(runs)-1 || name == f.newest || !f.tooOld(lost, name, now) && total <= f.max {
 			continue
 		}
-		d.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
-		if err := d.dropLost(name); err != nil {
+		f.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
+		if err := f.drop(name); err != nil {
 			return writing(err, "remove %s from lost+found", name)
 		}
 		total -= sizes[i]
@@ -184,7 +214,7 @@ const wrongClock = 24 * time.Hour
 // if that differs. Either may come from a clock that was weeks late, as on a node that just started, and the current
 // clock may be ahead. So if only the name says that the run expired, tooOld sets the mtime to now, and a later call
 // finds it expired by both. A run is kept for its full time whatever the clock does, and at most for twice that.
-func (d *Dir) tooOld(lost *node, name string, now time.Time) bool {
+func (f *lostFound) tooOld(lost *node, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
 		return false
@@ -199,17 +229,35 @@ func (d *Dir) tooOld(lost *node, name string, now time.Time) bool {
 		return false
 	}
 	from := fi.ModTime()
-	began := from.Sub(saved) > min(wrongClock, d.o.LostFoundAge)
+	began := from.Sub(saved) > min(wrongClock, f.age)
 	switch {
 	case began && from.Sub(now) <= wrongClock:
-		return now.Sub(from) > d.o.LostFoundAge
-	case !began && now.Sub(saved) <= d.o.LostFoundAge:
+		return now.Sub(from) > f.age
+	case !began && now.Sub(saved) <= f.age:
 		return false
 	}
-	if err := d.stamp(lost, stamped, now); err != nil { // then it stays, within the total size
-		d.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
+	if err := f.vol.stamp(lost, stamped, now); err != nil { // then it stays, within the total size
+		f.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
 	}
 	return false
+}
+
+// bytes returns the size of lost+found.
+func (f *lostFound) bytes() (int64, error) {
+	runs, lost, err := f.names()
+	if err != nil || lost == nil {
+		return 0, err
+	}
+	defer lost.close()
+	var sum int64
+	for _, name := range runs {
+		n, err := treeSize(lost, name)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
 }
 
 func treeSize(in *node, name string) (int64, error) {
@@ -228,20 +276,63 @@ func treeSize(in *node, name string) (int64, error) {
 	return sum, failed
 }
 
-// LostAndFoundBytes returns the size of lost+found.
-func (d *Dir) LostAndFoundBytes() (int64, error) {
-	runs, lost, err := d.lostRuns()
-	if err != nil || lost == nil {
-		return 0, err
+// newName returns a name that no folder in lost+found has.
+func (f *lostFound) newName(commit plan.ID) string {
+	base := f.vol.now().UTC().Format(runTime) + "-" + commit.Short()
+	lost, err := f.own.open(lostDir)
+	if err != nil {
+		return base // lost+found does not exist, or a later step reports why it cannot be opened
 	}
 	defer lost.close()
-	var sum int64
-	for _, name := range runs {
-		n, err := treeSize(lost, name)
-		if err != nil {
-			return 0, err
+	name := base
+	for i := 2; i < 10000; i++ {
+		_, err := lost.root.Lstat(name)
+		_, erru := lost.root.Lstat(name + undoSuffix)
+		if err != nil && erru != nil {
+			break
 		}
-		sum += n
+		name = fmt.Sprintf("%s-%d", base, i)
 	}
-	return sum, nil
+	return name
+}
+
+// runTime is the time format of a run's name: UTC, so that names sort by time.
+const runTime = "20060102T150405.000Z"
+
+const undoSuffix = "-undo"
+
+func runStart(name string) (time.Time, error) {
+	if len(name) < len(runTime) {
+		return time.Time{}, fmt.Errorf("%q has no time", name)
+	}
+	return time.Parse(runTime, name[:len(runTime)])
+}
+
+// open opens the saved file of an entry.
+func (f *lostFound) open(l Lost) (*os.File, fs.FileInfo, error) {
+	if err := checkPath(l.File); err != nil {
+		return nil, nil, damaged("an entry of lost+found: %w", err)
+	}
+	if f == nil {
+		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
+	}
+	at, err := f.own.open(lostDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open lost+found: %w", err)
+	}
+	defer func() { at.close() }()
+	dir, name := split(l.File)
+	for part := range strings.SplitSeq(dir, "/") {
+		next, err := at.open(part)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
+		}
+		at.close()
+		at = next
+	}
+	file, fi, err := at.file(name, os.O_RDONLY)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
+	}
+	return file, fi, nil
 }

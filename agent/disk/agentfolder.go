@@ -1,0 +1,174 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"regexp"
+)
+
+const (
+	manifestFile = "manifest"
+	journalFile  = "journal"
+	undoFile     = "undo"  // the journal during a rollback
+	areasFile    = "areas" // directories with further staging folders, one a line
+	modesFile    = "modes" // created for a moment to check its mode bits
+	notePrefix   = "note-"
+	maxNote      = 1 << 20
+)
+
+// agentFolder is .stoker, with the agent's own files.
+type agentFolder struct {
+	*node
+	vol      *Volume
+	log      *slog.Logger
+	readOnly bool
+}
+
+// write writes one of our files in .stoker; see writeIn.
+func (a *agentFolder) write(name string, content func(io.Writer) error) (renamed bool, err error) {
+	return a.vol.writeIn(a.node, name, content)
+}
+
+// openFile opens one of our files for reading. If it is not a regular file, the error is ErrDamaged.
+func (a *agentFolder) openFile(name string) (*os.File, fs.FileInfo, error) {
+	f, fi, err := a.file(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrPermission) && !a.readOnly { // it may be our file with its mode taken away
+		cerr := a.vol.effect(effect{op: "chmod", path: a.join(name)}, func() error { return a.root.Chmod(name, 0o600) })
+		if cerr == nil {
+			f, fi, err = a.file(name, os.O_RDONLY)
+		}
+	}
+	if _, irregular := errors.AsType[*irregularError](err); irregular {
+		return nil, nil, damaged("%w", err)
+	}
+	return f, fi, err
+}
+
+// read returns the content of one of our files, or nil if it does not exist.
+func (a *agentFolder) read(name string, limit int64) ([]byte, error) {
+	if a == nil {
+		return nil, nil
+	}
+	f, fi, err := a.openFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", a.join(name), err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	if fi.Size() > limit {
+		return nil, damaged("%s has %d bytes, more than the %d it may have", a.join(name), fi.Size(), limit)
+	}
+	b := make([]byte, fi.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil, fmt.Errorf("read %s: %w", a.join(name), err)
+	}
+	return b, nil
+}
+
+// drop removes one of our files durably.
+func (a *agentFolder) drop(name string) error {
+	if err := a.vol.vacate(a.node, name); err != nil {
+		return writing(err, "remove %s", a.join(name))
+	}
+	return writing(a.vol.syncDir(a.node), "remove %s", a.join(name))
+}
+
+// loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal
+// ones.
+func (d *Dir) loadManifest() error {
+	f, _, err := d.own.openFile(manifestFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		m, merr := openManifest(f, d.o.MaxFiles)
+		if merr == nil {
+			merr = m.check()
+		}
+		if merr == nil {
+			d.setManifest(m)
+			return nil
+		}
+		err = errors.Join(merr, f.Close())
+	}
+	if !errors.Is(err, ErrDamaged) {
+		return fmt.Errorf("read the manifest: %w", err)
+	}
+	d.log.Warn("the manifest cannot be read and counts as lost; the next sync compares every file, adopts what is equal and deletes nothing", "error", err)
+	if d.o.ReadOnly {
+		return nil
+	}
+	return d.vol.setAside(d.own.node, manifestFile, err)
+}
+
+func (d *Dir) setManifest(m *manifest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.man = m // the old file closes with its last reader
+}
+
+var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Note returns a note that SetNote wrote, or nil if there is none.
+func (d *Dir) Note(name string) ([]byte, error) {
+	if !noteName.MatchString(name) {
+		return nil, fmt.Errorf("%q is no name of a note", name)
+	}
+	name = notePrefix + name
+	b, err := d.own.read(name, maxNote)
+	switch {
+	case !errors.Is(err, ErrDamaged):
+		return b, err
+	case d.o.ReadOnly:
+		return []byte(DamagedNote), nil
+	}
+	d.work.Lock()
+	defer d.work.Unlock()
+	if err := d.vol.setAside(d.own.node, name, err); err != nil {
+		return nil, err
+	}
+	// Remember, also across restarts, that there was a note.
+	_, err = d.own.write(name, func(w io.Writer) error {
+		_, err := io.WriteString(w, DamagedNote)
+		return err
+	})
+	return []byte(DamagedNote), err
+}
+
+// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note, which may have said
+// that something is still to be done.
+const DamagedNote = "damaged"
+
+// SetNote writes a note of at most 1 MiB in .stoker, durably; nil removes it.
+func (d *Dir) SetNote(name string, b []byte) error {
+	d.work.Lock()
+	defer d.work.Unlock()
+	switch {
+	case d.o.ReadOnly:
+		return ErrReadOnly
+	case !noteName.MatchString(name):
+		return fmt.Errorf("%q is no name of a note", name)
+	case len(b) > maxNote:
+		return fmt.Errorf("the note %s has %d bytes, more than %d", name, len(b), maxNote)
+	}
+	if err := d.there(); err != nil {
+		return err
+	}
+	if b == nil {
+		if _, err := d.own.root.Lstat(notePrefix + name); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return d.own.drop(notePrefix + name)
+	}
+	_, err := d.own.write(notePrefix+name, func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
+	return err
+}

@@ -1,0 +1,199 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// saver gives displaced files a second name in one folder of lost+found. Saving the same files again after a crash is
+// safe.
+type saver struct {
+	to      *lostFound
+	name    string // of the folder
+	commit  plan.ID
+	entries []Lost
+	buf     []byte // for copying
+}
+
+// saveTree gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
+// link.
+func (s *saver) saveTree(from *node, name, as, why string) error {
+	if strings.Count(as, "/") > maxDepth {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, maxDepth)
+	}
+	fi, err := from.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if !fi.IsDir() {
+		return s.saveFile(from, name, as, why, fi)
+	}
+	n, err := from.open(name)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	list, err := n.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if err := s.saveTree(n, e.Name(), as+"/"+e.Name(), why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *saver) saveFile(from *node, name, as, why string, fi fs.FileInfo) error {
+	dir, base := split(as)
+	n, err := s.folder(dir)
+	if err != nil {
+		return writing(err, "save %s to lost+found", as)
+	}
+	defer n.close()
+	to := base
+	for i := 1; ; i++ {
+		err = s.to.vol.link(from, name, n, to)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			err = s.copyFile(from, name, n, to, fi)
+		}
+		if !errors.Is(err, fs.ErrExist) || i == swaps {
+			break
+		}
+		if there, lerr := n.root.Lstat(to); lerr == nil && os.SameFile(there, fi) {
+			err = nil // saved before a crash
+			break
+		}
+		to = fmt.Sprintf("%s.%d", base, i)
+	}
+	if err != nil {
+		return writing(err, "save %s to lost+found", as)
+	}
+	s.record(as, path.Join(s.name, dir, to), why, fi.Size())
+	return nil
+}
+
+func (s *saver) record(as, file, why string, size int64) {
+	l := Lost{When: s.to.vol.now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
+	if !utf8.ValidString(as) {
+		l.RawPath = []byte(as)
+	}
+	s.entries = append(s.entries, l)
+	s.to.log.Warn("saved to lost+found", "path", as, "reason", why, "bytes", size)
+}
+
+// copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
+// and symbolic links has no bytes to keep.
+func (s *saver) copyFile(from *node, name string, to *node, as string, fi fs.FileInfo) error {
+	switch kindOf(fi) {
+	case plan.File:
+	case plan.Link:
+		target, err := from.root.Readlink(name)
+		if err != nil {
+			return err
+		}
+		return s.to.vol.effect(effect{op: "create", path: to.join(as)}, func() error { return to.root.Symlink(target, as) })
+	default:
+		return nil
+	}
+	in, _, err := from.file(name, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // opened for reading
+	out, err := s.to.vol.create(to, as, 0o600)
+	if err != nil {
+		return err
+	}
+	err = s.to.vol.fill(to.join(as), func() error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, s.buf)
+		return err
+	})
+	if err == nil {
+		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have
+		// no modes.
+		_, _ = s.to.vol.give(out, to.join(as), attrs{}, fi.Mode())
+	}
+	if err == nil {
+		err = s.to.vol.sync(out, to.join(as))
+	}
+	return errors.Join(err, out.Close())
+}
+
+// folder opens a folder of the run in lost+found, and makes missing ones.
+func (s *saver) folder(dir string) (*node, error) {
+	n := s.to.own
+	for name := range strings.SplitSeq(path.Join(lostDir, s.name, dir), "/") {
+		child, err := n.open(name)
+		if _, blocked := errors.AsType[*blockedError](err); blocked && n == s.to.own {
+			if err = s.to.vol.setAside(n, name, err); err == nil {
+				err = fs.ErrNotExist
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = s.to.vol.mkdir(n, name, 0o700); err == nil {
+				child, err = n.open(name)
+			}
+		}
+		if n != s.to.own {
+			n.close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		n = child
+	}
+	return n, nil
+}
+
+// writeIndex writes the index of what was saved.
+func (s *saver) writeIndex() error {
+	s.to.pruned, s.to.newest = time.Time{}, s.name // lost+found has grown: prune it again
+	n, err := s.folder("")
+	if err != nil {
+		return writing(err, "open lost+found")
+	}
+	n.close()
+	lost, err := s.to.own.open(lostDir)
+	if err != nil {
+		return fmt.Errorf("open lost+found: %w", err)
+	}
+	defer lost.close()
+	_, err = s.to.vol.writeIn(lost, s.name+indexSuffix, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		for i := range s.entries {
+			if err := enc.Encode(&s.entries[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// finish writes the index and makes the saved files durable.
+func (s *saver) finish() error {
+	if len(s.entries) == 0 {
+		return nil
+	}
+	if err := s.writeIndex(); err != nil {
+		return err
+	}
+	if err := s.to.vol.syncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
+		return writing(err, "make lost+found durable")
+	}
+	return writing(s.to.vol.syncDir(s.to.own), "make lost+found durable")
+}
