@@ -56,14 +56,14 @@ func copyToSameInodes(t testing.TB, root string) {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			continue
 		}
-		r, err := decodeRun(b)
+		r, err := decodeBytes(b)
 		require.NoError(t, err)
 		for i := range r.slots {
 			if fi, err := os.Lstat(filepath.Join(root, ownDir, stagingDir, slotName(i))); err == nil {
 				r.slots[i].ino = attrsOf(fi).ino
 			}
 		}
-		require.NoError(t, os.WriteFile(path, encodeRun(t, r), 0o600))
+		require.NoError(t, os.WriteFile(path, encodeJournal(t, r), 0o600))
 	}
 }
 

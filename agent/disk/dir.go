@@ -121,11 +121,7 @@ func (d *Dir) open() error {
 		return d.look()
 	}
 	top := &node{root: d.top}
-	defer func() {
-		if top.f != nil {
-			_ = top.f.Close() // opened for reading
-		}
-	}()
+	defer top.closeFile()
 	own, err := d.vol.ownFolder(top)
 	if err != nil {
 		return err

@@ -3,8 +3,6 @@ package disk
 import (
 	"errors"
 	"io/fs"
-
-	"stoker.io/stoker/agent/plan"
 )
 
 // staged reports whether the wanted bytes of a write are still in staging.
@@ -75,20 +73,6 @@ func (r *run) doubt(at int) {
 		r.d.log.Warn("an interrupted sync left neither the staged file nor its bytes; the next sync compares every file", "path", r.changes[at].Path)
 	}
 	r.doubtful = true
-}
-
-// base identifies the manifest that a run starts from. The journal records it, so that a replay can check for it.
-type base struct {
-	known  bool // there was a manifest
-	commit plan.ID
-	files  int
-}
-
-func baseOf(m *manifest) base {
-	if m.f == nil {
-		return base{}
-	}
-	return base{known: true, commit: m.header.Commit, files: m.header.Files}
 }
 
 // rests reports whether a manifest is the one that the run starts from, or the one that it ends with.

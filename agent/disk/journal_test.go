@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-func testRun() *run {
-	return &run{
+func testJournal() *journal {
+	return &journal{
 		header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{"", "projects"},
 		refuse: true, base: base{known: true, commit: plan.ID{9}, files: 12},
 		changes: []plan.Change{
@@ -30,34 +30,34 @@ func testRun() *run {
 	}
 }
 
-func encodeRun(t testing.TB, r *run) []byte {
+func encodeJournal(t testing.TB, j *journal) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, r.encode(&b))
+	require.NoError(t, j.encode(&b))
 	return b.Bytes()
 }
 
-func decodeRun(b []byte) (*run, error) {
+func decodeBytes(b []byte) (*journal, error) {
 	return decodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
 }
 
 func TestJournalSaysAllOfARun(t *testing.T) {
-	want := testRun()
-	got, err := decodeRun(encodeRun(t, want))
+	want := testJournal()
+	got, err := decodeBytes(encodeJournal(t, want))
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 }
 
 func TestDamagedJournalIsRefusedAndNeverPanics(t *testing.T) {
-	b := encodeRun(t, testRun())
+	b := encodeJournal(t, testJournal())
 	for i := range b {
 		x := bytes.Clone(b)
 		x[i] ^= 0x20
-		_, err := decodeRun(x)
+		_, err := decodeBytes(x)
 		require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
-		_, err = decodeRun(b[:i])
+		_, err = decodeBytes(b[:i])
 		require.ErrorIs(t, err, ErrDamaged, "%d bytes", i)
-		_, _ = decodeRun(sealed(x[:max(len(journalMagic), i)])) // must not panic
+		_, _ = decodeBytes(sealed(x[:max(len(journalMagic), i)])) // must not panic
 	}
 }
 
@@ -89,17 +89,17 @@ func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
 }
 
 func FuzzJournal(f *testing.F) {
-	b := encodeRun(f, testRun())
+	b := encodeJournal(f, testJournal())
 	f.Add(b[:len(b)-sha256.Size])
 	f.Add([]byte(journalMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = decodeRun(b) // must not panic
-		r, err := decodeRun(sealed(b))
+		_, _ = decodeBytes(b) // must not panic
+		r, err := decodeBytes(sealed(b))
 		if err != nil {
 			require.ErrorIs(t, err, ErrDamaged)
 			return
 		}
-		again, err := decodeRun(encodeRun(t, r))
+		again, err := decodeBytes(encodeJournal(t, r))
 		require.NoError(t, err)
 		require.Empty(t, cmp.Diff(r.changes, again.changes))
 		require.Equal(t, r.tasks, again.tasks)

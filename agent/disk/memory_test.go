@@ -97,7 +97,7 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 // writeJournal writes a journal with n files to create and a valid checksum.
 func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	t.Helper()
-	r := &run{header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{""}}
+	r := &journal{header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{""}}
 	for i := range n {
 		r.changes = append(r.changes, plan.Change{Op: plan.Create, Path: name(i)})
 		r.slots = append(r.slots, slot{})

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -155,89 +153,15 @@ func (n *node) join(name string) string {
 func (n *node) stat() (fs.FileInfo, error) { return n.root.Stat(".") }
 
 func (n *node) close() {
-	if n.f != nil {
-		_ = n.f.Close() // opened for reading
-	}
+	n.closeFile()
 	_ = n.root.Close()
 }
 
-// trust is how long an open chain of directories is used without checking its names again. Work sorted by path then
-// opens each directory once, not once per path.
-const trust = 100 * time.Millisecond
-
-// cursor opens directories of the data directory and keeps the chain from the root to the last one open.
-type cursor struct {
-	top    *os.Root
-	chain  []*node
-	opened time.Time
-}
-
-// at returns the directory at a path. The node is valid until the next call. A missing parent is fs.ErrNotExist; one
-// that is not a directory is a *blockedError.
-func (c *cursor) at(dir string) (*node, error) {
-	if now := time.Now(); len(c.chain) == 0 || now.Sub(c.opened) > trust {
-		c.reset()
-		c.chain = append(c.chain, &node{root: c.top})
-		c.opened = now
+// closeFile closes the file of dirFile, if it is open, and keeps the folder open.
+func (n *node) closeFile() {
+	if n.f != nil {
+		_ = n.f.Close() // opened for reading
 	}
-	if last := c.chain[len(c.chain)-1]; last.path == dir {
-		return last, nil
-	}
-	c.up(dir)
-	n := c.chain[len(c.chain)-1]
-	rest := dir
-	if n.path != "" {
-		rest = strings.TrimPrefix(dir[len(n.path):], "/")
-	}
-	for rest != "" {
-		if len(c.chain) > maxDepth {
-			return nil, fmt.Errorf("%s is more than %d directories deep", dir, maxDepth)
-		}
-		name, more, _ := strings.Cut(rest, "/")
-		child, err := n.open(name)
-		if err != nil {
-			return nil, err
-		}
-		c.chain = append(c.chain, child)
-		n, rest = child, more
-	}
-	return n, nil
-}
-
-// up closes the directories that are not on the way to dir.
-func (c *cursor) up(dir string) {
-	for len(c.chain) > 1 {
-		last := c.chain[len(c.chain)-1]
-		if last.path == dir || strings.HasPrefix(dir, last.path) && dir[len(last.path)] == '/' {
-			return
-		}
-		last.close()
-		c.chain = c.chain[:len(c.chain)-1]
-	}
-}
-
-// drop closes a directory and those below it, because its name may now be something else.
-func (c *cursor) drop(dir string) {
-	for len(c.chain) > 1 {
-		last := c.chain[len(c.chain)-1]
-		if last.path != dir && !strings.HasPrefix(last.path, dir+"/") {
-			return
-		}
-		last.close()
-		c.chain = c.chain[:len(c.chain)-1]
-	}
-}
-
-// reset closes all.
-func (c *cursor) reset() {
-	for i, n := range c.chain {
-		if i > 0 { // the first is the Dir's own root
-			n.close()
-		} else if n.f != nil {
-			_ = n.f.Close()
-		}
-	}
-	c.chain = c.chain[:0]
 }
 
 // split cuts a path into its directory ("" for the data directory) and its name.
@@ -268,15 +192,6 @@ func statOf(fi fs.FileInfo) plan.Stat {
 	}
 }
 
-func (c *cursor) lstat(path string) (fs.FileInfo, error) {
-	dir, name := split(path)
-	n, err := c.at(dir)
-	if err != nil {
-		return nil, err
-	}
-	return n.root.Lstat(name)
-}
-
 // notThere reports whether a path does not exist: a name is missing, or a parent is not a directory.
 func notThere(err error) bool {
 	_, blocked := errors.AsType[*blockedError](err)
@@ -299,64 +214,6 @@ func (n *node) readFile(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// walk walks a directory in the order of full paths. It returns false if yield did.
-func walk(n *node, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
-	if depth > maxDepth {
-		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.path, maxDepth))
-	}
-	list, err := n.entries()
-	if errors.Is(err, fs.ErrNotExist) {
-		return true
-	}
-	if err != nil {
-		return yield(plan.Found{}, fmt.Errorf("list %s: %w", n.path, err))
-	}
-	slices.SortFunc(list, byPath)
-	for _, e := range list {
-		if strings.EqualFold(e.Name(), ownDir) {
-			continue
-		}
-		fi, err := n.root.Lstat(e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.join(e.Name()), err))
-		}
-		if !fi.IsDir() {
-			if !yield(plan.Found{Path: n.join(e.Name()), Stat: stat(fi)}, nil) {
-				return false
-			}
-			continue
-		}
-		child, err := n.open(e.Name())
-		if notThere(err) {
-			continue
-		}
-		if err != nil {
-			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.join(e.Name()), err))
-		}
-		more := walk(child, depth+1, stat, yield)
-		child.close()
-		if !more {
-			return false
-		}
-	}
-	return true
-}
-
-// byPath orders names like the paths below them: a directory sorts as if its name ended in a slash.
-func byPath(a, b fs.DirEntry) int {
-	x, y := a.Name(), b.Name()
-	if a.IsDir() {
-		x += "/"
-	}
-	if b.IsDir() {
-		y += "/"
-	}
-	return strings.Compare(x, y)
-}
-
 // has reports whether a path of real directories leads to the last name.
 func (n *node) has(names ...string) bool {
 	for i, name := range names {
@@ -372,14 +229,4 @@ func (n *node) has(names ...string) bool {
 		n = child
 	}
 	return false
-}
-
-func firstFile(n *node) (string, error) {
-	first := ""
-	var failed error
-	walk(n, 0, statOf, func(f plan.Found, err error) bool {
-		first, failed = f.Path, err
-		return false
-	})
-	return first, failed
 }

@@ -6,6 +6,12 @@ import (
 	"strings"
 )
 
+// ownDir is the agent's own folder.
+const ownDir = ".stoker"
+
+// maxPath bounds a path in our own files, in bytes. The plan's limit is lower.
+const maxPath = 64 << 10
+
 // checkPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
 // earlier; this is the last check.
 func checkPath(p string) error {

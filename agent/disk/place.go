@@ -255,16 +255,6 @@ func (p *placing) needed(dir string) bool {
 	return slices.ContainsFunc(p.r.changes[from:to], func(c plan.Change) bool { return writes(c.Op) })
 }
 
-// find returns the index of the change of a path, or -1.
-func (r *run) find(path string) int {
-	l := r.changes
-	k := sort.Search(len(l), func(k int) bool { return l[k].Path >= path })
-	if k == len(l) || l[k].Path != path {
-		return -1
-	}
-	return k
-}
-
 // order creates the steps.
 func (p *placing) order() {
 	r := p.r
@@ -348,24 +338,4 @@ func (p *placing) rmdirs(inWay bool) {
 		r.tasks = append(r.tasks, task{taskRmdir, len(r.dirs)})
 		r.dirs = append(r.dirs, directory{path: dir, perm: 0o755})
 	}
-}
-
-// editedDirs returns the indexes in r.dirs of the directories whose records change, sorted by path.
-func (r *run) editedDirs() []int32 {
-	list := make([]int32, 0, len(r.dirs))
-	for i := range r.dirs {
-		if !r.dirs[i].kept {
-			list = append(list, int32(i))
-		}
-	}
-	slices.SortFunc(list, func(a, b int32) int { return strings.Compare(r.dirs[a].path, r.dirs[b].path) })
-	return list
-}
-
-func (x *directory) edit() edit {
-	e := edit{op: editDrop, rec: record{Owned: plan.Owned{Path: x.path}}}
-	if x.made {
-		e.op, e.rec.dir = editSet, true
-	}
-	return e
 }

@@ -15,9 +15,6 @@ type record struct {
 	dir bool
 }
 
-// maxPath bounds a path in our own files, in bytes. The plan's limit is lower.
-const maxPath = 64 << 10
-
 const (
 	flagDir = 1 << iota
 	flagExec

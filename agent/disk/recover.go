@@ -18,15 +18,15 @@ func (d *Dir) settle() error {
 		return nil
 	}
 	for _, name := range []string{journalFile, undoFile} {
-		r, err := d.readJournal(name)
+		j, err := d.readJournal(name)
 		switch {
 		case errors.Is(err, ErrDamaged):
 			if err := d.salvage(err); err != nil {
 				return err
 			}
 			err = d.vol.setAside(d.own.node, name, err)
-		case err == nil && r != nil:
-			err = d.replay(r, name == journalFile)
+		case err == nil && j != nil:
+			err = d.replay(j, name == journalFile)
 		}
 		if err != nil {
 			return err
@@ -40,10 +40,10 @@ func (d *Dir) settle() error {
 }
 
 // replay ends a run from its journal.
-func (d *Dir) replay(r *run, forward bool) error {
+func (d *Dir) replay(j *journal, forward bool) error {
 	d.unsettled = false // the end of the run must not call settle again
 	defer func() { d.unsettled = true }()
-	r.d, r.redo = d, true
+	r := &run{journal: *j, d: d, redo: true}
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
@@ -107,7 +107,7 @@ func (d *Dir) salvage(cause error) error {
 // rescue moves everything in the staging folders of areas to lost+found.
 func (d *Dir) rescue(areas []string, why string) error {
 	now := d.o.Now().UTC()
-	r := &run{d: d, redo: true, areas: areas}
+	r := &run{d: d, redo: true, journal: journal{areas: areas}}
 	r.init()
 	r.saver = d.lost.saver(now.Format(runTime)+"-0000000", plan.ID{})
 	defer r.close()

@@ -49,7 +49,7 @@ func (d *Dir) Restore(l Lost) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
-	r := &run{d: d, areas: []string{""}}
+	r := &run{d: d, journal: journal{areas: []string{""}}}
 	r.cur.top = d.top
 	defer r.cur.reset()
 	dir, name := split(l.Path)

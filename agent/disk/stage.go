@@ -78,7 +78,7 @@ func (s *Staged) discard() error {
 
 // newRun checks the paths and the order of the changes.
 func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
-	r := &run{d: d, areas: []string{""}, changes: changes.List, signed: changes.Signed, slots: make([]slot, len(changes.List))}
+	r := &run{d: d, journal: journal{areas: []string{""}, changes: changes.List, signed: changes.Signed, slots: make([]slot, len(changes.List))}}
 	r.init()
 	for i := range r.changes {
 		c := &r.changes[i]
