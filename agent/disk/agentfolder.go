@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 const (
@@ -22,28 +24,28 @@ const (
 
 // agentFolder is .stoker, with the agent's own files.
 type agentFolder struct {
-	*node
-	vol      *Volume
+	*safe.Folder
+	vol      *safe.Volume
 	log      *slog.Logger
 	readOnly bool
 }
 
 // write writes one of our files in .stoker; see writeIn.
 func (a *agentFolder) write(name string, content func(io.Writer) error) (renamed bool, err error) {
-	return a.vol.writeIn(a.node, name, content)
+	return a.vol.WriteFile(a.Folder, name, content)
 }
 
 // openFile opens one of our files for reading. If it is not a regular file, the error is ErrDamaged.
 func (a *agentFolder) openFile(name string) (*os.File, fs.FileInfo, error) {
-	f, fi, err := a.file(name, os.O_RDONLY)
+	f, fi, err := a.File(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) && !a.readOnly { // it may be our file with its mode taken away
-		cerr := a.vol.effect(effect{op: "chmod", path: a.join(name)}, func() error { return a.root.Chmod(name, 0o600) })
+		cerr := a.vol.Effect(safe.Effect{Op: "chmod", Path: a.Join(name)}, func() error { return a.Root.Chmod(name, 0o600) })
 		if cerr == nil {
-			f, fi, err = a.file(name, os.O_RDONLY)
+			f, fi, err = a.File(name, os.O_RDONLY)
 		}
 	}
-	if _, irregular := errors.AsType[*irregularError](err); irregular {
-		return nil, nil, damaged("%w", err)
+	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular {
+		return nil, nil, safe.Damaged("%w", err)
 	}
 	return f, fi, err
 }
@@ -58,25 +60,25 @@ func (a *agentFolder) read(name string, limit int64) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", a.join(name), err)
+		return nil, fmt.Errorf("read %s: %w", a.Join(name), err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
 	if fi.Size() > limit {
-		return nil, damaged("%s has %d bytes, more than the %d it may have", a.join(name), fi.Size(), limit)
+		return nil, safe.Damaged("%s has %d bytes, more than the %d it may have", a.Join(name), fi.Size(), limit)
 	}
 	b := make([]byte, fi.Size())
 	if _, err := io.ReadFull(f, b); err != nil {
-		return nil, fmt.Errorf("read %s: %w", a.join(name), err)
+		return nil, fmt.Errorf("read %s: %w", a.Join(name), err)
 	}
 	return b, nil
 }
 
 // drop removes one of our files durably.
 func (a *agentFolder) drop(name string) error {
-	if err := a.vol.vacate(a.node, name); err != nil {
-		return writing(err, "remove %s", a.join(name))
+	if err := a.vol.Vacate(a.Folder, name); err != nil {
+		return safe.WriteError(err, "remove %s", a.Join(name))
 	}
-	return writing(a.vol.syncDir(a.node), "remove %s", a.join(name))
+	return safe.WriteError(a.vol.SyncDir(a.Folder), "remove %s", a.Join(name))
 }
 
 // loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal
@@ -97,14 +99,14 @@ func (d *Dir) loadManifest() error {
 		}
 		err = errors.Join(merr, f.Close())
 	}
-	if !errors.Is(err, ErrDamaged) {
+	if !errors.Is(err, safe.ErrDamaged) {
 		return fmt.Errorf("read the manifest: %w", err)
 	}
 	d.log.Warn("the manifest cannot be read and counts as lost; the next sync compares every file, adopts what is equal and deletes nothing", "error", err)
 	if d.o.ReadOnly {
 		return nil
 	}
-	return d.vol.setAside(d.own.node, manifestFile, err)
+	return d.vol.SetAside(d.own.Folder, manifestFile, err)
 }
 
 func (d *Dir) setManifest(m *manifest) {
@@ -123,14 +125,14 @@ func (d *Dir) Note(name string) ([]byte, error) {
 	name = notePrefix + name
 	b, err := d.own.read(name, maxNote)
 	switch {
-	case !errors.Is(err, ErrDamaged):
+	case !errors.Is(err, safe.ErrDamaged):
 		return b, err
 	case d.o.ReadOnly:
 		return []byte(DamagedNote), nil
 	}
 	d.work.Lock()
 	defer d.work.Unlock()
-	if err := d.vol.setAside(d.own.node, name, err); err != nil {
+	if err := d.vol.SetAside(d.own.Folder, name, err); err != nil {
 		return nil, err
 	}
 	// Remember, also across restarts, that there was a note.
@@ -161,7 +163,7 @@ func (d *Dir) SetNote(name string, b []byte) error {
 		return err
 	}
 	if b == nil {
-		if _, err := d.own.root.Lstat(notePrefix + name); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.own.Root.Lstat(notePrefix + name); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return d.own.drop(notePrefix + name)

@@ -135,7 +135,7 @@ func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
 	if !renamed {
 		return false, err
 	}
-	f, _, ferr := d.own.file(manifestFile, os.O_RDONLY)
+	f, _, ferr := d.own.File(manifestFile, os.O_RDONLY)
 	if ferr != nil {
 		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -49,7 +49,7 @@ func BenchmarkApplyOneFileOf100k(b *testing.B) {
 		content := fmt.Sprintf("%d", i)
 		st, err := d.Stat(path)
 		require.NoError(b, err)
-		c := plan.Change{Op: plan.Update, Path: path, ID: blobID([]byte(content)), Found: st, FoundID: was, Owned: true}
+		c := plan.Change{Op: plan.Update, Path: path, ID: safe.BlobID([]byte(content)), Found: st, FoundID: was, Owned: true}
 		was = c.ID
 		s, err := d.Stage(b.Context(), &plan.Changes{To: was, List: []plan.Change{c}}, nil, func(w io.Writer, _ plan.Change) error {
 			_, err := io.WriteString(w, content)

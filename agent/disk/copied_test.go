@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // copyByFile replaces a data directory with a copy, like a backup restored file by file. The copy keeps names, bytes, modes and
@@ -50,7 +51,7 @@ func copyToSameInodes(t testing.TB, root string) {
 	t.Helper()
 	copyByFile(t, root)
 	for _, name := range []string{journalFile, undoFile} {
-		path := filepath.Join(root, ownDir, name)
+		path := filepath.Join(root, safe.OwnDir, name)
 		b, err := os.ReadFile(path)
 		if err != nil {
 			require.ErrorIs(t, err, fs.ErrNotExist)
@@ -59,8 +60,8 @@ func copyToSameInodes(t testing.TB, root string) {
 		r, err := decodeBytes(b)
 		require.NoError(t, err)
 		for i := range r.slots {
-			if fi, err := os.Lstat(filepath.Join(root, ownDir, stagingDir, slotName(i))); err == nil {
-				r.slots[i].ino = attrsOf(fi).ino
+			if fi, err := os.Lstat(filepath.Join(root, safe.OwnDir, stagingDir, slotName(i))); err == nil {
+				r.slots[i].ino = safe.AttrsOf(fi).Ino
 			}
 		}
 		require.NoError(t, os.WriteFile(path, encodeJournal(t, r), 0o600))
@@ -68,12 +69,12 @@ func copyToSameInodes(t testing.TB, root string) {
 }
 
 // interrupt stops a sync just before the first step for which at returns true, as a crash would.
-func interrupt(t *testing.T, root string, want tree, at func(effect) bool) {
+func interrupt(t *testing.T, root string, want tree, at func(safe.Effect) bool) {
 	t.Helper()
 	dead := false
 	d, err := Open(root, Options{})
 	require.NoError(t, err)
-	d.vol.around = func(e effect, do func() error) error {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
 		if dead = dead || at(e); dead {
 			return syscall.EIO
 		}
@@ -91,8 +92,8 @@ func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/a": "1", "projects/b": "1"}))
 	require.NoError(t, d.Close())
-	interrupt(t, root, text(map[string]string{"projects/a": "2", "projects/b": "2"}), func(e effect) bool {
-		return e.op == "syncdir" && e.path == "projects"
+	interrupt(t, root, text(map[string]string{"projects/a": "2", "projects/b": "2"}), func(e safe.Effect) bool {
+		return e.Op == "syncdir" && e.Path == "projects"
 	})
 	copyByFile(t, root)
 	put(t, root, "projects/a", "of an older backup")
@@ -110,10 +111,10 @@ func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
 func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
 	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
-	moved := func(e effect) bool { return e.op == "syncdir" && e.path == "projects" }
+	moved := func(e safe.Effect) bool { return e.Op == "syncdir" && e.Path == "projects" }
 	for name, c := range map[string]struct {
 		first  bool // interrupt the first run
-		at     func(effect) bool
+		at     func(safe.Effect) bool
 		damage func(t *testing.T, manifest string)
 		want   bool
 	}{
@@ -126,7 +127,7 @@ func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
 			require.NoError(t, os.WriteFile(m, b, 0o600))
 		}},
 		"the new one is there": {
-			at:     func(e effect) bool { return e.op == "remove" && e.path == ".stoker/"+journalFile },
+			at:     func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/"+journalFile },
 			damage: func(*testing.T, string) {}, want: true,
 		},
 		"never was one": {first: true, at: moved, damage: func(*testing.T, string) {}, want: true},
@@ -140,7 +141,7 @@ func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
 				require.NoError(t, d.Close())
 			}
 			interrupt(t, root, two, c.at)
-			c.damage(t, filepath.Join(root, ownDir, manifestFile))
+			c.damage(t, filepath.Join(root, safe.OwnDir, manifestFile))
 			d := open(t, root, Options{})
 			assert.Equal(t, two.id(), d.Manifest().Header().Commit)
 			assert.Equal(t, c.want, d.Manifest().Header().Complete)

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -174,12 +174,12 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	w.assertNothingLost(t, root)
 
 	steps := 0
-	d.vol.around = func(effect, func() error) error { steps++; return errCut }
+	d.vol.Around = func(safe.Effect, func() error) error { steps++; return errCut }
 	res, err := w.sync(t, d)
 	require.NoError(t, err)
 	assert.Zero(t, steps, "INV6: the second run does nothing")
 	assert.Zero(t, res.Created+res.Updated+res.Deleted+res.Saved)
-	d.vol.around = quick
+	d.vol.Around = quick
 	return forward
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // identity has the file infos of what a Dir opened. The files stay open, so that their inodes are not reused.
@@ -19,13 +21,13 @@ func (d *Dir) identify() error {
 		return fmt.Errorf("look at the data directory: %w", err)
 	}
 	if d.own != nil {
-		if d.is.own, err = d.own.stat(); err != nil {
-			return fmt.Errorf("look at %s: %w", ownDir, err)
+		if d.is.own, err = d.own.Stat(); err != nil {
+			return fmt.Errorf("look at %s: %w", safe.OwnDir, err)
 		}
 	}
 	if d.lock.f != nil {
 		if d.is.lock, err = d.lock.f.Stat(); err != nil {
-			return fmt.Errorf("look at %s/%s: %w", ownDir, lockFile, err)
+			return fmt.Errorf("look at %s/%s: %w", safe.OwnDir, lockFile, err)
 		}
 	}
 	return nil
@@ -48,14 +50,14 @@ func (d *Dir) there() error {
 		return err
 	}
 	if d.is.own != nil {
-		fi, err := d.top.Lstat(ownDir)
-		if err := same(d.is.own, fi, err, "%s was removed or replaced", ownDir); err != nil {
+		fi, err := d.top.Lstat(safe.OwnDir)
+		if err := same(d.is.own, fi, err, "%s was removed or replaced", safe.OwnDir); err != nil {
 			return err
 		}
 	}
 	if d.is.lock != nil {
-		fi, err := d.top.Lstat(ownDir + "/" + lockFile)
-		return same(d.is.lock, fi, err, "%s/%s was removed or replaced", ownDir, lockFile)
+		fi, err := d.top.Lstat(safe.OwnDir + "/" + lockFile)
+		return same(d.is.lock, fi, err, "%s/%s was removed or replaced", safe.OwnDir, lockFile)
 	}
 	return nil
 }
@@ -68,17 +70,17 @@ func (d *Dir) sameManifest() error {
 	}
 	m := d.manifest()
 	if m.torn.Load() {
-		return fmt.Errorf("%w: %s/%s was damaged", ErrMoved, ownDir, manifestFile)
+		return fmt.Errorf("%w: %s/%s was damaged", ErrMoved, safe.OwnDir, manifestFile)
 	}
-	fi, err := d.top.Lstat(ownDir + "/" + manifestFile)
+	fi, err := d.top.Lstat(safe.OwnDir + "/" + manifestFile)
 	if m.is == nil && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := same(m.is, fi, err, "%s/%s was removed or replaced", ownDir, manifestFile); err != nil {
+	if err := same(m.is, fi, err, "%s/%s was removed or replaced", safe.OwnDir, manifestFile); err != nil {
 		return err
 	}
 	if m.is.Size() != fi.Size() || !m.is.ModTime().Equal(fi.ModTime()) {
-		return fmt.Errorf("%w: %s/%s was written over", ErrMoved, ownDir, manifestFile)
+		return fmt.Errorf("%w: %s/%s was written over", ErrMoved, safe.OwnDir, manifestFile)
 	}
 	return nil
 }

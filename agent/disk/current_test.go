@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -21,14 +21,14 @@ func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 			put(t, root, "projects/a", "1")
 		},
 		"no own folder": func(t *testing.T, root string) {
-			require.NoError(t, os.RemoveAll(filepath.Join(root, ownDir)))
+			require.NoError(t, os.RemoveAll(filepath.Join(root, safe.OwnDir)))
 		},
 		"another own folder": func(t *testing.T, root string) {
-			require.NoError(t, os.Rename(filepath.Join(root, ownDir), filepath.Join(root, "old")))
-			require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
+			require.NoError(t, os.Rename(filepath.Join(root, safe.OwnDir), filepath.Join(root, "old")))
+			require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
 		},
 		"another lock": func(t *testing.T, root string) {
-			lock := filepath.Join(root, ownDir, lockFile)
+			lock := filepath.Join(root, safe.OwnDir, lockFile)
 			require.NoError(t, os.Remove(lock))
 			require.NoError(t, os.WriteFile(lock, nil, 0o600))
 		},
@@ -91,7 +91,7 @@ func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
-			path := filepath.Join(root, ownDir, manifestFile)
+			path := filepath.Join(root, safe.OwnDir, manifestFile)
 			d := open(t, root, Options{})
 			require.NoError(t, d.Current(), "there is none, and none was read")
 			apply(t, d, one)
@@ -106,7 +106,7 @@ func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
 			c.over(t, path, older)
 			_, err = d.Drift(t.Context(), false)
 			if c.late {
-				require.ErrorIs(t, err, ErrDamaged)
+				require.ErrorIs(t, err, safe.ErrDamaged)
 			}
 			require.ErrorIs(t, d.Current(), ErrMoved)
 			_, err = d.Drift(t.Context(), false)
@@ -133,15 +133,15 @@ func TestManifestThatCameWhereThereWasNoneIsReadFirst(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1"})
 	apply(t, open(t, from, Options{}), one)
 	d := open(t, root, Options{})
-	b, err := os.ReadFile(filepath.Join(from, ownDir, manifestFile))
+	b, err := os.ReadFile(filepath.Join(from, safe.OwnDir, manifestFile))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(root, ownDir, manifestFile), b, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, safe.OwnDir, manifestFile), b, 0o600))
 	_, err = tryApply(t, d, one)
 	require.ErrorIs(t, err, ErrMoved)
 
 	looking, err := Open(root, Options{ReadOnly: true})
 	require.NoError(t, err)
-	require.NoError(t, os.Remove(filepath.Join(root, ownDir, manifestFile)))
+	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, manifestFile)))
 	assert.NoError(t, looking.Current(), "who only looks has what it opened")
 	require.NoError(t, looking.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -39,7 +40,7 @@ type Options struct {
 	Now func() time.Time
 
 	// For tests: a hook around each step, a file system without exchange, and another kernel's flock.
-	around func(e effect, do func() error) error
+	around func(e safe.Effect, do func() error) error
 	plain  bool
 	flock  func(f *os.File) error
 }
@@ -78,7 +79,7 @@ type Dir struct {
 	own  *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
 	lock lock
 	lost *lostFound // nil like own
-	vol  *Volume
+	vol  *safe.Volume
 
 	work      sync.Mutex // held while writing
 	unsettled bool       // there may be a journal or leftovers
@@ -88,7 +89,7 @@ type Dir struct {
 
 	mu        sync.Mutex // guards the fields below
 	man       *manifest
-	cur       cursor
+	cur       safe.Cursor
 	buf       []byte
 	recovered *Recovery
 }
@@ -104,9 +105,9 @@ func Open(root string, o Options) (*Dir, error) {
 	}
 	o = o.withDefaults()
 	d := &Dir{o: o, log: o.Log, path: root, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
-	d.cur.top = top
-	d.vol = &Volume{top: top, log: o.Log, now: o.Now, around: o.around}
-	d.vol.plain.Store(o.plain)
+	d.cur.Top = top
+	d.vol = &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
+	d.vol.NoExchange.Store(o.plain)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -120,9 +121,9 @@ func (d *Dir) open() error {
 	if d.o.ReadOnly {
 		return d.look()
 	}
-	top := &node{root: d.top}
-	defer top.closeFile()
-	own, err := d.vol.ownFolder(top)
+	top := &safe.Folder{Root: d.top}
+	defer top.CloseFile()
+	own, err := d.vol.OwnFolder(top)
 	if err != nil {
 		return err
 	}
@@ -147,19 +148,19 @@ func (d *Dir) open() error {
 	return d.settle()
 }
 
-func (d *Dir) setOwn(n *node) {
-	d.own = &agentFolder{node: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
+func (d *Dir) setOwn(n *safe.Folder) {
+	d.own = &agentFolder{Folder: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
 	d.lost = &lostFound{own: n, vol: d.vol, log: d.log, max: d.o.LostFoundMax, age: d.o.LostFoundAge}
 }
 
 // look opens what exists of .stoker, without writing.
 func (d *Dir) look() error {
-	own, err := (&node{root: d.top}).open(ownDir)
-	if notThere(err) {
+	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
+	if safe.NotThere(err) {
 		return d.identify()
 	}
 	if err != nil {
-		return fmt.Errorf("open %s: %w", ownDir, err)
+		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
 	}
 	d.setOwn(own)
 	d.own.seeModes()
@@ -167,7 +168,7 @@ func (d *Dir) look() error {
 		return err
 	}
 	for _, name := range []string{journalFile, undoFile} {
-		if _, err := own.root.Lstat(name); err == nil {
+		if _, err := own.Root.Lstat(name); err == nil {
 			d.log.Warn("a sync was interrupted and not ended yet; what is seen may be of two commits")
 		}
 	}
@@ -180,7 +181,7 @@ func (d *Dir) Close() error {
 	defer d.work.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.cur.reset()
+	d.cur.Reset()
 	var errs []error
 	if d.lock.f != nil {
 		unlock(d.lock.f)
@@ -188,7 +189,7 @@ func (d *Dir) Close() error {
 		d.lock.f = nil
 	}
 	if d.own != nil {
-		d.own.close()
+		d.own.Close()
 		d.own = nil
 	}
 	errs = append(errs, d.man.close(), d.top.Close())

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -40,7 +40,7 @@ func (t tree) id() plan.ID {
 	for _, p := range slices.Sorted(maps.Keys(t)) {
 		fmt.Fprintf(&b, "%s %v %q\n", p, t[p].exec, t[p].content)
 	}
-	return blobID([]byte(b.String()))
+	return safe.BlobID([]byte(b.String()))
 }
 
 func (t tree) source() Source {
@@ -100,7 +100,7 @@ func planFor(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) *plan.
 		require.NoError(t, err)
 		c := plan.Change{Path: p, Found: st, Owned: has, Exec: f.exec}
 		if wanted {
-			c.ID = blobID([]byte(f.content))
+			c.ID = safe.BlobID([]byte(f.content))
 		}
 		if st.Kind == plan.File {
 			c.FoundID, err = d.BlobID(p)
@@ -163,7 +163,7 @@ func snapshot(t testing.TB, root string) map[string]string {
 		if err != nil || rel == "." {
 			return err
 		}
-		if e.Name() == ownDir {
+		if e.Name() == safe.OwnDir {
 			return fs.SkipDir
 		}
 		fi, err := e.Info()
@@ -239,7 +239,7 @@ func TestSyncDeliversACommitAndTheNextOne(t *testing.T) {
 // assertNoLeftovers checks INV3.
 func assertNoLeftovers(t testing.TB, root string) {
 	t.Helper()
-	list, err := os.ReadDir(filepath.Join(root, ownDir))
+	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir))
 	require.NoError(t, err)
 	for _, e := range list {
 		assert.Contains(t, []string{lockFile, manifestFile, lostDir}, e.Name())
@@ -265,8 +265,8 @@ var testTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
 func fixed() time.Time { return testTime }
 
 // quick skips all syncs to disk, for directories that need not survive the test.
-func quick(e effect, do func() error) error {
-	if strings.HasPrefix(e.op, "sync") {
+func quick(e safe.Effect, do func() error) error {
+	if strings.HasPrefix(e.Op, "sync") {
 		return nil
 	}
 	return do()

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 )
@@ -136,8 +137,8 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	if err := d.Current(); err != nil {
 		return Drift{}, err
 	}
-	c := &driftCheck{d: d, cur: cursor{top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspects: maxSuspects}
-	defer c.cur.reset()
+	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspects: maxSuspects}
+	defer c.cur.Reset()
 	m := d.manifest()
 	before := d.looked.reader()
 	defer before.stop()
@@ -191,7 +192,7 @@ func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
 type driftCheck struct {
 	Drift
 	d     *Dir
-	cur   cursor
+	cur   safe.Cursor
 	dirs  map[string]bool // folders with drift
 	thumb []thumbnail
 	adopt []plan.Owned // sorted by path
@@ -207,7 +208,7 @@ type thumbnail struct {
 }
 
 func (c *driftCheck) drifted(path string, what What) {
-	dir, _ := split(path)
+	dir, _ := safe.Split(path)
 	c.dirs[dir] = true
 	c.Files++
 	if len(c.Paths) < driftPaths {
@@ -219,15 +220,15 @@ func (c *driftCheck) drifted(path string, what What) {
 // returns the ctime at which the file is right, or 0 if it differs or still has to be read.
 func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known, hash bool) (int64, error) {
 	c.Checked++
-	fi, err := c.cur.lstat(rec.Path)
-	if notThere(err) {
+	fi, err := c.cur.Lstat(rec.Path)
+	if safe.NotThere(err) {
 		c.drifted(rec.Path, Gone)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look at %s: %w", rec.Path, err)
 	}
-	st, ctime := c.d.vol.stat(fi), attrsOf(fi).ctime
+	st, ctime := c.d.vol.Stat(fi), safe.AttrsOf(fi).Ctime
 	if st.NoModes {
 		st.Exec = rec.Exec
 	}
@@ -262,14 +263,14 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 // content compares a file by its bytes, or by meaning. It reports whether the file matches the manifest, or will after
 // adoption.
 func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
-	dir, name := split(rec.Path)
-	n, err := c.cur.at(dir)
+	dir, name := safe.Split(rec.Path)
+	n, err := c.cur.At(dir)
 	var id plan.ID
 	if err == nil {
 		c.Hashed++
-		id, err = n.id(ctx, name, c.buf, c.d.o.MaxBlob)
+		id, err = n.Hash(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
-	if _, ok := errors.AsType[*irregularError](err); ok || notThere(err) {
+	if _, ok := errors.AsType[*safe.IrregularError](err); ok || safe.NotThere(err) {
 		c.drifted(rec.Path, Modified) // it changes during the comparison
 		return false, nil
 	}
@@ -322,7 +323,7 @@ func (c *driftCheck) thumbnails() {
 	for _, t := range c.thumb {
 		merged = append(merged, c.adopt[from:t.at]...)
 		from = t.at
-		if dir, _ := split(t.rec.Path); c.dirs[dir] {
+		if dir, _ := safe.Split(t.rec.Path); c.dirs[dir] {
 			c.drifted(t.rec.Path, Modified)
 			continue
 		}
@@ -334,7 +335,7 @@ func (c *driftCheck) thumbnails() {
 
 // means reports whether a JSON file on the disk, which belongs to rec.Path, still means what git wanted. It returns
 // false if the wanted bytes are not available.
-func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
+func (d *Dir) means(n *safe.Folder, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {
 	case d.o.Wanted == nil || path.Ext(rec.Path) != ".json":
@@ -342,7 +343,7 @@ func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
 	case path.Base(rec.Path) == resource.File:
 		compare = resource.SameButModification
 	}
-	f, fi, err := n.file(name, os.O_RDONLY)
+	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {
 		return false
 	}
@@ -351,12 +352,12 @@ func (d *Dir) means(n *node, name string, rec plan.Owned) bool {
 		return false
 	}
 	now, err := io.ReadAll(io.LimitReader(f, maxCompared))
-	if err != nil || blobID(now) != rec.Have {
+	if err != nil || safe.BlobID(now) != rec.Have {
 		return false
 	}
 	b := &limited{}
 	if _, err := d.o.Wanted(b, rec.Want); err != nil {
-		d.log.Debug("cannot compare by meaning", "path", n.join(name), "error", err)
+		d.log.Debug("cannot compare by meaning", "path", n.Join(name), "error", err)
 		return false
 	}
 	same, err := compare(now, b.Bytes())

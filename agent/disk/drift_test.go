@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -35,7 +35,7 @@ func driftWorld(t *testing.T) (string, *Dir) {
 	}
 	blobs := map[plan.ID]string{}
 	for _, f := range want {
-		blobs[blobID([]byte(f.content))] = f.content
+		blobs[safe.BlobID([]byte(f.content))] = f.content
 	}
 	root := seeded(t)
 	d := open(t, root, Options{Wanted: func(w io.Writer, id plan.ID) (int64, error) {
@@ -95,8 +95,8 @@ func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
 	rec, ok, err := d.Manifest().Get("projects/p/a/resource.json")
 	require.NoError(t, err)
 	require.True(t, ok)
-	assert.Equal(t, blobID([]byte(signed)), rec.Want)
-	assert.Equal(t, blobID([]byte(resigned)), rec.Have)
+	assert.Equal(t, safe.BlobID([]byte(signed)), rec.Want)
+	assert.Equal(t, safe.BlobID([]byte(resigned)), rec.Have)
 	assert.Equal(t, 12, d.Manifest().Header().Files)
 }
 
@@ -106,8 +106,8 @@ func TestDriftIsSeenOnAFullVolume(t *testing.T) {
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/view.json", "edited")
 	full := true
-	d.vol.around = func(e effect, do func() error) error {
-		if full && e.op == "fill" {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
+		if full && e.Op == "fill" {
 			return syscall.ENOSPC
 		}
 		return do()
@@ -128,7 +128,7 @@ func hide(t *testing.T, root, name, content string) {
 	path := filepath.Join(root, name)
 	was, err := os.Stat(path)
 	require.NoError(t, err)
-	man, err := os.Stat(filepath.Join(root, ownDir, manifestFile))
+	man, err := os.Stat(filepath.Join(root, safe.OwnDir, manifestFile))
 	require.NoError(t, err)
 	for {
 		put(t, root, name, content)
@@ -136,7 +136,7 @@ func hide(t *testing.T, root, name, content string) {
 		is, err := os.Stat(path)
 		require.NoError(t, err)
 		require.Equal(t, []any{was.Size(), was.ModTime()}, []any{is.Size(), is.ModTime()})
-		if c := attrsOf(is).ctime; c == 0 || c > man.ModTime().UnixNano() && c > attrsOf(was).ctime {
+		if c := safe.AttrsOf(is).Ctime; c == 0 || c > man.ModTime().UnixNano() && c > safe.AttrsOf(was).Ctime {
 			return
 		}
 	}
@@ -225,7 +225,7 @@ func TestDriftReadsEveryFileWithinADay(t *testing.T) {
 		hide(t, root, p, "2")
 		fi, err := os.Stat(filepath.Join(root, p))
 		require.NoError(t, err)
-		d.looked.ctimes[i] = attrsOf(fi).ctime
+		d.looked.ctimes[i] = safe.AttrsOf(fi).Ctime
 	}
 	for range 24 {
 		now = now.Add(time.Hour)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 )
@@ -70,11 +71,11 @@ func (r *run) checkForeign() error {
 // foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor noise.
 func (r *run) foreign(at int, name string) (bool, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
-	fi, err := stg.root.Lstat(name)
+	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return false, err
 	}
-	switch kindOf(fi) {
+	switch safe.KindOf(fi) {
 	case plan.File:
 		id, err := r.id(stg, name)
 		if err != nil || writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
@@ -96,14 +97,14 @@ func (r *run) foreign(at int, name string) (bool, error) {
 // with its resource.
 func (r *run) torn(at int, name string) (bool, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
-	fi, err := stg.root.Lstat(name)
-	if err != nil || kindOf(fi) != plan.File {
+	fi, err := stg.Root.Lstat(name)
+	if err != nil || safe.KindOf(fi) != plan.File {
 		return false, err
 	}
-	if now := statOf(fi); now.Size == c.Found.Size && now.Mtime == c.Found.Mtime {
+	if now := safe.StatOf(fi); now.Size == c.Found.Size && now.Mtime == c.Found.Mtime {
 		return false, nil
 	}
-	dir, _ := split(c.Path)
+	dir, _ := safe.Split(c.Path)
 	signed, err := r.savedSince(dir + "/" + resource.File)
 	if err != nil || !signed {
 		return false, err
@@ -137,9 +138,9 @@ func (r *run) savedSince(path string) (bool, error) {
 }
 
 // noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
-func (r *run) noise(at int, n *node, name string, id plan.ID) bool {
+func (r *run) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
 	p := r.changes[at].Path
-	_, base := split(p)
+	_, base := safe.Split(p)
 	rec, ok, err := r.d.manifest().get(p)
 	if err != nil || !ok || rec.dir {
 		return false

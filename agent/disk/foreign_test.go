@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -32,7 +32,7 @@ func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
 	t.Helper()
 	o.Wanted = func(w io.Writer, id plan.ID) (int64, error) {
 		for _, f := range foreignOne {
-			if blobID([]byte(f.content)) == id {
+			if safe.BlobID([]byte(f.content)) == id {
 				n, err := io.WriteString(w, f.content)
 				return int64(n), err
 			}
@@ -109,20 +109,20 @@ func TestNoiseAfterThePlanIsNoForeignWrite(t *testing.T) {
 // F14: recovery also refuses to overwrite foreign writes. Once the manifest is in place, the sync is complete.
 func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 	for name, c := range map[string]struct {
-		at      effect
+		at      safe.Effect
 		write   bool
 		forward bool
 	}{
-		"before a file moved":     {at: effect{op: "exchange"}, write: true},
-		"after all files moved":   {at: effect{op: "syncdir", path: "projects/p"}, forward: true},
-		"after the manifest came": {at: effect{op: "remove", path: ".stoker/" + journalFile}, forward: true},
+		"before a file moved":     {at: safe.Effect{Op: "exchange"}, write: true},
+		"after all files moved":   {at: safe.Effect{Op: "syncdir", Path: "projects/p"}, forward: true},
+		"after the manifest came": {at: safe.Effect{Op: "remove", Path: ".stoker/" + journalFile}, forward: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
 			d, s := stageForeign(t, root, Options{})
 			dead := false
-			d.vol.around = func(e effect, do func() error) error {
-				dead = dead || e.op == c.at.op && (c.at.path == "" || c.at.path == e.path)
+			d.vol.Around = func(e safe.Effect, do func() error) error {
+				dead = dead || e.Op == c.at.Op && (c.at.Path == "" || c.at.Path == e.Path)
 				if dead {
 					return syscall.EIO
 				}
@@ -178,10 +178,10 @@ func TestASavedResourceIsNotReplacedInPart(t *testing.T) {
 			require.NoError(t, os.Chtimes(filepath.Join(root, meta), testTime, testTime))
 			before := snapshot(t, root)
 			if c.dies {
-				d.vol.around = func(e effect, do func() error) error {
-					if e.op == "exchange" {
+				d.vol.Around = func(e safe.Effect, do func() error) error {
+					if e.Op == "exchange" {
 						err := do()
-						d.vol.around = func(effect, func() error) error { return errCut }
+						d.vol.Around = func(safe.Effect, func() error) error { return errCut }
 						return err
 					}
 					return do()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -68,7 +68,7 @@ func race(d time.Duration) time.Duration {
 func changesFor(want tree) *plan.Changes {
 	ch := &plan.Changes{To: want.id()}
 	for _, p := range slices.Sorted(maps.Keys(want)) {
-		ch.List = append(ch.List, plan.Change{Op: plan.Create, Path: p, ID: blobID([]byte(want[p].content))})
+		ch.List = append(ch.List, plan.Change{Op: plan.Create, Path: p, ID: safe.BlobID([]byte(want[p].content))})
 	}
 	return ch
 }
@@ -112,7 +112,7 @@ func TestUnseededDirectoryIsNotTouched(t *testing.T) {
 			_, err := Open(root, Options{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
 			assert.Equal(t, before, snapshot(t, root))
-			assert.NoDirExists(t, filepath.Join(root, ownDir))
+			assert.NoDirExists(t, filepath.Join(root, safe.OwnDir))
 			open(t, root, Options{AllowUnseeded: true})
 		})
 	}
@@ -151,7 +151,7 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 	before := snapshot(t, root)
 	d := open(t, root, Options{ReadOnly: true})
 	assert.Empty(t, d.Manifest().Header())
-	assert.NoDirExists(t, filepath.Join(root, ownDir))
+	assert.NoDirExists(t, filepath.Join(root, safe.OwnDir))
 	assert.Equal(t, before, snapshot(t, root))
 	_, err := d.Drift(t.Context(), true)
 	require.NoError(t, err)

@@ -3,6 +3,8 @@ package disk
 import (
 	"errors"
 	"io/fs"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // staged reports whether the wanted bytes of a write are still in staging.
@@ -12,21 +14,21 @@ import (
 // nor the place has the bytes, the run is in doubt, and its manifest is marked incomplete.
 func (r *run) staged(at int) (bool, error) {
 	stg, name := r.stagingOf(at), slotName(at)
-	slot, err := stg.root.Lstat(name)
+	slot, err := stg.Root.Lstat(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	if err == nil && r.itself(at, slot) {
 		return true, nil
 	}
-	dir, base := split(r.changes[at].Path)
-	n, err := r.cur.at(dir)
-	if err != nil && !notThere(err) {
+	dir, base := safe.Split(r.changes[at].Path)
+	n, err := r.cur.At(dir)
+	if err != nil && !safe.NotThere(err) {
 		return false, err
 	}
 	if err == nil {
-		fi, err := n.root.Lstat(base)
-		if err != nil && !notThere(err) {
+		fi, err := n.Root.Lstat(base)
+		if err != nil && !safe.NotThere(err) {
 			return false, err
 		}
 		if err == nil && r.itself(at, fi) {
@@ -39,7 +41,7 @@ func (r *run) staged(at int) (bool, error) {
 	if in, err := r.equal(at, stg, name, slot); err != nil || in {
 		return in, err
 	}
-	if r.back && slot != nil && attrsOf(slot).known && attrsOf(slot).ino == r.slots[at].ino {
+	if r.back && slot != nil && safe.AttrsOf(slot).Known && safe.AttrsOf(slot).Ino == r.slots[at].ino {
 		return true, nil // it was moved back, and the gateway wrote into it at the last moment
 	}
 	r.doubt(at)
@@ -48,18 +50,18 @@ func (r *run) staged(at int) (bool, error) {
 
 // itself reports whether a file is the staged one and not a copy.
 func (r *run) itself(at int, fi fs.FileInfo) bool {
-	a, s := attrsOf(fi), &r.slots[at]
-	return a.known && a.ino == s.ino && fi.Size() == s.size && fi.ModTime().UnixNano() == s.mtime
+	a, s := safe.AttrsOf(fi), &r.slots[at]
+	return a.Known && a.Ino == s.ino && fi.Size() == s.size && fi.ModTime().UnixNano() == s.mtime
 }
 
 // equal reports whether the file at a name is what git wants. fi is nil if the name does not exist.
-func (r *run) equal(at int, n *node, name string, fi fs.FileInfo) (bool, error) {
+func (r *run) equal(at int, n *safe.Folder, name string, fi fs.FileInfo) (bool, error) {
 	c := &r.changes[at]
-	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.vol.sameExec(fi, c.Exec) {
+	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.vol.SameExec(fi, c.Exec) {
 		return false, nil
 	}
 	id, err := r.id(n, name)
-	if _, irregular := errors.AsType[*irregularError](err); irregular || notThere(err) {
+	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular || safe.NotThere(err) {
 		return false, nil
 	}
 	return id == c.ID, err

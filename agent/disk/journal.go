@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -168,8 +169,8 @@ func (d *Dir) readJournal(name string) (*journal, error) {
 	}
 	defer func() { _ = f.Close() }() // opened for reading
 	// A change is smaller in the file than in memory, and the rest has its own bounds.
-	if limit := d.o.maxRun() + maxHeader + maxAreas*maxPath; fi.Size() > limit {
-		return nil, damaged("the %s has %d bytes, more than the %d it may have", name, fi.Size(), limit)
+	if limit := d.o.maxRun() + maxHeader + maxAreas*safe.MaxPath; fi.Size() > limit {
+		return nil, safe.Damaged("the %s has %d bytes, more than the %d it may have", name, fi.Size(), limit)
 	}
 	return decodeJournal(f, fi.Size(), d.o.maxRun())
 }
@@ -180,13 +181,13 @@ func decodeJournal(f io.ReaderAt, size, limit int64) (*journal, error) {
 	body := size - sha256.Size
 	magic := make([]byte, len(journalMagic))
 	if body < int64(len(magic)) {
-		return nil, damaged("the journal has %d bytes, fewer than an empty one", size)
+		return nil, safe.Damaged("the journal has %d bytes, fewer than an empty one", size)
 	}
 	if _, err := f.ReadAt(magic, 0); err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if string(magic) != journalMagic {
-		return nil, damaged("the journal does not start as one of this version")
+		return nil, safe.Damaged("the journal does not start as one of this version")
 	}
 	sum, want := sha256.New(), make([]byte, sha256.Size)
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {
@@ -196,7 +197,7 @@ func decodeJournal(f io.ReaderAt, size, limit int64) (*journal, error) {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if !bytes.Equal(sum.Sum(nil), want) {
-		return nil, damaged("the journal has another checksum")
+		return nil, safe.Damaged("the journal has another checksum")
 	}
 	d := &decoder{more: io.NewSectionReader(f, int64(len(magic)), body-int64(len(magic)))}
 	j := &journal{}
@@ -297,9 +298,9 @@ func (j *journal) readTask(d *decoder) task {
 
 // path reads a path inside the data directory and outside our own folders. It may be empty only if empty is set.
 func (d *decoder) path(empty bool) string {
-	p := d.string(maxPath)
+	p := d.string(safe.MaxPath)
 	if d.err == nil && (p != "" || !empty) {
-		if err := checkPath(p); err != nil {
+		if err := safe.CheckPath(p); err != nil {
 			d.fail("the journal has a bad path: %w", err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -54,9 +54,9 @@ func TestDamagedJournalIsRefusedAndNeverPanics(t *testing.T) {
 		x := bytes.Clone(b)
 		x[i] ^= 0x20
 		_, err := decodeBytes(x)
-		require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
+		require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		_, err = decodeBytes(b[:i])
-		require.ErrorIs(t, err, ErrDamaged, "%d bytes", i)
+		require.ErrorIs(t, err, safe.ErrDamaged, "%d bytes", i)
 		_, _ = decodeBytes(sealed(x[:max(len(journalMagic), i)])) // must not panic
 	}
 }
@@ -79,12 +79,12 @@ func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
 	lost, err := d.LostAndFound()
 	require.NoError(t, err)
 	require.Len(t, lost, 1)
-	b, err := os.ReadFile(filepath.Join(root, ownDir, lostDir, lost[0].File))
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, lost[0].File))
 	require.NoError(t, err)
 	assert.Equal(t, "perhaps the gateway's", string(b))
 	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
 	assert.Equal(t, 1, d.Manifest().Header().Files)
-	require.NoError(t, os.Remove(filepath.Join(root, ownDir, journalFile+asideSuffix)))
+	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
 	assertNoLeftovers(t, root)
 }
 
@@ -96,7 +96,7 @@ func FuzzJournal(f *testing.F) {
 		_, _ = decodeBytes(b) // must not panic
 		r, err := decodeBytes(sealed(b))
 		if err != nil {
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, safe.ErrDamaged)
 			return
 		}
 		again, err := decodeBytes(encodeJournal(t, r))
@@ -104,7 +104,7 @@ func FuzzJournal(f *testing.F) {
 		require.Empty(t, cmp.Diff(r.changes, again.changes))
 		require.Equal(t, r.tasks, again.tasks)
 		for _, c := range r.changes {
-			require.NoError(t, checkPath(c.Path))
+			require.NoError(t, safe.CheckPath(c.Path))
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 const (
@@ -27,7 +28,7 @@ func TestKilledProcess(t *testing.T) {
 	stop, err := strconv.Atoi(os.Getenv(envKillStep))
 	require.NoError(t, err)
 	steps := 0
-	d, err := Open(root, Options{around: func(_ effect, do func() error) error {
+	d, err := Open(root, Options{around: func(_ safe.Effect, do func() error) error {
 		if steps++; steps == stop {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -116,7 +116,7 @@ func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 			assert.NotContains(t, got, "projects/p/dropped")
 			saved := map[string]string{}
 			for _, l := range res.Lost {
-				path := filepath.Join(root, ownDir, lostDir, l.File)
+				path := filepath.Join(root, safe.OwnDir, lostDir, l.File)
 				if fi, err := os.Lstat(path); assert.NoError(t, err) && fi.Mode().IsRegular() {
 					b, err := os.ReadFile(path)
 					require.NoError(t, err)
@@ -167,9 +167,9 @@ func TestModeAndOwnerAreKept(t *testing.T) {
 	check := func(path, mode string, uid, gid uint32) {
 		fi, err := os.Stat(path)
 		require.NoError(t, err)
-		st := attrsOf(fi)
+		st := safe.AttrsOf(fi)
 		assert.Equal(t, mode, fi.Mode().String(), path)
-		assert.Equal(t, [2]uint32{uid, gid}, [2]uint32{st.uid, st.gid}, path)
+		assert.Equal(t, [2]uint32{uid, gid}, [2]uint32{st.UID, st.GID}, path)
 	}
 	check(a, "-rwxrwx---", 1234, 1235)
 	check(p+"/new/deep", "dgrwxr-xr-x", 2003, 2004)
@@ -199,8 +199,8 @@ func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
 	assertNoLeftovers(t, root)
 
 	ctx, cancel = context.WithCancel(t.Context())
-	d.vol.around = func(e effect, do func() error) error {
-		if e.op == "rename" && e.dest == "projects/p/a" {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
+		if e.Op == "rename" && e.Dest == "projects/p/a" {
 			cancel()
 		}
 		return do()
@@ -218,12 +218,12 @@ func TestNothingIsWrittenWhereNothingChanges(t *testing.T) {
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1"})
 	apply(t, d, want)
-	d.vol.around = func(e effect, _ func() error) error {
-		t.Errorf("%s %s", e.op, e.path)
+	d.vol.Around = func(e safe.Effect, _ func() error) error {
+		t.Errorf("%s %s", e.Op, e.Path)
 		return nil
 	}
 	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
-	d.vol.around = nil
+	d.vol.Around = nil
 
 	h := head(want)
 	h.Ref = "other"
@@ -266,8 +266,8 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 			one := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1", "projects/p/c": "1", "projects/p/d": "1"})
 			apply(t, d, one)
 			at := func(name string) string { return filepath.Join(root, "projects/p", name) }
-			d.vol.around = func(e effect, do func() error) error {
-				if e.op != "syncdir" || e.path != "projects/p" {
+			d.vol.Around = func(e safe.Effect, do func() error) error {
+				if e.Op != "syncdir" || e.Path != "projects/p" {
 					return do()
 				}
 				// All files are in place.
@@ -277,7 +277,7 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 				require.NoError(t, os.Remove(at("c")))
 				put(t, root, "projects/p/d", "came back")
 				put(t, root, "projects/p/new", "written into new")
-				d.vol.around = nil
+				d.vol.Around = nil
 				return syscall.EIO
 			}
 			two := text(map[string]string{"projects/p/a": "2", "projects/p/b": "2", "projects/p/c": "2", "projects/p/new": "2"})
@@ -325,18 +325,18 @@ func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
-	if d.vol.plain.Load() {
+	if d.vol.NoExchange.Load() {
 		t.Skip("this file system cannot exchange two names")
 	}
 	failed, dead := false, false
-	d.vol.around = func(e effect, do func() error) error {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
 		switch {
 		case dead:
 			return syscall.EIO
-		case e.op == "syncdir" && e.path == "projects/p" && !failed:
+		case e.Op == "syncdir" && e.Path == "projects/p" && !failed:
 			failed = true
 			return syscall.EIO
-		case failed && e.op == "exchange":
+		case failed && e.Op == "exchange":
 			put(t, root, "projects/p/a", "at the last moment")
 			dead = true
 		}
@@ -381,7 +381,7 @@ func TestResourceIsWholeAtAnyInstant(t *testing.T) {
 			}
 		}
 	}
-	d.vol.around = func(_ effect, do func() error) error {
+	d.vol.Around = func(_ safe.Effect, do func() error) error {
 		check()
 		return do()
 	}
@@ -401,7 +401,7 @@ func TestReplacedDirectoryIsSeen(t *testing.T) {
 	assert.Equal(t, "1", string(b))
 	require.NoError(t, os.Rename(filepath.Join(root, "projects/p"), filepath.Join(root, "projects/gone")))
 	put(t, root, "projects/p/v/a", "2")
-	d.cur.opened = d.cur.opened.Add(-2 * trust)
+	d.cur.Opened = d.cur.Opened.Add(-2 * safe.ReopenAfter)
 	b, err = d.Read("projects/p/v/a", 10)
 	require.NoError(t, err)
 	assert.Equal(t, "2", string(b))
@@ -413,7 +413,7 @@ func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
 	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})
 	rank := map[plan.ID]int64{}
 	for _, f := range want {
-		rank[blobID([]byte(f.content))] = int64(f.content[0])
+		rank[safe.BlobID([]byte(f.content))] = int64(f.content[0])
 	}
 	asked := ""
 	s, err := d.Stage(t.Context(), planFor(t, d, want), func(id plan.ID) int64 { return rank[id] }, func(w io.Writer, c plan.Change) error {
@@ -432,8 +432,8 @@ func TestInterruptedSyncIsFinishedAndTold(t *testing.T) {
 	d := open(t, root, Options{})
 	assert.Nil(t, d.Recovered())
 	dead := false
-	d.vol.around = func(e effect, do func() error) error {
-		if dead = dead || e.op == "rename" && e.dest == "projects/b"; dead {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
+		if dead = dead || e.Op == "rename" && e.Dest == "projects/b"; dead {
 			return syscall.EIO
 		}
 		return do()

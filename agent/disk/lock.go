@@ -10,6 +10,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 const (
@@ -49,12 +51,12 @@ func (l *lock) take() error {
 			}
 			return nil
 		}
-		if err := errors.Join(l.own.vol.setAside(l.own.node, lockFile, why), l.f.Close()); err != nil {
+		if err := errors.Join(l.own.vol.SetAside(l.own.Folder, lockFile, why), l.f.Close()); err != nil {
 			return err
 		}
 		l.f = nil
 	}
-	return fmt.Errorf("%w: something replaces %s/%s again and again", ErrDamaged, ownDir, lockFile)
+	return fmt.Errorf("%w: something replaces %s/%s again and again", safe.ErrDamaged, safe.OwnDir, lockFile)
 }
 
 // unexpected returns why no agent can have made the locked file, or nil if an agent may have made it.
@@ -63,8 +65,8 @@ func (l *lock) unexpected() error {
 	if err != nil {
 		return err
 	}
-	if a := attrsOf(fi); a.known && a.links != 1 {
-		return fmt.Errorf("it has %d names", a.links)
+	if a := safe.AttrsOf(fi); a.Known && a.Links != 1 {
+		return fmt.Errorf("it has %d names", a.Links)
 	}
 	const start = `{"pid":`
 	b := make([]byte, len(start))
@@ -82,12 +84,12 @@ func (l *lock) unexpected() error {
 func (l *lock) try() error {
 	f, err := l.open()
 	if err != nil {
-		return writing(err, "open %s/%s", ownDir, lockFile)
+		return safe.WriteError(err, "open %s/%s", safe.OwnDir, lockFile)
 	}
 	err = l.flock(f)
 	if wantsWriter(err) {
 		if f, err = l.reopen(f); err != nil {
-			return writing(err, "open %s/%s for writing", ownDir, lockFile)
+			return safe.WriteError(err, "open %s/%s for writing", safe.OwnDir, lockFile)
 		}
 		err = l.flock(f)
 	}
@@ -108,21 +110,21 @@ func (l *lock) try() error {
 // volume.
 func (l *lock) open() (*os.File, error) {
 	f, _, err := l.own.openFile(lockFile)
-	if errors.Is(err, ErrDamaged) {
-		if err = l.own.vol.setAside(l.own.node, lockFile, err); err == nil {
+	if errors.Is(err, safe.ErrDamaged) {
+		if err = l.own.vol.SetAside(l.own.Folder, lockFile, err); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	if f, err = l.own.vol.create(l.own.node, lockFile, 0o600); err == nil {
+	if f, err = l.own.vol.Create(l.own.Folder, lockFile, 0o600); err == nil {
 		err = f.Close()
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent was faster
 		return nil, err
 	}
-	f, _, err = l.own.file(lockFile, os.O_RDONLY)
+	f, _, err = l.own.File(lockFile, os.O_RDONLY)
 	return f, err
 }
 
@@ -135,17 +137,17 @@ func (l *lock) reopen(f *os.File) (*os.File, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	f, _, err := l.own.file(lockFile, os.O_RDWR)
+	f, _, err := l.own.File(lockFile, os.O_RDWR)
 	return f, err
 }
 
 func (l *lock) writeHolder() error {
 	host, _ := os.Hostname() // informative only
-	b, err := json.Marshal(holder{os.Getpid(), host, l.own.vol.now().UTC()})
+	b, err := json.Marshal(holder{os.Getpid(), host, l.own.vol.Now().UTC()})
 	if err != nil {
 		return err
 	}
-	f, is, err := l.own.file(lockFile, os.O_RDWR)
+	f, is, err := l.own.File(lockFile, os.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -156,7 +158,7 @@ func (l *lock) writeHolder() error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	err = l.own.vol.fill(l.own.join(lockFile), func() error {
+	err = l.own.vol.Fill(l.own.Join(lockFile), func() error {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}

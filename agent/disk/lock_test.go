@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 func access(t testing.TB, f *os.File) int {
@@ -49,7 +50,7 @@ func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, refusal)
 	}
 	for _, name := range openFiles(t) {
-		assert.NotEqual(t, filepath.Join(root, ownDir, lockFile), name)
+		assert.NotEqual(t, filepath.Join(root, safe.OwnDir, lockFile), name)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -67,8 +68,8 @@ func validRunName(s string) bool { return runNames.MatchString(s) }
 
 // lostFound is the folder lost+found in .stoker. A nil lostFound is empty.
 type lostFound struct {
-	own    *node // .stoker
-	vol    *Volume
+	own    *safe.Folder // .stoker
+	vol    *safe.Volume
 	log    *slog.Logger
 	max    int64 // bytes
 	age    time.Duration
@@ -83,18 +84,18 @@ func (f *lostFound) saver(name string, commit plan.ID) *saver {
 
 // drop removes a folder and its index.
 func (f *lostFound) drop(name string) error {
-	lost, err := f.own.open(lostDir)
-	if notThere(err) {
+	lost, err := f.own.Open(lostDir)
+	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer lost.close()
-	if err := f.vol.clearTree(lost, name); err != nil {
+	defer lost.Close()
+	if err := f.vol.ClearTree(lost, name); err != nil {
 		return err
 	}
-	return f.vol.vacate(lost, name+indexSuffix)
+	return f.vol.Vacate(lost, name+indexSuffix)
 }
 
 // list returns the entries, oldest first.
@@ -103,10 +104,10 @@ func (f *lostFound) list() ([]Lost, error) {
 	if err != nil || lost == nil {
 		return nil, err
 	}
-	defer lost.close()
+	defer lost.Close()
 	var all []Lost
 	for _, name := range runs {
-		index, _, err := lost.file(name+indexSuffix, os.O_RDONLY)
+		index, _, err := lost.File(name+indexSuffix, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its run has not finished
 		}
@@ -128,7 +129,7 @@ func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
 	for lines.Scan() {
 		var l Lost
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return all, damaged("%w", err)
+			return all, safe.Damaged("%w", err)
 		}
 		if len(all) == maxLost {
 			return all, failure.New(v1alpha1.ReasonLimitExceeded, "lost+found has more than %d entries", maxLost)
@@ -139,20 +140,20 @@ func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
 }
 
 // names lists the runs that saved something, oldest first.
-func (f *lostFound) names() ([]string, *node, error) {
+func (f *lostFound) names() ([]string, *safe.Folder, error) {
 	if f == nil {
 		return nil, nil, nil
 	}
-	lost, err := f.own.open(lostDir)
-	if notThere(err) {
+	lost, err := f.own.Open(lostDir)
+	if safe.NotThere(err) {
 		return nil, nil, nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open lost+found: %w", err)
 	}
-	list, err := lost.entries()
+	list, err := lost.Entries()
 	if err != nil {
-		lost.close()
+		lost.Close()
 		return nil, nil, fmt.Errorf("list lost+found: %w", err)
 	}
 	var runs []string
@@ -167,7 +168,7 @@ func (f *lostFound) names() ([]string, *node, error) {
 
 // pruneHourly calls prune if the last time is more than an hour ago, or lost+found has grown since.
 func (f *lostFound) pruneHourly() {
-	now := f.vol.now()
+	now := f.vol.Now()
 	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
 		return
 	}
@@ -185,7 +186,7 @@ func (f *lostFound) prune() error {
 	if err != nil || lost == nil {
 		return err
 	}
-	defer lost.close()
+	defer lost.Close()
 	sizes, total := make([]int64, len(runs)), int64(0)
 	for i, name := range runs {
 		if sizes[i], err = treeSize(lost, name); err != nil {
@@ -193,14 +194,14 @@ func (f *lostFound) prune() error {
 		}
 		total += sizes[i]
 	}
-	now := f.vol.now()
+	now := f.vol.Now()
 	for i, name := range runs {
 		if i == len(runs)-1 || name == f.newest || !f.tooOld(lost, name, now) && total <= f.max {
 			continue
 		}
 		f.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
 		if err := f.drop(name); err != nil {
-			return writing(err, "remove %s from lost+found", name)
+			return safe.WriteError(err, "remove %s from lost+found", name)
 		}
 		total -= sizes[i]
 	}
@@ -214,16 +215,16 @@ const wrongClock = 24 * time.Hour
 // if that differs. Either may come from a clock that was weeks late, as on a node that just started, and the current
 // clock may be ahead. So if only the name says that the run expired, tooOld sets the mtime to now, and a later call
 // finds it expired by both. A run is kept for its full time whatever the clock does, and at most for twice that.
-func (f *lostFound) tooOld(lost *node, name string, now time.Time) bool {
+func (f *lostFound) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
 		return false
 	}
 	stamped := name + indexSuffix
-	fi, err := lost.root.Lstat(stamped)
+	fi, err := lost.Root.Lstat(stamped)
 	if errors.Is(err, fs.ErrNotExist) {
 		stamped = name
-		fi, err = lost.root.Lstat(stamped)
+		fi, err = lost.Root.Lstat(stamped)
 	}
 	if err != nil {
 		return false
@@ -236,7 +237,7 @@ func (f *lostFound) tooOld(lost *node, name string, now time.Time) bool {
 	case !began && now.Sub(saved) <= f.age:
 		return false
 	}
-	if err := f.vol.stamp(lost, stamped, now); err != nil { // then it stays, within the total size
+	if err := f.vol.SetMtime(lost, stamped, now); err != nil { // then it stays, within the total size
 		f.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
 	}
 	return false
@@ -248,7 +249,7 @@ func (f *lostFound) bytes() (int64, error) {
 	if err != nil || lost == nil {
 		return 0, err
 	}
-	defer lost.close()
+	defer lost.Close()
 	var sum int64
 	for _, name := range runs {
 		n, err := treeSize(lost, name)
@@ -260,15 +261,15 @@ func (f *lostFound) bytes() (int64, error) {
 	return sum, nil
 }
 
-func treeSize(in *node, name string) (int64, error) {
-	n, err := in.open(name)
+func treeSize(in *safe.Folder, name string) (int64, error) {
+	n, err := in.Open(name)
 	if err != nil {
 		return 0, err
 	}
-	defer n.close()
+	defer n.Close()
 	var sum int64
 	var failed error
-	walk(n, 0, statOf, func(f plan.Found, err error) bool {
+	safe.Walk(n, 0, safe.StatOf, func(f plan.Found, err error) bool {
 		sum += f.Stat.Size
 		failed = errors.Join(failed, err)
 		return err == nil
@@ -278,16 +279,16 @@ func treeSize(in *node, name string) (int64, error) {
 
 // newName returns a name that no folder in lost+found has.
 func (f *lostFound) newName(commit plan.ID) string {
-	base := f.vol.now().UTC().Format(runTime) + "-" + commit.Short()
-	lost, err := f.own.open(lostDir)
+	base := f.vol.Now().UTC().Format(runTime) + "-" + commit.Short()
+	lost, err := f.own.Open(lostDir)
 	if err != nil {
 		return base // lost+found does not exist, or a later step reports why it cannot be opened
 	}
-	defer lost.close()
+	defer lost.Close()
 	name := base
 	for i := 2; i < 10000; i++ {
-		_, err := lost.root.Lstat(name)
-		_, erru := lost.root.Lstat(name + undoSuffix)
+		_, err := lost.Root.Lstat(name)
+		_, erru := lost.Root.Lstat(name + undoSuffix)
 		if err != nil && erru != nil {
 			break
 		}
@@ -310,27 +311,27 @@ func runStart(name string) (time.Time, error) {
 
 // open opens the saved file of an entry.
 func (f *lostFound) open(l Lost) (*os.File, fs.FileInfo, error) {
-	if err := checkPath(l.File); err != nil {
-		return nil, nil, damaged("an entry of lost+found: %w", err)
+	if err := safe.CheckPath(l.File); err != nil {
+		return nil, nil, safe.Damaged("an entry of lost+found: %w", err)
 	}
 	if f == nil {
 		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
 	}
-	at, err := f.own.open(lostDir)
+	at, err := f.own.Open(lostDir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open lost+found: %w", err)
 	}
-	defer func() { at.close() }()
-	dir, name := split(l.File)
+	defer func() { at.Close() }()
+	dir, name := safe.Split(l.File)
 	for part := range strings.SplitSeq(dir, "/") {
-		next, err := at.open(part)
+		next, err := at.Open(part)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 		}
-		at.close()
+		at.Close()
 		at = next
 	}
-	file, fi, err := at.file(name, os.O_RDONLY)
+	file, fi, err := at.File(name, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}

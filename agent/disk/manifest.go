@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -76,7 +77,7 @@ func openManifest(f *os.File, maxFiles int) (*manifest, error) {
 		return nil, err
 	}
 	if m.header.Files > 2*maxFiles {
-		return nil, damaged("the manifest has %d files, more than a gateway may have", m.header.Files)
+		return nil, safe.Damaged("the manifest has %d files, more than a gateway may have", m.header.Files)
 	}
 	m.is, m.close = fi, f.Close
 	return m, nil
@@ -112,34 +113,34 @@ func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
 
 func (m *manifest) load(size int64) error {
 	if size < int64(len(manifestMagic)+footerSize) {
-		return damaged("the manifest has %d bytes, fewer than an empty one", size)
+		return safe.Damaged("the manifest has %d bytes, fewer than an empty one", size)
 	}
 	if size > maxManifest {
-		return damaged("the manifest has %d bytes, more than the %d it may have", size, int64(maxManifest))
+		return safe.Damaged("the manifest has %d bytes, more than the %d it may have", size, int64(maxManifest))
 	}
 	foot := make([]byte, footerSize)
 	if _, err := m.f.ReadAt(foot, size-footerSize); err != nil {
-		return damaged("read the manifest's end: %w", err)
+		return safe.Damaged("read the manifest's end: %w", err)
 	}
 	if string(foot[24:]) != manifestMagic {
-		return damaged("the manifest does not end as one of this version")
+		return safe.Damaged("the manifest does not end as one of this version")
 	}
 	off := binary.LittleEndian.Uint64(foot)
 	hlen, ilen := binary.LittleEndian.Uint32(foot[8:]), binary.LittleEndian.Uint32(foot[12:])
 	n, sum := binary.LittleEndian.Uint32(foot[16:]), binary.LittleEndian.Uint32(foot[20:])
 	if hlen > maxHeader || ilen > maxIndex || off > math.MaxInt64 || int64(off)+int64(hlen)+int64(ilen) != size-footerSize {
-		return damaged("the manifest's parts do not add up")
+		return safe.Damaged("the manifest's parts do not add up")
 	}
 	b := make([]byte, int(hlen)+int(ilen))
 	if _, err := m.f.ReadAt(b, int64(off)); err != nil {
-		return damaged("read the manifest's index: %w", err)
+		return safe.Damaged("read the manifest's index: %w", err)
 	}
 	if crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, foot[:20]) != sum {
-		return damaged("the manifest's index has another checksum")
+		return safe.Damaged("the manifest's index has another checksum")
 	}
 	var err error
 	if m.header, err = decodeHeader(b[:hlen]); err != nil {
-		return damaged("the manifest's header: %w", err)
+		return safe.Damaged("the manifest's header: %w", err)
 	}
 	return m.index(b[hlen:], int(n), int64(off))
 }
@@ -149,7 +150,7 @@ func (m *manifest) index(b []byte, n int, end int64) error {
 	off, prev, files := int64(len(manifestMagic)), "", 0
 	m.blocks = make([]block, 0, min(n, len(b)/8))
 	for i := 0; i < n && d.err == nil; i++ {
-		x := block{first: d.string(maxPath), off: off, size: d.length(maxBlock)}
+		x := block{first: d.string(safe.MaxPath), off: off, size: d.length(maxBlock)}
 		if s := d.raw(4); s != nil {
 			x.sum = binary.LittleEndian.Uint32(s)
 		}
@@ -176,11 +177,11 @@ func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
 	b := (*buf)[:x.size]
 	if _, err := m.f.ReadAt(b, x.off); err != nil {
 		m.torn.Store(true)
-		return nil, damaged("read block %d of the manifest: %w", i, err)
+		return nil, safe.Damaged("read block %d of the manifest: %w", i, err)
 	}
 	if crc32.Checksum(b, castagnoli) != x.sum {
 		m.torn.Store(true)
-		return nil, damaged("block %d of the manifest has another checksum", i)
+		return nil, safe.Damaged("block %d of the manifest has another checksum", i)
 	}
 	return b, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -24,9 +24,9 @@ func some(n int) []record {
 		list = append(list, record{Owned: plan.Owned{Path: dir}, dir: true})
 		for _, f := range []string{"resource.json", "thumbnail.png", "view.json"} {
 			r := record{Owned: plan.Owned{Path: dir + "/" + f, Size: int64(i * 7), Mtime: int64(1e18 + i), Origin: uint16(i % 3), Exec: i%5 == 0}}
-			r.Want = blobID([]byte(r.Path))
+			r.Want = safe.BlobID([]byte(r.Path))
 			if r.Have = r.Want; i%4 == 0 {
-				r.Have = blobID([]byte(dir))
+				r.Have = safe.BlobID([]byte(dir))
 			}
 			list = append(list, r)
 		}
@@ -162,12 +162,12 @@ func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
 		x[i] ^= 0x41
 		_, err := readManifest(bytes.NewReader(x), int64(len(x)))
 		if i >= len(manifestMagic) { // the first magic only helps a person identify the file
-			require.ErrorIs(t, err, ErrDamaged, "byte %d", i)
+			require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		}
 	}
 	for n := range b {
 		_, err := readManifest(bytes.NewReader(b[:n]), int64(n))
-		require.ErrorIs(t, err, ErrDamaged, "%d bytes", n)
+		require.ErrorIs(t, err, safe.ErrDamaged, "%d bytes", n)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
 	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
 	apply(t, d, want)
 	require.NoError(t, d.Close())
-	path := filepath.Join(root, ownDir, manifestFile)
+	path := filepath.Join(root, safe.OwnDir, manifestFile)
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	b[20] ^= 1

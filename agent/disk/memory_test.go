@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -54,7 +54,7 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 			writeJournal(t, path, 5500, func(i int) string { return fmt.Sprintf("p%07d/%s", i, long) })
 		}},
 		"manifest of long paths that share all": {manifestFile, func(t *testing.T, path string) {
-			long := strings.Repeat("x", maxPath-10)
+			long := strings.Repeat("x", safe.MaxPath-10)
 			forgeManifest(t, path, func(b []byte) []byte {
 				prev := ""
 				for i := range 12_000 {
@@ -75,8 +75,8 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 			root := os.Getenv(envRoot)
 			if root == "" { // write the file outside the process with the memory limit
 				root = seeded(t)
-				require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
-				c.write(t, filepath.Join(root, ownDir, c.at))
+				require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
+				c.write(t, filepath.Join(root, safe.OwnDir, c.at))
 				t.Setenv(envRoot, root)
 			}
 			if !inside(t, false) {
@@ -115,7 +115,7 @@ func forgeManifest(t *testing.T, path string, records func([]byte) []byte) {
 	require.NoError(t, err)
 	w := newManifestWriter(f)
 	w.b = records(w.b)
-	w.cur = block{first: strings.Repeat("x", maxPath-10) + "00000000", dirs: 12_000}
+	w.cur = block{first: strings.Repeat("x", safe.MaxPath-10) + "00000000", dirs: 12_000}
 	require.NoError(t, w.finish(testHeader))
 	require.NoError(t, f.Close())
 }

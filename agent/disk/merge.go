@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -136,7 +137,7 @@ func (w *manifestWriter) put(r *record) {
 	} else {
 		w.cur.files++
 	}
-	if w.paths += len(r.Path); len(w.b) >= w.limit || w.paths >= maxBlockPaths-maxPath {
+	if w.paths += len(r.Path); len(w.b) >= w.limit || w.paths >= maxBlockPaths-safe.MaxPath {
 		w.flush()
 	}
 }

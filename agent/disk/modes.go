@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // Some volumes keep no modes: on SMB shares and some FUSE file systems chmod does nothing, and each file has the mode
@@ -17,14 +19,14 @@ func (a *agentFolder) probeModes(lock *os.File) error {
 	if err != nil {
 		return err
 	}
-	path := a.join(lockFile)
+	path := a.Join(lockFile)
 	chmod := func(perm fs.FileMode) error {
-		return a.vol.effect(effect{op: "chmod", path: path}, func() error { return lock.Chmod(perm) })
+		return a.vol.Effect(safe.Effect{Op: "chmod", Path: path}, func() error { return lock.Chmod(perm) })
 	}
 	switch err := chmod(was.Mode().Perm() ^ 0o100); {
-	case err != nil && statOf(was).Exec && a.makesExecutable():
+	case err != nil && safe.StatOf(was).Exec && a.makesExecutable():
 		a.log.Info("the data volume keeps no modes; whether a file is executable is not compared", "error", err)
-		a.vol.noModes.Store(attrsOf(was).dev, true)
+		a.vol.NoModes.Store(safe.AttrsOf(was).Dev, true)
 		return nil
 	case err != nil:
 		a.log.Debug("the mode of the lock file cannot be changed; the data volume counts as one that keeps modes", "error", err)
@@ -36,7 +38,7 @@ func (a *agentFolder) probeModes(lock *os.File) error {
 	}
 	if is.Mode() == was.Mode() {
 		a.log.Info("the data volume keeps no modes; whether a file is executable is not compared")
-		a.vol.noModes.Store(attrsOf(is).dev, true)
+		a.vol.NoModes.Store(safe.AttrsOf(is).Dev, true)
 		return nil
 	}
 	// A read-only Dir relies on these bits, so clear any left by a user or a crash.
@@ -53,22 +55,22 @@ func (a *agentFolder) makesExecutable() bool {
 	fi, err := a.sample()
 	if err != nil {
 		a.log.Debug("no file can be made to look at the modes of the data volume", "error", err)
-		fi, err = a.root.Lstat(manifestFile)
+		fi, err = a.Root.Lstat(manifestFile)
 	}
-	return err == nil && statOf(fi).Exec
+	return err == nil && safe.StatOf(fi).Exec
 }
 
 // sample returns the file info of a file created without executable bits.
 func (a *agentFolder) sample() (fs.FileInfo, error) {
-	if err := a.vol.vacate(a.node, modesFile); err != nil {
+	if err := a.vol.Vacate(a.Folder, modesFile); err != nil {
 		return nil, err
 	}
-	f, err := a.vol.create(a.node, modesFile, 0o600)
+	f, err := a.vol.Create(a.Folder, modesFile, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	fi, err := f.Stat()
-	if err := errors.Join(f.Close(), a.vol.remove(a.node, modesFile)); err != nil {
+	if err := errors.Join(f.Close(), a.vol.Remove(a.Folder, modesFile)); err != nil {
 		a.log.Debug("cannot remove the file that was made to look at the modes", "error", err)
 	}
 	return fi, err
@@ -77,12 +79,12 @@ func (a *agentFolder) sample() (fs.FileInfo, error) {
 // seeModes is probeModes without writing: an executable lock file means a volume without modes, unless the manifest is
 // not executable, because then a user changed the lock file.
 func (a *agentFolder) seeModes() {
-	fi, err := a.root.Lstat(lockFile)
-	if err != nil || !statOf(fi).Exec {
+	fi, err := a.Root.Lstat(lockFile)
+	if err != nil || !safe.StatOf(fi).Exec {
 		return
 	}
-	if man, err := a.root.Lstat(manifestFile); err == nil && !statOf(man).Exec {
+	if man, err := a.Root.Lstat(manifestFile); err == nil && !safe.StatOf(man).Exec {
 		return
 	}
-	a.vol.noModes.Store(attrsOf(fi).dev, true)
+	a.vol.NoModes.Store(safe.AttrsOf(fi).Dev, true)
 }

@@ -11,26 +11,26 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
 // modeless simulates a volume without modes, such as an SMB share: each file has the mode of the mount, and chmod does nothing.
 // also, if set, runs before each step.
-func modeless(root string, bits os.FileMode, also func(effect) error) func(effect, func() error) error {
-	return func(e effect, do func() error) error {
+func modeless(root string, bits os.FileMode, also func(safe.Effect) error) func(safe.Effect, func() error) error {
+	return func(e safe.Effect, do func() error) error {
 		if also != nil {
 			if err := also(e); err != nil {
 				return err
 			}
 		}
-		if e.op == "chmod" {
+		if e.Op == "chmod" {
 			return nil
 		}
-		if err := do(); err != nil || e.op != "create" {
+		if err := do(); err != nil || e.Op != "create" {
 			return err
 		}
-		return os.Chmod(filepath.Join(root, e.path), bits)
+		return os.Chmod(filepath.Join(root, e.Path), bits)
 	}
 }
 
@@ -83,23 +83,23 @@ func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
 // occur together if the pod ran as another user and an init container opens all modes.
 func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 	root := seeded(t)
-	lock := filepath.Join(root, ownDir, lockFile)
-	refused := Options{around: func(e effect, do func() error) error {
-		if e.op == "chmod" && e.path == ownDir+"/"+lockFile {
+	lock := filepath.Join(root, safe.OwnDir, lockFile)
+	refused := Options{around: func(e safe.Effect, do func() error) error {
+		if e.Op == "chmod" && e.Path == safe.OwnDir+"/"+lockFile {
 			return os.ErrPermission
 		}
 		return do()
 	}}
-	full := Options{around: func(e effect, do func() error) error {
-		if e.op == "create" && e.path == ownDir+"/"+modesFile {
+	full := Options{around: func(e safe.Effect, do func() error) error {
+		if e.Op == "create" && e.Path == safe.OwnDir+"/"+modesFile {
 			return syscall.ENOSPC
 		}
 		return refused.around(e, do)
 	}}
 	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
 		if i == 4 { // left by a crash and then opened to all
-			put(t, root, ownDir+"/"+modesFile, "")
-			require.NoError(t, os.Chmod(filepath.Join(root, ownDir, modesFile), 0o777))
+			put(t, root, safe.OwnDir+"/"+modesFile, "")
+			require.NoError(t, os.Chmod(filepath.Join(root, safe.OwnDir, modesFile), 0o777))
 		}
 		d := open(t, root, o)
 		apply(t, d, wantsExec("1"))
@@ -118,14 +118,14 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 // On a share whose files belong to another user and are executable, chmod fails with a permission error.
 func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
-	o := Options{around: func(e effect, do func() error) error {
-		if e.op == "chmod" {
+	o := Options{around: func(e safe.Effect, do func() error) error {
+		if e.Op == "chmod" {
 			return os.ErrPermission
 		}
-		if err := do(); err != nil || e.op != "create" {
+		if err := do(); err != nil || e.Op != "create" {
 			return err
 		}
-		return os.Chmod(filepath.Join(root, e.path), 0o777)
+		return os.Chmod(filepath.Join(root, e.Path), 0o777)
 	}}
 	for range 2 {
 		d := open(t, root, o)
@@ -139,31 +139,31 @@ func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 
 // Such a share is still recognized while it is full or read-only.
 func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testing.T) {
-	for name, refuse := range map[string]func(effect) error{
-		"full": func(e effect) error {
-			if e.op == "create" || e.op == "fill" {
+	for name, refuse := range map[string]func(safe.Effect) error{
+		"full": func(e safe.Effect) error {
+			if e.Op == "create" || e.Op == "fill" {
 				return syscall.ENOSPC
 			}
 			return nil
 		},
-		"read-only": func(effect) error { return syscall.EROFS },
+		"read-only": func(safe.Effect) error { return syscall.EROFS },
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
-			var now func(effect) error
-			o := Options{around: func(e effect, do func() error) error {
+			var now func(safe.Effect) error
+			o := Options{around: func(e safe.Effect, do func() error) error {
 				if now != nil {
 					if err := now(e); err != nil {
 						return err
 					}
 				}
-				if e.op == "chmod" {
+				if e.Op == "chmod" {
 					return os.ErrPermission
 				}
-				if err := do(); err != nil || e.op != "create" {
+				if err := do(); err != nil || e.Op != "create" {
 					return err
 				}
-				return os.Chmod(filepath.Join(root, e.path), 0o777)
+				return os.Chmod(filepath.Join(root, e.Path), 0o777)
 			}}
 			d := open(t, root, o)
 			apply(t, d, wantsExec("1"))
@@ -180,8 +180,8 @@ func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testin
 func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	full := false
-	d := open(t, root, Options{around: modeless(root, 0o777, func(e effect) error {
-		if full && e.op == "rename" && e.dest == ownDir+"/"+manifestFile {
+	d := open(t, root, Options{around: modeless(root, 0o777, func(e safe.Effect) error {
+		if full && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 			return errors.New("io error")
 		}
 		return nil
@@ -204,7 +204,7 @@ func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	d.vol.around = modeless(root, 0o777, nil)
+	d.vol.Around = modeless(root, 0o777, nil)
 	apply(t, d, wantsExec("1"))
 	got, err := d.Drift(t.Context(), false)
 	require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestACrashOnAVolumeWithoutModesIsEnded(t *testing.T) {
 	d := open(t, root, o)
 	apply(t, d, wantsExec("1"))
 	require.NoError(t, d.Close())
-	interrupt(t, root, wantsExec("2"), func(e effect) bool { return e.op == "syncdir" && e.path == "projects/p" })
+	interrupt(t, root, wantsExec("2"), func(e safe.Effect) bool { return e.Op == "syncdir" && e.Path == "projects/p" })
 	copyByFile(t, root)
 	require.NoError(t, filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -29,23 +30,23 @@ func (r *run) move() error {
 			err = fmt.Errorf("%w: something was mounted there meanwhile, or the server of the volume has it open", err)
 		}
 		if err != nil {
-			return writing(err, "step %d of %d, %s", i+1, len(r.tasks), r.pathOf(t))
+			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.tasks), r.pathOf(t))
 		}
 	}
 	return nil
 }
 
 // touch records that names in a directory changed.
-func (r *run) touch(n *node) {
+func (r *run) touch(n *safe.Folder) {
 	// More than FsyncFiles directories are settled by one syncfs and need not be remembered: a first sync has tens of
 	// thousands.
-	if haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+	if safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		return
 	}
-	r.touched[n.path] = struct{}{}
+	r.touched[n.Path] = struct{}{}
 }
 
-func (r *run) stagingOf(at int) *node { return r.staging[r.areas[r.slots[at].area]] }
+func (r *run) stagingOf(at int) *safe.Folder { return r.staging[r.areas[r.slots[at].area]] }
 
 // swaps bounds how often the gateway may interfere with a write before it fails.
 const swaps = 100
@@ -59,9 +60,9 @@ func (r *run) moveIn(at int) error {
 		}
 	}
 	c, stg := &r.changes[at], r.stagingOf(at)
-	dir, name := split(c.Path)
-	n, err := r.cur.at(dir)
-	if b, ok := errors.AsType[*blockedError](err); ok {
+	dir, name := safe.Split(c.Path)
+	n, err := r.cur.At(dir)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		return blocked(c.Path, b)
 	}
 	if err != nil {
@@ -71,7 +72,7 @@ func (r *run) moveIn(at int) error {
 	create := c.Found.Kind == plan.Missing
 	for range swaps {
 		if create {
-			err = r.d.vol.renameNew(stg, slotName(at), n, name)
+			err = r.d.vol.RenameNew(stg, slotName(at), n, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
@@ -87,15 +88,15 @@ func (r *run) moveIn(at int) error {
 }
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
-func (r *run) replace(at int, n *node, name string) error {
+func (r *run) replace(at int, n *safe.Folder, name string) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
-	fi, err := n.root.Lstat(name)
+	fi, err := n.Root.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if r.redo {
-		if slot, err := stg.root.Lstat(slotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
-			return r.d.vol.remove(stg, slotName(at))
+		if slot, err := stg.Root.Lstat(slotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
+			return r.d.vol.Remove(stg, slotName(at))
 		}
 	}
 	if fi.IsDir() {
@@ -103,9 +104,9 @@ func (r *run) replace(at int, n *node, name string) error {
 			return err
 		}
 	}
-	r.cur.drop(c.Path)
+	r.cur.Drop(c.Path)
 	r.slots[at].took = true
-	if err := r.d.vol.exchange(stg, slotName(at), n, name); !errors.Is(err, errNoFlag) {
+	if err := r.d.vol.Exchange(stg, slotName(at), n, name); !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
 	return r.replaceInTwo(at, n, name)
@@ -114,18 +115,18 @@ func (r *run) replace(at int, n *node, name string) error {
 // replaceInTwo is replace for a file system that cannot exchange: it moves the file at the name aside, whatever it is
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
-func (r *run) replaceInTwo(at int, n *node, name string) error {
+func (r *run) replaceInTwo(at int, n *safe.Folder, name string) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
-	if _, err := stg.root.Lstat(asideName(at)); err == nil {
+	if _, err := stg.Root.Lstat(asideName(at)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.vol.rename(n, name, stg, asideName(at)); err != nil {
+	if err := r.d.vol.Rename(n, name, stg, asideName(at)); err != nil {
 		return err
 	}
-	err := r.d.vol.renameNew(stg, slotName(at), n, name)
+	err := r.d.vol.RenameNew(stg, slotName(at), n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
@@ -133,19 +134,19 @@ func (r *run) replaceInTwo(at int, n *node, name string) error {
 }
 
 // mayReplaceDir refuses to replace a directory that still has files that the plan does not know.
-func (r *run) mayReplaceDir(c *plan.Change, n *node, name string) error {
+func (r *run) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
 	if c.Conflict {
 		return nil
 	}
-	child, err := n.open(name)
-	if notThere(err) {
+	child, err := n.Open(name)
+	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer child.close()
-	first, err := firstFile(child)
+	defer child.Close()
+	first, err := safe.FirstFile(child)
 	if err != nil || first == "" {
 		return err
 	}
@@ -156,19 +157,19 @@ func (r *run) mayReplaceDir(c *plan.Change, n *node, name string) error {
 func (r *run) moveOut(at int) error {
 	c, stg := &r.changes[at], r.stagingOf(at)
 	if r.redo {
-		if _, err := stg.root.Lstat(slotName(at)); err == nil {
+		if _, err := stg.Root.Lstat(slotName(at)); err == nil {
 			return nil
 		}
 	}
-	dir, name := split(c.Path)
-	n, err := r.cur.at(dir)
-	if notThere(err) {
+	dir, name := safe.Split(c.Path)
+	n, err := r.cur.At(dir)
+	if safe.NotThere(err) {
 		return nil // the gateway was faster
 	}
 	if err != nil {
 		return err
 	}
-	fi, err := n.root.Lstat(name)
+	fi, err := n.Root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -180,24 +181,24 @@ func (r *run) moveOut(at int) error {
 		return nil
 	}
 	r.touch(n)
-	r.cur.drop(c.Path)
+	r.cur.Drop(c.Path)
 	r.slots[at].took = true
-	if err := r.d.vol.rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := r.d.vol.Rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
 func (r *run) makeDir(x *directory) error {
-	parent, name := split(x.path)
-	n, err := r.cur.at(parent)
-	if b, ok := errors.AsType[*blockedError](err); ok {
+	parent, name := safe.Split(x.path)
+	n, err := r.cur.At(parent)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		return blocked(x.path, b)
 	}
 	if err != nil {
 		return err
 	}
-	err = r.d.vol.mkdir(n, name, fs.FileMode(x.perm))
+	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.perm))
 	if errors.Is(err, fs.ErrExist) {
 		// Before a crash this run made it; otherwise the gateway did, and it is not ours.
 		x.kept = !r.redo
@@ -207,43 +208,43 @@ func (r *run) makeDir(x *directory) error {
 		return err
 	}
 	r.touch(n)
-	like, err := n.stat()
+	like, err := n.Stat()
 	if err != nil {
 		return err
 	}
-	child, err := n.open(name)
-	if b, ok := errors.AsType[*blockedError](err); ok {
+	child, err := n.Open(name)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		return blocked(x.path, b)
 	}
 	if err != nil {
 		return err
 	}
-	defer child.close()
-	return r.d.vol.ownDir(child, like, fs.FileMode(x.perm))
+	defer child.Close()
+	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.perm))
 }
 
 func (r *run) removeDir(x *directory) error {
-	parent, name := split(x.path)
-	r.cur.drop(x.path)
-	n, err := r.cur.at(parent)
-	if notThere(err) {
+	parent, name := safe.Split(x.path)
+	r.cur.Drop(x.path)
+	n, err := r.cur.At(parent)
+	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = r.d.vol.rmdir(n, name)
+	err = r.d.vol.Rmdir(n, name)
 	switch {
 	case err == nil:
 		r.touch(n)
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case isNotEmpty(err), errors.Is(err, syscall.EBUSY): // or a mount
+	case safe.IsNotEmpty(err), errors.Is(err, syscall.EBUSY): // or a mount
 		x.kept = true
 		return nil
 	}
-	if fi, lerr := n.root.Lstat(name); lerr == nil && !fi.IsDir() {
+	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.IsDir() {
 		return nil // replaced by something else
 	}
 	return err
@@ -251,10 +252,10 @@ func (r *run) removeDir(x *directory) error {
 
 // settleNames makes all changed names durable: directory by directory, or by syncing their file systems.
 func (r *run) settleNames() error {
-	if r.redo || haveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+	if r.redo || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.areas {
-			if err := r.d.vol.syncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-				return writing(err, "make the new files durable")
+			if err := r.d.vol.SyncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+				return safe.WriteError(err, "make the new files durable")
 			}
 		}
 		return nil
@@ -265,20 +266,20 @@ func (r *run) settleNames() error {
 	}
 	slices.Sort(dirs)
 	for _, dir := range dirs {
-		n, err := r.cur.at(dir)
-		if notThere(err) {
+		n, err := r.cur.At(dir)
+		if safe.NotThere(err) {
 			continue // removed since, which a sync of its parent makes durable
 		}
 		if err != nil {
 			return fmt.Errorf("open %s to make it durable: %w", dir, err)
 		}
-		if err := r.d.vol.syncDir(n); err != nil {
-			return writing(err, "make %s durable", dir)
+		if err := r.d.vol.SyncDir(n); err != nil {
+			return safe.WriteError(err, "make %s durable", dir)
 		}
 	}
 	for _, a := range r.areas {
-		if err := r.d.vol.syncDir(r.staging[a]); err != nil {
-			return writing(err, "make the staging folder durable")
+		if err := r.d.vol.SyncDir(r.staging[a]); err != nil {
+			return safe.WriteError(err, "make the staging folder durable")
 		}
 	}
 	return nil

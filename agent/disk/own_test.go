@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // wrong creates what a program in the gateway may put in place of the agent's own files.
@@ -63,9 +64,9 @@ func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
 					t.Skip("as a file")
 				}
 				if name != "" {
-					require.NoError(t, os.Mkdir(filepath.Join(root, ownDir), 0o700))
+					require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
 				}
-				require.NoError(t, plant(filepath.Join(root, ownDir, name)))
+				require.NoError(t, plant(filepath.Join(root, safe.OwnDir, name)))
 
 				d := open(t, root, Options{around: quick})
 				note, err := d.Note("x")

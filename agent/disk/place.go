@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -17,7 +18,7 @@ import (
 
 // place is the owner and mode that a file gets.
 type place struct {
-	owner attrs
+	owner safe.Attrs
 	perm  fs.FileMode
 }
 
@@ -32,7 +33,7 @@ type places struct {
 func (p *places) at(i int) place { return p.kinds[p.of[i]] }
 
 func (p *places) put(i int, x place) {
-	x.owner = attrs{known: x.owner.known, uid: x.owner.uid, gid: x.owner.gid}
+	x.owner = safe.Attrs{Known: x.owner.Known, UID: x.owner.UID, GID: x.owner.GID}
 	k, ok := p.known[x]
 	if !ok {
 		k = uint32(len(p.kinds))
@@ -85,15 +86,15 @@ func (r *run) place() (*places, error) {
 // parents determines the area of a change and the directories to make for it.
 func (p *placing) parents(i int) error {
 	r, c := p.r, &p.r.changes[i]
-	dir, _ := split(c.Path)
-	n, err := r.cur.at(dir)
-	if notThere(err) {
-		n = r.cur.chain[len(r.cur.chain)-1] // as far as the path exists
+	dir, _ := safe.Split(c.Path)
+	n, err := r.cur.At(dir)
+	if safe.NotThere(err) {
+		n = r.cur.Chain[len(r.cur.Chain)-1] // as far as the path exists
 	} else if err != nil {
-		return writing(err, "look at the parents of %s", c.Path)
+		return safe.WriteError(err, "look at the parents of %s", c.Path)
 	}
-	if b, ok := errors.AsType[*blockedError](err); ok && writes(c.Op) {
-		k := r.find(b.path)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok && writes(c.Op) {
+		k := r.find(b.Path)
 		if k < 0 || r.changes[k].Op != plan.Delete {
 			return blocked(c.Path, b)
 		}
@@ -104,54 +105,54 @@ func (p *placing) parents(i int) error {
 	}
 	r.slots[i].area = uint16(p.area) // less than maxAreas
 	if writes(c.Op) {
-		p.make(n.path, dir)
+		p.make(n.Path, dir)
 	}
 	return nil
 }
 
 // blocked returns the error for a write below something that is not a directory and that the plan does not remove.
-func blocked(path string, b *blockedError) error {
-	if b.kind == plan.Link {
+func blocked(path string, b *safe.BlockedError) error {
+	if b.Kind == plan.Link {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s cannot be written: %w; links in the data directory are never followed: replace it by a directory", path, b)
 	}
 	return failure.New(v1alpha1.ReasonPathCollision, "%s cannot be written: %w; move it away", path, b)
 }
 
 // stand records what new files below a directory get: its owner, and the area of its mount.
-func (p *placing) stand(n *node) error {
-	if p.known && p.dir == n.path {
+func (p *placing) stand(n *safe.Folder) error {
+	if p.known && p.dir == n.Path {
 		return nil
 	}
-	fi, err := n.stat()
+	fi, err := n.Stat()
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", n.path, err)
+		return fmt.Errorf("look at %s: %w", n.Path, err)
 	}
 	if p.area, err = p.r.areaOf(n); err != nil {
 		return err
 	}
-	if err := mayWrite(n); err != nil {
-		return writing(err, "write into %q", n.path)
+	if err := safe.MayWrite(n); err != nil {
+		return safe.WriteError(err, "write into %q", n.Path)
 	}
-	p.dir, p.fi, p.known = n.path, fi, true
+	p.dir, p.fi, p.known = n.Path, fi, true
 	return nil
 }
 
 // areaOf returns the area of a directory: the top of the mount it is in.
-func (r *run) areaOf(n *node) (int, error) {
-	here, err := mountOf(n)
+func (r *run) areaOf(n *safe.Folder) (int, error) {
+	here, err := safe.MountOf(n)
 	if err != nil {
-		return 0, fmt.Errorf("look at the mount of %s: %w", n.path, err)
+		return 0, fmt.Errorf("look at the mount of %s: %w", n.Path, err)
 	}
 	top := ""
-	for k := len(r.cur.chain) - 1; k >= 0; k-- {
-		m, err := mountOf(r.cur.chain[k])
+	for k := len(r.cur.Chain) - 1; k >= 0; k-- {
+		m, err := safe.MountOf(r.cur.Chain[k])
 		if err != nil {
-			return 0, fmt.Errorf("look at the mount of %s: %w", r.cur.chain[k].path, err)
+			return 0, fmt.Errorf("look at the mount of %s: %w", r.cur.Chain[k].Path, err)
 		}
 		if m != here {
 			break
 		}
-		top = r.cur.chain[k].path
+		top = r.cur.Chain[k].Path
 	}
 	if i := slices.Index(r.areas, top); i >= 0 {
 		return i, nil
@@ -174,28 +175,28 @@ func (p *placing) make(exists, dir string) {
 		}
 		p.byPath[dir] = len(p.r.dirs)
 		p.r.dirs = append(p.r.dirs, directory{path: dir, made: true, perm: 0o755})
-		dir, _ = split(dir)
+		dir, _ = safe.Split(dir)
 	}
 }
 
 // readable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
 // with its mode would be just as unreadable.
 func (p *placing) readable(path string) error {
-	dir, name := split(path)
+	dir, name := safe.Split(path)
 	if p.dir != dir {
 		return nil
 	}
-	n, err := p.r.cur.at(dir)
+	n, err := p.r.cur.At(dir)
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}
-	fi, err := n.root.Lstat(name)
+	fi, err := n.Root.Lstat(name)
 	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
 		return nil //nolint:nilerr // a file that is not there need not be readable
 	}
-	f, _, err := n.file(name, os.O_RDONLY)
+	f, _, err := n.File(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) {
-		return writing(err, "read %s", path)
+		return safe.WriteError(err, "read %s", path)
 	}
 	if err != nil {
 		return nil //nolint:nilerr // it changes while we look; the step finds what it is
@@ -206,21 +207,21 @@ func (p *placing) readable(path string) error {
 // target determines owner and mode of a write from what it replaces.
 func (p *placing) target(i int) (place, error) {
 	r, c := p.r, &p.r.changes[i]
-	at := place{owner: attrsOf(p.fi), perm: 0o644}
-	dir, name := split(c.Path)
+	at := place{owner: safe.AttrsOf(p.fi), perm: 0o644}
+	dir, name := safe.Split(c.Path)
 	if p.dir == dir {
-		n, err := r.cur.at(dir)
+		n, err := r.cur.At(dir)
 		if err != nil {
 			return at, fmt.Errorf("look at %s: %w", c.Path, err)
 		}
-		switch fi, err := n.root.Lstat(name); {
+		switch fi, err := n.Root.Lstat(name); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return at, fmt.Errorf("look at %s: %w", c.Path, err)
 		case fi.IsDir():
 			p.below(c.Path)
 		case fi.Mode().IsRegular():
-			at.owner, at.perm = attrsOf(fi), fi.Mode().Perm()
+			at.owner, at.perm = safe.AttrsOf(fi), fi.Mode().Perm()
 		}
 	}
 	if c.Exec {
@@ -299,7 +300,7 @@ func leads(p string) bool {
 // mkdirs adds the steps that make the missing parents of a path, outermost first.
 func (p *placing) mkdirs(path string) {
 	var steps []task
-	for dir, _ := split(path); dir != ""; dir, _ = split(dir) {
+	for dir, _ := safe.Split(path); dir != ""; dir, _ = safe.Split(dir) {
 		i, ok := p.byPath[dir]
 		if !ok {
 			break
@@ -321,7 +322,7 @@ func (p *placing) rmdirs(inWay bool) {
 		if r.changes[i].Op != plan.Delete || p.inWay[i] != inWay {
 			continue
 		}
-		for dir, _ := split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = split(dir) {
+		for dir, _ := safe.Split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = safe.Split(dir) {
 			seen[dir] = true
 			if inWay && p.needed(dir) {
 				break // also needed are all above it

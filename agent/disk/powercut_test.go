@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 var errCut = errors.New("the power is gone")
@@ -46,16 +47,16 @@ func newPowerCut(t testing.TB, root string) *powerCut {
 	return &powerCut{t: t, root: root, side: memory(t), dirty: map[uint64]*os.File{}}
 }
 
-func (c *powerCut) around(e effect, do func() error) error {
+func (c *powerCut) around(e safe.Effect, do func() error) error {
 	if c.dead {
 		return errCut
 	}
 	c.steps++
 	if c.steps == c.fail {
-		return &os.PathError{Op: e.op, Path: e.path, Err: c.err}
+		return &os.PathError{Op: e.Op, Path: e.Path, Err: c.err}
 	}
 	if c.steps == c.stop {
-		if e.op == "fill" {
+		if e.Op == "fill" {
 			_ = do() // the last step; cut decides how much of it remains
 		}
 		c.dead = true
@@ -64,10 +65,10 @@ func (c *powerCut) around(e effect, do func() error) error {
 	return c.step(e, do)
 }
 
-func (c *powerCut) step(e effect, do func() error) error {
-	path, dest := filepath.Join(c.root, e.path), filepath.Join(c.root, e.dest)
+func (c *powerCut) step(e safe.Effect, do func() error) error {
+	path, dest := filepath.Join(c.root, e.Path), filepath.Join(c.root, e.Dest)
 	keep := filepath.Join(c.side, strconv.Itoa(c.steps))
-	switch e.op {
+	switch e.Op {
 	case "sync":
 		c.settle(inode(c.t, path))
 		return nil
@@ -92,7 +93,7 @@ func (c *powerCut) step(e effect, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
-	c.remember(e.op, path, dest, keep)
+	c.remember(e.Op, path, dest, keep)
 	return nil
 }
 

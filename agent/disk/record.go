@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -54,7 +55,7 @@ func appendRecord(b []byte, prev string, r *record) []byte {
 // one.
 func readRecord(d *decoder, path *[]byte) record {
 	shared := d.length(len(*path))
-	*path = append((*path)[:shared], d.bytes(maxPath)...)
+	*path = append((*path)[:shared], d.bytes(safe.MaxPath)...)
 	r := record{}
 	r.Path = string(*path)
 	flags := d.byte()
@@ -118,7 +119,7 @@ func (d *decoder) end() bool {
 
 func (d *decoder) fail(format string, args ...any) {
 	if d.err == nil {
-		d.err = damaged(format, args...)
+		d.err = safe.Damaged(format, args...)
 	}
 	d.b, d.more = nil, nil
 }

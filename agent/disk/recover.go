@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -20,11 +21,11 @@ func (d *Dir) settle() error {
 	for _, name := range []string{journalFile, undoFile} {
 		j, err := d.readJournal(name)
 		switch {
-		case errors.Is(err, ErrDamaged):
+		case errors.Is(err, safe.ErrDamaged):
 			if err := d.salvage(err); err != nil {
 				return err
 			}
-			err = d.vol.setAside(d.own.node, name, err)
+			err = d.vol.SetAside(d.own.Folder, name, err)
 		case err == nil && j != nil:
 			err = d.replay(j, name == journalFile)
 		}
@@ -47,12 +48,12 @@ func (d *Dir) replay(j *journal, forward bool) error {
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
-	if notThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
+	if safe.NotThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
 		name := undoFile
 		if forward {
 			name = journalFile
 		}
-		if err := d.salvage(damaged("a staging folder that belongs to the journal is gone: %w", err)); err != nil {
+		if err := d.salvage(safe.Damaged("a staging folder that belongs to the journal is gone: %w", err)); err != nil {
 			return err
 		}
 		return d.own.drop(name)
@@ -113,7 +114,7 @@ func (d *Dir) rescue(areas []string, why string) error {
 	defer r.close()
 	for _, a := range areas {
 		n, err := r.openArea(a, false)
-		if notThere(err) {
+		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
@@ -127,8 +128,8 @@ func (d *Dir) rescue(areas []string, why string) error {
 	return r.saver.finish()
 }
 
-func (r *run) rescueArea(area string, staging *node, why string) error {
-	list, err := staging.entries()
+func (r *run) rescueArea(area string, staging *safe.Folder, why string) error {
+	list, err := staging.Entries()
 	for _, e := range list {
 		if err == nil {
 			err = r.saver.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
@@ -136,27 +137,27 @@ func (r *run) rescueArea(area string, staging *node, why string) error {
 	}
 	// Unreadable files, or trees beyond the bounds, are not ours: set the whole folder aside.
 	if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
-		own, oerr := r.cur.at(strings.TrimPrefix(area+"/"+ownDir, "/"))
+		own, oerr := r.cur.At(strings.TrimPrefix(area+"/"+safe.OwnDir, "/"))
 		if oerr != nil {
 			return errors.Join(err, oerr)
 		}
-		return r.d.vol.setAside(own, stagingDir, err)
+		return r.d.vol.SetAside(own, stagingDir, err)
 	}
 	return err
 }
 
 // reclaim moves old files in the staging folders of areas to lost+found before new ones are staged: an interrupted sync
 // may have been ended while their volume was away.
-func (d *Dir) reclaim(c *cursor, areas []string) error {
+func (d *Dir) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
-		at, err := c.at(a + "/" + ownDir + "/" + stagingDir)
-		if notThere(err) {
+		at, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
+		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		list, err := at.entries()
+		list, err := at.Entries()
 		if err != nil {
 			return err
 		}
@@ -189,12 +190,12 @@ func (d *Dir) distrust() error {
 // areas returns the directories that may have a staging folder.
 func (d *Dir) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.own.read(areasFile, maxAreas*maxPath)
-	if err != nil && !errors.Is(err, ErrDamaged) {
+	b, err := d.own.read(areasFile, maxAreas*safe.MaxPath)
+	if err != nil && !errors.Is(err, safe.ErrDamaged) {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if a := strings.TrimSuffix(line, "\n"); checkPath(a) == nil && len(areas) < maxAreas {
+		if a := strings.TrimSuffix(line, "\n"); safe.CheckPath(a) == nil && len(areas) < maxAreas {
 			areas = append(areas, a)
 		}
 	}
@@ -207,17 +208,17 @@ func (d *Dir) clean() error {
 	if err != nil {
 		return err
 	}
-	c := cursor{top: d.top}
-	defer c.reset()
+	c := safe.Cursor{Top: d.top}
+	defer c.Reset()
 	for _, a := range areas {
 		if err := d.cleanArea(&c, a); err != nil {
-			return writing(err, "clear the staging folder below %q", a)
+			return safe.WriteError(err, "clear the staging folder below %q", a)
 		}
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
-		if _, err := d.own.root.Lstat(name); err == nil {
-			if err := d.vol.vacate(d.own.node, name); err != nil {
-				return writing(err, "clear %s", d.own.join(name))
+		if _, err := d.own.Root.Lstat(name); err == nil {
+			if err := d.vol.Vacate(d.own.Folder, name); err != nil {
+				return safe.WriteError(err, "clear %s", d.own.Join(name))
 			}
 		}
 	}
@@ -225,33 +226,33 @@ func (d *Dir) clean() error {
 	return nil
 }
 
-func (d *Dir) cleanArea(c *cursor, area string) error {
+func (d *Dir) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
-		if _, err := d.own.root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return d.vol.clearTree(d.own.node, stagingDir)
+		return d.vol.ClearTree(d.own.Folder, stagingDir)
 	}
-	at, err := c.at(area)
+	at, err := c.At(area)
 	if err != nil {
-		if notThere(err) {
+		if safe.NotThere(err) {
 			return nil
 		}
 		return err
 	}
-	own, err := at.open(ownDir)
-	if notThere(err) {
+	own, err := at.Open(safe.OwnDir)
+	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = d.vol.clearTree(own, stagingDir)
-	own.close()
+	err = d.vol.ClearTree(own, stagingDir)
+	own.Close()
 	if err != nil {
 		return err
 	}
-	if err := d.vol.rmdir(at, ownDir); err != nil && !isNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.vol.Rmdir(at, safe.OwnDir); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

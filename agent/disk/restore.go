@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
@@ -38,7 +39,7 @@ const restoreName = "restore.new"
 // It replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
 func (d *Dir) Restore(l Lost) error {
-	if err := checkPath(l.Path); err != nil {
+	if err := safe.CheckPath(l.Path); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if resource.NeverTouch(l.Path) {
@@ -50,9 +51,9 @@ func (d *Dir) Restore(l Lost) error {
 	}
 	defer func() { _ = from.Close() }() // opened for reading
 	r := &run{d: d, journal: journal{areas: []string{""}}}
-	r.cur.top = d.top
-	defer r.cur.reset()
-	dir, name := split(l.Path)
+	r.cur.Top = d.top
+	defer r.cur.Reset()
+	dir, name := safe.Split(l.Path)
 	n, err := d.makeParents(&r.cur, dir)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
@@ -62,63 +63,63 @@ func (d *Dir) Restore(l Lost) error {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	defer done()
-	if err := d.vol.vacate(own, restoreName); err != nil {
-		return writing(err, "restore %s", l.Path)
+	if err := d.vol.Vacate(own, restoreName); err != nil {
+		return safe.WriteError(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.vol.remove(own, restoreName) }() // fails if it was moved into place
+	defer func() { _ = d.vol.Remove(own, restoreName) }() // fails if it was moved into place
 	if err := d.fillRestore(own, n, from, saved.Mode()); err != nil {
-		return writing(err, "restore %s", l.Path)
+		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	if err := d.putBack(own, n, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	return d.vol.syncDir(n)
+	return d.vol.SyncDir(n)
 }
 
 // onMount opens our own folder on the mount of the directory n, at which r.cur stands, because a rename cannot cross
 // mounts. done closes it, and removes it if it was created for this.
-func (r *run) onMount(n *node) (own *node, done func(), err error) {
+func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error) {
 	area, err := r.areaOf(n)
 	if err != nil {
 		return nil, nil, err
 	}
 	if area == 0 {
-		return r.d.own.node, func() {}, nil
+		return r.d.own.Folder, func() {}, nil
 	}
-	top := r.cur.chain[slices.IndexFunc(r.cur.chain, func(n *node) bool { return n.path == r.areas[area] })]
-	if own, err = r.d.vol.ownFolder(top); err != nil {
+	top := r.cur.Chain[slices.IndexFunc(r.cur.Chain, func(n *safe.Folder) bool { return n.Path == r.areas[area] })]
+	if own, err = r.d.vol.OwnFolder(top); err != nil {
 		return nil, nil, err
 	}
 	return own, func() {
-		own.close()
-		_ = r.d.vol.rmdir(top, ownDir) // fails if a sync uses it
+		own.Close()
+		_ = r.d.vol.Rmdir(top, safe.OwnDir) // fails if a sync uses it
 	}, nil
 }
 
 // makeParents opens a directory and makes its missing parts, with the owner of the existing ones.
-func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
-	n, err := cur.at("")
+func (d *Dir) makeParents(cur *safe.Cursor, dir string) (*safe.Folder, error) {
+	n, err := cur.At("")
 	if dir == "" || err != nil {
 		return n, err
 	}
 	path := ""
 	for part := range strings.SplitSeq(dir, "/") {
 		path = strings.TrimPrefix(path+"/"+part, "/")
-		next, err := cur.at(path)
+		next, err := cur.At(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			above, _ := split(path)
-			if n = cur.chain[len(cur.chain)-1]; n.path != above { // it was removed a moment ago
+			above, _ := safe.Split(path)
+			if n = cur.Chain[len(cur.Chain)-1]; n.Path != above { // it was removed a moment ago
 				return nil, err
 			}
-			like, serr := n.stat()
+			like, serr := n.Stat()
 			if serr != nil {
 				return nil, serr
 			}
-			if err := d.vol.mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := d.vol.Mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, err
 			}
-			if next, err = cur.at(path); err == nil {
-				err = d.vol.ownDir(next, like, 0o755)
+			if next, err = cur.At(path); err == nil {
+				err = d.vol.SetDirAttrs(next, like, 0o755)
 			}
 			if err != nil {
 				return nil, err
@@ -133,32 +134,32 @@ func (d *Dir) makeParents(cur *cursor, dir string) (*node, error) {
 
 // fillRestore writes the saved bytes to our own folder, with the owner of the target directory and the saved mode, so
 // that private files stay private.
-func (d *Dir) fillRestore(own, n *node, from io.Reader, mode fs.FileMode) error {
-	like, err := n.stat()
+func (d *Dir) fillRestore(own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
+	like, err := n.Stat()
 	if err != nil {
 		return err
 	}
-	f, err := d.vol.create(own, restoreName, 0o600)
+	f, err := d.vol.Create(own, restoreName, 0o600)
 	if err != nil {
 		return err
 	}
-	path := own.join(restoreName)
-	err = d.vol.fill(path, func() error {
+	path := own.Join(restoreName)
+	err = d.vol.Fill(path, func() error {
 		_, err := io.Copy(f, from)
 		return err
 	})
 	if err == nil {
-		_, err = d.vol.give(f, path, attrsOf(like), mode)
+		_, err = d.vol.SetAttrs(f, path, safe.AttrsOf(like), mode)
 	}
 	if err == nil {
-		err = d.vol.sync(f, path)
+		err = d.vol.Sync(f, path)
 	}
 	return errors.Join(err, f.Close())
 }
 
 // putBack moves the restored file to a free name, or replaces a file that git has.
-func (d *Dir) putBack(own, n *node, name, path string) error {
-	err := d.vol.renameNew(own, restoreName, n, name)
+func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
+	err := d.vol.RenameNew(own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -166,11 +167,11 @@ func (d *Dir) putBack(own, n *node, name, path string) error {
 	if err != nil {
 		return err
 	}
-	known := func(at *node, name string) error {
+	known := func(at *safe.Folder, name string) error {
 		if !owned {
 			return ErrUnsaved
 		}
-		id, err := at.id(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
+		id, err := at.Hash(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
 		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
 			err = ErrUnsaved
 		}
@@ -179,14 +180,14 @@ func (d *Dir) putBack(own, n *node, name, path string) error {
 	if err := known(n, name); err != nil {
 		return err
 	}
-	if err := d.vol.exchange(own, restoreName, n, name); err != nil {
-		if errors.Is(err, errNoFlag) {
-			return d.vol.rename(own, restoreName, n, name)
+	if err := d.vol.Exchange(own, restoreName, n, name); err != nil {
+		if errors.Is(err, safe.ErrNoExchange) {
+			return d.vol.Rename(own, restoreName, n, name)
 		}
 		return err
 	}
 	if err := known(own, restoreName); err != nil { // the gateway wrote at this moment
-		return errors.Join(err, d.vol.exchange(own, restoreName, n, name))
+		return errors.Join(err, d.vol.Exchange(own, restoreName, n, name))
 	}
 	return nil
 }

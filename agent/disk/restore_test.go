@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -56,11 +56,11 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 		assert.Equal(t, os.FileMode(0o640), fi.Mode().Perm(), "a copy on another mount keeps it, too: %s", l.Path)
 		assert.Equal(t, "the gateway's "+l.Path, contents(t, root)[l.Path])
 	}
-	assert.NoDirExists(t, filepath.Join(root, "projects", ownDir))
-	assert.NoDirExists(t, filepath.Join(root, "config/resources/core", ownDir))
+	assert.NoDirExists(t, filepath.Join(root, "projects", safe.OwnDir))
+	assert.NoDirExists(t, filepath.Join(root, "config/resources/core", safe.OwnDir))
 
-	d.vol.around = func(e effect, do func() error) error {
-		if e.op == "chmod" && strings.Contains(e.path, lostDir) { // some file systems have no modes
+	d.vol.Around = func(e safe.Effect, do func() error) error {
+		if e.Op == "chmod" && strings.Contains(e.Path, lostDir) { // some file systems have no modes
 			return unix.EPERM
 		}
 		return do()
@@ -68,7 +68,7 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 	assert.Equal(t, len(files), apply(t, d, one).Saved, "the bytes are what counts")
 
 	// Restore must not remove the staging folder of an interrupted sync.
-	staging := filepath.Join(root, "projects", ownDir, stagingDir)
+	staging := filepath.Join(root, "projects", safe.OwnDir, stagingDir)
 	require.NoError(t, os.MkdirAll(staging, 0o700))
 	require.NoError(t, d.Restore(entries[2]))
 	assert.DirExists(t, staging)

@@ -1,14 +1,16 @@
 package disk
 
+import "stoker.io/stoker/agent/disk/safe"
+
 // run is one apply, from staging to its end, which may come from its journal after a crash.
 type run struct {
 	journal
 	d       *Dir
-	cur     cursor
-	staging map[string]*node    // by area
-	touched map[string]struct{} // directories with changed names that are not durable yet; see touch
-	redo    bool                // after a crash
-	back    bool                // rolling back
+	cur     safe.Cursor
+	staging map[string]*safe.Folder // by area
+	touched map[string]struct{}     // directories with changed names that are not durable yet; see touch
+	redo    bool                    // after a crash
+	back    bool                    // rolling back
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful bool
 	saver    *saver // nil until something may be saved

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -36,7 +37,7 @@ func (r *run) fits() error {
 func (r *run) save() error {
 	if r.redo {
 		if err := r.d.lost.drop(r.name); err != nil {
-			return writing(err, "clear lost+found")
+			return safe.WriteError(err, "clear lost+found")
 		}
 	}
 	r.saver = r.d.lost.saver(r.name, r.header.Commit)
@@ -59,18 +60,18 @@ func (r *run) save() error {
 // in git.
 func (r *run) why(at int, name string) (string, error) {
 	c, stg := &r.changes[at], r.stagingOf(at)
-	fi, err := stg.root.Lstat(name)
+	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return "", err
 	}
-	switch kindOf(fi) {
+	switch safe.KindOf(fi) {
 	case plan.Dir:
-		n, err := stg.open(name)
+		n, err := stg.Open(name)
 		if err != nil {
 			return "", err
 		}
-		defer n.close()
-		first, err := firstFile(n)
+		defer n.Close()
+		first, err := safe.FirstFile(n)
 		if err != nil || first == "" {
 			return "", err
 		}

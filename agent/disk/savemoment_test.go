@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // The gateway saves a file by rename before any one step of a sync that replaces the file. The saved version must be live or in
@@ -30,7 +31,7 @@ func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
 					put(t, root, path, "gateway 1")
 					kept := []string{"gateway 1", "gateway 2"}
 					n, dead := 0, false
-					d.vol.around = func(e effect, do func() error) error {
+					d.vol.Around = func(e safe.Effect, do func() error) error {
 						if n++; n == at {
 							live, err := os.ReadFile(filepath.Join(root, path))
 							if err == nil && string(live) == "gateway 1" {
@@ -43,7 +44,7 @@ func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
 						case dead, n == at+2 && (end == "dies" || end == "dies while taken back"):
 							dead = true
 							return errCut
-						case back && e.op == "create" && e.path == ownDir+"/"+manifestFile+".new":
+						case back && e.Op == "create" && e.Path == safe.OwnDir+"/"+manifestFile+".new":
 							return errors.New("not now")
 						}
 						return quick(e, do)

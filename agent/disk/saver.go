@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -29,23 +30,23 @@ type saver struct {
 
 // saveTree gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
 // link.
-func (s *saver) saveTree(from *node, name, as, why string) error {
-	if strings.Count(as, "/") > maxDepth {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, maxDepth)
+func (s *saver) saveTree(from *safe.Folder, name, as, why string) error {
+	if strings.Count(as, "/") > safe.MaxDepth {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, safe.MaxDepth)
 	}
-	fi, err := from.root.Lstat(name)
+	fi, err := from.Root.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if !fi.IsDir() {
 		return s.saveFile(from, name, as, why, fi)
 	}
-	n, err := from.open(name)
+	n, err := from.Open(name)
 	if err != nil {
 		return err
 	}
-	defer n.close()
-	list, err := n.entries()
+	defer n.Close()
+	list, err := n.Entries()
 	if err != nil {
 		return err
 	}
@@ -57,37 +58,37 @@ func (s *saver) saveTree(from *node, name, as, why string) error {
 	return nil
 }
 
-func (s *saver) saveFile(from *node, name, as, why string, fi fs.FileInfo) error {
-	dir, base := split(as)
+func (s *saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo) error {
+	dir, base := safe.Split(as)
 	n, err := s.folder(dir)
 	if err != nil {
-		return writing(err, "save %s to lost+found", as)
+		return safe.WriteError(err, "save %s to lost+found", as)
 	}
-	defer n.close()
+	defer n.Close()
 	to := base
 	for i := 1; ; i++ {
-		err = s.to.vol.link(from, name, n, to)
+		err = s.to.vol.Link(from, name, n, to)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			err = s.copyFile(from, name, n, to, fi)
 		}
 		if !errors.Is(err, fs.ErrExist) || i == swaps {
 			break
 		}
-		if there, lerr := n.root.Lstat(to); lerr == nil && os.SameFile(there, fi) {
+		if there, lerr := n.Root.Lstat(to); lerr == nil && os.SameFile(there, fi) {
 			err = nil // saved before a crash
 			break
 		}
 		to = fmt.Sprintf("%s.%d", base, i)
 	}
 	if err != nil {
-		return writing(err, "save %s to lost+found", as)
+		return safe.WriteError(err, "save %s to lost+found", as)
 	}
 	s.record(as, path.Join(s.name, dir, to), why, fi.Size())
 	return nil
 }
 
 func (s *saver) record(as, file, why string, size int64) {
-	l := Lost{When: s.to.vol.now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
+	l := Lost{When: s.to.vol.Now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
 	if !utf8.ValidString(as) {
 		l.RawPath = []byte(as)
 	}
@@ -97,59 +98,59 @@ func (s *saver) record(as, file, why string, size int64) {
 
 // copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
 // and symbolic links has no bytes to keep.
-func (s *saver) copyFile(from *node, name string, to *node, as string, fi fs.FileInfo) error {
-	switch kindOf(fi) {
+func (s *saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
+	switch safe.KindOf(fi) {
 	case plan.File:
 	case plan.Link:
-		target, err := from.root.Readlink(name)
+		target, err := from.Root.Readlink(name)
 		if err != nil {
 			return err
 		}
-		return s.to.vol.effect(effect{op: "create", path: to.join(as)}, func() error { return to.root.Symlink(target, as) })
+		return s.to.vol.Effect(safe.Effect{Op: "create", Path: to.Join(as)}, func() error { return to.Root.Symlink(target, as) })
 	default:
 		return nil
 	}
-	in, _, err := from.file(name, os.O_RDONLY)
+	in, _, err := from.File(name, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }() // opened for reading
-	out, err := s.to.vol.create(to, as, 0o600)
+	out, err := s.to.vol.Create(to, as, 0o600)
 	if err != nil {
 		return err
 	}
-	err = s.to.vol.fill(to.join(as), func() error {
+	err = s.to.vol.Fill(to.Join(as), func() error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, s.buf)
 		return err
 	})
 	if err == nil {
 		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have
 		// no modes.
-		_, _ = s.to.vol.give(out, to.join(as), attrs{}, fi.Mode())
+		_, _ = s.to.vol.SetAttrs(out, to.Join(as), safe.Attrs{}, fi.Mode())
 	}
 	if err == nil {
-		err = s.to.vol.sync(out, to.join(as))
+		err = s.to.vol.Sync(out, to.Join(as))
 	}
 	return errors.Join(err, out.Close())
 }
 
 // folder opens a folder of the run in lost+found, and makes missing ones.
-func (s *saver) folder(dir string) (*node, error) {
+func (s *saver) folder(dir string) (*safe.Folder, error) {
 	n := s.to.own
 	for name := range strings.SplitSeq(path.Join(lostDir, s.name, dir), "/") {
-		child, err := n.open(name)
-		if _, blocked := errors.AsType[*blockedError](err); blocked && n == s.to.own {
-			if err = s.to.vol.setAside(n, name, err); err == nil {
+		child, err := n.Open(name)
+		if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && n == s.to.own {
+			if err = s.to.vol.SetAside(n, name, err); err == nil {
 				err = fs.ErrNotExist
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			if err = s.to.vol.mkdir(n, name, 0o700); err == nil {
-				child, err = n.open(name)
+			if err = s.to.vol.Mkdir(n, name, 0o700); err == nil {
+				child, err = n.Open(name)
 			}
 		}
 		if n != s.to.own {
-			n.close()
+			n.Close()
 		}
 		if err != nil {
 			return nil, err
@@ -164,15 +165,15 @@ func (s *saver) writeIndex() error {
 	s.to.pruned, s.to.newest = time.Time{}, s.name // lost+found has grown: prune it again
 	n, err := s.folder("")
 	if err != nil {
-		return writing(err, "open lost+found")
+		return safe.WriteError(err, "open lost+found")
 	}
-	n.close()
-	lost, err := s.to.own.open(lostDir)
+	n.Close()
+	lost, err := s.to.own.Open(lostDir)
 	if err != nil {
 		return fmt.Errorf("open lost+found: %w", err)
 	}
-	defer lost.close()
-	_, err = s.to.vol.writeIn(lost, s.name+indexSuffix, func(w io.Writer) error {
+	defer lost.Close()
+	_, err = s.to.vol.WriteFile(lost, s.name+indexSuffix, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		for i := range s.entries {
 			if err := enc.Encode(&s.entries[i]); err != nil {
@@ -192,8 +193,8 @@ func (s *saver) finish() error {
 	if err := s.writeIndex(); err != nil {
 		return err
 	}
-	if err := s.to.vol.syncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
-		return writing(err, "make lost+found durable")
+	if err := s.to.vol.SyncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
+		return safe.WriteError(err, "make lost+found durable")
 	}
-	return writing(s.to.vol.syncDir(s.to.own), "make lost+found durable")
+	return safe.WriteError(s.to.vol.SyncDir(s.to.own), "make lost+found durable")
 }

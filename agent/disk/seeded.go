@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -22,8 +23,8 @@ func (d *Dir) checkSeeded() error {
 //   - config/resources/core: the resource collection of 8.3;
 //   - db and projects: 8.1 with its other root files elsewhere.
 func (d *Dir) Seeded() error {
-	n := &node{root: d.top}
-	if n.has(ownDir, "manifest") || n.has("config", "resources", "core") || n.has("db") && n.has("projects") {
+	n := &safe.Folder{Root: d.top}
+	if n.Has(safe.OwnDir, "manifest") || n.Has("config", "resources", "core") || n.Has("db") && n.Has("projects") {
 		return nil
 	}
 	for _, name := range []string{".ignition-seed-complete", "ignition.conf", "gateway.xml", "gateway.xml_clean"} {

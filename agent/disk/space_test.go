@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -95,7 +95,7 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 }
 
 func assertNothingStaged(t *testing.T, root string) {
-	list, err := os.ReadDir(filepath.Join(root, ownDir, stagingDir))
+	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, stagingDir))
 	if err == nil {
 		assert.Empty(t, list)
 	}
@@ -150,8 +150,8 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 		"config/resources/other/c": "2",
 	})
 	stages := map[string]bool{}
-	d.vol.around = func(e effect, do func() error) error {
-		if dir, ok := strings.CutSuffix(e.path, "/"+stagingDir); ok && e.op == "mkdir" {
+	d.vol.Around = func(e safe.Effect, do func() error) error {
+		if dir, ok := strings.CutSuffix(e.Path, "/"+stagingDir); ok && e.Op == "mkdir" {
 			stages[dir] = true
 		}
 		return do()
@@ -160,15 +160,15 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, stages)
 	assert.Equal(t, 2, res.Saved)
 	for _, l := range res.Lost {
-		b, err := os.ReadFile(filepath.Join(root, ownDir, lostDir, l.File))
+		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, l.File))
 		require.NoError(t, err)
 		assert.Contains(t, string(b), "gateway's", "saved across mounts")
 	}
 	for p, f := range two {
 		assert.Equal(t, f.content, contents(t, root)[p])
 	}
-	assert.NoDirExists(t, filepath.Join(projects, ownDir))
-	assert.NoDirExists(t, filepath.Join(core, ownDir))
+	assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
+	assert.NoDirExists(t, filepath.Join(core, safe.OwnDir))
 	assertNoLeftovers(t, root)
 
 	// Recovery completes or undoes an interrupted sync on all mounts.
@@ -176,7 +176,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 		apply(t, d, one)
 		require.NoError(t, d.Close())
 		c := &powerCut{t: t, root: root, side: t.TempDir(), dirty: map[uint64]*os.File{}, stop: stop}
-		d2, err := Open(root, Options{around: func(_ effect, do func() error) error {
+		d2, err := Open(root, Options{around: func(_ safe.Effect, do func() error) error {
 			if c.steps++; c.steps >= c.stop {
 				return errCut
 			}
@@ -196,7 +196,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 		for p, f := range want {
 			assert.Equal(t, f.content, contents(t, root)[p], "%s after %d steps", p, stop)
 		}
-		assert.NoDirExists(t, filepath.Join(projects, ownDir))
+		assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
 		assertNoLeftovers(t, root)
 	}
 
@@ -228,7 +228,7 @@ func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
 	apply(t, d, want("1"))
 	require.NoError(t, d.Close())
 	put(t, root, "projects/p/a", "the gateway's")
-	interrupt(t, root, want("2"), func(e effect) bool { return e.op == "exchange" && e.dest == "projects/p/b" })
+	interrupt(t, root, want("2"), func(e safe.Effect) bool { return e.Op == "exchange" && e.Dest == "projects/p/b" })
 	unmount()
 
 	d = open(t, root, Options{})
@@ -243,7 +243,7 @@ func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
 		assert.Equal(t, f.content, contents(t, root)[p], p)
 	}
 	assert.True(t, everything(t, root)["the gateway's"], "saved")
-	assert.NoDirExists(t, filepath.Join(projects, ownDir))
+	assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
 	assertNoLeftovers(t, root)
 	unmount()
 }

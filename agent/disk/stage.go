@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -82,7 +83,7 @@ func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
 	r.init()
 	for i := range r.changes {
 		c := &r.changes[i]
-		if err := checkPath(c.Path); err != nil {
+		if err := safe.CheckPath(c.Path); err != nil {
 			return nil, fmt.Errorf("the plan has a bad path: %w", err)
 		}
 		if i > 0 && c.Path <= r.changes[i-1].Path {
@@ -94,17 +95,17 @@ func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
 }
 
 func (r *run) init() {
-	r.cur.top = r.d.top
-	r.staging = map[string]*node{}
+	r.cur.Top = r.d.top
+	r.staging = map[string]*safe.Folder{}
 	r.touched = map[string]struct{}{}
 	r.buf = make([]byte, 64<<10)
 }
 
 // close closes the open directories.
 func (r *run) close() {
-	r.cur.reset()
+	r.cur.Reset()
 	for _, n := range r.staging {
-		n.close()
+		n.Close()
 	}
 	clear(r.staging)
 }
@@ -134,7 +135,7 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 			return cmp.Compare(order(r.changes[a].ID), order(r.changes[b].ID))
 		})
 	}
-	each := !haveSyncfs || len(todo) <= r.d.o.FsyncFiles
+	each := !safe.HaveSyncfs || len(todo) <= r.d.o.FsyncFiles
 	small := make([]byte, 0, 64<<10)
 	for _, i := range todo {
 		if err := ctx.Err(); err != nil {
@@ -145,12 +146,12 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 		}
 	}
 	for _, a := range r.areas {
-		sync := r.d.vol.syncDir
+		sync := r.d.vol.SyncDir
 		if !each {
-			sync = r.d.vol.syncFS
+			sync = r.d.vol.SyncFS
 		}
 		if err := sync(r.staging[a]); err != nil {
-			return writing(err, "make staged files durable")
+			return safe.WriteError(err, "make staged files durable")
 		}
 	}
 	return nil
@@ -160,15 +161,15 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) error {
 	c, s := &r.changes[i], &r.slots[i]
 	stg := r.staging[r.areas[s.area]]
-	path := stg.join(slotName(i))
-	f, err := r.d.vol.create(stg, slotName(i), at.perm)
+	path := stg.Join(slotName(i))
+	f, err := r.d.vol.Create(stg, slotName(i), at.perm)
 	if err != nil {
-		return writing(err, "stage %s", c.Path)
+		return safe.WriteError(err, "stage %s", c.Path)
 	}
 	w := &blobWriter{f: f, small: small[:0]}
 	var id plan.ID
 	var refused error
-	err = r.d.vol.fill(path, func() error {
+	err = r.d.vol.Fill(path, func() error {
 		if refused = src(w, *c); refused != nil {
 			return refused
 		}
@@ -177,28 +178,28 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	})
 	switch {
 	case w.err != nil:
-		err = writing(w.err, "stage %s", c.Path)
+		err = safe.WriteError(w.err, "stage %s", c.Path)
 	case refused != nil:
 		err = refused
 	case err != nil:
-		err = writing(err, "stage %s", c.Path)
+		err = safe.WriteError(err, "stage %s", c.Path)
 	case id != c.ID:
 		err = fmt.Errorf("stage %s: git wants blob %s here and the source gave %s", c.Path, c.ID, id)
 	}
 	var fi fs.FileInfo
 	if err == nil {
-		fi, err = r.d.vol.give(f, path, at.owner, at.perm)
+		fi, err = r.d.vol.SetAttrs(f, path, at.owner, at.perm)
 	}
 	if err == nil {
-		r.d.vol.learnModes(fi, at.perm)
+		r.d.vol.LearnModes(fi, at.perm)
 	}
 	if err == nil && durable {
-		err = writing(r.d.vol.sync(f, path), "stage %s", c.Path)
+		err = safe.WriteError(r.d.vol.Sync(f, path), "stage %s", c.Path)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	s.ino, s.size, s.mtime = attrsOf(fi).ino, fi.Size(), fi.ModTime().UnixNano()
+	s.ino, s.size, s.mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
 	return nil
 }
 
@@ -214,51 +215,51 @@ func (r *run) openAreas(create bool) error {
 			return err
 		}
 		if err := r.d.reclaim(&r.cur, r.areas[1:]); err != nil {
-			return writing(err, "clear the staging folders of other volumes")
+			return safe.WriteError(err, "clear the staging folders of other volumes")
 		}
 	}
 	for _, a := range r.areas {
 		n, err := r.openArea(a, create)
 		if err != nil {
-			return writing(err, "open the staging folder below %q", a)
+			return safe.WriteError(err, "open the staging folder below %q", a)
 		}
 		r.staging[a] = n
 	}
 	return nil
 }
 
-func (r *run) openArea(area string, create bool) (*node, error) {
-	own := r.d.own.node
+func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
+	own := r.d.own.Folder
 	if area != "" {
-		at, err := r.cur.at(area)
+		at, err := r.cur.At(area)
 		if err != nil {
 			return nil, err
 		}
-		open := at.open
+		open := at.Open
 		if create {
-			open = func(string) (*node, error) { return r.d.vol.ownFolder(at) }
+			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(at) }
 		}
-		if own, err = open(ownDir); err != nil {
+		if own, err = open(safe.OwnDir); err != nil {
 			return nil, err
 		}
-		defer own.close()
+		defer own.Close()
 	}
 	if create {
-		if fi, err := own.root.Lstat(stagingDir); err == nil && !fi.IsDir() {
-			if err := r.d.vol.setAside(own, stagingDir, &blockedError{own.join(stagingDir), kindOf(fi)}); err != nil {
+		if fi, err := own.Root.Lstat(stagingDir); err == nil && !fi.IsDir() {
+			if err := r.d.vol.SetAside(own, stagingDir, &safe.BlockedError{Path: own.Join(stagingDir), Kind: safe.KindOf(fi)}); err != nil {
 				return nil, err
 			}
 		}
-		if err := r.d.vol.mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, writing(err, "make %s", own.join(stagingDir))
+		if err := r.d.vol.Mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
 		}
 		if area != "" { // in .stoker itself, syncing the journal's name covers this one
-			if err := r.d.vol.syncDir(own); err != nil {
+			if err := r.d.vol.SyncDir(own); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return own.open(stagingDir)
+	return own.Open(stagingDir)
 }
 
 // blobWriter writes a blob of unknown size. The id depends on the size, so a small blob is buffered and hashed in
@@ -297,18 +298,18 @@ func (w *blobWriter) put(p []byte) error {
 // finish writes the buffered bytes and returns the blob's id.
 func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if w.large {
-		return hashFile(context.Background(), w.f, buf) // a file that was just written
+		return safe.HashFile(context.Background(), w.f, buf) // a file that was just written
 	}
 	if err := w.put(w.small); err != nil {
 		return plan.ID{}, err
 	}
-	return blobID(w.small), nil
+	return safe.BlobID(w.small), nil
 }
 
 // id hashes a file while files move, which no context interrupts. An unreadable file gets the null id, so that it
 // counts as not in git and is kept.
-func (r *run) id(n *node, name string) (plan.ID, error) {
-	id, err := n.id(context.Background(), name, r.buf, r.d.o.MaxBlob)
+func (r *run) id(n *safe.Folder, name string) (plan.ID, error) {
+	id, err := n.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
 	if errors.Is(err, fs.ErrPermission) {
 		return plan.ID{}, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -19,32 +20,32 @@ var _ plan.State = (*Dir)(nil)
 
 // Stat implements plan.State. It never follows a link.
 func (d *Dir) Stat(path string) (plan.Stat, error) {
-	if err := checkPath(path); err != nil {
+	if err := safe.CheckPath(path); err != nil {
 		return plan.Stat{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fi, err := d.cur.lstat(path)
-	if notThere(err) {
+	fi, err := d.cur.Lstat(path)
+	if safe.NotThere(err) {
 		return plan.Stat{}, nil
 	}
 	if err != nil {
 		return plan.Stat{}, fmt.Errorf("look at %s: %w", path, err)
 	}
-	return d.vol.stat(fi), nil
+	return d.vol.Stat(fi), nil
 }
 
 // Blocked implements plan.State.
 func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
-	if err := checkPath(path); err != nil {
+	if err := safe.CheckPath(path); err != nil {
 		return "", plan.Missing, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	dir, _ := split(path)
-	_, err := d.cur.at(dir)
-	if b, ok := errors.AsType[*blockedError](err); ok {
-		return b.path, b.kind, nil
+	dir, _ := safe.Split(path)
+	_, err := d.cur.At(dir)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
+		return b.Path, b.Kind, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", plan.Missing, fmt.Errorf("look at the parents of %s: %w", path, err)
@@ -86,52 +87,52 @@ func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 func (d *Dir) BlobID(path string) (plan.ID, error) { return d.blobID(context.Background(), path) }
 
 func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
-	if err := checkPath(path); err != nil {
+	if err := safe.CheckPath(path); err != nil {
 		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	dir, name := split(path)
-	n, err := d.cur.at(dir)
+	dir, name := safe.Split(path)
+	n, err := d.cur.At(dir)
 	if err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return n.id(ctx, name, d.buf, d.o.MaxBlob)
+	return n.Hash(ctx, name, d.buf, d.o.MaxBlob)
 }
 
 // Read returns a file's content, or LimitExceeded for more than limit bytes.
 func (d *Dir) Read(path string, limit int64) ([]byte, error) {
-	if err := checkPath(path); err != nil {
+	if err := safe.CheckPath(path); err != nil {
 		return nil, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	dir, name := split(path)
-	n, err := d.cur.at(dir)
+	dir, name := safe.Split(path)
+	n, err := d.cur.At(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return n.readFile(name, limit)
+	return n.ReadFile(name, limit)
 }
 
 // CopyTo writes a file's content to w, until ctx ends.
 func (d *Dir) CopyTo(ctx context.Context, w io.Writer, path string) error {
-	if err := checkPath(path); err != nil {
+	if err := safe.CheckPath(path); err != nil {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	dir, name := split(path)
-	n, err := d.cur.at(dir)
+	dir, name := safe.Split(path)
+	n, err := d.cur.At(dir)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	f, _, err := n.file(name, os.O_RDONLY)
+	f, _, err := n.File(name, os.O_RDONLY)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	_, err = io.CopyBuffer(struct{ io.Writer }{w}, reader{ctx, f}, d.buf)
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, safe.ContextReader(ctx, f), d.buf)
 	return err
 }
 
@@ -142,21 +143,21 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 			dir = ""
 		}
 		if dir != "" {
-			if err := checkPath(dir); err != nil {
+			if err := safe.CheckPath(dir); err != nil {
 				yield(plan.Found{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err))
 				return
 			}
 		}
-		c := cursor{top: d.top}
-		defer c.reset()
-		n, err := c.at(dir)
-		if notThere(err) {
+		c := safe.Cursor{Top: d.top}
+		defer c.Reset()
+		n, err := c.At(dir)
+		if safe.NotThere(err) {
 			return
 		}
 		if err != nil {
 			yield(plan.Found{}, fmt.Errorf("walk %s: %w", dir, err))
 			return
 		}
-		walk(n, strings.Count(dir, "/"), d.vol.stat, yield)
+		safe.Walk(n, strings.Count(dir, "/"), d.vol.Stat, yield)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // In git, a file becomes a directory or vice versa, and the parent directories, all ours, contain nothing else. The sync must not
@@ -23,8 +24,8 @@ func TestAFileAndADirectoryThatTakeEachOthersPlaceNeedNoNeighbour(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			root := seededIn(t, memory(t))
 			fail := ""
-			d := open(t, root, Options{around: func(e effect, do func() error) error {
-				if e.op == "create" && e.path == fail {
+			d := open(t, root, Options{around: func(e safe.Effect, do func() error) error {
+				if e.Op == "create" && e.Path == fail {
 					return errors.New("not now")
 				}
 				return quick(e, do)
@@ -41,7 +42,7 @@ func TestAFileAndADirectoryThatTakeEachOthersPlaceNeedNoNeighbour(t *testing.T) 
 			apply(t, d, one)
 			before := snapshot(t, root)
 
-			fail = ownDir + "/" + manifestFile + ".new"
+			fail = safe.OwnDir + "/" + manifestFile + ".new"
 			_, err := tryApply(t, d, two)
 			require.ErrorContains(t, err, "not now")
 			assert.Equal(t, before, snapshot(t, root), "taken back")

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -13,17 +14,17 @@ import (
 // repeated: steps that were undone, or never done, are skipped.
 func (r *run) undo() error {
 	d := r.d
-	if _, err := d.own.root.Lstat(journalFile); err == nil {
-		if err := d.vol.rename(d.own.node, journalFile, d.own.node, undoFile); err != nil {
-			return writing(err, "mark the sync as taken back")
+	if _, err := d.own.Root.Lstat(journalFile); err == nil {
+		if err := d.vol.Rename(d.own.Folder, journalFile, d.own.Folder, undoFile); err != nil {
+			return safe.WriteError(err, "mark the sync as taken back")
 		}
-		if err := d.vol.syncDir(d.own.node); err != nil {
-			return writing(err, "mark the sync as taken back")
+		if err := d.vol.SyncDir(d.own.Folder); err != nil {
+			return safe.WriteError(err, "mark the sync as taken back")
 		}
 	}
 	// What went to lost+found is also in staging, and now returns to its place.
 	if err := d.lost.drop(r.name); err != nil {
-		return writing(err, "clear lost+found")
+		return safe.WriteError(err, "clear lost+found")
 	}
 	r.saver = d.lost.saver(r.name+undoSuffix, r.header.Commit)
 	r.back = true
@@ -40,7 +41,7 @@ func (r *run) undo() error {
 			err = r.restoreDir(&r.dirs[t.at])
 		}
 		if err != nil {
-			return writing(err, "take back step %d of %d, %s", i+1, len(r.tasks), r.pathOf(r.tasks[i]))
+			return safe.WriteError(err, "take back step %d of %d, %s", i+1, len(r.tasks), r.pathOf(r.tasks[i]))
 		}
 	}
 	if err := r.saver.finish(); err != nil {
@@ -83,9 +84,9 @@ func (r *run) moveBack(at int) error {
 			return err
 		}
 	}
-	dir, name := split(c.Path)
-	n, err := r.cur.at(dir)
-	if notThere(err) {
+	dir, name := safe.Split(c.Path)
+	n, err := r.cur.At(dir)
+	if safe.NotThere(err) {
 		return r.saveIfLost(at, old)
 	}
 	if err != nil {
@@ -94,11 +95,11 @@ func (r *run) moveBack(at int) error {
 	r.touch(n)
 	id, err := r.id(n, name)
 	if err == nil && id.IsZero() { // now unreadable: identify it by its attributes
-		if fi, lerr := n.root.Lstat(name); lerr == nil && r.itself(at, fi) {
+		if fi, lerr := n.Root.Lstat(name); lerr == nil && r.itself(at, fi) {
 			id = c.ID
 		}
 	}
-	switch _, irregular := errors.AsType[*irregularError](err); {
+	switch _, irregular := errors.AsType[*safe.IrregularError](err); {
 	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted our file: the old one may return
 		return r.comeBack(at, old, n, name)
 	case errors.Is(err, fs.ErrNotExist):
@@ -110,22 +111,22 @@ func (r *run) moveBack(at int) error {
 	case old == asideName(at):
 		return r.swapBack(at, n, name)
 	case old == "":
-		fi, lerr := n.root.Lstat(name)
-		if lerr != nil || r.redo && !r.d.vol.sameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
+		fi, lerr := n.Root.Lstat(name)
+		if lerr != nil || r.redo && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.d.vol.rename(n, name, stg, slotName(at))
+		err = r.d.vol.Rename(n, name, stg, slotName(at))
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
 			// Two copies of a new file, because the directory was copied while the file had two names.
 			if twin, err := r.id(stg, old); err == nil && twin == c.ID {
 				r.doubt(at)
-				return r.d.vol.remove(n, name)
+				return r.d.vol.Remove(n, name)
 			}
 		}
-		err = r.d.vol.exchange(stg, old, n, name)
-		if errors.Is(err, errNoFlag) { // the directory was copied from a file system that could exchange
-			if err := r.d.vol.rename(stg, old, stg, asideName(at)); err != nil {
+		err = r.d.vol.Exchange(stg, old, n, name)
+		if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
+			if err := r.d.vol.Rename(stg, old, stg, asideName(at)); err != nil {
 				return err
 			}
 			return r.swapBack(at, n, name)
@@ -141,31 +142,31 @@ func (r *run) moveBack(at int) error {
 // aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are only in
 // staging.
 func (r *run) halfMoved(at int) (in bool, err error) {
-	if !r.redo && !r.d.vol.plain.Load() {
+	if !r.redo && !r.d.vol.NoExchange.Load() {
 		return true, nil
 	}
 	stg := r.stagingOf(at)
-	slot, err := stg.root.Lstat(slotName(at))
+	slot, err := stg.Root.Lstat(slotName(at))
 	if err != nil {
 		return true, err
 	}
 	old := asideName(at)
-	if _, err := stg.root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
+	if _, err := stg.Root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
 		old = ""
 	} else if err != nil {
 		return true, err
 	}
-	dir, name := split(r.changes[at].Path)
-	n, err := r.cur.at(dir)
-	if notThere(err) {
+	dir, name := safe.Split(r.changes[at].Path)
+	n, err := r.cur.At(dir)
+	if safe.NotThere(err) {
 		return true, r.saveIfLost(at, old)
 	}
 	if err != nil {
 		return true, err
 	}
-	switch fi, err := n.root.Lstat(name); {
+	switch fi, err := n.Root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		return false, r.d.vol.remove(stg, slotName(at))
+		return false, r.d.vol.Remove(stg, slotName(at))
 	case err == nil: // the gateway was faster
 		return true, r.saveIfLost(at, old)
 	case !errors.Is(err, fs.ErrNotExist):
@@ -178,8 +179,8 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 }
 
 // comeBack moves what was replaced to its free place. If the place is taken by then, it saves it instead.
-func (r *run) comeBack(at int, old string, n *node, name string) error {
-	err := r.d.vol.renameNew(r.stagingOf(at), old, n, name)
+func (r *run) comeBack(at int, old string, n *safe.Folder, name string) error {
+	err := r.d.vol.RenameNew(r.stagingOf(at), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return r.saveIfLost(at, old)
 	}
@@ -187,8 +188,8 @@ func (r *run) comeBack(at int, old string, n *node, name string) error {
 }
 
 // swapBack reverses replaceInTwo.
-func (r *run) swapBack(at int, n *node, name string) error {
-	err := r.d.vol.rename(n, name, r.stagingOf(at), slotName(at))
+func (r *run) swapBack(at int, n *safe.Folder, name string) error {
+	err := r.d.vol.Rename(n, name, r.stagingOf(at), slotName(at))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -205,7 +206,7 @@ func (r *run) saveForeign(at int) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if _, irregular := errors.AsType[*irregularError](err); err != nil && !irregular {
+	if _, irregular := errors.AsType[*safe.IrregularError](err); err != nil && !irregular {
 		return err
 	}
 	if err == nil && id == r.changes[at].ID {
@@ -221,13 +222,13 @@ func (r *run) bringBack(at int) error {
 	if err != nil || old == "" {
 		return err
 	}
-	dir, name := split(c.Path)
-	n, err := r.cur.at(dir)
+	dir, name := safe.Split(c.Path)
+	n, err := r.cur.At(dir)
 	if err == nil {
 		r.touch(n)
-		err = r.d.vol.renameNew(stg, old, n, name)
+		err = r.d.vol.RenameNew(stg, old, n, name)
 	}
-	if errors.Is(err, fs.ErrExist) || notThere(err) {
+	if errors.Is(err, fs.ErrExist) || safe.NotThere(err) {
 		return r.saveIfLost(at, old)
 	}
 	return err
@@ -241,8 +242,8 @@ func (r *run) unmakeDir(x *directory) error {
 }
 
 func (r *run) restoreDir(x *directory) error {
-	parent, _ := split(x.path)
-	if _, err := r.cur.at(parent); notThere(err) {
+	parent, _ := safe.Split(x.path)
+	if _, err := r.cur.At(parent); safe.NotThere(err) {
 		return nil
 	}
 	y := directory{path: x.path, perm: x.perm}
@@ -270,12 +271,12 @@ func (r *run) displaced(at int) (string, error) {
 		return "", nil
 	}
 	stg := r.stagingOf(at)
-	if _, err := stg.root.Lstat(asideName(at)); err == nil {
+	if _, err := stg.Root.Lstat(asideName(at)); err == nil {
 		return asideName(at), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	fi, err := stg.root.Lstat(slotName(at))
+	fi, err := stg.Root.Lstat(slotName(at))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -286,7 +287,7 @@ func (r *run) displaced(at int) (string, error) {
 		return slotName(at), nil
 	}
 	if !r.redo {
-		if a := attrsOf(fi); a.known && a.ino == r.slots[at].ino {
+		if a := safe.AttrsOf(fi); a.Known && a.Ino == r.slots[at].ino {
 			return "", nil
 		}
 		return slotName(at), nil

@@ -1,4 +1,4 @@
-package disk
+package safe
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoFlag means that the file system or kernel does not support a flag of renameat2.
-var errNoFlag = errors.New("rename flag not supported")
+// ErrNoExchange means that the file system or kernel does not support a flag of renameat2.
+var ErrNoExchange = errors.New("rename flag not supported")
 
 // fds calls do with the descriptors of two directories.
-func fds(from, to *node, do func(a, b int) error) error {
+func fds(from, to *Folder, do func(a, b int) error) error {
 	a, err := from.dirFile()
 	if err != nil {
 		return err
@@ -43,25 +43,25 @@ func fds(from, to *node, do func(a, b int) error) error {
 	return errors.Join(erra, errb, inner)
 }
 
-func at2(op string, from *node, a string, to *node, b string, do func(fa, fb int) error) error {
+func at2(op string, from *Folder, a string, to *Folder, b string, do func(fa, fb int) error) error {
 	err := fds(from, to, do)
 	if err == nil {
 		return nil
 	}
-	return &os.LinkError{Op: op, Old: from.join(a), New: to.join(b), Err: err}
+	return &os.LinkError{Op: op, Old: from.Join(a), New: to.Join(b), Err: err}
 }
 
-func renameat(_ *os.Root, from *node, a string, to *node, b string) error {
+func renameat(_ *os.Root, from *Folder, a string, to *Folder, b string) error {
 	return at2("rename", from, a, to, b, func(fa, fb int) error { return unix.Renameat(fa, a, fb, b) })
 }
 
-func renameNoReplace(from *node, a string, to *node, b string) error {
+func renameNoReplace(from *Folder, a string, to *Folder, b string) error {
 	return at2("rename", from, a, to, b, func(fa, fb int) error {
 		return flagged(unix.Renameat2(fa, a, fb, b, unix.RENAME_NOREPLACE))
 	})
 }
 
-func renameExchange(from *node, a string, to *node, b string) error {
+func renameExchange(from *Folder, a string, to *Folder, b string) error {
 	return at2("exchange", from, a, to, b, func(fa, fb int) error {
 		return flagged(unix.Renameat2(fa, a, fb, b, unix.RENAME_EXCHANGE))
 	})
@@ -69,21 +69,21 @@ func renameExchange(from *node, a string, to *node, b string) error {
 
 func flagged(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
-		return errNoFlag
+		return ErrNoExchange
 	}
 	return err
 }
 
-func linkat(_ *os.Root, from *node, a string, to *node, b string) error {
+func linkat(_ *os.Root, from *Folder, a string, to *Folder, b string) error {
 	return at2("link", from, a, to, b, func(fa, fb int) error { return unix.Linkat(fa, a, fb, b, 0) })
 }
 
-func rmdirat(n *node, name string) error {
+func rmdirat(n *Folder, name string) error {
 	return at2("rmdir", n, name, n, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 }
 
-// mayWrite returns an error if names in a directory cannot be changed.
-func mayWrite(n *node) error {
+// MayWrite returns an error if names in a directory cannot be changed.
+func MayWrite(n *Folder) error {
 	f, err := n.dirFile()
 	if err != nil {
 		return err
@@ -97,8 +97,8 @@ func mayWrite(n *node) error {
 	return errors.Join(err, os.NewSyscallError("faccessat", inner))
 }
 
-// haveSyncfs reports whether one call can make a whole file system durable.
-const haveSyncfs = true
+// HaveSyncfs reports whether one call can make a whole file system durable.
+const HaveSyncfs = true
 
 func syncfs(f *os.File) error {
 	c, err := f.SyscallConn()
@@ -114,7 +114,7 @@ func syncfs(f *os.File) error {
 // mounted several times.
 type mount struct{ dev, id uint64 }
 
-func mountOf(n *node) (mount, error) {
+func MountOf(n *Folder) (mount, error) {
 	f, err := n.dirFile()
 	if err != nil {
 		return mount{}, err
@@ -123,7 +123,7 @@ func mountOf(n *node) (mount, error) {
 	if err != nil {
 		return mount{}, err
 	}
-	m := mount{dev: attrsOf(fi).dev}
+	m := mount{dev: AttrsOf(fi).Dev}
 	c, err := f.SyscallConn()
 	if err != nil {
 		return mount{}, err
@@ -137,27 +137,27 @@ func mountOf(n *node) (mount, error) {
 	return m, err
 }
 
-// attrs are the non-portable attributes of a file.
-type attrs struct {
-	known    bool
-	uid, gid uint32
-	dev, ino uint64
-	links    uint64
-	ctime    int64 // nanoseconds since 1970
+// Attrs are the non-portable attributes of a file.
+type Attrs struct {
+	Known    bool
+	UID, GID uint32
+	Dev, Ino uint64
+	Links    uint64
+	Ctime    int64 // nanoseconds since 1970
 }
 
-func attrsOf(fi fs.FileInfo) attrs {
+func AttrsOf(fi fs.FileInfo) Attrs {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
-		return attrs{}
+		return Attrs{}
 	}
-	return attrs{
-		known: true, uid: st.Uid, gid: st.Gid, dev: st.Dev, ino: st.Ino,
-		links: uint64(st.Nlink), ctime: st.Ctim.Nano(), //nolint:unconvert // as wide as the architecture has it
+	return Attrs{
+		Known: true, UID: st.Uid, GID: st.Gid, Dev: st.Dev, Ino: st.Ino,
+		Links: uint64(st.Nlink), Ctime: st.Ctim.Nano(), //nolint:unconvert // as wide as the architecture has it
 	}
 }
 
 func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }
-func isNotEmpty(err error) bool {
+func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }

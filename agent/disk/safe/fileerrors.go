@@ -1,4 +1,4 @@
-package disk
+package safe
 
 import (
 	"errors"
@@ -13,14 +13,14 @@ import (
 // ErrDamaged means that one of the agent's own files in .stoker is not valid.
 var ErrDamaged = errors.New("damaged")
 
-// damaged returns an error that wraps ErrDamaged.
-func damaged(format string, args ...any) error {
+// Damaged returns an error that wraps ErrDamaged.
+func Damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, fmt.Errorf(format, args...))
 }
 
-// writing wraps an error of a write. It turns "no space" and "not writable" into failures with a reason, and keeps an
+// WriteError wraps an error of a write. It turns "no space" and "not writable" into failures with a reason, and keeps an
 // existing reason.
-func writing(err error, format string, args ...any) error {
+func WriteError(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}

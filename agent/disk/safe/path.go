@@ -1,4 +1,4 @@
-package disk
+package safe
 
 import (
 	"fmt"
@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// ownDir is the agent's own folder.
-const ownDir = ".stoker"
+// OwnDir is the agent's own folder.
+const OwnDir = ".stoker"
 
-// maxPath bounds a path in our own files, in bytes. The plan's limit is lower.
-const maxPath = 64 << 10
+// MaxPath bounds a path in our own files, in bytes. The plan's limit is lower.
+const MaxPath = 64 << 10
 
-// checkPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
+// CheckPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
 // earlier; this is the last check.
-func checkPath(p string) error {
+func CheckPath(p string) error {
 	switch {
 	case p == "" || p == ".":
 		return fmt.Errorf("the path is empty")
-	case len(p) > maxPath:
+	case len(p) > MaxPath:
 		return fmt.Errorf("a path of %d bytes is too long", len(p))
 	case strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(p)):
 		return fmt.Errorf("%q does not stay in the data directory", p)
@@ -28,10 +28,10 @@ func checkPath(p string) error {
 		switch depth++; {
 		case name == "" || name == "." || name == "..":
 			return fmt.Errorf("%q is not in its shortest form", p)
-		case strings.EqualFold(name, ownDir):
+		case strings.EqualFold(name, OwnDir):
 			return fmt.Errorf("%q lies in a folder of the agent's own", p)
-		case depth > maxDepth:
-			return fmt.Errorf("%q is more than %d directories deep", p, maxDepth)
+		case depth > MaxDepth:
+			return fmt.Errorf("%q is more than %d directories deep", p, MaxDepth)
 		}
 	}
 	return nil

@@ -1,0 +1,98 @@
+package safe
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// Cursor opens directories of the data directory and keeps the chain from the root to the last one open.
+type Cursor struct {
+	Top    *os.Root
+	Chain  []*Folder
+	Opened time.Time
+}
+
+// At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
+// that is not a directory is a *BlockedError.
+func (c *Cursor) At(dir string) (*Folder, error) {
+	if now := time.Now(); len(c.Chain) == 0 || now.Sub(c.Opened) > ReopenAfter {
+		c.Reset()
+		c.Chain = append(c.Chain, &Folder{Root: c.Top})
+		c.Opened = now
+	}
+	if last := c.Chain[len(c.Chain)-1]; last.Path == dir {
+		return last, nil
+	}
+	c.up(dir)
+	n := c.Chain[len(c.Chain)-1]
+	rest := dir
+	if n.Path != "" {
+		rest = strings.TrimPrefix(dir[len(n.Path):], "/")
+	}
+	for rest != "" {
+		if len(c.Chain) > MaxDepth {
+			return nil, fmt.Errorf("%s is more than %d directories deep", dir, MaxDepth)
+		}
+		name, more, _ := strings.Cut(rest, "/")
+		child, err := n.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		c.Chain = append(c.Chain, child)
+		n, rest = child, more
+	}
+	return n, nil
+}
+
+// up closes the directories that are not on the way to dir.
+func (c *Cursor) up(dir string) {
+	for len(c.Chain) > 1 {
+		last := c.Chain[len(c.Chain)-1]
+		if last.Path == dir || strings.HasPrefix(dir, last.Path) && dir[len(last.Path)] == '/' {
+			return
+		}
+		last.Close()
+		c.Chain = c.Chain[:len(c.Chain)-1]
+	}
+}
+
+// Drop closes a directory and those below it, because its name may now be something else.
+func (c *Cursor) Drop(dir string) {
+	for len(c.Chain) > 1 {
+		last := c.Chain[len(c.Chain)-1]
+		if last.Path != dir && !strings.HasPrefix(last.Path, dir+"/") {
+			return
+		}
+		last.Close()
+		c.Chain = c.Chain[:len(c.Chain)-1]
+	}
+}
+
+// Reset closes all.
+func (c *Cursor) Reset() {
+	for i, n := range c.Chain {
+		if i > 0 { // the first is the Dir's own root
+			n.Close()
+		} else {
+			n.CloseFile()
+		}
+	}
+	c.Chain = c.Chain[:0]
+}
+
+// Lstat describes what is at a path. It never follows a link.
+func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
+	dir, name := Split(path)
+	n, err := c.At(dir)
+	if err != nil {
+		return nil, err
+	}
+	return n.Root.Lstat(name)
+}
+
+// ReopenAfter is how long an open chain of directories is used without checking its names again. Work sorted by path then
+// opens each directory once, not once per path.
+const ReopenAfter = 100 * time.Millisecond

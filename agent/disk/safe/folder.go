@@ -1,0 +1,236 @@
+// Package safe reads and changes the data directory without following links. A Folder is opened from the root name by
+// name and compared after opening; a Cursor keeps the chain of the last folders open; a Volume makes changes, so that
+// tests can interrupt each of them. The package also refuses paths that leave the data directory, and gives write
+// errors their reason.
+package safe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// MaxDepth bounds the depth of a walk: deeper than any --max-depth, which is at most 1000.
+const MaxDepth = 1024
+
+// Folder is an open directory of the data directory. It was opened from the root name by name, and no name was a symbolic
+// link at the time; operations through it stay in that directory whatever happens to the names.
+type Folder struct {
+	Path string // relative to the data directory; "" for the data directory
+	Root *os.Root
+	f    *os.File // see dirFile
+}
+
+// BlockedError means that the name of a directory is something else.
+type BlockedError struct {
+	Path string
+	Kind plan.Kind
+}
+
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("%s is %s, not a directory", e.Path, kindName(e.Kind))
+}
+
+func kindName(k plan.Kind) string {
+	switch k {
+	case plan.Missing:
+		return "missing"
+	case plan.File:
+		return "a file"
+	case plan.Dir:
+		return "a directory"
+	case plan.Link:
+		return "a symbolic link"
+	default:
+		return "neither file nor directory"
+	}
+}
+
+// Open opens the directory of that name. It never follows a link: the opened directory must be the one that Lstat saw.
+func (n *Folder) Open(name string) (*Folder, error) {
+	want, err := n.Root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !want.IsDir() {
+		return nil, &BlockedError{n.Join(name), KindOf(want)}
+	}
+	r, err := n.Root.OpenRoot(name)
+	if err != nil {
+		// It is no longer a directory: now a link out of the data directory, which os.Root refuses, or gone.
+		if now, lerr := n.Root.Lstat(name); lerr == nil && !now.IsDir() {
+			return nil, &BlockedError{n.Join(name), KindOf(now)}
+		}
+		return nil, err
+	}
+	got, err := r.Stat(".")
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if !os.SameFile(want, got) {
+		return nil, errors.Join(&BlockedError{n.Join(name), plan.Link}, r.Close())
+	}
+	return &Folder{Path: n.Join(name), Root: r}, nil
+}
+
+// File opens a regular file, and refuses a link or anything else.
+func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
+	want, err := n.Root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !want.Mode().IsRegular() {
+		return nil, nil, &IrregularError{n.Join(name), KindOf(want)}
+	}
+	f, err := n.Root.OpenFile(name, flag|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	got, err := f.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	if !os.SameFile(want, got) {
+		return nil, nil, errors.Join(&IrregularError{n.Join(name), plan.Link}, f.Close())
+	}
+	return f, got, nil
+}
+
+// IrregularError means that something to be read is not a regular file.
+type IrregularError struct {
+	path string
+	kind plan.Kind
+}
+
+func (e *IrregularError) Error() string {
+	return fmt.Sprintf("%s is %s, not a file", e.path, kindName(e.kind))
+}
+
+// dirFile returns the directory as a file, for operations that os.Root lacks: entries, fsync, renameat2.
+func (n *Folder) dirFile() (*os.File, error) {
+	if n.f != nil {
+		return n.f, nil
+	}
+	f, err := n.Root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	n.f = f
+	return f, nil
+}
+
+// maxEntries bounds a directory, which a walk holds in memory.
+const maxEntries = 500_000
+
+// Entries lists the directory again, from the start.
+func (n *Folder) Entries() ([]fs.DirEntry, error) {
+	f, err := n.Root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	list, err := f.ReadDir(maxEntries + 1)
+	if errors.Is(err, io.EOF) { // it is empty
+		err = nil
+	}
+	if len(list) > maxEntries {
+		list, err = nil, failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
+	}
+	return list, errors.Join(err, f.Close())
+}
+
+func (n *Folder) Join(name string) string {
+	if n.Path == "" {
+		return name
+	}
+	return n.Path + "/" + name
+}
+
+func (n *Folder) Stat() (fs.FileInfo, error) { return n.Root.Stat(".") }
+
+func (n *Folder) Close() {
+	n.CloseFile()
+	_ = n.Root.Close()
+}
+
+// CloseFile closes the file of dirFile, if it is open, and keeps the folder open.
+func (n *Folder) CloseFile() {
+	if n.f != nil {
+		_ = n.f.Close() // opened for reading
+	}
+}
+
+// Split cuts a path into its directory ("" for the data directory) and its name.
+func Split(p string) (dir, name string) {
+	dir, name = path.Split(p)
+	return strings.TrimSuffix(dir, "/"), name
+}
+
+func KindOf(fi fs.FileInfo) plan.Kind {
+	switch m := fi.Mode(); {
+	case m.IsRegular():
+		return plan.File
+	case m.IsDir():
+		return plan.Dir
+	case m&fs.ModeSymlink != 0:
+		return plan.Link
+	default:
+		return plan.Other
+	}
+}
+
+func StatOf(fi fs.FileInfo) plan.Stat {
+	return plan.Stat{
+		Kind:  KindOf(fi),
+		Size:  fi.Size(),
+		Mtime: fi.ModTime().UnixNano(),
+		Exec:  fi.Mode().IsRegular() && fi.Mode()&0o111 != 0,
+	}
+}
+
+// NotThere reports whether a path does not exist: a name is missing, or a parent is not a directory.
+func NotThere(err error) bool {
+	_, blocked := errors.AsType[*BlockedError](err)
+	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
+	f, _, err := n.File(name, os.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.Join(name), err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.Join(name), err)
+	}
+	if int64(len(b)) > limit {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too much to compare by meaning", n.Join(name), limit)
+	}
+	return b, nil
+}
+
+// Has reports whether a path of real directories leads to the last name.
+func (n *Folder) Has(names ...string) bool {
+	for i, name := range names {
+		if i == len(names)-1 {
+			fi, err := n.Root.Lstat(name)
+			return err == nil && fi.Mode()&fs.ModeSymlink == 0
+		}
+		child, err := n.Open(name)
+		if err != nil {
+			return false
+		}
+		defer child.Close()
+		n = child
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package safe
+
+import (
+	"context"
+	"crypto/sha1" // git names objects by SHA-1
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// HashFile returns the git blob id of an open file, read from its start. If the file's size changes meanwhile, the id
+// is of no blob or of a state that the file had; the caller compares it with an expected id. It ends with ctx.
+func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return plan.ID{}, err
+	}
+	h := sha1.New()
+	h.Write(blobHeader(fi.Size()))
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, ContextReader(ctx, io.NewSectionReader(f, 0, fi.Size())), buf); err != nil {
+		return plan.ID{}, err
+	}
+	return plan.ID(h.Sum(nil)), nil
+}
+
+// ContextReader returns a reader of r that fails when ctx ends.
+func ContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
+
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+func blobHeader(size int64) []byte {
+	return append(strconv.AppendInt([]byte("blob "), size, 10), 0)
+}
+
+// BlobID returns the git blob id of b.
+func BlobID(b []byte) plan.ID {
+	h := sha1.New()
+	h.Write(blobHeader(int64(len(b))))
+	h.Write(b)
+	return plan.ID(h.Sum(nil))
+}
+
+// Hash hashes a file of the directory. A file of more than limit bytes (0: no limit) is not read: its id is the null id,
+// which no blob has.
+func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
+	f, fi, err := n.File(name, os.O_RDONLY)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	if limit > 0 && fi.Size() > limit {
+		return plan.ID{}, f.Close()
+	}
+	id, err := HashFile(ctx, f, buf)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return plan.ID{}, fmt.Errorf("read %s: %w", n.Join(name), err)
+	}
+	return id, nil
+}

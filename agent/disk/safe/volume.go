@@ -1,0 +1,334 @@
+package safe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+)
+
+// Volume changes the data directory. Every method changes one name or file below an open folder and follows no link.
+type Volume struct {
+	Top *os.Root
+	Log *slog.Logger
+	Now func() time.Time
+	// Around is called around each effect; nil except in tests.
+	Around func(e Effect, do func() error) error
+	// plain is set when the file system turns out not to support the flags of renameat2.
+	NoExchange atomic.Bool
+	NoModes    sync.Map // devices of volumes that keep no modes
+}
+
+// Effect is one step that changes the file system or makes a change durable. Every such step of the package goes
+// through Volume.effect in order, so that a test can stop after any of them, and can revert those that a power cut would
+// have reverted.
+type Effect struct {
+	Op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod chtimes
+	Path, Dest string // relative to the data directory
+}
+
+// Effect runs one step.
+func (v *Volume) Effect(e Effect, do func() error) error {
+	if v.Around != nil {
+		return v.Around(e, do)
+	}
+	return do()
+}
+
+func (v *Volume) Mkdir(n *Folder, name string, perm fs.FileMode) error {
+	return v.Effect(Effect{Op: "mkdir", Path: n.Join(name)}, func() error { return n.Root.Mkdir(name, perm) })
+}
+
+// Create creates a file and opens it for reading and writing. An existing file or link is an error.
+func (v *Volume) Create(n *Folder, name string, perm fs.FileMode) (f *os.File, err error) {
+	err = v.Effect(Effect{Op: "create", Path: n.Join(name)}, func() error {
+		f, err = n.Root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Fill runs write, which writes the content of the file at path.
+func (v *Volume) Fill(path string, write func() error) error {
+	return v.Effect(Effect{Op: "fill", Path: path}, write)
+}
+
+func (v *Volume) Sync(f *os.File, path string) error {
+	return v.Effect(Effect{Op: "sync", Path: path}, f.Sync)
+}
+
+// SyncDir makes the names in a directory durable.
+func (v *Volume) SyncDir(n *Folder) error {
+	return v.Effect(Effect{Op: "syncdir", Path: n.Path}, func() error {
+		f, err := n.dirFile()
+		if err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil && !errors.Is(err, errors.ErrUnsupported) && !isInvalid(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// SyncFS makes everything on the file system of a directory durable.
+func (v *Volume) SyncFS(n *Folder) error {
+	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error {
+		f, err := n.dirFile()
+		if err != nil {
+			return err
+		}
+		return syncfs(f)
+	})
+}
+
+// Rename moves a name and replaces a file at the destination.
+func (v *Volume) Rename(from *Folder, a string, to *Folder, b string) error {
+	return v.Effect(Effect{Op: "rename", Path: from.Join(a), Dest: to.Join(b)}, func() error {
+		return renameat(v.Top, from, a, to, b)
+	})
+}
+
+// RenameNew moves a name that must not exist at the destination; otherwise the error is fs.ErrExist.
+func (v *Volume) RenameNew(from *Folder, a string, to *Folder, b string) error {
+	err := ErrNoExchange
+	if !v.NoExchange.Load() {
+		err = v.Effect(Effect{Op: "rename", Path: from.Join(a), Dest: to.Join(b)}, func() error {
+			return renameNoReplace(from, a, to, b)
+		})
+	}
+	if !errors.Is(err, ErrNoExchange) {
+		return err
+	}
+	v.NoExchange.Store(true)
+	if err := v.Link(from, a, to, b); err == nil {
+		return v.Remove(from, a)
+	} else if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in
+	// between.
+	if _, err := to.Root.Lstat(b); err == nil {
+		return &fs.PathError{Op: "rename", Path: to.Join(b), Err: fs.ErrExist}
+	}
+	return v.Rename(from, a, to, b)
+}
+
+// Exchange swaps two names atomically, or returns errNoFlag if the file system cannot.
+func (v *Volume) Exchange(from *Folder, a string, to *Folder, b string) error {
+	if v.NoExchange.Load() {
+		return ErrNoExchange
+	}
+	err := v.Effect(Effect{Op: "exchange", Path: from.Join(a), Dest: to.Join(b)}, func() error {
+		return renameExchange(from, a, to, b)
+	})
+	if errors.Is(err, ErrNoExchange) {
+		v.NoExchange.Store(true)
+	}
+	return err
+}
+
+// Link gives a file, or a symbolic link itself, a second name.
+func (v *Volume) Link(from *Folder, a string, to *Folder, b string) error {
+	return v.Effect(Effect{Op: "link", Path: from.Join(a), Dest: to.Join(b)}, func() error {
+		return linkat(v.Top, from, a, to, b)
+	})
+}
+
+// Remove removes a name that is not a directory. A missing name is not an error.
+func (v *Volume) Remove(n *Folder, name string) error {
+	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.Remove(name) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// removeTree removes a name and everything below it without following links. A missing name is not an error.
+func (v *Volume) removeTree(n *Folder, name string) error {
+	return v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
+}
+
+// Rmdir removes an empty directory.
+func (v *Volume) Rmdir(n *Folder, name string) error {
+	return v.Effect(Effect{Op: "rmdir", Path: n.Join(name)}, func() error { return rmdirat(n, name) })
+}
+
+// SetMtime sets the mtime of a name.
+func (v *Volume) SetMtime(n *Folder, name string, at time.Time) error {
+	return v.Effect(Effect{Op: "chtimes", Path: n.Join(name)}, func() error { return n.Root.Chtimes(name, at, at) })
+}
+
+// SetAttrs sets owner and permission bits of a file or directory, and returns the result. It ignores owners that we may not
+// set.
+func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode) (fs.FileInfo, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	is, changed := AttrsOf(fi), false
+	if is.Known && owner.Known && (is.UID != owner.UID || is.GID != owner.GID) {
+		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, WriteError(err, "give %s to its owner", path)
+		}
+		changed = true
+	}
+	if fi.Mode().Perm() != perm.Perm() {
+		keep := fi.Mode() & (fs.ModeSetgid | fs.ModeSticky)
+		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chmod(perm.Perm() | keep) })
+		if err != nil && !errors.Is(err, fs.ErrPermission) { // not permitted on a share whose files all belong to another user
+			return nil, WriteError(err, "set the mode of %s", path)
+		}
+		changed = true
+	}
+	if !changed {
+		return fi, nil
+	}
+	return f.Stat()
+}
+
+// WriteFile replaces one of our files atomically: write beside it, sync, rename. renamed reports whether the file is in
+// place, even if the error means that it may not be durable.
+func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error) (renamed bool, err error) {
+	tmp := name + ".new"
+	path := n.Join(name)
+	if err := v.Vacate(n, tmp); err != nil {
+		return false, WriteError(err, "clear %s", path)
+	}
+	f, err := v.Create(n, tmp, 0o600)
+	if err != nil {
+		return false, WriteError(err, "write %s", path)
+	}
+	err = v.Fill(n.Join(tmp), func() error { return content(f) })
+	if err == nil {
+		err = v.Sync(f, n.Join(tmp))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
+	}
+	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
+		err = v.SetAside(n, name, &IrregularError{path, KindOf(fi)})
+	}
+	if err == nil {
+		err = v.Rename(n, tmp, n, name)
+	}
+	if err != nil {
+		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
+	}
+	return true, WriteError(v.SyncDir(n), "write %s", path)
+}
+
+// SetAside renames something unexpected at one of our names, because it may be a user's only copy. It neither reads nor
+// opens it, so that this works for anything.
+func (v *Volume) SetAside(n *Folder, name string, why error) error {
+	to := name + AsideSuffix
+	err := v.RenameNew(n, name, n, to)
+	for i := 0; errors.Is(err, fs.ErrExist) && i < 100; i++ {
+		to = fmt.Sprintf("%s%s-%d", name, AsideSuffix, v.Now().UnixNano()+int64(i))
+		err = v.RenameNew(n, name, n, to)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return WriteError(err, "set %s aside", n.Join(name))
+	}
+	v.Log.Warn("set aside what is not the agent's", "path", n.Join(name), "as", n.Join(to), "error", why)
+	return WriteError(v.SyncDir(n), "set %s aside", n.Join(name))
+}
+
+// Vacate frees one of our names: it removes a regular file and sets anything else aside.
+func (v *Volume) Vacate(n *Folder, name string) error {
+	if fi, err := n.Root.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi)})
+	}
+	return v.Remove(n, name)
+}
+
+// AsideSuffix is appended to the name of a file that is set aside.
+const AsideSuffix = ".damaged"
+
+// ClearTree removes a folder of ours. If it has something that cannot be removed, it is set aside.
+func (v *Volume) ClearTree(n *Folder, name string) error {
+	err := v.removeTree(n, name)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return v.SetAside(n, name, err)
+}
+
+// OwnFolder opens .stoker in a directory, or creates it with the owner of that directory. Anything else of that name is
+// set aside.
+func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
+	path := in.Join(OwnDir)
+	own, err := in.Open(OwnDir)
+	if err == nil {
+		return own, nil
+	}
+	if _, blocked := errors.AsType[*BlockedError](err); blocked {
+		if err = v.SetAside(in, OwnDir, err); err != nil {
+			return nil, err
+		}
+		err = fs.ErrNotExist
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open the agent's own folder: %w", err)
+	}
+	parent, err := in.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := v.Mkdir(in, OwnDir, 0o700); err != nil {
+		return nil, WriteError(err, "make %s", path)
+	}
+	if own, err = in.Open(OwnDir); err != nil {
+		return nil, fmt.Errorf("open the agent's own folder: %w", err)
+	}
+	if err := errors.Join(v.SetDirAttrs(own, parent, 0o700), v.SyncDir(in)); err != nil {
+		own.Close()
+		return nil, WriteError(err, "make %s", path)
+	}
+	return own, nil
+}
+
+// SetDirAttrs gives a new directory the owner of another one.
+func (v *Volume) SetDirAttrs(n *Folder, like fs.FileInfo, perm fs.FileMode) error {
+	f, err := n.dirFile()
+	if err != nil {
+		return err
+	}
+	_, err = v.SetAttrs(f, n.Path, AttrsOf(like), perm)
+	return err
+}
+
+// LearnModes records that the volume of a new file keeps no modes, if fi, its description, has not the executable bits
+// of perm.
+func (v *Volume) LearnModes(fi fs.FileInfo, perm fs.FileMode) {
+	if (fi.Mode()^perm)&0o111 != 0 {
+		v.NoModes.Store(AttrsOf(fi).Dev, true)
+	}
+}
+
+// Stat converts fi and says whether its volume keeps modes.
+func (v *Volume) Stat(fi fs.FileInfo) plan.Stat {
+	st := StatOf(fi)
+	_, st.NoModes = v.NoModes.Load(AttrsOf(fi).Dev)
+	return st
+}
+
+// SameExec reports whether a file's executable bit is as wanted, as far as the volume can tell.
+func (v *Volume) SameExec(fi fs.FileInfo, exec bool) bool {
+	st := v.Stat(fi)
+	return st.NoModes || st.Exec == exec
+}
