@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -89,9 +90,9 @@ func (d *Dir) loadManifest() error {
 		return nil
 	}
 	if err == nil {
-		m, merr := openManifest(f, d.o.MaxFiles)
+		m, merr := format.OpenManifest(f, d.o.MaxFiles)
 		if merr == nil {
-			merr = m.check()
+			merr = m.Check()
 		}
 		if merr == nil {
 			d.setManifest(m)
@@ -109,7 +110,7 @@ func (d *Dir) loadManifest() error {
 	return d.vol.SetAside(d.own.Folder, manifestFile, err)
 }
 
-func (d *Dir) setManifest(m *manifest) {
+func (d *Dir) setManifest(m *format.Manifest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.man = m // the old file closes with its last reader

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -40,8 +41,8 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	if err := d.Current(); err != nil {
 		return Result{}, errors.Join(err, s.discard())
 	}
-	r.header = header
-	if len(r.tasks) == 0 {
+	r.Header = header
+	if len(r.Tasks) == 0 {
 		s.done = true
 		r.close()
 		err := r.recordOnly()
@@ -49,8 +50,8 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	}
 	s.done = true
 	defer r.close()
-	r.base = baseOf(d.manifest())
-	written, err := d.own.write(journalFile, r.encode)
+	r.Base = format.BaseOf(d.manifest())
+	written, err := d.own.write(journalFile, r.Encode)
 	switch {
 	case err == nil:
 		return r.finish()
@@ -99,8 +100,8 @@ func (r *run) takeBack(cause error) (Result, error) {
 
 func (r *run) result(applied bool) Result {
 	res := Result{Applied: applied, Saved: len(r.saved()), Lost: r.saved()}
-	for i := range r.changes {
-		switch r.changes[i].Op {
+	for i := range r.Changes {
+		switch r.Changes[i].Op {
 		case plan.Create:
 			res.Created++
 		case plan.Update:
@@ -120,18 +121,18 @@ func (r *run) result(applied bool) Result {
 
 // commit writes the manifest, which is the point of no return, and drops the journal.
 func (r *run) commit() (committed bool, err error) {
-	h := r.header
+	h := r.Header
 	h.Complete = h.Complete && !r.doubtful
-	if committed, err = r.d.rewrite(h, r.edits()); err != nil {
+	if committed, err = r.d.rewrite(h, r.Edits()); err != nil {
 		return committed, err
 	}
 	return true, r.d.own.drop(journalFile)
 }
 
 // rewrite replaces the manifest by the old one with edits.
-func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
+func (d *Dir) rewrite(h plan.Header, next format.Edits) (renamed bool, err error) {
 	old := d.manifest()
-	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return merge(w, h, old, next) })
+	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
 	if !renamed {
 		return false, err
 	}
@@ -139,7 +140,7 @@ func (d *Dir) rewrite(h plan.Header, next edits) (renamed bool, err error) {
 	if ferr != nil {
 		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
 	}
-	m, ferr := openManifest(f, d.o.MaxFiles)
+	m, ferr := format.OpenManifest(f, d.o.MaxFiles)
 	if ferr != nil {
 		return true, errors.Join(err, ferr, f.Close())
 	}
@@ -153,19 +154,19 @@ func (r *run) recordOnly() error {
 	if err != nil || same {
 		return err
 	}
-	_, err = r.d.rewrite(r.header, r.edits())
+	_, err = r.d.rewrite(r.Header, r.Edits())
 	return err
 }
 
 func (r *run) sameRecords() (bool, error) {
-	h, old := r.header, r.d.manifest()
-	h.Files = old.header.Files
-	if old.f == nil || !sameHeader(h, old.header) {
+	h, old := r.Header, r.d.manifest()
+	h.Files = old.Header().Files
+	if old.Missing() || !sameHeader(h, old.Header()) {
 		return false, nil
 	}
-	next := r.edits()
+	next := r.Edits()
 	for e, ok := next(); ok; e, ok = next() {
-		rec, had, err := old.get(e.rec.Path)
+		rec, had, err := old.Lookup(e.Rec.Path)
 		if err != nil {
 			return false, err
 		}
@@ -173,7 +174,7 @@ func (r *run) sameRecords() (bool, error) {
 		if !had {
 			was = nil
 		}
-		if now, has := e.apply(was); has != had || has && now != rec {
+		if now, has := e.Apply(was); has != had || has && now != rec {
 			return false, nil
 		}
 	}

@@ -1,10 +1,8 @@
 package disk
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
@@ -71,52 +69,6 @@ func BenchmarkDriftByStat(b *testing.B) {
 		require.Zero(b, got.Files)
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/file")
-}
-
-// BenchmarkMergeManifest merges edits into manifests of 100,000 and 1,000,000 records.
-func BenchmarkMergeManifest(b *testing.B) {
-	for _, n := range []int{100_000, 1_000_000} {
-		old := decodeManifest(b, encode(b, testHeader, noManifest(), setAll(some(n))))
-		for _, changed := range []int{1, n / 10} {
-			b.Run(fmt.Sprintf("records=%d/changed=%d", n, changed), func(b *testing.B) {
-				list := make([]record, 0, changed)
-				i := 0
-				for r, err := range old.all("") {
-					require.NoError(b, err)
-					if i%(n/changed) == 0 {
-						list = append(list, r)
-					}
-					i++
-				}
-				f, err := os.Create(b.TempDir() + "/manifest")
-				require.NoError(b, err)
-				for b.Loop() {
-					_, err := f.Seek(0, io.SeekStart)
-					require.NoError(b, err)
-					require.NoError(b, merge(f, testHeader, old, setAll(list)))
-				}
-				require.NoError(b, f.Close())
-			})
-		}
-	}
-}
-
-func BenchmarkGetFromManifest(b *testing.B) {
-	list := some(100_000)
-	m := decodeManifest(b, encode(b, testHeader, noManifest(), setAll(list)))
-	for i := 0; b.Loop(); i++ {
-		_, _, err := m.get(list[i*7919%len(list)].Path)
-		require.NoError(b, err)
-	}
-}
-
-func BenchmarkReadManifestAtStart(b *testing.B) {
-	x := encode(b, testHeader, noManifest(), setAll(some(100_000)))
-	for b.Loop() {
-		_, err := readManifest(bytes.NewReader(x), int64(len(x)))
-		require.NoError(b, err)
-	}
-	b.ReportMetric(float64(len(x)), "bytes")
 }
 
 // BenchmarkFirstSyncOf2000Files compares the cost of durability: none, one syncfs, or one fsync per file.

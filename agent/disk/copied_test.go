@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -57,14 +59,16 @@ func copyToSameInodes(t testing.TB, root string) {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			continue
 		}
-		r, err := decodeBytes(b)
+		r, err := format.DecodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
 		require.NoError(t, err)
-		for i := range r.slots {
-			if fi, err := os.Lstat(filepath.Join(root, safe.OwnDir, stagingDir, slotName(i))); err == nil {
-				r.slots[i].ino = safe.AttrsOf(fi).Ino
+		for i := range r.Slots {
+			if fi, err := os.Lstat(filepath.Join(root, safe.OwnDir, stagingDir, format.SlotName(i))); err == nil {
+				r.Slots[i].Ino = safe.AttrsOf(fi).Ino
 			}
 		}
-		require.NoError(t, os.WriteFile(path, encodeJournal(t, r), 0o600))
+		var out bytes.Buffer
+		require.NoError(t, r.Encode(&out))
+		require.NoError(t, os.WriteFile(path, out.Bytes(), 0o600))
 	}
 }
 

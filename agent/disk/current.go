@@ -69,17 +69,17 @@ func (d *Dir) sameManifest() error {
 		return nil
 	}
 	m := d.manifest()
-	if m.torn.Load() {
+	if m.Damaged() {
 		return fmt.Errorf("%w: %s/%s was damaged", ErrMoved, safe.OwnDir, manifestFile)
 	}
 	fi, err := d.top.Lstat(safe.OwnDir + "/" + manifestFile)
-	if m.is == nil && errors.Is(err, fs.ErrNotExist) {
+	if m.Info == nil && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := same(m.is, fi, err, "%s/%s was removed or replaced", safe.OwnDir, manifestFile); err != nil {
+	if err := same(m.Info, fi, err, "%s/%s was removed or replaced", safe.OwnDir, manifestFile); err != nil {
 		return err
 	}
-	if m.is.Size() != fi.Size() || !m.is.ModTime().Equal(fi.ModTime()) {
+	if m.Info.Size() != fi.Size() || !m.Info.ModTime().Equal(fi.ModTime()) {
 		return fmt.Errorf("%w: %s/%s was written over", ErrMoved, safe.OwnDir, manifestFile)
 	}
 	return nil

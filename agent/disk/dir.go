@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -88,7 +89,7 @@ type Dir struct {
 	looked    looked     // results of the last Drift
 
 	mu        sync.Mutex // guards the fields below
-	man       *manifest
+	man       *format.Manifest
 	cur       safe.Cursor
 	buf       []byte
 	recovered *Recovery
@@ -104,7 +105,7 @@ func Open(root string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	o = o.withDefaults()
-	d := &Dir{o: o, log: o.Log, path: root, top: top, man: noManifest(), buf: make([]byte, 64<<10)}
+	d := &Dir{o: o, log: o.Log, path: root, top: top, man: format.NoManifest(), buf: make([]byte, 64<<10)}
 	d.cur.Top = top
 	d.vol = &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
 	d.vol.NoExchange.Store(o.plain)
@@ -192,15 +193,15 @@ func (d *Dir) Close() error {
 		d.own.Close()
 		d.own = nil
 	}
-	errs = append(errs, d.man.close(), d.top.Close())
-	d.man = noManifest()
+	errs = append(errs, d.man.Close(), d.top.Close())
+	d.man = format.NoManifest()
 	return errors.Join(errs...)
 }
 
 // Manifest returns the current manifest, which is empty if there is no file.
 func (d *Dir) Manifest() plan.Manifest { return d.manifest() }
 
-func (d *Dir) manifest() *manifest {
+func (d *Dir) manifest() *format.Manifest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.man
@@ -221,3 +222,7 @@ func (d *Dir) Recovered() *Recovery {
 	defer d.mu.Unlock()
 	return d.recovered
 }
+
+// maxRun bounds the memory of a run. It suffices for a commit that moves every file that a gateway may have. A journal
+// that claims more was not written by an agent, and reading it would crash this one at every start.
+func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }

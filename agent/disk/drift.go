@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -63,8 +64,8 @@ const (
 
 // looked is the result of a comparison.
 type looked struct {
-	m      *manifest // the manifest of the files, in its order
-	ctimes []int64   // ctime at which each file was right; 0 if it must be read
+	m      *format.Manifest // the manifest of the files, in its order
+	ctimes []int64          // ctime at which each file was right; 0 if it must be read
 	at     time.Time
 }
 
@@ -142,8 +143,8 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	m := d.manifest()
 	before := d.looked.reader()
 	defer before.stop()
-	now := looked{m: m, ctimes: make([]int64, 0, m.header.Files), at: d.o.Now()}
-	share := shareOf(m.header.Files, d.looked.at, now.at)
+	now := looked{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
+	share := shareOf(m.Header().Files, d.looked.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {
 			err = ctx.Err()
@@ -151,8 +152,8 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 		var ctime int64
 		if err == nil {
 			was, known := before.of(rec)
-			if !known && m.is != nil {
-				was = m.is.ModTime().UnixNano()
+			if !known && m.Info != nil {
+				was = m.Info.ModTime().UnixNano()
 			}
 			ctime, err = c.file(ctx, rec, was, known, full || share(len(now.ctimes)))
 		}
@@ -165,7 +166,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	c.thumbnails()
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
 	if !d.o.ReadOnly {
-		d.adopt(m.header, c.adopt)
+		d.adopt(m.Header(), c.adopt)
 	}
 	return c.Drift, nil
 }
@@ -176,12 +177,12 @@ func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
 		return
 	}
 	k := 0
-	_, err := d.rewrite(h, func() (edit, bool) {
+	_, err := d.rewrite(h, func() (format.Edit, bool) {
 		if k == len(list) {
-			return edit{}, false
+			return format.Edit{}, false
 		}
 		k++
-		return edit{editSet, record{Owned: list[k-1]}}, true
+		return format.Set(list[k-1]), true
 	})
 	if err != nil && !d.unadopted {
 		d.log.Warn("what the gateway rewrote cannot be noted in the manifest and is read again at each look for drift", "files", len(list), "error", err)

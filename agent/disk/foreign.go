@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -30,18 +31,18 @@ func (e *ForeignError) Error() string {
 func (s *Staged) RefuseForeign() {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
-	s.run.refuse = true
+	s.run.Refuse = true
 }
 
 // checkForeign checks what the run displaced.
 func (r *run) checkForeign() error {
 	// If the new manifest is already in place, the check was done before the crash.
-	if r.redo && baseOf(r.d.manifest()) != r.base {
+	if r.redo && format.BaseOf(r.d.manifest()) != r.Base {
 		return nil
 	}
 	f := &ForeignError{}
-	for i := range r.changes {
-		if !moves(r.changes[i].Op) {
+	for i := range r.Changes {
+		if !format.Moves(r.Changes[i].Op) {
 			continue
 		}
 		name, err := r.displaced(i)
@@ -52,14 +53,14 @@ func (r *run) checkForeign() error {
 			continue
 		}
 		foreign, err := r.torn(i, name)
-		if err == nil && !foreign && r.refuse {
+		if err == nil && !foreign && r.Refuse {
 			foreign, err = r.foreign(i, name)
 		}
 		if err != nil {
 			return err
 		}
 		if foreign {
-			f.Paths = append(f.Paths, r.changes[i].Path)
+			f.Paths = append(f.Paths, r.Changes[i].Path)
 		}
 	}
 	if len(f.Paths) > 0 {
@@ -70,7 +71,7 @@ func (r *run) checkForeign() error {
 
 // foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor noise.
 func (r *run) foreign(at int, name string) (bool, error) {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return false, err
@@ -78,7 +79,7 @@ func (r *run) foreign(at int, name string) (bool, error) {
 	switch safe.KindOf(fi) {
 	case plan.File:
 		id, err := r.id(stg, name)
-		if err != nil || writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
+		if err != nil || format.Writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
 			return false, err
 		}
 		return !r.noise(at, stg, name, id), nil
@@ -96,7 +97,7 @@ func (r *run) foreign(at int, name string) (bool, error) {
 // and a re-signed resource.json counts as git's, so that nothing would detect the difference. The next plan replaces it
 // with its resource.
 func (r *run) torn(at int, name string) (bool, error) {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil || safe.KindOf(fi) != plan.File {
 		return false, err
@@ -116,15 +117,15 @@ func (r *run) torn(at int, name string) (bool, error) {
 // savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
 func (r *run) savedSince(path string) (bool, error) {
 	var seen plan.Owned
-	if i := r.find(path); i >= 0 {
-		c := &r.changes[i]
+	if i := r.Find(path); i >= 0 {
+		c := &r.Changes[i]
 		if c.Op != plan.Adopt {
 			return false, nil
 		}
 		seen = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}
 	} else {
-		rec, ok, err := r.d.manifest().get(path)
-		if err != nil || !ok || rec.dir {
+		rec, ok, err := r.d.manifest().Lookup(path)
+		if err != nil || !ok || rec.Dir {
 			return false, err
 		}
 		seen = rec.Owned
@@ -139,10 +140,10 @@ func (r *run) savedSince(path string) (bool, error) {
 
 // noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
 func (r *run) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
-	p := r.changes[at].Path
+	p := r.Changes[at].Path
 	_, base := safe.Split(p)
-	rec, ok, err := r.d.manifest().get(p)
-	if err != nil || !ok || rec.dir {
+	rec, ok, err := r.d.manifest().Lookup(p)
+	if err != nil || !ok || rec.Dir {
 		return false
 	}
 	rec.Have = id

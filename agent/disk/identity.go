@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -13,7 +14,7 @@ import (
 // after a crash, these do not hold and an inode may belong to another file, so the bytes decide. If neither the slot
 // nor the place has the bytes, the run is in doubt, and its manifest is marked incomplete.
 func (r *run) staged(at int) (bool, error) {
-	stg, name := r.stagingOf(at), slotName(at)
+	stg, name := r.stagingOf(at), format.SlotName(at)
 	slot, err := stg.Root.Lstat(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -21,7 +22,7 @@ func (r *run) staged(at int) (bool, error) {
 	if err == nil && r.itself(at, slot) {
 		return true, nil
 	}
-	dir, base := safe.Split(r.changes[at].Path)
+	dir, base := safe.Split(r.Changes[at].Path)
 	n, err := r.cur.At(dir)
 	if err != nil && !safe.NotThere(err) {
 		return false, err
@@ -41,7 +42,7 @@ func (r *run) staged(at int) (bool, error) {
 	if in, err := r.equal(at, stg, name, slot); err != nil || in {
 		return in, err
 	}
-	if r.back && slot != nil && safe.AttrsOf(slot).Known && safe.AttrsOf(slot).Ino == r.slots[at].ino {
+	if r.back && slot != nil && safe.AttrsOf(slot).Known && safe.AttrsOf(slot).Ino == r.Slots[at].Ino {
 		return true, nil // it was moved back, and the gateway wrote into it at the last moment
 	}
 	r.doubt(at)
@@ -50,14 +51,14 @@ func (r *run) staged(at int) (bool, error) {
 
 // itself reports whether a file is the staged one and not a copy.
 func (r *run) itself(at int, fi fs.FileInfo) bool {
-	a, s := safe.AttrsOf(fi), &r.slots[at]
-	return a.Known && a.Ino == s.ino && fi.Size() == s.size && fi.ModTime().UnixNano() == s.mtime
+	a, s := safe.AttrsOf(fi), &r.Slots[at]
+	return a.Known && a.Ino == s.Ino && fi.Size() == s.Size && fi.ModTime().UnixNano() == s.Mtime
 }
 
 // equal reports whether the file at a name is what git wants. fi is nil if the name does not exist.
 func (r *run) equal(at int, n *safe.Folder, name string, fi fs.FileInfo) (bool, error) {
-	c := &r.changes[at]
-	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.slots[at].size || !r.d.vol.SameExec(fi, c.Exec) {
+	c := &r.Changes[at]
+	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.Slots[at].Size || !r.d.vol.SameExec(fi, c.Exec) {
 		return false, nil
 	}
 	id, err := r.id(n, name)
@@ -72,12 +73,12 @@ func (r *run) doubt(at int) {
 		return
 	}
 	if !r.doubtful {
-		r.d.log.Warn("an interrupted sync left neither the staged file nor its bytes; the next sync compares every file", "path", r.changes[at].Path)
+		r.d.log.Warn("an interrupted sync left neither the staged file nor its bytes; the next sync compares every file", "path", r.Changes[at].Path)
 	}
 	r.doubtful = true
 }
 
 // rests reports whether a manifest is the one that the run starts from, or the one that it ends with.
-func (r *run) rests(m *manifest) bool {
-	return baseOf(m) == r.base || m.f != nil && m.header.Commit == r.header.Commit
+func (r *run) rests(m *format.Manifest) bool {
+	return format.BaseOf(m) == r.Base || !m.Missing() && m.Header().Commit == r.Header.Commit
 }

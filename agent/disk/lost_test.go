@@ -123,7 +123,7 @@ func (c *lostClock) save(content string, at time.Time) {
 	apply(c.t, c.d, text(map[string]string{"projects/p/a": "git " + content}))
 	for _, run := range c.runs() {
 		if !slices.Contains(before, run) {
-			require.NoError(c.t, os.Chtimes(filepath.Join(c.root, safe.OwnDir, lostDir, run+indexSuffix), at, at))
+			require.NoError(c.t, os.Chtimes(filepath.Join(c.root, safe.OwnDir, lostDir, run+".jsonl"), at, at))
 		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -61,10 +61,6 @@ func (l Lost) exact() Lost {
 
 // inJSON returns what JSON makes of a name: each invalid byte becomes U+FFFD.
 func inJSON(name string) string { return string([]rune(name)) }
-
-var runNames = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
-
-func validRunName(s string) bool { return runNames.MatchString(s) }
 
 // lostFound is the folder lost+found in .stoker. A nil lostFound is empty.
 type lostFound struct {
@@ -158,7 +154,7 @@ func (f *lostFound) names() ([]string, *safe.Folder, error) {
 	}
 	var runs []string
 	for _, e := range list {
-		if e.IsDir() && validRunName(e.Name()) {
+		if e.IsDir() && format.ValidFolderName(e.Name()) {
 			runs = append(runs, e.Name())
 		}
 	}

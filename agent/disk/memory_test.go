@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -55,16 +56,15 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 		}},
 		"manifest of long paths that share all": {manifestFile, func(t *testing.T, path string) {
 			long := strings.Repeat("x", safe.MaxPath-10)
-			forgeManifest(t, path, func(b []byte) []byte {
-				prev := ""
-				for i := range 12_000 {
-					r := record{dir: true}
-					r.Path = fmt.Sprintf("%s%08d", long, i)
-					b = appendRecord(b, prev, &r)
-					prev = r.Path
+			var block []byte
+			for i := range 12_000 { // each is a directory whose path shares all but its number with the one before
+				shared, rest := len(long), fmt.Sprintf("%08d", i)
+				if i == 0 {
+					shared, rest = 0, long+rest
 				}
-				return b
-			})
+				block = append(appendText(binary.AppendUvarint(block, uint64(shared)), rest), 1)
+			}
+			forgeManifest(t, path, long+"00000000", 12_000, block)
 		}},
 		"manifest of a large index": {manifestFile, func(t *testing.T, path string) {
 			forgeIndex(t, path, 100<<20)
@@ -97,59 +97,75 @@ func TestNoFileOfTheOwnFolderTakesMoreMemoryThanThereIs(t *testing.T) {
 // writeJournal writes a journal with n files to create and a valid checksum.
 func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	t.Helper()
-	r := &journal{header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{""}}
+	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, Name: "20261120T063000.000Z-0123456", Areas: []string{""}}
 	for i := range n {
-		r.changes = append(r.changes, plan.Change{Op: plan.Create, Path: name(i)})
-		r.slots = append(r.slots, slot{})
+		r.Changes = append(r.Changes, plan.Change{Op: plan.Create, Path: name(i)})
+		r.Slots = append(r.Slots, format.Slot{})
 	}
 	f, err := os.Create(path)
 	require.NoError(t, err)
-	require.NoError(t, r.encode(f))
+	require.NoError(t, r.Encode(f))
 	require.NoError(t, f.Close())
 }
 
-// forgeManifest writes a manifest of one block with valid checksums.
-func forgeManifest(t *testing.T, path string, records func([]byte) []byte) {
+// forgeManifest writes a manifest of one block of directories with valid checksums. It does not use the product's writer,
+// which would refuse them.
+func forgeManifest(t *testing.T, path, first string, dirs int, block []byte) {
 	t.Helper()
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	w := newManifestWriter(f)
-	w.b = records(w.b)
-	w.cur = block{first: strings.Repeat("x", safe.MaxPath-10) + "00000000", dirs: 12_000}
-	require.NoError(t, w.finish(testHeader))
-	require.NoError(t, f.Close())
+	index := appendText(nil, first)
+	index = binary.AppendUvarint(index, uint64(len(block)))
+	index = binary.LittleEndian.AppendUint32(index, crc32.Checksum(block, crc))
+	index = binary.AppendUvarint(append(index, 0), uint64(dirs))
+	writeManifest(t, path, block, func(put func([]byte)) int {
+		put(index)
+		return 1
+	})
 }
 
-// forgeIndex writes a manifest with an index of size bytes.
+// forgeIndex writes a manifest with an index of size bytes, of blocks without records.
 func forgeIndex(t *testing.T, path string, size int) {
+	t.Helper()
+	writeManifest(t, path, nil, func(put func([]byte)) int {
+		n := 0
+		for index := 0; index < size; n++ {
+			b := append(appendText(nil, fmt.Sprintf("%08x", n)), 0, 0, 0, 0, 0, 0, 0)
+			put(b)
+			index += len(b)
+		}
+		return n
+	})
+}
+
+// writeManifest writes a manifest with one header. index writes its index and returns the number of blocks.
+func writeManifest(t *testing.T, path string, block []byte, index func(put func([]byte)) int) {
 	t.Helper()
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
-	sum, w := uint32(0), bufio.NewWriter(f)
+	sum, size, w := uint32(0), 0, bufio.NewWriter(f)
 	put := func(b []byte) {
-		sum = crc32.Update(sum, castagnoli, b)
+		sum, size = crc32.Update(sum, crc, b), size+len(b)
 		_, err := w.Write(b)
 		require.NoError(t, err)
 	}
-	_, err = w.WriteString(manifestMagic)
+	const magic = "stokerm1"
+	_, err = w.Write(append([]byte(magic), block...))
 	require.NoError(t, err)
-	head, err := encodeHeader(testHeader)
-	require.NoError(t, err)
+	head := []byte(`{"ref":"main","commit":"0100000000000000000000000000000000000000","files":0,"complete":true}`)
 	put(head)
-	n, index := 0, 0
-	for ; index < size; n++ {
-		b := appendString(nil, fmt.Sprintf("%08x", n))
-		b = append(b, 0, 0, 0, 0, 0, 0, 0)
-		put(b)
-		index += len(b)
-	}
-	foot := binary.LittleEndian.AppendUint64(nil, uint64(len(manifestMagic)))
+	n := index(put)
+	foot := binary.LittleEndian.AppendUint64(nil, uint64(len(magic)+len(block)))
 	foot = binary.LittleEndian.AppendUint32(foot, uint32(len(head)))
-	foot = binary.LittleEndian.AppendUint32(foot, uint32(index))
+	foot = binary.LittleEndian.AppendUint32(foot, uint32(size-len(head)))
 	foot = binary.LittleEndian.AppendUint32(foot, uint32(n))
 	put(foot)
-	_, err = w.Write(append(binary.LittleEndian.AppendUint32(nil, sum), manifestMagic...))
+	_, err = w.Write(append(binary.LittleEndian.AppendUint32(nil, sum), magic...))
 	require.NoError(t, err)
 	require.NoError(t, w.Flush())
 }
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+var crc = crc32.MakeTable(crc32.Castagnoli)

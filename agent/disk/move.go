@@ -8,29 +8,30 @@ import (
 	"slices"
 	"syscall"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
 // move does the steps. It skips steps that were done before a crash.
 func (r *run) move() error {
-	for i, t := range r.tasks {
+	for i, t := range r.Tasks {
 		var err error
-		switch t.kind {
-		case taskWrite:
-			err = r.moveIn(t.at)
-		case taskRemove:
-			err = r.moveOut(t.at)
-		case taskMkdir:
-			err = r.makeDir(&r.dirs[t.at])
-		case taskRmdir:
-			err = r.removeDir(&r.dirs[t.at])
+		switch t.Kind {
+		case format.TaskWrite:
+			err = r.moveIn(t.At)
+		case format.TaskRemove:
+			err = r.moveOut(t.At)
+		case format.TaskMkdir:
+			err = r.makeDir(&r.Dirs[t.At])
+		case format.TaskRmdir:
+			err = r.removeDir(&r.Dirs[t.At])
 		}
 		if errors.Is(err, syscall.EBUSY) { // the next plan sees a mount
 			err = fmt.Errorf("%w: something was mounted there meanwhile, or the server of the volume has it open", err)
 		}
 		if err != nil {
-			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.tasks), r.pathOf(t))
+			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(t))
 		}
 	}
 	return nil
@@ -46,7 +47,7 @@ func (r *run) touch(n *safe.Folder) {
 	r.touched[n.Path] = struct{}{}
 }
 
-func (r *run) stagingOf(at int) *safe.Folder { return r.staging[r.areas[r.slots[at].area]] }
+func (r *run) stagingOf(at int) *safe.Folder { return r.staging[r.Areas[r.Slots[at].Area]] }
 
 // swaps bounds how often the gateway may interfere with a write before it fails.
 const swaps = 100
@@ -59,7 +60,7 @@ func (r *run) moveIn(at int) error {
 			return err
 		}
 	}
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	dir, name := safe.Split(c.Path)
 	n, err := r.cur.At(dir)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
@@ -72,7 +73,7 @@ func (r *run) moveIn(at int) error {
 	create := c.Found.Kind == plan.Missing
 	for range swaps {
 		if create {
-			err = r.d.vol.RenameNew(stg, slotName(at), n, name)
+			err = r.d.vol.RenameNew(stg, format.SlotName(at), n, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
@@ -89,14 +90,14 @@ func (r *run) moveIn(at int) error {
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
 func (r *run) replace(at int, n *safe.Folder, name string) error {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := n.Root.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if r.redo {
-		if slot, err := stg.Root.Lstat(slotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
-			return r.d.vol.Remove(stg, slotName(at))
+		if slot, err := stg.Root.Lstat(format.SlotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
+			return r.d.vol.Remove(stg, format.SlotName(at))
 		}
 	}
 	if fi.IsDir() {
@@ -105,8 +106,8 @@ func (r *run) replace(at int, n *safe.Folder, name string) error {
 		}
 	}
 	r.cur.Drop(c.Path)
-	r.slots[at].took = true
-	if err := r.d.vol.Exchange(stg, slotName(at), n, name); !errors.Is(err, safe.ErrNoExchange) {
+	r.Slots[at].Took = true
+	if err := r.d.vol.Exchange(stg, format.SlotName(at), n, name); !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
 	return r.replaceInTwo(at, n, name)
@@ -116,17 +117,17 @@ func (r *run) replace(at int, n *safe.Folder, name string) error {
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
 func (r *run) replaceInTwo(at int, n *safe.Folder, name string) error {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
-	if _, err := stg.Root.Lstat(asideName(at)); err == nil {
+	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.vol.Rename(n, name, stg, asideName(at)); err != nil {
+	if err := r.d.vol.Rename(n, name, stg, format.AsideName(at)); err != nil {
 		return err
 	}
-	err := r.d.vol.RenameNew(stg, slotName(at), n, name)
+	err := r.d.vol.RenameNew(stg, format.SlotName(at), n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
@@ -155,9 +156,9 @@ func (r *run) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
 
 // moveOut moves a deleted file to staging.
 func (r *run) moveOut(at int) error {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	if r.redo {
-		if _, err := stg.Root.Lstat(slotName(at)); err == nil {
+		if _, err := stg.Root.Lstat(format.SlotName(at)); err == nil {
 			return nil
 		}
 	}
@@ -182,26 +183,26 @@ func (r *run) moveOut(at int) error {
 	}
 	r.touch(n)
 	r.cur.Drop(c.Path)
-	r.slots[at].took = true
-	if err := r.d.vol.Rename(n, name, stg, slotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r.Slots[at].Took = true
+	if err := r.d.vol.Rename(n, name, stg, format.SlotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-func (r *run) makeDir(x *directory) error {
-	parent, name := safe.Split(x.path)
+func (r *run) makeDir(x *format.Directory) error {
+	parent, name := safe.Split(x.Path)
 	n, err := r.cur.At(parent)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
-		return blocked(x.path, b)
+		return blocked(x.Path, b)
 	}
 	if err != nil {
 		return err
 	}
-	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.perm))
+	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
 	if errors.Is(err, fs.ErrExist) {
 		// Before a crash this run made it; otherwise the gateway did, and it is not ours.
-		x.kept = !r.redo
+		x.Kept = !r.redo
 		return nil
 	}
 	if err != nil {
@@ -214,18 +215,18 @@ func (r *run) makeDir(x *directory) error {
 	}
 	child, err := n.Open(name)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
-		return blocked(x.path, b)
+		return blocked(x.Path, b)
 	}
 	if err != nil {
 		return err
 	}
 	defer child.Close()
-	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.perm))
+	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
 }
 
-func (r *run) removeDir(x *directory) error {
-	parent, name := safe.Split(x.path)
-	r.cur.Drop(x.path)
+func (r *run) removeDir(x *format.Directory) error {
+	parent, name := safe.Split(x.Path)
+	r.cur.Drop(x.Path)
 	n, err := r.cur.At(parent)
 	if safe.NotThere(err) {
 		return nil
@@ -241,7 +242,7 @@ func (r *run) removeDir(x *directory) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case safe.IsNotEmpty(err), errors.Is(err, syscall.EBUSY): // or a mount
-		x.kept = true
+		x.Kept = true
 		return nil
 	}
 	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.IsDir() {
@@ -253,7 +254,7 @@ func (r *run) removeDir(x *directory) error {
 // settleNames makes all changed names durable: directory by directory, or by syncing their file systems.
 func (r *run) settleNames() error {
 	if r.redo || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
-		for _, a := range r.areas {
+		for _, a := range r.Areas {
 			if err := r.d.vol.SyncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				return safe.WriteError(err, "make the new files durable")
 			}
@@ -277,7 +278,7 @@ func (r *run) settleNames() error {
 			return safe.WriteError(err, "make %s durable", dir)
 		}
 	}
-	for _, a := range r.areas {
+	for _, a := range r.Areas {
 		if err := r.d.vol.SyncDir(r.staging[a]); err != nil {
 			return safe.WriteError(err, "make the staging folder durable")
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
 )
 
 // wrong creates what a program in the gateway may put in place of the agent's own files.
@@ -147,4 +148,45 @@ func unprivileged(t testing.TB) {
 		assert.NoError(t, syscall.Seteuid(0))
 		assert.NoError(t, syscall.Setegid(0))
 	})
+}
+
+func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/a.json": "1"}))
+	require.NoError(t, d.Close())
+	put(t, root, ".stoker/staging/3", "perhaps the gateway's")
+	put(t, root, ".stoker/journal", "torn")
+
+	d = open(t, root, Options{Now: fixed})
+	lost, err := d.LostAndFound()
+	require.NoError(t, err)
+	require.Len(t, lost, 1)
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, lost[0].File))
+	require.NoError(t, err)
+	assert.Equal(t, "perhaps the gateway's", string(b))
+	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
+	assert.Equal(t, 1, d.Manifest().Header().Files)
+	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
+	assertNoLeftovers(t, root)
+}
+
+func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
+	apply(t, d, want)
+	require.NoError(t, d.Close())
+	path := filepath.Join(root, safe.OwnDir, manifestFile)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[20] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+
+	d = open(t, root, Options{})
+	assert.Equal(t, plan.Header{}, d.Manifest().Header())
+	delete(want, "projects/p/b.json")
+	assert.Equal(t, Result{Adopted: 1, Applied: true}, apply(t, d, want))
+	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
+	assert.FileExists(t, path+".damaged")
 }

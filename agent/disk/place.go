@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -59,10 +60,10 @@ type placing struct {
 // gateway reads a folder by them; then remove the other files, those two first; then empty directories.
 func (r *run) place() (*places, error) {
 	p := &placing{r: r, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
-	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.changes))}
-	for i := range r.changes {
-		c := &r.changes[i]
-		if !moves(c.Op) {
+	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.Changes))}
+	for i := range r.Changes {
+		c := &r.Changes[i]
+		if !format.Moves(c.Op) {
 			continue
 		}
 		if err := p.parents(i); err != nil {
@@ -71,7 +72,7 @@ func (r *run) place() (*places, error) {
 		if err := p.readable(c.Path); err != nil {
 			return nil, err
 		}
-		if writes(c.Op) {
+		if format.Writes(c.Op) {
 			x, err := p.target(i)
 			if err != nil {
 				return nil, err
@@ -85,7 +86,7 @@ func (r *run) place() (*places, error) {
 
 // parents determines the area of a change and the directories to make for it.
 func (p *placing) parents(i int) error {
-	r, c := p.r, &p.r.changes[i]
+	r, c := p.r, &p.r.Changes[i]
 	dir, _ := safe.Split(c.Path)
 	n, err := r.cur.At(dir)
 	if safe.NotThere(err) {
@@ -93,9 +94,9 @@ func (p *placing) parents(i int) error {
 	} else if err != nil {
 		return safe.WriteError(err, "look at the parents of %s", c.Path)
 	}
-	if b, ok := errors.AsType[*safe.BlockedError](err); ok && writes(c.Op) {
-		k := r.find(b.Path)
-		if k < 0 || r.changes[k].Op != plan.Delete {
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok && format.Writes(c.Op) {
+		k := r.Find(b.Path)
+		if k < 0 || r.Changes[k].Op != plan.Delete {
 			return blocked(c.Path, b)
 		}
 		p.inWay[k] = true
@@ -103,8 +104,8 @@ func (p *placing) parents(i int) error {
 	if err := p.stand(n); err != nil {
 		return err
 	}
-	r.slots[i].area = uint16(p.area) // less than maxAreas
-	if writes(c.Op) {
+	r.Slots[i].Area = uint16(p.area) // less than maxAreas
+	if format.Writes(c.Op) {
 		p.make(n.Path, dir)
 	}
 	return nil
@@ -154,17 +155,17 @@ func (r *run) areaOf(n *safe.Folder) (int, error) {
 		}
 		top = r.cur.Chain[k].Path
 	}
-	if i := slices.Index(r.areas, top); i >= 0 {
+	if i := slices.Index(r.Areas, top); i >= 0 {
 		return i, nil
 	}
 	if strings.HasPrefix(top, "projects/") {
 		return 0, failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount of its own below a project, where no other folder may lie; mount all of projects, or all of the data directory", top)
 	}
-	if len(r.areas) == maxAreas {
-		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory is made of more than %d mounts", maxAreas)
+	if len(r.Areas) == format.MaxAreas {
+		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory is made of more than %d mounts", format.MaxAreas)
 	}
-	r.areas = append(r.areas, top)
-	return len(r.areas) - 1, nil
+	r.Areas = append(r.Areas, top)
+	return len(r.Areas) - 1, nil
 }
 
 // make records the directories between an existing one and dir.
@@ -173,8 +174,8 @@ func (p *placing) make(exists, dir string) {
 		if _, ok := p.byPath[dir]; ok {
 			return
 		}
-		p.byPath[dir] = len(p.r.dirs)
-		p.r.dirs = append(p.r.dirs, directory{path: dir, made: true, perm: 0o755})
+		p.byPath[dir] = len(p.r.Dirs)
+		p.r.Dirs = append(p.r.Dirs, format.Directory{Path: dir, Made: true, Perm: 0o755})
 		dir, _ = safe.Split(dir)
 	}
 }
@@ -206,7 +207,7 @@ func (p *placing) readable(path string) error {
 
 // target determines owner and mode of a write from what it replaces.
 func (p *placing) target(i int) (place, error) {
-	r, c := p.r, &p.r.changes[i]
+	r, c := p.r, &p.r.Changes[i]
 	at := place{owner: safe.AttrsOf(p.fi), perm: 0o644}
 	dir, name := safe.Split(c.Path)
 	if p.dir == dir {
@@ -236,7 +237,7 @@ func (p *placing) target(i int) (place, error) {
 func (p *placing) below(dir string) {
 	from, to := p.under(dir)
 	for k := from; k < to; k++ {
-		if p.r.changes[k].Op == plan.Delete {
+		if p.r.Changes[k].Op == plan.Delete {
 			p.inWay[k] = true
 		}
 	}
@@ -244,7 +245,7 @@ func (p *placing) below(dir string) {
 
 // under returns the range of the changes below a directory.
 func (p *placing) under(dir string) (from, to int) {
-	l := p.r.changes
+	l := p.r.Changes
 	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
 	to = from + sort.Search(len(l)-from, func(k int) bool { return !strings.HasPrefix(l[from+k].Path, dir+"/") })
 	return from, to
@@ -253,38 +254,38 @@ func (p *placing) under(dir string) (from, to int) {
 // needed reports whether a file is written below a directory.
 func (p *placing) needed(dir string) bool {
 	from, to := p.under(dir)
-	return slices.ContainsFunc(p.r.changes[from:to], func(c plan.Change) bool { return writes(c.Op) })
+	return slices.ContainsFunc(p.r.Changes[from:to], func(c plan.Change) bool { return format.Writes(c.Op) })
 }
 
 // order creates the steps.
 func (p *placing) order() {
 	r := p.r
 	moving := 0
-	for i := range r.changes {
-		if moves(r.changes[i].Op) {
+	for i := range r.Changes {
+		if format.Moves(r.Changes[i].Op) {
 			moving++
 		}
 	}
-	r.tasks = make([]task, 0, moving+len(r.dirs))
-	add := func(want func(i int) bool, kind taskKind) {
-		for _, lead := range []bool{kind == taskRemove, kind != taskRemove} {
-			for i := range r.changes {
-				if want(i) && leads(r.changes[i].Path) == lead {
-					if kind == taskWrite {
-						p.mkdirs(r.changes[i].Path)
+	r.Tasks = make([]format.Task, 0, moving+len(r.Dirs))
+	add := func(want func(i int) bool, kind format.TaskKind) {
+		for _, lead := range []bool{kind == format.TaskRemove, kind != format.TaskRemove} {
+			for i := range r.Changes {
+				if want(i) && leads(r.Changes[i].Path) == lead {
+					if kind == format.TaskWrite {
+						p.mkdirs(r.Changes[i].Path)
 					}
-					r.tasks = append(r.tasks, task{kind, i})
+					r.Tasks = append(r.Tasks, format.Task{Kind: kind, At: i})
 				}
 			}
 		}
 	}
 	removes := func(inWay bool) func(int) bool {
-		return func(i int) bool { return r.changes[i].Op == plan.Delete && p.inWay[i] == inWay }
+		return func(i int) bool { return r.Changes[i].Op == plan.Delete && p.inWay[i] == inWay }
 	}
-	add(removes(true), taskRemove)
+	add(removes(true), format.TaskRemove)
 	p.rmdirs(true)
-	add(func(i int) bool { return writes(r.changes[i].Op) }, taskWrite)
-	add(removes(false), taskRemove)
+	add(func(i int) bool { return format.Writes(r.Changes[i].Op) }, format.TaskWrite)
+	add(removes(false), format.TaskRemove)
 	p.rmdirs(false)
 }
 
@@ -299,17 +300,17 @@ func leads(p string) bool {
 
 // mkdirs adds the steps that make the missing parents of a path, outermost first.
 func (p *placing) mkdirs(path string) {
-	var steps []task
+	var steps []format.Task
 	for dir, _ := safe.Split(path); dir != ""; dir, _ = safe.Split(dir) {
 		i, ok := p.byPath[dir]
 		if !ok {
 			break
 		}
 		delete(p.byPath, dir)
-		steps = append(steps, task{taskMkdir, i})
+		steps = append(steps, format.Task{Kind: format.TaskMkdir, At: i})
 	}
 	slices.Reverse(steps)
-	p.r.tasks = append(p.r.tasks, steps...)
+	p.r.Tasks = append(p.r.Tasks, steps...)
 }
 
 // rmdirs adds the steps that remove our directories that may be empty after the removes, innermost first. Before the
@@ -318,17 +319,17 @@ func (p *placing) rmdirs(inWay bool) {
 	r := p.r
 	seen := map[string]bool{}
 	var dirs []string
-	for i := range r.changes {
-		if r.changes[i].Op != plan.Delete || p.inWay[i] != inWay {
+	for i := range r.Changes {
+		if r.Changes[i].Op != plan.Delete || p.inWay[i] != inWay {
 			continue
 		}
-		for dir, _ := safe.Split(r.changes[i].Path); dir != "" && !seen[dir]; dir, _ = safe.Split(dir) {
+		for dir, _ := safe.Split(r.Changes[i].Path); dir != "" && !seen[dir]; dir, _ = safe.Split(dir) {
 			seen[dir] = true
 			if inWay && p.needed(dir) {
 				break // also needed are all above it
 			}
 			// An unreadable manifest fails when it is rewritten; then the moves are rolled back.
-			if rec, ok, err := r.d.man.get(dir); err == nil && ok && rec.dir {
+			if rec, ok, err := r.d.man.Lookup(dir); err == nil && ok && rec.Dir {
 				dirs = append(dirs, dir)
 			}
 		}
@@ -336,7 +337,7 @@ func (p *placing) rmdirs(inWay bool) {
 	slices.Sort(dirs)
 	slices.Reverse(dirs)
 	for _, dir := range dirs {
-		r.tasks = append(r.tasks, task{taskRmdir, len(r.dirs)})
-		r.dirs = append(r.dirs, directory{path: dir, perm: 0o755})
+		r.Tasks = append(r.Tasks, format.Task{Kind: format.TaskRmdir, At: len(r.Dirs)})
+		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: 0o755})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -41,10 +42,10 @@ func (d *Dir) settle() error {
 }
 
 // replay ends a run from its journal.
-func (d *Dir) replay(j *journal, forward bool) error {
+func (d *Dir) replay(j *format.Journal, forward bool) error {
 	d.unsettled = false // the end of the run must not call settle again
 	defer func() { d.unsettled = true }()
-	r := &run{journal: *j, d: d, redo: true}
+	r := &run{Journal: *j, d: d, redo: true}
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
@@ -61,10 +62,10 @@ func (d *Dir) replay(j *journal, forward bool) error {
 	if err != nil {
 		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
 	}
-	rec := &Recovery{Commit: r.header.Commit, Forward: forward}
+	rec := &Recovery{Commit: r.Header.Commit, Forward: forward}
 	if forward {
 		if !r.rests(d.manifest()) {
-			d.log.Warn("the manifest that an interrupted sync started from is gone; the next sync compares every file", "commit", r.header.Commit.String())
+			d.log.Warn("the manifest that an interrupted sync started from is gone; the next sync compares every file", "commit", r.Header.Commit.String())
 			r.doubtful = true
 		}
 		res, err := r.finish()
@@ -73,14 +74,14 @@ func (d *Dir) replay(j *journal, forward bool) error {
 			return fmt.Errorf("a sync was interrupted and cannot be ended yet: %w", err)
 		case err != nil:
 			rec.Forward = false
-			d.log.Warn("an interrupted sync could not be finished and was taken back", "commit", r.header.Commit.String(), "error", err)
+			d.log.Warn("an interrupted sync could not be finished and was taken back", "commit", r.Header.Commit.String(), "error", err)
 		}
 	} else if err := r.undo(); err != nil {
 		return fmt.Errorf("a sync was interrupted while it was taken back, and that cannot be ended yet: %w", err)
 	}
-	for i := range r.changes {
-		if moves(r.changes[i].Op) {
-			rec.Paths = append(rec.Paths, r.changes[i].Path)
+	for i := range r.Changes {
+		if format.Moves(r.Changes[i].Op) {
+			rec.Paths = append(rec.Paths, r.Changes[i].Path)
 		}
 	}
 	rec.Saved = r.saved()
@@ -107,10 +108,9 @@ func (d *Dir) salvage(cause error) error {
 
 // rescue moves everything in the staging folders of areas to lost+found.
 func (d *Dir) rescue(areas []string, why string) error {
-	now := d.o.Now().UTC()
-	r := &run{d: d, redo: true, journal: journal{areas: areas}}
+	r := &run{d: d, redo: true, Journal: format.Journal{Areas: areas}}
 	r.init()
-	r.saver = d.lost.saver(now.Format(runTime)+"-0000000", plan.ID{})
+	r.saver = d.lost.saver(d.lost.newName(plan.ID{}), plan.ID{})
 	defer r.close()
 	for _, a := range areas {
 		n, err := r.openArea(a, false)
@@ -178,24 +178,24 @@ func (d *Dir) reclaim(c *safe.Cursor, areas []string) error {
 // distrust marks the manifest as incomplete, because files may be of another commit than it says.
 func (d *Dir) distrust() error {
 	m := d.manifest()
-	if m.f == nil || !m.header.Complete {
+	if m.Missing() || !m.Header().Complete {
 		return nil
 	}
-	h := m.header
+	h := m.Header()
 	h.Complete = false
-	_, err := d.rewrite(h, noEdits)
+	_, err := d.rewrite(h, format.NoEdits)
 	return err
 }
 
 // areas returns the directories that may have a staging folder.
 func (d *Dir) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.own.read(areasFile, maxAreas*safe.MaxPath)
+	b, err := d.own.read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if a := strings.TrimSuffix(line, "\n"); safe.CheckPath(a) == nil && len(areas) < maxAreas {
+		if a := strings.TrimSuffix(line, "\n"); safe.CheckPath(a) == nil && len(areas) < format.MaxAreas {
 			areas = append(areas, a)
 		}
 	}
@@ -256,4 +256,18 @@ func (d *Dir) cleanArea(c *safe.Cursor, area string) error {
 		return err
 	}
 	return nil
+}
+
+// readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
+// and detects that without holding it in memory.
+func (d *Dir) readJournal(name string) (*format.Journal, error) {
+	f, fi, err := d.own.openFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	return format.DecodeJournal(f, fi.Size(), d.o.maxRun())
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 )
@@ -50,7 +51,7 @@ func (d *Dir) Restore(l Lost) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
-	r := &run{d: d, journal: journal{areas: []string{""}}}
+	r := &run{d: d, Journal: format.Journal{Areas: []string{""}}}
 	r.cur.Top = d.top
 	defer r.cur.Reset()
 	dir, name := safe.Split(l.Path)
@@ -86,7 +87,7 @@ func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error)
 	if area == 0 {
 		return r.d.own.Folder, func() {}, nil
 	}
-	top := r.cur.Chain[slices.IndexFunc(r.cur.Chain, func(n *safe.Folder) bool { return n.Path == r.areas[area] })]
+	top := r.cur.Chain[slices.IndexFunc(r.cur.Chain, func(n *safe.Folder) bool { return n.Path == r.Areas[area] })]
 	if own, err = r.d.vol.OwnFolder(top); err != nil {
 		return nil, nil, err
 	}

@@ -1,10 +1,13 @@
 package disk
 
-import "stoker.io/stoker/agent/disk/safe"
+import (
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+)
 
 // run is one apply, from staging to its end, which may come from its journal after a crash.
 type run struct {
-	journal
+	format.Journal
 	d       *Dir
 	cur     safe.Cursor
 	staging map[string]*safe.Folder // by area

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -10,9 +11,9 @@ import (
 // fits refuses a run whose conflicts alone exceed lost+found, because pruning would remove what it just saved.
 func (r *run) fits() error {
 	var sum int64
-	for i := range r.changes {
-		c := &r.changes[i]
-		if !c.Conflict || !moves(c.Op) {
+	for i := range r.Changes {
+		c := &r.Changes[i]
+		if !c.Conflict || !format.Moves(c.Op) {
 			continue
 		}
 		if c.Found.Kind != plan.Dir {
@@ -36,20 +37,20 @@ func (r *run) fits() error {
 // be rolled back.
 func (r *run) save() error {
 	if r.redo {
-		if err := r.d.lost.drop(r.name); err != nil {
+		if err := r.d.lost.drop(r.Name); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	r.saver = r.d.lost.saver(r.name, r.header.Commit)
-	for _, t := range r.tasks {
-		if t.kind != taskWrite && t.kind != taskRemove {
+	r.saver = r.d.lost.saver(r.Name, r.Header.Commit)
+	for _, t := range r.Tasks {
+		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
 			continue
 		}
-		name, err := r.displaced(t.at)
+		name, err := r.displaced(t.At)
 		if err != nil {
 			return err
 		}
-		if err := r.saveIfLost(t.at, name); err != nil {
+		if err := r.saveIfLost(t.At, name); err != nil {
 			return err
 		}
 	}
@@ -59,7 +60,7 @@ func (r *run) save() error {
 // why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be
 // in git.
 func (r *run) why(at int, name string) (string, error) {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return "", err
@@ -81,7 +82,7 @@ func (r *run) why(at int, name string) (string, error) {
 		switch {
 		case err != nil:
 			return "", err
-		case writes(c.Op) && id == c.ID:
+		case format.Writes(c.Op) && id == c.ID:
 			return "", nil
 		case c.Conflict && c.Op == plan.Delete:
 			return "not in git", nil

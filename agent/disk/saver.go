@@ -18,6 +18,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// maxCopies bounds the files of one path in a folder of lost+found.
+const maxCopies = 100
+
 // saver gives displaced files a second name in one folder of lost+found. Saving the same files again after a crash is
 // safe.
 type saver struct {
@@ -71,7 +74,7 @@ func (s *saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			err = s.copyFile(from, name, n, to, fi)
 		}
-		if !errors.Is(err, fs.ErrExist) || i == swaps {
+		if !errors.Is(err, fs.ErrExist) || i == maxCopies {
 			break
 		}
 		if there, lerr := n.Root.Lstat(to); lerr == nil && os.SameFile(there, fi) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -47,7 +48,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 		return nil, err
 	}
 	s := &Staged{d: d, run: r}
-	if !slices.ContainsFunc(r.changes, func(c plan.Change) bool { return moves(c.Op) }) {
+	if !slices.ContainsFunc(r.Changes, func(c plan.Change) bool { return format.Moves(c.Op) }) {
 		return s, nil
 	}
 	if d.staged != nil {
@@ -79,18 +80,18 @@ func (s *Staged) discard() error {
 
 // newRun checks the paths and the order of the changes.
 func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
-	r := &run{d: d, journal: journal{areas: []string{""}, changes: changes.List, signed: changes.Signed, slots: make([]slot, len(changes.List))}}
+	r := &run{d: d, Journal: format.Journal{Areas: []string{""}, Changes: changes.List, Signed: changes.Signed, Slots: make([]format.Slot, len(changes.List))}}
 	r.init()
-	for i := range r.changes {
-		c := &r.changes[i]
+	for i := range r.Changes {
+		c := &r.Changes[i]
 		if err := safe.CheckPath(c.Path); err != nil {
 			return nil, fmt.Errorf("the plan has a bad path: %w", err)
 		}
-		if i > 0 && c.Path <= r.changes[i-1].Path {
+		if i > 0 && c.Path <= r.Changes[i-1].Path {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
 		}
 	}
-	r.name = d.lost.newName(changes.To)
+	r.Name = d.lost.newName(changes.To)
 	return r, nil
 }
 
@@ -118,21 +119,21 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 	if err := r.fits(); err != nil {
 		return err
 	}
-	if size, limit := r.size(), r.d.o.maxRun(); size > limit {
+	if size, limit := r.Size(), r.d.o.maxRun(); size > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync takes %d bytes of memory, and a crash could not be recovered from with more than %d; raise the limit max-files, or sync in two commits", size, limit)
 	}
 	if err := r.openAreas(true); err != nil {
 		return err
 	}
-	todo := make([]int32, 0, len(r.changes))
-	for i := range r.changes {
-		if writes(r.changes[i].Op) {
+	todo := make([]int32, 0, len(r.Changes))
+	for i := range r.Changes {
+		if format.Writes(r.Changes[i].Op) {
 			todo = append(todo, int32(i))
 		}
 	}
 	if order != nil {
 		slices.SortStableFunc(todo, func(a, b int32) int {
-			return cmp.Compare(order(r.changes[a].ID), order(r.changes[b].ID))
+			return cmp.Compare(order(r.Changes[a].ID), order(r.Changes[b].ID))
 		})
 	}
 	each := !safe.HaveSyncfs || len(todo) <= r.d.o.FsyncFiles
@@ -145,7 +146,7 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 			return err
 		}
 	}
-	for _, a := range r.areas {
+	for _, a := range r.Areas {
 		sync := r.d.vol.SyncDir
 		if !each {
 			sync = r.d.vol.SyncFS
@@ -159,10 +160,10 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 
 // stageOne writes the bytes of one change to its slot.
 func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) error {
-	c, s := &r.changes[i], &r.slots[i]
-	stg := r.staging[r.areas[s.area]]
-	path := stg.Join(slotName(i))
-	f, err := r.d.vol.Create(stg, slotName(i), at.perm)
+	c, s := &r.Changes[i], &r.Slots[i]
+	stg := r.staging[r.Areas[s.Area]]
+	path := stg.Join(format.SlotName(i))
+	f, err := r.d.vol.Create(stg, format.SlotName(i), at.perm)
 	if err != nil {
 		return safe.WriteError(err, "stage %s", c.Path)
 	}
@@ -199,26 +200,26 @@ func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) 
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	s.ino, s.size, s.mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
+	s.Ino, s.Size, s.Mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
 	return nil
 }
 
 // openAreas opens the staging folder of each area, and makes it if create is set. Areas other than the first are
 // recorded before anything is in them.
 func (r *run) openAreas(create bool) error {
-	if create && len(r.areas) > 1 {
+	if create && len(r.Areas) > 1 {
 		_, err := r.d.own.write(areasFile, func(w io.Writer) error {
-			_, err := io.WriteString(w, strings.Join(r.areas[1:], "\n")+"\n")
+			_, err := io.WriteString(w, strings.Join(r.Areas[1:], "\n")+"\n")
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := r.d.reclaim(&r.cur, r.areas[1:]); err != nil {
+		if err := r.d.reclaim(&r.cur, r.Areas[1:]); err != nil {
 			return safe.WriteError(err, "clear the staging folders of other volumes")
 		}
 	}
-	for _, a := range r.areas {
+	for _, a := range r.Areas {
 		n, err := r.openArea(a, create)
 		if err != nil {
 			return safe.WriteError(err, "open the staging folder below %q", a)

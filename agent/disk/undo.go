@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -23,25 +24,25 @@ func (r *run) undo() error {
 		}
 	}
 	// What went to lost+found is also in staging, and now returns to its place.
-	if err := d.lost.drop(r.name); err != nil {
+	if err := d.lost.drop(r.Name); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
-	r.saver = d.lost.saver(r.name+undoSuffix, r.header.Commit)
+	r.saver = d.lost.saver(r.Name+undoSuffix, r.Header.Commit)
 	r.back = true
-	for i := len(r.tasks) - 1; i >= 0; i-- {
+	for i := len(r.Tasks) - 1; i >= 0; i-- {
 		var err error
-		switch t := r.tasks[i]; t.kind {
-		case taskWrite:
-			err = r.moveBack(t.at)
-		case taskRemove:
-			err = r.bringBack(t.at)
-		case taskMkdir:
-			err = r.unmakeDir(&r.dirs[t.at])
-		case taskRmdir:
-			err = r.restoreDir(&r.dirs[t.at])
+		switch t := r.Tasks[i]; t.Kind {
+		case format.TaskWrite:
+			err = r.moveBack(t.At)
+		case format.TaskRemove:
+			err = r.bringBack(t.At)
+		case format.TaskMkdir:
+			err = r.unmakeDir(&r.Dirs[t.At])
+		case format.TaskRmdir:
+			err = r.restoreDir(&r.Dirs[t.At])
 		}
 		if err != nil {
-			return safe.WriteError(err, "take back step %d of %d, %s", i+1, len(r.tasks), r.pathOf(r.tasks[i]))
+			return safe.WriteError(err, "take back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
 		}
 	}
 	if err := r.saver.finish(); err != nil {
@@ -50,7 +51,7 @@ func (r *run) undo() error {
 	if err := r.settleNames(); err != nil {
 		return err
 	}
-	if r.doubtful || r.redo && baseOf(d.manifest()) != r.base {
+	if r.doubtful || r.redo && format.BaseOf(d.manifest()) != r.Base {
 		if err := d.distrust(); err != nil {
 			return err
 		}
@@ -74,12 +75,12 @@ func (r *run) moveBack(at int) error {
 		}
 		return nil
 	}
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	old, err := r.displaced(at)
 	if err != nil {
 		return err
 	}
-	if old == asideName(at) { // the slot may have what a crash left of a rollback
+	if old == format.AsideName(at) { // the slot may have what a crash left of a rollback
 		if err := r.saveForeign(at); err != nil {
 			return err
 		}
@@ -108,14 +109,14 @@ func (r *run) moveBack(at int) error {
 		return r.saveIfLost(at, old)
 	case err != nil:
 		return err
-	case old == asideName(at):
+	case old == format.AsideName(at):
 		return r.swapBack(at, n, name)
 	case old == "":
 		fi, lerr := n.Root.Lstat(name)
 		if lerr != nil || r.redo && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.d.vol.Rename(n, name, stg, slotName(at))
+		err = r.d.vol.Rename(n, name, stg, format.SlotName(at))
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
 			// Two copies of a new file, because the directory was copied while the file had two names.
@@ -126,7 +127,7 @@ func (r *run) moveBack(at int) error {
 		}
 		err = r.d.vol.Exchange(stg, old, n, name)
 		if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
-			if err := r.d.vol.Rename(stg, old, stg, asideName(at)); err != nil {
+			if err := r.d.vol.Rename(stg, old, stg, format.AsideName(at)); err != nil {
 				return err
 			}
 			return r.swapBack(at, n, name)
@@ -146,17 +147,17 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 		return true, nil
 	}
 	stg := r.stagingOf(at)
-	slot, err := stg.Root.Lstat(slotName(at))
+	slot, err := stg.Root.Lstat(format.SlotName(at))
 	if err != nil {
 		return true, err
 	}
-	old := asideName(at)
+	old := format.AsideName(at)
 	if _, err := stg.Root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
 		old = ""
 	} else if err != nil {
 		return true, err
 	}
-	dir, name := safe.Split(r.changes[at].Path)
+	dir, name := safe.Split(r.Changes[at].Path)
 	n, err := r.cur.At(dir)
 	if safe.NotThere(err) {
 		return true, r.saveIfLost(at, old)
@@ -166,7 +167,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 	}
 	switch fi, err := n.Root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		return false, r.d.vol.Remove(stg, slotName(at))
+		return false, r.d.vol.Remove(stg, format.SlotName(at))
 	case err == nil: // the gateway was faster
 		return true, r.saveIfLost(at, old)
 	case !errors.Is(err, fs.ErrNotExist):
@@ -189,11 +190,11 @@ func (r *run) comeBack(at int, old string, n *safe.Folder, name string) error {
 
 // swapBack reverses replaceInTwo.
 func (r *run) swapBack(at int, n *safe.Folder, name string) error {
-	err := r.d.vol.Rename(n, name, r.stagingOf(at), slotName(at))
+	err := r.d.vol.Rename(n, name, r.stagingOf(at), format.SlotName(at))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.comeBack(at, asideName(at), n, name); err != nil {
+	if err := r.comeBack(at, format.AsideName(at), n, name); err != nil {
 		return err
 	}
 	return r.saveForeign(at)
@@ -202,22 +203,22 @@ func (r *run) swapBack(at int, n *safe.Folder, name string) error {
 // saveForeign saves a file that came back from the place of a write, if the gateway wrote into it at the last moment.
 func (r *run) saveForeign(at int) error {
 	stg := r.stagingOf(at)
-	id, err := r.id(stg, slotName(at))
+	id, err := r.id(stg, format.SlotName(at))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if _, irregular := errors.AsType[*safe.IrregularError](err); err != nil && !irregular {
 		return err
 	}
-	if err == nil && id == r.changes[at].ID {
+	if err == nil && id == r.Changes[at].ID {
 		return nil
 	}
-	return r.saver.saveTree(stg, slotName(at), r.changes[at].Path, "written by the gateway into a sync that was taken back")
+	return r.saver.saveTree(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway into a sync that was taken back")
 }
 
 // bringBack returns a file that was to be deleted.
 func (r *run) bringBack(at int) error {
-	c, stg := &r.changes[at], r.stagingOf(at)
+	c, stg := &r.Changes[at], r.stagingOf(at)
 	old, err := r.displaced(at)
 	if err != nil || old == "" {
 		return err
@@ -234,21 +235,21 @@ func (r *run) bringBack(at int) error {
 	return err
 }
 
-func (r *run) unmakeDir(x *directory) error {
-	if x.kept {
+func (r *run) unmakeDir(x *format.Directory) error {
+	if x.Kept {
 		return nil
 	}
 	return r.removeDir(x)
 }
 
-func (r *run) restoreDir(x *directory) error {
-	parent, _ := safe.Split(x.path)
+func (r *run) restoreDir(x *format.Directory) error {
+	parent, _ := safe.Split(x.Path)
 	if _, err := r.cur.At(parent); safe.NotThere(err) {
 		return nil
 	}
-	y := directory{path: x.path, perm: x.perm}
+	y := format.Directory{Path: x.Path, Perm: x.Perm}
 	if err := r.makeDir(&y); err != nil {
-		return fmt.Errorf("make %s again: %w", x.path, err)
+		return fmt.Errorf("make %s again: %w", x.Path, err)
 	}
 	return nil
 }
@@ -262,38 +263,38 @@ func (r *run) saveIfLost(at int, name string) error {
 	if err != nil || why == "" {
 		return err
 	}
-	return r.saver.saveTree(r.stagingOf(at), name, r.changes[at].Path, why)
+	return r.saver.saveTree(r.stagingOf(at), name, r.Changes[at].Path, why)
 }
 
 // displaced returns the staging name of what a change replaced or removed, or "".
 func (r *run) displaced(at int) (string, error) {
-	if !r.redo && !r.slots[at].took {
+	if !r.redo && !r.Slots[at].Took {
 		return "", nil
 	}
 	stg := r.stagingOf(at)
-	if _, err := stg.Root.Lstat(asideName(at)); err == nil {
-		return asideName(at), nil
+	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
+		return format.AsideName(at), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	fi, err := stg.Root.Lstat(slotName(at))
+	fi, err := stg.Root.Lstat(format.SlotName(at))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	if r.changes[at].Op == plan.Delete {
-		return slotName(at), nil
+	if r.Changes[at].Op == plan.Delete {
+		return format.SlotName(at), nil
 	}
 	if !r.redo {
-		if a := safe.AttrsOf(fi); a.Known && a.Ino == r.slots[at].ino {
+		if a := safe.AttrsOf(fi); a.Known && a.Ino == r.Slots[at].Ino {
 			return "", nil
 		}
-		return slotName(at), nil
+		return format.SlotName(at), nil
 	}
 	if in, err := r.staged(at); err != nil || in {
 		return "", err
 	}
-	return slotName(at), nil
+	return format.SlotName(at), nil
 }

@@ -1,4 +1,6 @@
-package disk
+// Package format reads and writes the two tables in .stoker: the manifest of the owned files, and the journal of the sync
+// that is being applied. Both may be damaged, and others can write where they lie, so every length and path is checked.
+package format
 
 import (
 	"encoding/binary"
@@ -47,27 +49,27 @@ type block struct {
 	files, dirs int
 }
 
-// manifest implements plan.Manifest. It may be used by several goroutines, and stays valid after the Dir has replaced
+// Manifest implements plan.Manifest. It may be used by several goroutines, and stays valid after the Dir has replaced
 // it.
-type manifest struct {
+type Manifest struct {
 	f      io.ReaderAt // nil if there is no file
-	is     fs.FileInfo // of f when it was opened
-	close  func() error
+	Info   fs.FileInfo // of f when it was opened
+	Close  func() error
 	header plan.Header
 	blocks []block
 	torn   atomic.Bool // a block could not be read since
 
 	mu      sync.Mutex
-	cached  int // index of the block in records, or -1
-	records []record
+	cached  int // index of the block in decoded, or -1
+	decoded []Record
 }
 
-func noManifest() *manifest { return &manifest{cached: -1, close: func() error { return nil }} }
+func NoManifest() *Manifest { return &Manifest{cached: -1, Close: func() error { return nil }} }
 
-// openManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
+// OpenManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
 //
 // No agent wrote a manifest of more than twice maxFiles files: a plan would hold them all in memory.
-func openManifest(f *os.File, maxFiles int) (*manifest, error) {
+func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -79,14 +81,20 @@ func openManifest(f *os.File, maxFiles int) (*manifest, error) {
 	if m.header.Files > 2*maxFiles {
 		return nil, safe.Damaged("the manifest has %d files, more than a gateway may have", m.header.Files)
 	}
-	m.is, m.close = fi, f.Close
+	m.Info, m.Close = fi, f.Close
 	return m, nil
 }
 
-// check decodes every block: a block with a valid checksum may still be unreadable.
-func (m *manifest) check() error {
+// Missing reports whether there is no file.
+func (m *Manifest) Missing() bool { return m.f == nil }
+
+// Damaged reports whether a block could not be read since the manifest was opened.
+func (m *Manifest) Damaged() bool { return m.torn.Load() }
+
+// Check decodes every block: a block with a valid checksum may still be unreadable.
+func (m *Manifest) Check() error {
 	var buf []byte
-	var list []record
+	var list []Record
 	var err error
 	for i := range m.blocks {
 		if list, err = m.decode(i, &buf, list[:0]); err != nil {
@@ -96,8 +104,8 @@ func (m *manifest) check() error {
 	return nil
 }
 
-func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
-	m := noManifest()
+func readManifest(f io.ReaderAt, size int64) (*Manifest, error) {
+	m := NoManifest()
 	m.f = f
 	if err := m.load(size); err != nil {
 		return nil, err
@@ -111,7 +119,7 @@ func readManifest(f io.ReaderAt, size int64) (*manifest, error) {
 	return m, nil
 }
 
-func (m *manifest) load(size int64) error {
+func (m *Manifest) load(size int64) error {
 	if size < int64(len(manifestMagic)+footerSize) {
 		return safe.Damaged("the manifest has %d bytes, fewer than an empty one", size)
 	}
@@ -145,7 +153,7 @@ func (m *manifest) load(size int64) error {
 	return m.index(b[hlen:], int(n), int64(off))
 }
 
-func (m *manifest) index(b []byte, n int, end int64) error {
+func (m *Manifest) index(b []byte, n int, end int64) error {
 	d := &decoder{b: b}
 	off, prev, files := int64(len(manifestMagic)), "", 0
 	m.blocks = make([]block, 0, min(n, len(b)/8))
@@ -169,7 +177,7 @@ func (m *manifest) index(b []byte, n int, end int64) error {
 }
 
 // read returns the verified bytes of a block.
-func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
+func (m *Manifest) read(i int, buf *[]byte) ([]byte, error) {
 	x := &m.blocks[i]
 	if cap(*buf) < x.size {
 		*buf = make([]byte, x.size)
@@ -187,7 +195,7 @@ func (m *manifest) read(i int, buf *[]byte) ([]byte, error) {
 }
 
 // decode appends the records of a block to list.
-func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
+func (m *Manifest) decode(i int, buf *[]byte, list []Record) ([]Record, error) {
 	b, err := m.read(i, buf)
 	if err != nil {
 		return nil, err
@@ -204,7 +212,7 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 		switch {
 		case first && r.Path != x.first, !first && r.Path <= prev:
 			d.fail("block %d of the manifest is not sorted", i)
-		case r.dir:
+		case r.Dir:
 			dirs++
 		default:
 			files++
@@ -228,50 +236,50 @@ func (m *manifest) decode(i int, buf *[]byte, list []record) ([]record, error) {
 }
 
 // Header returns the header, which is zero if there is no manifest.
-func (m *manifest) Header() plan.Header { return m.header }
+func (m *Manifest) Header() plan.Header { return m.header }
 
 // Get returns the record of one path. Lookups in sorted order decode each block once.
-func (m *manifest) Get(path string) (plan.Owned, bool, error) {
-	r, ok, err := m.get(path)
-	if err != nil || !ok || r.dir {
+func (m *Manifest) Get(path string) (plan.Owned, bool, error) {
+	r, ok, err := m.Lookup(path)
+	if err != nil || !ok || r.Dir {
 		return plan.Owned{}, false, err
 	}
 	return r.Owned, true, nil
 }
 
-func (m *manifest) get(path string) (record, bool, error) {
+func (m *Manifest) Lookup(path string) (Record, bool, error) {
 	i := m.blockOf(path)
 	if i < 0 {
-		return record{}, false, nil
+		return Record{}, false, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cached != i {
 		m.cached = -1
 		var buf []byte
-		list, err := m.decode(i, &buf, m.records[:0])
+		list, err := m.decode(i, &buf, m.decoded[:0])
 		if err != nil {
-			return record{}, false, err
+			return Record{}, false, err
 		}
-		m.records, m.cached = list, i
+		m.decoded, m.cached = list, i
 	}
-	k := sort.Search(len(m.records), func(k int) bool { return m.records[k].Path >= path })
-	if k == len(m.records) || m.records[k].Path != path {
-		return record{}, false, nil
+	k := sort.Search(len(m.decoded), func(k int) bool { return m.decoded[k].Path >= path })
+	if k == len(m.decoded) || m.decoded[k].Path != path {
+		return Record{}, false, nil
 	}
-	return m.records[k], true, nil
+	return m.decoded[k], true, nil
 }
 
 // blockOf returns the only block that may have path, or -1.
-func (m *manifest) blockOf(path string) int {
+func (m *Manifest) blockOf(path string) int {
 	return sort.Search(len(m.blocks), func(k int) bool { return m.blocks[k].first > path }) - 1
 }
 
 // All yields the records whose path starts with prefix, sorted.
-func (m *manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
+func (m *Manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
 	return func(yield func(plan.Owned, error) bool) {
-		for r, err := range m.all(prefix) {
-			if err == nil && r.dir {
+		for r, err := range m.records(prefix) {
+			if err == nil && r.Dir {
 				continue
 			}
 			if !yield(r.Owned, err) {
@@ -281,15 +289,15 @@ func (m *manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
 	}
 }
 
-// all is All including the records of directories.
-func (m *manifest) all(prefix string) iter.Seq2[record, error] {
-	return func(yield func(record, error) bool) {
+// records is All including the records of directories.
+func (m *Manifest) records(prefix string) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
 		var buf []byte
-		var list []record
+		var list []Record
 		var err error
 		for i := max(0, m.blockOf(prefix)); i < len(m.blocks); i++ {
 			if list, err = m.decode(i, &buf, list[:0]); err != nil {
-				yield(record{}, err)
+				yield(Record{}, err)
 				return
 			}
 			for k := range list {

@@ -1,4 +1,4 @@
-package disk
+package format
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package disk
+package format
 
 import (
 	"bufio"
@@ -10,10 +10,10 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// edit is a change to one record of the manifest.
-type edit struct {
+// Edit is a change to one record of the manifest.
+type Edit struct {
 	op  editOp
-	rec record // editDrop uses only Path
+	Rec Record // editDrop uses only Path
 }
 
 type editOp uint8
@@ -24,35 +24,38 @@ const (
 	editKeep        // sets Want, Exec and Origin of an existing record and keeps the rest
 )
 
-// apply returns the record that replaces old, which may be nil; false means no record.
-func (e *edit) apply(old *record) (record, bool) {
+// Set returns an edit that sets the record of a file.
+func Set(file plan.Owned) Edit { return Edit{editSet, Record{Owned: file}} }
+
+// Apply returns the record that replaces old, which may be nil; false means no record.
+func (e *Edit) Apply(old *Record) (Record, bool) {
 	switch {
 	case e.op == editSet:
-		return e.rec, true
-	case e.op == editKeep && old != nil && !old.dir:
+		return e.Rec, true
+	case e.op == editKeep && old != nil && !old.Dir:
 		r := *old
-		r.Want, r.Exec, r.Origin = e.rec.Want, e.rec.Exec, e.rec.Origin
+		r.Want, r.Exec, r.Origin = e.Rec.Want, e.Rec.Exec, e.Rec.Origin
 		return r, true
 	default:
-		return record{}, false
+		return Record{}, false
 	}
 }
 
-// edits returns the next edit, sorted by path, at most one per path; false at the end.
-type edits func() (edit, bool)
+// Edits returns the next edit, sorted by path, at most one per path; false at the end.
+type Edits func() (Edit, bool)
 
-func noEdits() (edit, bool) { return edit{}, false }
+func NoEdits() (Edit, bool) { return Edit{}, false }
 
-// merge writes a new manifest: old with edits. It copies blocks without edits unchanged, so that a small change costs
+// Merge writes a new manifest: old with edits. It copies blocks without edits unchanged, so that a small change costs
 // no more than copying the file.
-func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
+func Merge(w io.Writer, h plan.Header, old *Manifest, next Edits) error {
 	mw := newManifestWriter(w)
 	var buf []byte
-	var list []record
+	var list []Record
 	e, more := next()
 	for i := range old.blocks {
 		last := i+1 == len(old.blocks)
-		within := more && (last || e.rec.Path < old.blocks[i+1].first)
+		within := more && (last || e.Rec.Path < old.blocks[i+1].first)
 		if !within && mw.flushable() {
 			b, err := old.read(i, &buf)
 			if err != nil {
@@ -69,18 +72,18 @@ func merge(w io.Writer, h plan.Header, old *manifest, next edits) error {
 		mw.limit = 2 * blockSize // a block may grow, so that the next ones keep their borders
 		for k := range list {
 			r := &list[k]
-			for more && e.rec.Path < r.Path {
+			for more && e.Rec.Path < r.Path {
 				mw.edit(&e, nil)
 				e, more = next()
 			}
-			if more && e.rec.Path == r.Path {
+			if more && e.Rec.Path == r.Path {
 				mw.edit(&e, r)
 				e, more = next()
 				continue
 			}
 			mw.put(r)
 		}
-		for more && !last && e.rec.Path < old.blocks[i+1].first {
+		for more && !last && e.Rec.Path < old.blocks[i+1].first {
 			mw.edit(&e, nil)
 			e, more = next()
 		}
@@ -119,20 +122,20 @@ func (w *manifestWriter) write(b []byte) {
 	w.off += int64(len(b))
 }
 
-func (w *manifestWriter) edit(e *edit, old *record) {
-	if r, ok := e.apply(old); ok {
+func (w *manifestWriter) edit(e *Edit, old *Record) {
+	if r, ok := e.Apply(old); ok {
 		w.put(&r)
 	}
 }
 
 // put adds a record. Calls must be sorted.
-func (w *manifestWriter) put(r *record) {
+func (w *manifestWriter) put(r *Record) {
 	if len(w.b) == 0 {
 		w.cur, w.prev, w.paths = block{first: r.Path}, "", 0
 	}
 	w.b = appendRecord(w.b, w.prev, r)
 	w.prev = r.Path
-	if r.dir {
+	if r.Dir {
 		w.cur.dirs++
 	} else {
 		w.cur.files++

@@ -1,10 +1,8 @@
-package disk
+package format
 
 import (
 	"bytes"
 	"crypto/sha256"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,31 +12,31 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-func testJournal() *journal {
-	return &journal{
-		header: testHeader, name: "20261120T063000.000Z-0123456", areas: []string{"", "projects"},
-		refuse: true, base: base{known: true, commit: plan.ID{9}, files: 12},
-		changes: []plan.Change{
+func testJournal() *Journal {
+	return &Journal{
+		Header: testHeader, Name: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
+		Refuse: true, Base: Base{known: true, commit: plan.ID{9}, files: 12},
+		Changes: []plan.Change{
 			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true},
 			{Op: plan.Delete, Path: "b/c", FoundID: plan.ID{2}, Found: plan.Stat{Kind: plan.File, Size: 3, Mtime: -4, Exec: true}, Conflict: true, Owned: true},
 			{Op: plan.Adopt, Path: "d", ID: plan.ID{3}, FoundID: plan.ID{4}, Origin: 5},
 		},
-		signed: map[string]plan.ID{"a": {8}},
-		slots:  []slot{{area: 1, ino: 77, size: 3, mtime: 4}, {}, {}},
-		dirs:   []directory{{path: "x", made: true, perm: 0o755}, {path: "b", perm: 0o755}},
-		tasks:  []task{{taskMkdir, 0}, {taskWrite, 0}, {taskRemove, 1}, {taskRmdir, 1}},
+		Signed: map[string]plan.ID{"a": {8}},
+		Slots:  []Slot{{Area: 1, Ino: 77, Size: 3, Mtime: 4}, {}, {}},
+		Dirs:   []Directory{{Path: "x", Made: true, Perm: 0o755}, {Path: "b", Perm: 0o755}},
+		Tasks:  []Task{{TaskMkdir, 0}, {TaskWrite, 0}, {TaskRemove, 1}, {TaskRmdir, 1}},
 	}
 }
 
-func encodeJournal(t testing.TB, j *journal) []byte {
+func encodeJournal(t testing.TB, j *Journal) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, j.encode(&b))
+	require.NoError(t, j.Encode(&b))
 	return b.Bytes()
 }
 
-func decodeBytes(b []byte) (*journal, error) {
-	return decodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
+func decodeBytes(b []byte) (*Journal, error) {
+	return DecodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
 }
 
 func TestJournalSaysAllOfARun(t *testing.T) {
@@ -67,27 +65,6 @@ func sealed(b []byte) []byte {
 	return append(bytes.Clone(b), sum[:]...)
 }
 
-func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
-	root := seeded(t)
-	d := open(t, root, Options{})
-	apply(t, d, text(map[string]string{"projects/p/a.json": "1"}))
-	require.NoError(t, d.Close())
-	put(t, root, ".stoker/staging/3", "perhaps the gateway's")
-	put(t, root, ".stoker/journal", "torn")
-
-	d = open(t, root, Options{Now: fixed})
-	lost, err := d.LostAndFound()
-	require.NoError(t, err)
-	require.Len(t, lost, 1)
-	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, lost[0].File))
-	require.NoError(t, err)
-	assert.Equal(t, "perhaps the gateway's", string(b))
-	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
-	assert.Equal(t, 1, d.Manifest().Header().Files)
-	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
-	assertNoLeftovers(t, root)
-}
-
 func FuzzJournal(f *testing.F) {
 	b := encodeJournal(f, testJournal())
 	f.Add(b[:len(b)-sha256.Size])
@@ -101,9 +78,9 @@ func FuzzJournal(f *testing.F) {
 		}
 		again, err := decodeBytes(encodeJournal(t, r))
 		require.NoError(t, err)
-		require.Empty(t, cmp.Diff(r.changes, again.changes))
-		require.Equal(t, r.tasks, again.tasks)
-		for _, c := range r.changes {
+		require.Empty(t, cmp.Diff(r.Changes, again.Changes))
+		require.Equal(t, r.Tasks, again.Tasks)
+		for _, c := range r.Changes {
 			require.NoError(t, safe.CheckPath(c.Path))
 		}
 	})

@@ -1,4 +1,4 @@
-package disk
+package format
 
 import (
 	"encoding/binary"
@@ -10,10 +10,10 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// record is one line of the manifest: an owned file, or a directory that we made.
-type record struct {
+// Record is one line of the manifest: an owned file, or a directory that we made.
+type Record struct {
 	plan.Owned
-	dir bool
+	Dir bool
 }
 
 const (
@@ -25,14 +25,14 @@ const (
 
 // appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the
 // fields.
-func appendRecord(b []byte, prev string, r *record) []byte {
+func appendRecord(b []byte, prev string, r *Record) []byte {
 	shared := 0
 	for shared < len(prev) && shared < len(r.Path) && prev[shared] == r.Path[shared] {
 		shared++
 	}
 	b = binary.AppendUvarint(b, uint64(shared))
 	b = appendString(b, r.Path[shared:])
-	if r.dir {
+	if r.Dir {
 		return append(b, flagDir)
 	}
 	var flags byte
@@ -53,17 +53,17 @@ func appendRecord(b []byte, prev string, r *record) []byte {
 
 // readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call that of this
 // one.
-func readRecord(d *decoder, path *[]byte) record {
+func readRecord(d *decoder, path *[]byte) Record {
 	shared := d.length(len(*path))
 	*path = append((*path)[:shared], d.bytes(safe.MaxPath)...)
-	r := record{}
+	r := Record{}
 	r.Path = string(*path)
 	flags := d.byte()
 	if flags&^flagsKnown != 0 {
 		d.fail("record %q has unknown flags %#x", r.Path, flags)
 	}
 	if flags&flagDir != 0 {
-		r.dir = true
+		r.Dir = true
 		return r
 	}
 	r.Exec = flags&flagExec != 0

@@ -1,10 +1,8 @@
-package disk
+package format
 
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,13 +15,13 @@ import (
 )
 
 // some returns n sorted records in a gateway's layout.
-func some(n int) []record {
-	list := make([]record, 0, n)
+func some(n int) []Record {
+	list := make([]Record, 0, n)
 	for i := 0; len(list) < n; i++ {
 		dir := fmt.Sprintf("projects/p%03d/com.inductiveautomation.perspective/views/Area %04d/v", i/900, i)
-		list = append(list, record{Owned: plan.Owned{Path: dir}, dir: true})
+		list = append(list, Record{Owned: plan.Owned{Path: dir}, Dir: true})
 		for _, f := range []string{"resource.json", "thumbnail.png", "view.json"} {
-			r := record{Owned: plan.Owned{Path: dir + "/" + f, Size: int64(i * 7), Mtime: int64(1e18 + i), Origin: uint16(i % 3), Exec: i%5 == 0}}
+			r := Record{Owned: plan.Owned{Path: dir + "/" + f, Size: int64(i * 7), Mtime: int64(1e18 + i), Origin: uint16(i % 3), Exec: i%5 == 0}}
 			r.Want = safe.BlobID([]byte(r.Path))
 			if r.Have = r.Want; i%4 == 0 {
 				r.Have = safe.BlobID([]byte(dir))
@@ -32,40 +30,40 @@ func some(n int) []record {
 		}
 	}
 	list = list[:n]
-	slices.SortFunc(list, func(a, b record) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(list, func(a, b Record) int { return strings.Compare(a.Path, b.Path) })
 	return list
 }
 
-func setAll(list []record) edits {
+func setAll(list []Record) Edits {
 	i := 0
-	return func() (edit, bool) {
+	return func() (Edit, bool) {
 		if i == len(list) {
-			return edit{}, false
+			return Edit{}, false
 		}
 		i++
-		return edit{editSet, list[i-1]}, true
+		return Edit{editSet, list[i-1]}, true
 	}
 }
 
 // encode returns the manifest that results from applying e to old.
-func encode(t testing.TB, h plan.Header, old *manifest, e edits) []byte {
+func encode(t testing.TB, h plan.Header, old *Manifest, e Edits) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, merge(&b, h, old, e))
+	require.NoError(t, Merge(&b, h, old, e))
 	return b.Bytes()
 }
 
-func decodeManifest(t testing.TB, b []byte) *manifest {
+func decodeManifest(t testing.TB, b []byte) *Manifest {
 	t.Helper()
 	m, err := readManifest(bytes.NewReader(b), int64(len(b)))
 	require.NoError(t, err)
 	return m
 }
 
-func everyRecord(t testing.TB, m *manifest) []record {
+func everyRecord(t testing.TB, m *Manifest) []Record {
 	t.Helper()
-	var list []record
-	for r, err := range m.all("") {
+	var list []Record
+	for r, err := range m.records("") {
 		require.NoError(t, err)
 		list = append(list, r)
 	}
@@ -77,21 +75,21 @@ var testHeader = plan.Header{Ref: "main", Commit: plan.ID{1}, Rules: "r", Mappin
 func TestManifestKeepsEveryRecord(t *testing.T) {
 	for _, n := range []int{0, 1, 4, 3000} {
 		list := some(n)
-		m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+		m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 		files := 0
 		for _, r := range list {
-			got, ok, err := m.get(r.Path)
+			got, ok, err := m.Lookup(r.Path)
 			require.NoError(t, err)
 			assert.True(t, ok)
 			assert.Equal(t, r, got)
-			if !r.dir {
+			if !r.Dir {
 				files++
 			}
 		}
 		h := testHeader
 		h.Files = files
 		assert.Equal(t, h, m.Header())
-		assert.Empty(t, cmp.Diff(list, append([]record{}, everyRecord(t, m)...), cmp.AllowUnexported(record{})))
+		assert.Empty(t, cmp.Diff(list, append([]Record{}, everyRecord(t, m)...), cmp.AllowUnexported(Record{})))
 		for _, p := range []string{"", "a", "projects/p000", "projects/p000/com.inductiveautomation.perspective/views/Area 0001/v", "zzz"} {
 			_, ok, err := m.Get(p)
 			require.NoError(t, err)
@@ -102,11 +100,11 @@ func TestManifestKeepsEveryRecord(t *testing.T) {
 
 func TestManifestYieldsThePathsOfAPrefix(t *testing.T) {
 	list := some(3000)
-	m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+	m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 	for _, prefix := range []string{"", "projects/", "projects/p000/com.inductiveautomation.perspective/views/Area 05", list[1500].Path, "a", "z"} {
 		var want, got []string
 		for _, r := range list {
-			if !r.dir && strings.HasPrefix(r.Path, prefix) {
+			if !r.Dir && strings.HasPrefix(r.Path, prefix) {
 				want = append(want, r.Path)
 			}
 		}
@@ -119,11 +117,11 @@ func TestManifestYieldsThePathsOfAPrefix(t *testing.T) {
 }
 
 func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
-	old := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(some(5000))))
+	old := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(some(5000))))
 	list := everyRecord(t, old)
-	r := list[slices.IndexFunc(list[2500:], func(r record) bool { return !r.dir })+2500]
+	r := list[slices.IndexFunc(list[2500:], func(r Record) bool { return !r.Dir })+2500]
 	r.Have = plan.ID{9}
-	now := decodeManifest(t, encode(t, testHeader, old, setAll([]record{r})))
+	now := decodeManifest(t, encode(t, testHeader, old, setAll([]Record{r})))
 	require.Len(t, now.blocks, len(old.blocks))
 	same := 0
 	for i := range old.blocks {
@@ -136,16 +134,16 @@ func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
 
 func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
 	list := some(4000)
-	m := decodeManifest(t, encode(t, testHeader, noManifest(), setAll(list)))
+	m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 	for i := 0; i < len(list); i += 9 { // delete most, in several merges
-		var drop []edit
+		var drop []Edit
 		for _, r := range list[i:min(i+8, len(list))] {
-			drop = append(drop, edit{op: editDrop, rec: r})
+			drop = append(drop, Edit{op: editDrop, Rec: r})
 		}
 		k := 0
-		m = decodeManifest(t, encode(t, testHeader, m, func() (edit, bool) {
+		m = decodeManifest(t, encode(t, testHeader, m, func() (Edit, bool) {
 			if k == len(drop) {
-				return edit{}, false
+				return Edit{}, false
 			}
 			k++
 			return drop[k-1], true
@@ -156,7 +154,7 @@ func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
 }
 
 func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
-	b := encode(t, testHeader, noManifest(), setAll(some(400)))
+	b := encode(t, testHeader, NoManifest(), setAll(some(400)))
 	for i := range b {
 		x := bytes.Clone(b)
 		x[i] ^= 0x41
@@ -171,26 +169,6 @@ func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
 	}
 }
 
-func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
-	root := seeded(t)
-	d := open(t, root, Options{})
-	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
-	apply(t, d, want)
-	require.NoError(t, d.Close())
-	path := filepath.Join(root, safe.OwnDir, manifestFile)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	b[20] ^= 1
-	require.NoError(t, os.WriteFile(path, b, 0o600))
-
-	d = open(t, root, Options{})
-	assert.Equal(t, plan.Header{}, d.Manifest().Header())
-	delete(want, "projects/p/b.json")
-	assert.Equal(t, Result{Adopted: 1, Applied: true}, apply(t, d, want))
-	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
-	assert.FileExists(t, path+".damaged")
-}
-
 // FuzzManifest merges random edits, compares the result with a map, and reads foreign bytes.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte("abcabcabd"), []byte{1, 2, 3}, uint16(0))
@@ -198,34 +176,34 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte{}, encodeSeed(), uint16(3))
 	f.Fuzz(func(t *testing.T, paths, foreign []byte, flip uint16) {
 		if m, err := readManifest(bytes.NewReader(foreign), int64(len(foreign))); err == nil {
-			for _, err := range m.all("") {
+			for _, err := range m.records("") {
 				require.NoError(t, err)
 			}
 		}
-		m, model := noManifest(), map[string]record{}
+		m, model := NoManifest(), map[string]Record{}
 		for round := range 3 {
-			var list []edit
+			var list []Edit
 			for i, p := range bytes.SplitN(paths, []byte{'a' + byte(round)}, 50) {
-				r := record{Owned: plan.Owned{Path: string(p) + fmt.Sprint(i%7), Size: int64(i), Mtime: -int64(i), Want: plan.ID{byte(i)}, Have: plan.ID{byte(round)}}}
-				list = append(list, edit{editOp(1 + (i+round)%3), r})
+				r := Record{Owned: plan.Owned{Path: string(p) + fmt.Sprint(i%7), Size: int64(i), Mtime: -int64(i), Want: plan.ID{byte(i)}, Have: plan.ID{byte(round)}}}
+				list = append(list, Edit{editOp(1 + (i+round)%3), r})
 			}
-			slices.SortStableFunc(list, func(a, b edit) int { return strings.Compare(a.rec.Path, b.rec.Path) })
-			list = slices.CompactFunc(list, func(a, b edit) bool { return a.rec.Path == b.rec.Path })
+			slices.SortStableFunc(list, func(a, b Edit) int { return strings.Compare(a.Rec.Path, b.Rec.Path) })
+			list = slices.CompactFunc(list, func(a, b Edit) bool { return a.Rec.Path == b.Rec.Path })
 			k := 0
-			m = decodeManifest(t, encode(t, testHeader, m, func() (edit, bool) {
+			m = decodeManifest(t, encode(t, testHeader, m, func() (Edit, bool) {
 				if k == len(list) {
-					return edit{}, false
+					return Edit{}, false
 				}
 				k++
 				return list[k-1], true
 			}))
 			for i := range list {
-				var old *record
-				if r, ok := model[list[i].rec.Path]; ok {
+				var old *Record
+				if r, ok := model[list[i].Rec.Path]; ok {
 					old = &r
 				}
-				delete(model, list[i].rec.Path)
-				if r, ok := list[i].apply(old); ok {
+				delete(model, list[i].Rec.Path)
+				if r, ok := list[i].Apply(old); ok {
 					model[r.Path] = r
 				}
 			}
@@ -235,7 +213,7 @@ func FuzzManifest(f *testing.F) {
 		for _, r := range got {
 			require.Equal(t, model[r.Path], r)
 		}
-		b := encode(t, testHeader, m, noEdits)
+		b := encode(t, testHeader, m, NoEdits)
 		b[int(flip)%len(b)] ^= 1
 		_, _ = readManifest(bytes.NewReader(b), int64(len(b))) // must not panic
 	})
@@ -243,7 +221,7 @@ func FuzzManifest(f *testing.F) {
 
 func encodeSeed() []byte {
 	var b bytes.Buffer
-	if err := merge(&b, testHeader, noManifest(), setAll(some(5))); err != nil {
+	if err := Merge(&b, testHeader, NoManifest(), setAll(some(5))); err != nil {
 		return nil
 	}
 	return b.Bytes()
