@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -79,7 +80,7 @@ type Dir struct {
 	top  *os.Root
 	own  *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
 	lock lock
-	lost *lostFound // nil like own
+	lost *lostfound.Folder // nil like own
 	vol  *safe.Volume
 
 	work      sync.Mutex // held while writing
@@ -151,7 +152,7 @@ func (d *Dir) open() error {
 
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &agentFolder{Folder: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
-	d.lost = &lostFound{own: n, vol: d.vol, log: d.log, max: d.o.LostFoundMax, age: d.o.LostFoundAge}
+	d.lost = lostfound.New(n, d.vol, d.log, d.o.LostFoundMax, d.o.LostFoundAge)
 }
 
 // look opens what exists of .stoker, without writing.
@@ -206,6 +207,9 @@ func (d *Dir) manifest() *format.Manifest {
 	defer d.mu.Unlock()
 	return d.man
 }
+
+// Lost is an entry of lost+found.
+type Lost = lostfound.Entry
 
 // Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {

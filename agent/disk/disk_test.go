@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -242,7 +243,7 @@ func assertNoLeftovers(t testing.TB, root string) {
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir))
 	require.NoError(t, err)
 	for _, e := range list {
-		assert.Contains(t, []string{lockFile, manifestFile, lostDir}, e.Name())
+		assert.Contains(t, []string{lockFile, manifestFile, lostfound.DirName}, e.Name())
 	}
 }
 

@@ -10,12 +10,12 @@
 //
 // Not promised: bytes are lost that a process writes through a file opened before its replacement, after the replaced
 // file was compared. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
-// ops_other.go.
+// safe/ops_other.go.
 //
 // # Files in .stoker
 //
-//	manifest      the owned files: see manifest.go
-//	journal       the sync that is being applied: see journal.go
+//	manifest      the owned files: see format.Manifest
+//	journal       the sync that is being applied: see format.Journal
 //	undo          the same journal, while the sync is rolled back
 //	staging/      wanted bytes before the steps, replaced bytes after them
 //	areas         directories with a .stoker/staging of their own, because they are other mounts

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -116,7 +117,7 @@ func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
 			assert.NotContains(t, got, "projects/p/dropped")
 			saved := map[string]string{}
 			for _, l := range res.Lost {
-				path := filepath.Join(root, safe.OwnDir, lostDir, l.File)
+				path := filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File)
 				if fi, err := os.Lstat(path); assert.NoError(t, err) && fi.Mode().IsRegular() {
 					b, err := os.ReadFile(path)
 					require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -35,7 +36,7 @@ func TestConflictGoesToLostAndFoundWithItsStory(t *testing.T) {
 	}
 	assert.Empty(t, cmp.Diff(want, lost))
 	assert.Equal(t, want, res.Lost)
-	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, lost[1].File))
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[1].File))
 	require.NoError(t, err)
 	assert.Equal(t, "gateway b", string(b))
 	n, err := d.LostAndFoundBytes()
@@ -60,11 +61,11 @@ func TestLostAndFoundDropsTheOldestAndNeverTheNewest(t *testing.T) {
 		lost, err := d.LostAndFound()
 		require.NoError(t, err)
 		for _, l := range lost {
-			b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, l.File))
+			b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 			require.NoError(t, err)
 			got = append(got, string(b[:1]))
 		}
-		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, lostDir))
+		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, lostfound.DirName))
 		require.NoError(t, err)
 		assert.Len(t, list, 2*len(lost), "a folder and an index each")
 		return got
@@ -123,7 +124,7 @@ func (c *lostClock) save(content string, at time.Time) {
 	apply(c.t, c.d, text(map[string]string{"projects/p/a": "git " + content}))
 	for _, run := range c.runs() {
 		if !slices.Contains(before, run) {
-			require.NoError(c.t, os.Chtimes(filepath.Join(c.root, safe.OwnDir, lostDir, run+".jsonl"), at, at))
+			require.NoError(c.t, os.Chtimes(filepath.Join(c.root, safe.OwnDir, lostfound.DirName, run+".jsonl"), at, at))
 		}
 	}
 }
@@ -140,7 +141,7 @@ func (c *lostClock) runs() (runs []string) {
 
 func (c *lostClock) kept() (contents []string) {
 	for _, run := range c.runs() {
-		b, err := os.ReadFile(filepath.Join(c.root, safe.OwnDir, lostDir, run, "projects/p/a"))
+		b, err := os.ReadFile(filepath.Join(c.root, safe.OwnDir, lostfound.DirName, run, "projects/p/a"))
 		require.NoError(c.t, err)
 		contents = append(contents, string(b))
 	}
@@ -190,7 +191,7 @@ func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
 		"at a start": (*lostClock).restart,
 		"at a sync":  func(c *lostClock) { c.save("at "+c.now.Format(time.DateOnly), c.now) },
 		"no index": func(c *lostClock) {
-			run := filepath.Join(c.root, safe.OwnDir, lostDir, "20261120T063000.000Z-"+strings.Repeat("0", 7))
+			run := filepath.Join(c.root, safe.OwnDir, lostfound.DirName, "20261120T063000.000Z-"+strings.Repeat("0", 7))
 			if c.now.Sub(testTime) < 32*day {
 				require.NoError(c.t, os.MkdirAll(run, 0o700))
 				require.NoError(c.t, os.Chtimes(run, testTime, testTime))
@@ -237,7 +238,7 @@ func TestDirectoryInConflictGoesToLostAndFoundWhole(t *testing.T) {
 	var got []string
 	for _, l := range res.Lost {
 		got = append(got, l.Path)
-		assert.FileExists(t, filepath.Join(root, safe.OwnDir, lostDir, l.File))
+		assert.FileExists(t, filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 	}
 	assert.ElementsMatch(t, []string{"projects/p/a/deep/x", "projects/p/a/y"}, got)
 	assertNoLeftovers(t, root)

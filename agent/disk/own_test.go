@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -52,7 +53,7 @@ var wrong = map[string]func(path string) error{
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
 	unprivileged(t)
-	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostDir, notePrefix + "x",
+	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, notePrefix + "x",
 		manifestFile + ".new", journalFile + ".new", areasFile + ".new", notePrefix + "x.new", restoreName}
 	for _, name := range names {
 		for kind, plant := range wrong {
@@ -162,7 +163,7 @@ func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
 	lost, err := d.LostAndFound()
 	require.NoError(t, err)
 	require.Len(t, lost, 1)
-	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, lost[0].File))
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[0].File))
 	require.NoError(t, err)
 	assert.Equal(t, "perhaps the gateway's", string(b))
 	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")

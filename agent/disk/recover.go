@@ -110,7 +110,7 @@ func (d *Dir) salvage(cause error) error {
 func (d *Dir) rescue(areas []string, why string) error {
 	r := &run{d: d, redo: true, Journal: format.Journal{Areas: areas}}
 	r.init()
-	r.saver = d.lost.saver(d.lost.newName(plan.ID{}), plan.ID{})
+	r.saver = d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
 	defer r.close()
 	for _, a := range areas {
 		n, err := r.openArea(a, false)
@@ -125,14 +125,14 @@ func (d *Dir) rescue(areas []string, why string) error {
 			return err
 		}
 	}
-	return r.saver.finish()
+	return r.saver.Sync()
 }
 
 func (r *run) rescueArea(area string, staging *safe.Folder, why string) error {
 	list, err := staging.Entries()
 	for _, e := range list {
 		if err == nil {
-			err = r.saver.saveTree(staging, e.Name(), stagingDir+"/"+e.Name(), why)
+			err = r.saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), why)
 		}
 	}
 	// Unreadable files, or trees beyond the bounds, are not ours: set the whole folder aside.
@@ -222,7 +222,7 @@ func (d *Dir) clean() error {
 			}
 		}
 	}
-	d.lost.pruneHourly()
+	d.lost.PruneHourly()
 	return nil
 }
 

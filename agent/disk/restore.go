@@ -15,14 +15,14 @@ import (
 )
 
 // LostAndFound lists the entries, oldest first.
-func (d *Dir) LostAndFound() ([]Lost, error) { return d.lost.list() }
+func (d *Dir) LostAndFound() ([]Lost, error) { return d.lost.List() }
 
 // LostAndFoundBytes returns the size of lost+found.
-func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.bytes() }
+func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.Bytes() }
 
 // OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.
 func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
-	f, _, err := d.lost.open(l)
+	f, _, err := d.lost.Open(l)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (d *Dir) Restore(l Lost) error {
 	if resource.NeverTouch(l.Path) {
 		return fmt.Errorf("restore %s: a path that is never touched", l.Path)
 	}
-	from, saved, err := d.lost.open(l)
+	from, saved, err := d.lost.Open(l)
 	if err != nil {
 		return err
 	}

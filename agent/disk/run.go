@@ -2,6 +2,7 @@ package disk
 
 import (
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -16,8 +17,8 @@ type run struct {
 	back    bool                    // rolling back
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful bool
-	saver    *saver // nil until something may be saved
-	buf      []byte // for copying and hashing
+	saver    *lostfound.Saver // nil until something may be saved
+	buf      []byte           // for copying and hashing
 }
 
 // stagingDir is the folder in the ownDir of an area.
@@ -28,5 +29,5 @@ func (r *run) saved() []Lost {
 	if r.saver == nil {
 		return nil
 	}
-	return r.saver.entries
+	return r.saver.Entries
 }

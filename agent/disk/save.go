@@ -37,11 +37,11 @@ func (r *run) fits() error {
 // be rolled back.
 func (r *run) save() error {
 	if r.redo {
-		if err := r.d.lost.drop(r.Name); err != nil {
+		if err := r.d.lost.Drop(r.Name); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	r.saver = r.d.lost.saver(r.Name, r.Header.Commit)
+	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
 			continue
@@ -54,7 +54,7 @@ func (r *run) save() error {
 			return err
 		}
 	}
-	return r.saver.finish()
+	return r.saver.Sync()
 }
 
 // why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -160,7 +161,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, stages)
 	assert.Equal(t, 2, res.Saved)
 	for _, l := range res.Lost {
-		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostDir, l.File))
+		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 		require.NoError(t, err)
 		assert.Contains(t, string(b), "gateway's", "saved across mounts")
 	}

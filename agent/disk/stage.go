@@ -91,7 +91,7 @@ func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
 		}
 	}
-	r.Name = d.lost.newName(changes.To)
+	r.Name = d.lost.NewName(changes.To)
 	return r, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -24,10 +25,10 @@ func (r *run) undo() error {
 		}
 	}
 	// What went to lost+found is also in staging, and now returns to its place.
-	if err := d.lost.drop(r.Name); err != nil {
+	if err := d.lost.Drop(r.Name); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
-	r.saver = d.lost.saver(r.Name+undoSuffix, r.Header.Commit)
+	r.saver = d.lost.NewSaver(r.Name+lostfound.UndoSuffix, r.Header.Commit)
 	r.back = true
 	for i := len(r.Tasks) - 1; i >= 0; i-- {
 		var err error
@@ -45,7 +46,7 @@ func (r *run) undo() error {
 			return safe.WriteError(err, "take back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
 		}
 	}
-	if err := r.saver.finish(); err != nil {
+	if err := r.saver.Sync(); err != nil {
 		return err
 	}
 	if err := r.settleNames(); err != nil {
@@ -213,7 +214,7 @@ func (r *run) saveForeign(at int) error {
 	if err == nil && id == r.Changes[at].ID {
 		return nil
 	}
-	return r.saver.saveTree(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway into a sync that was taken back")
+	return r.saver.Save(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway into a sync that was taken back")
 }
 
 // bringBack returns a file that was to be deleted.
@@ -263,7 +264,7 @@ func (r *run) saveIfLost(at int, name string) error {
 	if err != nil || why == "" {
 		return err
 	}
-	return r.saver.saveTree(r.stagingOf(at), name, r.Changes[at].Path, why)
+	return r.saver.Save(r.stagingOf(at), name, r.Changes[at].Path, why)
 }
 
 // displaced returns the staging name of what a change replaced or removed, or "".

@@ -1,4 +1,4 @@
-package disk
+package lostfound
 
 import (
 	"encoding/json"
@@ -21,19 +21,19 @@ import (
 // maxCopies bounds the files of one path in a folder of lost+found.
 const maxCopies = 100
 
-// saver gives displaced files a second name in one folder of lost+found. Saving the same files again after a crash is
+// Saver gives displaced files a second name in one folder of lost+found. Saving the same files again after a crash is
 // safe.
-type saver struct {
-	to      *lostFound
+type Saver struct {
+	to      *Folder
 	name    string // of the folder
 	commit  plan.ID
-	entries []Lost
+	Entries []Entry
 	buf     []byte // for copying
 }
 
-// saveTree gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
+// Save gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
 // link.
-func (s *saver) saveTree(from *safe.Folder, name, as, why string) error {
+func (s *Saver) Save(from *safe.Folder, name, as, why string) error {
 	if strings.Count(as, "/") > safe.MaxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, safe.MaxDepth)
 	}
@@ -54,14 +54,14 @@ func (s *saver) saveTree(from *safe.Folder, name, as, why string) error {
 		return err
 	}
 	for _, e := range list {
-		if err := s.saveTree(n, e.Name(), as+"/"+e.Name(), why); err != nil {
+		if err := s.Save(n, e.Name(), as+"/"+e.Name(), why); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo) error {
+func (s *Saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo) error {
 	dir, base := safe.Split(as)
 	n, err := s.folder(dir)
 	if err != nil {
@@ -90,18 +90,18 @@ func (s *saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo
 	return nil
 }
 
-func (s *saver) record(as, file, why string, size int64) {
-	l := Lost{When: s.to.vol.Now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
+func (s *Saver) record(as, file, why string, size int64) {
+	l := Entry{When: s.to.vol.Now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
 	if !utf8.ValidString(as) {
 		l.RawPath = []byte(as)
 	}
-	s.entries = append(s.entries, l)
+	s.Entries = append(s.Entries, l)
 	s.to.log.Warn("saved to lost+found", "path", as, "reason", why, "bytes", size)
 }
 
 // copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
 // and symbolic links has no bytes to keep.
-func (s *saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
+func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
 	switch safe.KindOf(fi) {
 	case plan.File:
 	case plan.Link:
@@ -138,9 +138,9 @@ func (s *saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 }
 
 // folder opens a folder of the run in lost+found, and makes missing ones.
-func (s *saver) folder(dir string) (*safe.Folder, error) {
+func (s *Saver) folder(dir string) (*safe.Folder, error) {
 	n := s.to.own
-	for name := range strings.SplitSeq(path.Join(lostDir, s.name, dir), "/") {
+	for name := range strings.SplitSeq(path.Join(DirName, s.name, dir), "/") {
 		child, err := n.Open(name)
 		if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && n == s.to.own {
 			if err = s.to.vol.SetAside(n, name, err); err == nil {
@@ -164,22 +164,22 @@ func (s *saver) folder(dir string) (*safe.Folder, error) {
 }
 
 // writeIndex writes the index of what was saved.
-func (s *saver) writeIndex() error {
+func (s *Saver) writeIndex() error {
 	s.to.pruned, s.to.newest = time.Time{}, s.name // lost+found has grown: prune it again
 	n, err := s.folder("")
 	if err != nil {
 		return safe.WriteError(err, "open lost+found")
 	}
 	n.Close()
-	lost, err := s.to.own.Open(lostDir)
+	lost, err := s.to.own.Open(DirName)
 	if err != nil {
 		return fmt.Errorf("open lost+found: %w", err)
 	}
 	defer lost.Close()
 	_, err = s.to.vol.WriteFile(lost, s.name+indexSuffix, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
-		for i := range s.entries {
-			if err := enc.Encode(&s.entries[i]); err != nil {
+		for i := range s.Entries {
+			if err := enc.Encode(&s.Entries[i]); err != nil {
 				return err
 			}
 		}
@@ -188,9 +188,9 @@ func (s *saver) writeIndex() error {
 	return err
 }
 
-// finish writes the index and makes the saved files durable.
-func (s *saver) finish() error {
-	if len(s.entries) == 0 {
+// Sync writes the index and makes the saved files durable.
+func (s *Saver) Sync() error {
+	if len(s.Entries) == 0 {
 		return nil
 	}
 	if err := s.writeIndex(); err != nil {

@@ -1,4 +1,6 @@
-package disk
+// Package lostfound keeps what a sync displaced and git does not have, in the folder lost+found of .stoker, within a size
+// and an age.
+package lostfound
 
 import (
 	"bufio"
@@ -20,10 +22,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-const (
-	lostDir     = "lost+found"
-	indexSuffix = ".jsonl"
-)
+// DirName is the name of the folder in .stoker.
+const DirName = "lost+found"
+
+const indexSuffix = ".jsonl"
 
 // Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three
 // times.
@@ -33,10 +35,10 @@ const (
 	maxIndexLine  = 1 << 20
 )
 
-// Lost is an entry of lost+found: something on the gateway that git does not have and that had to be replaced or
+// Entry is an entry of lost+found: something on the gateway that git does not have and that had to be replaced or
 // removed. Each run has a folder below .stoker/lost+found, named after its time and commit, with the saved files at
-// their old paths, and beside it an index with one Lost per line.
-type Lost struct {
+// their old paths, and beside it an index with one Entry per line.
+type Entry struct {
 	When    time.Time `json:"when"`
 	Path    string    `json:"path"`
 	RawPath []byte    `json:"rawPath,omitempty"` // the path's bytes if they are not UTF-8
@@ -49,7 +51,7 @@ type Lost struct {
 
 // exact restores the names of an entry that JSON could not represent: File is the folder of the run, the path, and
 // possibly a number.
-func (l Lost) exact() Lost {
+func (l Entry) exact() Entry {
 	run, _, _ := strings.Cut(l.File, "/")
 	raw := string(l.RawPath)
 	number, ok := strings.CutPrefix(l.File, run+"/"+inJSON(raw))
@@ -62,8 +64,8 @@ func (l Lost) exact() Lost {
 // inJSON returns what JSON makes of a name: each invalid byte becomes U+FFFD.
 func inJSON(name string) string { return string([]rune(name)) }
 
-// lostFound is the folder lost+found in .stoker. A nil lostFound is empty.
-type lostFound struct {
+// Folder is the folder lost+found in .stoker. A nil Folder is empty.
+type Folder struct {
 	own    *safe.Folder // .stoker
 	vol    *safe.Volume
 	log    *slog.Logger
@@ -73,14 +75,20 @@ type lostFound struct {
 	pruned time.Time // when
 }
 
-// saver returns a saver for the folder of that name.
-func (f *lostFound) saver(name string, commit plan.ID) *saver {
-	return &saver{to: f, name: name, commit: commit, buf: make([]byte, 64<<10)}
+// New returns lost+found in own, the folder .stoker. If it has more than max bytes, or something older than age, pruning
+// removes its oldest folders.
+func New(own *safe.Folder, vol *safe.Volume, log *slog.Logger, max int64, age time.Duration) *Folder {
+	return &Folder{own: own, vol: vol, log: log, max: max, age: age}
 }
 
-// drop removes a folder and its index.
-func (f *lostFound) drop(name string) error {
-	lost, err := f.own.Open(lostDir)
+// NewSaver returns a Saver for the folder of that name.
+func (f *Folder) NewSaver(name string, commit plan.ID) *Saver {
+	return &Saver{to: f, name: name, commit: commit, buf: make([]byte, 64<<10)}
+}
+
+// Drop removes a folder and its index.
+func (f *Folder) Drop(name string) error {
+	lost, err := f.own.Open(DirName)
 	if safe.NotThere(err) {
 		return nil
 	}
@@ -94,14 +102,14 @@ func (f *lostFound) drop(name string) error {
 	return f.vol.Vacate(lost, name+indexSuffix)
 }
 
-// list returns the entries, oldest first.
-func (f *lostFound) list() ([]Lost, error) {
+// List returns the entries, oldest first.
+func (f *Folder) List() ([]Entry, error) {
 	runs, lost, err := f.names()
 	if err != nil || lost == nil {
 		return nil, err
 	}
 	defer lost.Close()
-	var all []Lost
+	var all []Entry
 	for _, name := range runs {
 		index, _, err := lost.File(name+indexSuffix, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -119,11 +127,11 @@ func (f *lostFound) list() ([]Lost, error) {
 }
 
 // readIndex appends the entries of a run's index, as far as it is readable.
-func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
+func readIndex(f io.Reader, all []Entry) ([]Entry, error) {
 	lines := bufio.NewScanner(io.LimitReader(f, maxIndexBytes))
 	lines.Buffer(nil, maxIndexLine)
 	for lines.Scan() {
-		var l Lost
+		var l Entry
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
 			return all, safe.Damaged("%w", err)
 		}
@@ -136,11 +144,11 @@ func readIndex(f io.Reader, all []Lost) ([]Lost, error) {
 }
 
 // names lists the runs that saved something, oldest first.
-func (f *lostFound) names() ([]string, *safe.Folder, error) {
+func (f *Folder) names() ([]string, *safe.Folder, error) {
 	if f == nil {
 		return nil, nil, nil
 	}
-	lost, err := f.own.Open(lostDir)
+	lost, err := f.own.Open(DirName)
 	if safe.NotThere(err) {
 		return nil, nil, nil
 	}
@@ -162,8 +170,8 @@ func (f *lostFound) names() ([]string, *safe.Folder, error) {
 	return runs, lost, nil
 }
 
-// pruneHourly calls prune if the last time is more than an hour ago, or lost+found has grown since.
-func (f *lostFound) pruneHourly() {
+// PruneHourly calls prune if the last time is more than an hour ago, or lost+found has grown since.
+func (f *Folder) PruneHourly() {
 	now := f.vol.Now()
 	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
 		return
@@ -177,7 +185,7 @@ func (f *lostFound) pruneHourly() {
 // prune removes runs that are too old from lost+found, and the oldest ones while the total is too large. It keeps the
 // newest run and the one that this process wrote last, whatever their size and age: a run that is too large by itself
 // is refused before it starts.
-func (f *lostFound) prune() error {
+func (f *Folder) prune() error {
 	runs, lost, err := f.names()
 	if err != nil || lost == nil {
 		return err
@@ -196,7 +204,7 @@ func (f *lostFound) prune() error {
 			continue
 		}
 		f.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
-		if err := f.drop(name); err != nil {
+		if err := f.Drop(name); err != nil {
 			return safe.WriteError(err, "remove %s from lost+found", name)
 		}
 		total -= sizes[i]
@@ -211,7 +219,7 @@ const wrongClock = 24 * time.Hour
 // if that differs. Either may come from a clock that was weeks late, as on a node that just started, and the current
 // clock may be ahead. So if only the name says that the run expired, tooOld sets the mtime to now, and a later call
 // finds it expired by both. A run is kept for its full time whatever the clock does, and at most for twice that.
-func (f *lostFound) tooOld(lost *safe.Folder, name string, now time.Time) bool {
+func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
 		return false
@@ -239,8 +247,8 @@ func (f *lostFound) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	return false
 }
 
-// bytes returns the size of lost+found.
-func (f *lostFound) bytes() (int64, error) {
+// Bytes returns the size of lost+found.
+func (f *Folder) Bytes() (int64, error) {
 	runs, lost, err := f.names()
 	if err != nil || lost == nil {
 		return 0, err
@@ -273,10 +281,10 @@ func treeSize(in *safe.Folder, name string) (int64, error) {
 	return sum, failed
 }
 
-// newName returns a name that no folder in lost+found has.
-func (f *lostFound) newName(commit plan.ID) string {
-	base := f.vol.Now().UTC().Format(runTime) + "-" + commit.Short()
-	lost, err := f.own.Open(lostDir)
+// NewName returns a name that no folder in lost+found has.
+func (f *Folder) NewName(commit plan.ID) string {
+	base := f.vol.Now().UTC().Format(TimeFormat) + "-" + commit.Short()
+	lost, err := f.own.Open(DirName)
 	if err != nil {
 		return base // lost+found does not exist, or a later step reports why it cannot be opened
 	}
@@ -284,7 +292,7 @@ func (f *lostFound) newName(commit plan.ID) string {
 	name := base
 	for i := 2; i < 10000; i++ {
 		_, err := lost.Root.Lstat(name)
-		_, erru := lost.Root.Lstat(name + undoSuffix)
+		_, erru := lost.Root.Lstat(name + UndoSuffix)
 		if err != nil && erru != nil {
 			break
 		}
@@ -294,26 +302,26 @@ func (f *lostFound) newName(commit plan.ID) string {
 }
 
 // runTime is the time format of a run's name: UTC, so that names sort by time.
-const runTime = "20060102T150405.000Z"
+const TimeFormat = "20060102T150405.000Z"
 
-const undoSuffix = "-undo"
+const UndoSuffix = "-undo"
 
 func runStart(name string) (time.Time, error) {
-	if len(name) < len(runTime) {
+	if len(name) < len(TimeFormat) {
 		return time.Time{}, fmt.Errorf("%q has no time", name)
 	}
-	return time.Parse(runTime, name[:len(runTime)])
+	return time.Parse(TimeFormat, name[:len(TimeFormat)])
 }
 
-// open opens the saved file of an entry.
-func (f *lostFound) open(l Lost) (*os.File, fs.FileInfo, error) {
+// Open opens the saved file of an entry.
+func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	if err := safe.CheckPath(l.File); err != nil {
 		return nil, nil, safe.Damaged("an entry of lost+found: %w", err)
 	}
 	if f == nil {
 		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
 	}
-	at, err := f.own.Open(lostDir)
+	at, err := f.own.Open(DirName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open lost+found: %w", err)
 	}
