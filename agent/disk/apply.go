@@ -58,15 +58,15 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
 		return r.takeBack(err)
 	default:
-		return Result{}, errors.Join(err, d.settle())
+		return Result{}, errors.Join(err, (recovery{d}).settle())
 	}
 }
 
 // finish completes a run that has a journal, or rolls it back after an error.
 func (r *run) finish() (Result, error) {
-	err := r.move()
+	err := mover{r}.move()
 	if err == nil {
-		err = r.checkForeign()
+		err = foreignCheck{r}.check()
 	}
 	if err == nil {
 		err = r.save()
@@ -80,7 +80,7 @@ func (r *run) finish() (Result, error) {
 	}
 	switch {
 	case err == nil:
-		if err := r.d.settle(); err != nil {
+		if err := (recovery{r.d}).settle(); err != nil {
 			r.d.log.Warn("the sync is done and its leftovers could not be cleared; the next one does it", "error", err)
 		}
 		return r.result(true), nil
@@ -92,10 +92,10 @@ func (r *run) finish() (Result, error) {
 
 // takeBack rolls back a failed run.
 func (r *run) takeBack(cause error) (Result, error) {
-	if err := r.undo(); err != nil {
+	if err := (rollback{r}).undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; and it could not be taken back yet: %w", cause, err)
 	}
-	return Result{}, errors.Join(cause, r.d.settle())
+	return Result{}, errors.Join(cause, (recovery{r.d}).settle())
 }
 
 func (r *run) result(applied bool) Result {

@@ -15,7 +15,7 @@ type identity struct {
 }
 
 // identify records what is open.
-func (d *Dir) identify() error {
+func identify(d *Dir) error {
 	var err error
 	if d.is.top, err = d.top.Stat("."); err != nil {
 		return fmt.Errorf("look at the data directory: %w", err)
@@ -40,7 +40,7 @@ func (d *Dir) Current() error {
 	if err := d.there(); err != nil {
 		return err
 	}
-	return d.sameManifest()
+	return sameManifest(d)
 }
 
 // there is Current without the manifest.
@@ -64,7 +64,7 @@ func (d *Dir) there() error {
 
 // sameManifest returns ErrMoved if the open manifest is not the file at its path, or turned out to be damaged. A
 // read-only Dir keeps its own manifest whatever the agent writes.
-func (d *Dir) sameManifest() error {
+func sameManifest(d *Dir) error {
 	if d.o.ReadOnly {
 		return nil
 	}

@@ -117,8 +117,10 @@ func Open(root string, o Options) (*Dir, error) {
 }
 
 func (d *Dir) open() error {
-	if err := d.checkSeeded(); err != nil {
-		return err
+	if !d.o.AllowUnseeded {
+		if err := d.Seeded(); err != nil {
+			return err
+		}
 	}
 	if d.o.ReadOnly {
 		return d.look()
@@ -137,7 +139,7 @@ func (d *Dir) open() error {
 	if err := d.own.probeModes(d.lock.f); err != nil {
 		return fmt.Errorf("look at the modes of the data volume: %w", err)
 	}
-	if err := d.identify(); err != nil {
+	if err := identify(d); err != nil {
 		return err
 	}
 	if err := d.there(); err != nil { // if removed before the lock, another agent may have another lock
@@ -147,7 +149,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	d.unsettled = true
-	return d.settle()
+	return (recovery{d}).settle()
 }
 
 func (d *Dir) setOwn(n *safe.Folder) {
@@ -159,14 +161,14 @@ func (d *Dir) setOwn(n *safe.Folder) {
 func (d *Dir) look() error {
 	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
 	if safe.NotThere(err) {
-		return d.identify()
+		return identify(d)
 	}
 	if err != nil {
 		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
 	}
 	d.setOwn(own)
 	d.own.seeModes()
-	if err := d.identify(); err != nil {
+	if err := identify(d); err != nil {
 		return err
 	}
 	for _, name := range []string{journalFile, undoFile} {

@@ -166,13 +166,14 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	c.thumbnails()
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
 	if !d.o.ReadOnly {
-		d.adopt(m.Header(), c.adopt)
+		c.record(m.Header())
 	}
 	return c.Drift, nil
 }
 
-// adopt records rewritten files in the manifest. A full volume does not prevent drift detection.
-func (d *Dir) adopt(h plan.Header, list []plan.Owned) {
+// record records rewritten files in the manifest. A full volume does not prevent drift detection.
+func (c *driftCheck) record(h plan.Header) {
+	d, list := c.d, c.adopt
 	if len(list) == 0 {
 		return
 	}
@@ -293,7 +294,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 	case id == rec.Have:
 	case name == resource.Thumbnail && st.Exec == rec.Exec && !id.IsZero():
 		c.thumb = append(c.thumb, thumbnail{now, len(c.adopt)})
-	case st.Exec == rec.Exec && c.d.means(n, name, now):
+	case st.Exec == rec.Exec && sameMeaning(c.d, n, name, now):
 		c.adoptAs(now)
 	default:
 		c.drifted(rec.Path, Modified)
@@ -334,9 +335,9 @@ func (c *driftCheck) thumbnails() {
 	c.adopt = append(merged, c.adopt[from:]...)
 }
 
-// means reports whether a JSON file on the disk, which belongs to rec.Path, still means what git wanted. It returns
+// sameMeaning reports whether a JSON file on the disk, which belongs to rec.Path, still means what git wanted. It returns
 // false if the wanted bytes are not available.
-func (d *Dir) means(n *safe.Folder, name string, rec plan.Owned) bool {
+func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {
 	case d.o.Wanted == nil || path.Ext(rec.Path) != ".json":

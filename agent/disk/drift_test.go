@@ -252,7 +252,7 @@ func TestDriftReadsABoundedPartOfWhatMayHaveChanged(t *testing.T) {
 		fi, err := os.Stat(filepath.Join(root, rec.Path))
 		require.NoError(t, err)
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
-		d.adopt(d.Manifest().Header(), []plan.Owned{rec})
+		(&driftCheck{d: d, adopt: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
 	d.looked = looked{m: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range []int{2, 4, 5, 5} {

@@ -34,8 +34,11 @@ func (s *Staged) RefuseForeign() {
 	s.run.Refuse = true
 }
 
-// checkForeign checks what the run displaced.
-func (r *run) checkForeign() error {
+// foreignCheck compares what a run displaced with what the plan saw.
+type foreignCheck struct{ *run }
+
+// check checks what the run displaced.
+func (r foreignCheck) check() error {
 	// If the new manifest is already in place, the check was done before the crash.
 	if r.redo && format.BaseOf(r.d.manifest()) != r.Base {
 		return nil
@@ -70,7 +73,7 @@ func (r *run) checkForeign() error {
 }
 
 // foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor noise.
-func (r *run) foreign(at int, name string) (bool, error) {
+func (r foreignCheck) foreign(at int, name string) (bool, error) {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
@@ -96,7 +99,7 @@ func (r *run) foreign(at int, name string) (bool, error) {
 // resource.json the run leaves in place. A gateway that compares only the resource.json would keep its loaded version,
 // and a re-signed resource.json counts as git's, so that nothing would detect the difference. The next plan replaces it
 // with its resource.
-func (r *run) torn(at int, name string) (bool, error) {
+func (r foreignCheck) torn(at int, name string) (bool, error) {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil || safe.KindOf(fi) != plan.File {
@@ -115,7 +118,7 @@ func (r *run) torn(at int, name string) (bool, error) {
 }
 
 // savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
-func (r *run) savedSince(path string) (bool, error) {
+func (r foreignCheck) savedSince(path string) (bool, error) {
 	var seen plan.Owned
 	if i := r.Find(path); i >= 0 {
 		c := &r.Changes[i]
@@ -139,7 +142,7 @@ func (r *run) savedSince(path string) (bool, error) {
 }
 
 // noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
-func (r *run) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
+func (r foreignCheck) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
 	p := r.Changes[at].Path
 	_, base := safe.Split(p)
 	rec, ok, err := r.d.manifest().Lookup(p)
@@ -147,5 +150,5 @@ func (r *run) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
 		return false
 	}
 	rec.Have = id
-	return base == resource.Thumbnail || r.d.means(n, name, rec.Owned)
+	return base == resource.Thumbnail || sameMeaning(r.d, n, name, rec.Owned)
 }

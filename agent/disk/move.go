@@ -13,8 +13,11 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// mover does the steps of a run.
+type mover struct{ *run }
+
 // move does the steps. It skips steps that were done before a crash.
-func (r *run) move() error {
+func (r mover) move() error {
 	for i, t := range r.Tasks {
 		var err error
 		switch t.Kind {
@@ -54,7 +57,7 @@ const swaps = 100
 
 // moveIn moves the wanted bytes of a change into place. Whatever was there, even if it just appeared, is in staging
 // afterwards.
-func (r *run) moveIn(at int) error {
+func (r mover) moveIn(at int) error {
 	if r.redo {
 		if in, err := r.staged(at); err != nil || !in {
 			return err
@@ -89,7 +92,7 @@ func (r *run) moveIn(at int) error {
 }
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
-func (r *run) replace(at int, n *safe.Folder, name string) error {
+func (r mover) replace(at int, n *safe.Folder, name string) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := n.Root.Lstat(name)
 	if err != nil {
@@ -116,7 +119,7 @@ func (r *run) replace(at int, n *safe.Folder, name string) error {
 // replaceInTwo is replace for a file system that cannot exchange: it moves the file at the name aside, whatever it is
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
-func (r *run) replaceInTwo(at int, n *safe.Folder, name string) error {
+func (r mover) replaceInTwo(at int, n *safe.Folder, name string) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
 	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
@@ -135,7 +138,7 @@ func (r *run) replaceInTwo(at int, n *safe.Folder, name string) error {
 }
 
 // mayReplaceDir refuses to replace a directory that still has files that the plan does not know.
-func (r *run) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
+func (r mover) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
 	if c.Conflict {
 		return nil
 	}
@@ -155,7 +158,7 @@ func (r *run) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
 }
 
 // moveOut moves a deleted file to staging.
-func (r *run) moveOut(at int) error {
+func (r mover) moveOut(at int) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	if r.redo {
 		if _, err := stg.Root.Lstat(format.SlotName(at)); err == nil {
@@ -190,7 +193,7 @@ func (r *run) moveOut(at int) error {
 	return nil
 }
 
-func (r *run) makeDir(x *format.Directory) error {
+func (r mover) makeDir(x *format.Directory) error {
 	parent, name := safe.Split(x.Path)
 	n, err := r.cur.At(parent)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
@@ -224,7 +227,7 @@ func (r *run) makeDir(x *format.Directory) error {
 	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
 }
 
-func (r *run) removeDir(x *format.Directory) error {
+func (r mover) removeDir(x *format.Directory) error {
 	parent, name := safe.Split(x.Path)
 	r.cur.Drop(x.Path)
 	n, err := r.cur.At(parent)

@@ -58,8 +58,8 @@ type placing struct {
 // place determines for each change where it is staged, which directories to make or remove, and the order of the steps:
 // first remove what is in the way; then make directories and files, each resource.json and project.json last, because a
 // gateway reads a folder by them; then remove the other files, those two first; then empty directories.
-func (r *run) place() (*places, error) {
-	p := &placing{r: r, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
+func (r stager) place() (*places, error) {
+	p := &placing{r: r.run, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
 	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.Changes))}
 	for i := range r.Changes {
 		c := &r.Changes[i]

@@ -13,9 +13,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// recovery ends a sync that a crash or an error interrupted.
+type recovery struct{ *Dir }
+
 // settle recovers from a crash or an error: it finishes the run of a journal, or rolls it back if marked so, and clears
 // staging. It must not run beside a run.
-func (d *Dir) settle() error {
+func (d recovery) settle() error {
 	if !d.unsettled {
 		return nil
 	}
@@ -42,10 +45,10 @@ func (d *Dir) settle() error {
 }
 
 // replay ends a run from its journal.
-func (d *Dir) replay(j *format.Journal, forward bool) error {
+func (d recovery) replay(j *format.Journal, forward bool) error {
 	d.unsettled = false // the end of the run must not call settle again
 	defer func() { d.unsettled = true }()
-	r := &run{Journal: *j, d: d, redo: true}
+	r := &run{Journal: *j, d: d.Dir, redo: true}
 	r.init()
 	defer r.close()
 	err := r.openAreas(false)
@@ -76,7 +79,7 @@ func (d *Dir) replay(j *format.Journal, forward bool) error {
 			rec.Forward = false
 			d.log.Warn("an interrupted sync could not be finished and was taken back", "commit", r.Header.Commit.String(), "error", err)
 		}
-	} else if err := r.undo(); err != nil {
+	} else if err := (rollback{r}).undo(); err != nil {
 		return fmt.Errorf("a sync was interrupted while it was taken back, and that cannot be ended yet: %w", err)
 	}
 	for i := range r.Changes {
@@ -94,7 +97,7 @@ func (d *Dir) replay(j *format.Journal, forward bool) error {
 
 // salvage handles a journal that cannot be read or followed. Staging may have bytes of the gateway, and it is unknown
 // which: all of it goes to lost+found.
-func (d *Dir) salvage(cause error) error {
+func (d recovery) salvage(cause error) error {
 	d.log.Error("an interrupted sync cannot be ended by its journal; what was staged goes to lost+found and the next sync compares every file", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
@@ -107,8 +110,8 @@ func (d *Dir) salvage(cause error) error {
 }
 
 // rescue moves everything in the staging folders of areas to lost+found.
-func (d *Dir) rescue(areas []string, why string) error {
-	r := &run{d: d, redo: true, Journal: format.Journal{Areas: areas}}
+func (d recovery) rescue(areas []string, why string) error {
+	r := &run{d: d.Dir, redo: true, Journal: format.Journal{Areas: areas}}
 	r.init()
 	r.saver = d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
 	defer r.close()
@@ -148,7 +151,7 @@ func (r *run) rescueArea(area string, staging *safe.Folder, why string) error {
 
 // reclaim moves old files in the staging folders of areas to lost+found before new ones are staged: an interrupted sync
 // may have been ended while their volume was away.
-func (d *Dir) reclaim(c *safe.Cursor, areas []string) error {
+func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
 		at, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
 		if safe.NotThere(err) {
@@ -176,7 +179,7 @@ func (d *Dir) reclaim(c *safe.Cursor, areas []string) error {
 }
 
 // distrust marks the manifest as incomplete, because files may be of another commit than it says.
-func (d *Dir) distrust() error {
+func (d recovery) distrust() error {
 	m := d.manifest()
 	if m.Missing() || !m.Header().Complete {
 		return nil
@@ -188,7 +191,7 @@ func (d *Dir) distrust() error {
 }
 
 // areas returns the directories that may have a staging folder.
-func (d *Dir) areas() ([]string, error) {
+func (d recovery) areas() ([]string, error) {
 	areas := []string{""}
 	b, err := d.own.read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
@@ -203,7 +206,7 @@ func (d *Dir) areas() ([]string, error) {
 }
 
 // clean removes the staging folders and other leftovers of a run, and prunes lost+found.
-func (d *Dir) clean() error {
+func (d recovery) clean() error {
 	areas, err := d.areas()
 	if err != nil {
 		return err
@@ -226,7 +229,7 @@ func (d *Dir) clean() error {
 	return nil
 }
 
-func (d *Dir) cleanArea(c *safe.Cursor, area string) error {
+func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
 		if _, err := d.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -260,7 +263,7 @@ func (d *Dir) cleanArea(c *safe.Cursor, area string) error {
 
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
-func (d *Dir) readJournal(name string) (*format.Journal, error) {
+func (d recovery) readJournal(name string) (*format.Journal, error) {
 	f, fi, err := d.own.openFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

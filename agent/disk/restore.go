@@ -55,7 +55,7 @@ func (d *Dir) Restore(l Lost) error {
 	r.cur.Top = d.top
 	defer r.cur.Reset()
 	dir, name := safe.Split(l.Path)
-	n, err := d.makeParents(&r.cur, dir)
+	n, err := makeParents(d.vol, &r.cur, dir)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
@@ -68,7 +68,7 @@ func (d *Dir) Restore(l Lost) error {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	defer func() { _ = d.vol.Remove(own, restoreName) }() // fails if it was moved into place
-	if err := d.fillRestore(own, n, from, saved.Mode()); err != nil {
+	if err := fillRestore(d.vol, own, n, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	if err := d.putBack(own, n, name, l.Path); err != nil {
@@ -98,7 +98,7 @@ func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error)
 }
 
 // makeParents opens a directory and makes its missing parts, with the owner of the existing ones.
-func (d *Dir) makeParents(cur *safe.Cursor, dir string) (*safe.Folder, error) {
+func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, error) {
 	n, err := cur.At("")
 	if dir == "" || err != nil {
 		return n, err
@@ -116,11 +116,11 @@ func (d *Dir) makeParents(cur *safe.Cursor, dir string) (*safe.Folder, error) {
 			if serr != nil {
 				return nil, serr
 			}
-			if err := d.vol.Mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := vol.Mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, err
 			}
 			if next, err = cur.At(path); err == nil {
-				err = d.vol.SetDirAttrs(next, like, 0o755)
+				err = vol.SetDirAttrs(next, like, 0o755)
 			}
 			if err != nil {
 				return nil, err
@@ -135,25 +135,25 @@ func (d *Dir) makeParents(cur *safe.Cursor, dir string) (*safe.Folder, error) {
 
 // fillRestore writes the saved bytes to our own folder, with the owner of the target directory and the saved mode, so
 // that private files stay private.
-func (d *Dir) fillRestore(own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
+func fillRestore(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
 	like, err := n.Stat()
 	if err != nil {
 		return err
 	}
-	f, err := d.vol.Create(own, restoreName, 0o600)
+	f, err := vol.Create(own, restoreName, 0o600)
 	if err != nil {
 		return err
 	}
 	path := own.Join(restoreName)
-	err = d.vol.Fill(path, func() error {
+	err = vol.Fill(path, func() error {
 		_, err := io.Copy(f, from)
 		return err
 	})
 	if err == nil {
-		_, err = d.vol.SetAttrs(f, path, safe.AttrsOf(like), mode)
+		_, err = vol.SetAttrs(f, path, safe.AttrsOf(like), mode)
 	}
 	if err == nil {
-		err = d.vol.Sync(f, path)
+		err = vol.Sync(f, path)
 	}
 	return errors.Join(err, f.Close())
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // fits refuses a run whose conflicts alone exceed lost+found, because pruning would remove what it just saved.
-func (r *run) fits() error {
+func (r stager) fits() error {
 	var sum int64
 	for i := range r.Changes {
 		c := &r.Changes[i]

@@ -6,14 +6,6 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkSeeded returns the error of Seeded, unless unseeded directories are allowed.
-func (d *Dir) checkSeeded() error {
-	if d.o.AllowUnseeded {
-		return nil
-	}
-	return d.Seeded()
-}
-
 // Seeded returns an error for a directory that Ignition has not filled yet: its image seeds only an empty directory, so
 // even our lock file would leave the gateway without its data. A directory counts as seeded if it has one of
 //

@@ -40,10 +40,10 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	if err := d.Current(); err != nil {
 		return nil, err
 	}
-	if err := d.settle(); err != nil {
+	if err := (recovery{d}).settle(); err != nil {
 		return nil, err
 	}
-	r, err := d.newRun(changes)
+	r, err := newRun(d, changes)
 	if err != nil {
 		return nil, err
 	}
@@ -55,9 +55,9 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 		d.staged.done = true // settle has cleared its bytes
 	}
 	d.unsettled, d.staged = true, s
-	if err := r.stage(ctx, order, src); err != nil {
+	if err := (stager{r}).stage(ctx, order, src); err != nil {
 		r.close()
-		return nil, errors.Join(err, d.settle())
+		return nil, errors.Join(err, (recovery{d}).settle())
 	}
 	return s, nil
 }
@@ -75,11 +75,11 @@ func (s *Staged) Discard() error {
 func (s *Staged) discard() error {
 	s.done = true
 	s.run.close()
-	return s.d.settle()
+	return (recovery{s.d}).settle()
 }
 
 // newRun checks the paths and the order of the changes.
-func (d *Dir) newRun(changes *plan.Changes) (*run, error) {
+func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 	r := &run{d: d, Journal: format.Journal{Areas: []string{""}, Changes: changes.List, Signed: changes.Signed, Slots: make([]format.Slot, len(changes.List))}}
 	r.init()
 	for i := range r.Changes {
@@ -111,7 +111,10 @@ func (r *run) close() {
 	clear(r.staging)
 }
 
-func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
+// stager prepares the steps of a run and writes the wanted bytes.
+type stager struct{ *run }
+
+func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
 	at, err := r.place()
 	if err != nil {
 		return err
@@ -159,7 +162,7 @@ func (r *run) stage(ctx context.Context, order func(plan.ID) int64, src Source) 
 }
 
 // stageOne writes the bytes of one change to its slot.
-func (r *run) stageOne(i int, at place, src Source, small []byte, durable bool) error {
+func (r stager) stageOne(i int, at place, src Source, small []byte, durable bool) error {
 	c, s := &r.Changes[i], &r.Slots[i]
 	stg := r.staging[r.Areas[s.Area]]
 	path := stg.Join(format.SlotName(i))
@@ -215,7 +218,7 @@ func (r *run) openAreas(create bool) error {
 		if err != nil {
 			return err
 		}
-		if err := r.d.reclaim(&r.cur, r.Areas[1:]); err != nil {
+		if err := (recovery{r.d}).reclaim(&r.cur, r.Areas[1:]); err != nil {
 			return safe.WriteError(err, "clear the staging folders of other volumes")
 		}
 	}

@@ -68,8 +68,6 @@ func (w within) Stat(path string) (plan.Stat, error) {
 	return w.Dir.Stat(path)
 }
 
-func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
-
 func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		for f, err := range w.Dir.Walk(dir) {
@@ -84,9 +82,11 @@ func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 }
 
 // BlobID returns the git blob id of a file's content, or the null id for more than Options.MaxBlob bytes.
-func (d *Dir) BlobID(path string) (plan.ID, error) { return d.blobID(context.Background(), path) }
+func (d *Dir) BlobID(path string) (plan.ID, error) {
+	return within{d, context.Background()}.BlobID(path)
+}
 
-func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
+func (d within) BlobID(path string) (plan.ID, error) {
 	if err := safe.CheckPath(path); err != nil {
 		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
@@ -97,7 +97,7 @@ func (d *Dir) blobID(ctx context.Context, path string) (plan.ID, error) {
 	if err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return n.Hash(ctx, name, d.buf, d.o.MaxBlob)
+	return n.Hash(d.ctx, name, d.buf, d.o.MaxBlob)
 }
 
 // Read returns a file's content, or LimitExceeded for more than limit bytes.

@@ -12,9 +12,12 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// rollback takes a run back: it undoes its steps in reverse order.
+type rollback struct{ *run }
+
 // undo rolls a run back. It first renames the journal, so that recovery goes back as well from then on. It may be
 // repeated: steps that were undone, or never done, are skipped.
-func (r *run) undo() error {
+func (r rollback) undo() error {
 	d := r.d
 	if _, err := d.own.Root.Lstat(journalFile); err == nil {
 		if err := d.vol.Rename(d.own.Folder, journalFile, d.own.Folder, undoFile); err != nil {
@@ -53,7 +56,7 @@ func (r *run) undo() error {
 		return err
 	}
 	if r.doubtful || r.redo && format.BaseOf(d.manifest()) != r.Base {
-		if err := d.distrust(); err != nil {
+		if err := (recovery{d}).distrust(); err != nil {
 			return err
 		}
 	}
@@ -62,7 +65,7 @@ func (r *run) undo() error {
 
 // moveBack returns what a write replaced to its place. If the place no longer has the bytes of the change, they are the
 // gateway's and stay, and what was replaced is saved unless git has it.
-func (r *run) moveBack(at int) error {
+func (r rollback) moveBack(at int) error {
 	in, err := r.staged(at)
 	if err == nil && in {
 		in, err = r.halfMoved(at)
@@ -143,7 +146,7 @@ func (r *run) moveBack(at int) error {
 // halfMoved undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
 // aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are only in
 // staging.
-func (r *run) halfMoved(at int) (in bool, err error) {
+func (r rollback) halfMoved(at int) (in bool, err error) {
 	if !r.redo && !r.d.vol.NoExchange.Load() {
 		return true, nil
 	}
@@ -181,7 +184,7 @@ func (r *run) halfMoved(at int) (in bool, err error) {
 }
 
 // comeBack moves what was replaced to its free place. If the place is taken by then, it saves it instead.
-func (r *run) comeBack(at int, old string, n *safe.Folder, name string) error {
+func (r rollback) comeBack(at int, old string, n *safe.Folder, name string) error {
 	err := r.d.vol.RenameNew(r.stagingOf(at), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return r.saveIfLost(at, old)
@@ -190,7 +193,7 @@ func (r *run) comeBack(at int, old string, n *safe.Folder, name string) error {
 }
 
 // swapBack reverses replaceInTwo.
-func (r *run) swapBack(at int, n *safe.Folder, name string) error {
+func (r rollback) swapBack(at int, n *safe.Folder, name string) error {
 	err := r.d.vol.Rename(n, name, r.stagingOf(at), format.SlotName(at))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -202,7 +205,7 @@ func (r *run) swapBack(at int, n *safe.Folder, name string) error {
 }
 
 // saveForeign saves a file that came back from the place of a write, if the gateway wrote into it at the last moment.
-func (r *run) saveForeign(at int) error {
+func (r rollback) saveForeign(at int) error {
 	stg := r.stagingOf(at)
 	id, err := r.id(stg, format.SlotName(at))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +221,7 @@ func (r *run) saveForeign(at int) error {
 }
 
 // bringBack returns a file that was to be deleted.
-func (r *run) bringBack(at int) error {
+func (r rollback) bringBack(at int) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	old, err := r.displaced(at)
 	if err != nil || old == "" {
@@ -236,20 +239,20 @@ func (r *run) bringBack(at int) error {
 	return err
 }
 
-func (r *run) unmakeDir(x *format.Directory) error {
+func (r rollback) unmakeDir(x *format.Directory) error {
 	if x.Kept {
 		return nil
 	}
-	return r.removeDir(x)
+	return mover(r).removeDir(x)
 }
 
-func (r *run) restoreDir(x *format.Directory) error {
+func (r rollback) restoreDir(x *format.Directory) error {
 	parent, _ := safe.Split(x.Path)
 	if _, err := r.cur.At(parent); safe.NotThere(err) {
 		return nil
 	}
 	y := format.Directory{Path: x.Path, Perm: x.Perm}
-	if err := r.makeDir(&y); err != nil {
+	if err := mover(r).makeDir(&y); err != nil {
 		return fmt.Errorf("make %s again: %w", x.Path, err)
 	}
 	return nil
