@@ -95,7 +95,7 @@ func compute(in Input) (*Changes, error) {
 	if p.rules.Prune == PruneMirror {
 		p.mirrors = in.Desired.mappedDirs()
 	}
-	steps := []func() error{p.join, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, p.settleBlocked, p.guard, p.finish}
+	steps := []func() error{p.join, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, p.settleBlocked, p.holdForApproval, p.finish}
 	if !p.full {
 		steps[0] = p.diff
 		p.owned = header.Files
@@ -134,7 +134,7 @@ func (p *planner) diff() error {
 		case d.after != nil:
 			err = p.desired(*d.after, rec, owned)
 		case owned:
-			err = p.gone(rec)
+			err = p.removedFromGit(rec)
 		}
 		if err != nil {
 			return err
@@ -158,7 +158,7 @@ func (p *planner) join() error {
 			return werr
 		}
 		for more && err == nil && rec.Path < w.Path {
-			if err := p.gone(rec); err != nil {
+			if err := p.removedFromGit(rec); err != nil {
 				return err
 			}
 			advance()
@@ -175,7 +175,7 @@ func (p *planner) join() error {
 		}
 	}
 	for ; more && err == nil; advance() {
-		if err := p.gone(rec); err != nil {
+		if err := p.removedFromGit(rec); err != nil {
 			return err
 		}
 	}

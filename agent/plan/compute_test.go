@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -351,4 +352,61 @@ func (f failingManifest) Get(string) (plan.Owned, bool, error) { return plan.Own
 
 func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
 	return func(yield func(plan.Owned, error) bool) { yield(plan.Owned{}, f.err) }
+}
+
+// Files that the other node of a pair may have replicated are not edits: git replaces them with every conflict policy.
+func TestWhatAnotherNodeBroughtGivesWayWhateverTheConflictPolicySays(t *testing.T) {
+	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
+	brought := func(in *plan.Input) {
+		in.Brought = func(path string) bool { return strings.HasPrefix(path, "projects/") }
+	}
+	for name, policy := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold, "gatewayWins": plan.GatewayWins} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil)
+			s.rules.Conflict = policy
+			s.sync(text(changed, "1", drifted, "1", missing, "1", gone, "1", mine, "1"))
+			s.disk.Write(changed, "pair")
+			s.disk.Write(drifted, "pair")
+			s.disk.Remove(missing)
+			s.disk.Write(gone, "pair")
+			s.disk.Write(foreign, "pair")
+			s.disk.Write(mine, "person")
+			c := s.sync(text(changed, "2", drifted, "1", missing, "2", foreign, "2", mine, "1"), brought)
+			assert.True(t, c.Full)
+			assert.Equal(t, map[string]plan.Op{
+				changed: plan.Update, drifted: plan.Update, missing: plan.Create, gone: plan.Delete, foreign: plan.Update,
+			}, done(c))
+			assert.Equal(t, 1, c.Drifted, "a person's file is drift, as ever")
+			assert.Equal(t, map[string]string{changed: "pair", drifted: "pair", gone: "pair", foreign: "pair"}, s.lost)
+			s.has(mine, "person")
+		})
+	}
+}
+
+// On a volume without modes, the plan ignores the executable bit of the files.
+func TestModesAreNotComparedOnAVolumeWithoutThem(t *testing.T) {
+	s := newScene(t, map[string]string{"projects/p/old": "old"})
+	s.disk.NoModes = true
+	s.disk.Chmod("projects/p/old", true)
+	files := text(file, "one", "projects/p/old", "old")
+	c := s.sync(files)
+	assert.Equal(t, map[string]plan.Op{file: plan.Create, "projects/p/old": plan.Adopt}, done(c), "what was there is not written")
+	s.disk.Chmod(file, true) // the mode that the volume reports
+	for _, mode := range []func(*plan.Input){full, repair} {
+		c = s.sync(files, mode)
+		assert.Empty(t, c.List)
+		assert.Zero(t, c.Drifted)
+	}
+}
+
+func TestAModeThatGitChangedIsNotedOnAVolumeWithoutThem(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+		s := newScene(t, nil)
+		s.disk.NoModes = true
+		s.sync(text(file, "one"))
+		c := s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}}, mode)
+		assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(c))
+		assert.True(t, s.manifest.Records[file].Exec)
+		assert.Empty(t, s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}}, full).List)
+	})
 }

@@ -45,7 +45,7 @@ type Desired struct {
 	walked  bool            // recipes is complete
 	steps   int             // template steps so far
 	held    map[string]bool // directory that would hide a file → whether it has any file
-	holding tally           // of all directories read for held
+	holding counter         // of all directories read for held
 	missing []Mapping       // mappings whose source is not in the commit
 	mounted []string        // mounts at which the commit has content
 	// local finds the content of a blob of the commit on the disk. It may be nil.
@@ -224,7 +224,7 @@ type walker struct {
 	list   func(node) ([]child, error)
 	yield  func(Want, error) bool
 	limits *Limits
-	tally
+	counter
 }
 
 func (w *walker) fail(err error) bool {
@@ -375,4 +375,71 @@ func nextByte(s string, i int, dir bool) int {
 		return '/'
 	}
 	return -1
+}
+
+// Dirs returns the sorted names of the desired directories in dir. It reads only that directory.
+func (d *Desired) Dirs(dir string) ([]string, error) {
+	n, found, err := d.find(dir)
+	if err != nil || !found {
+		return nil, err
+	}
+	children, err := d.listGit(n)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range children {
+		if children[i].isDir {
+			names = append(names, children[i].name)
+		}
+	}
+	return names, nil
+}
+
+// noSource returns the error for a first sync whose mappings match nothing in the commit. That is a typing error, and
+// must not look like a synced gateway. The message shows what the commit has instead.
+func (d *Desired) noSource() error {
+	var want []string
+	for _, m := range d.missing {
+		want = append(want, string(m.Source))
+	}
+	have, err := d.near(d.missing[0].Source)
+	if err != nil {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonSourceMissing, "the commit has none of the sources of the mappings (%s); it has %s: correct spec.sync.profiles",
+		some(want[:min(len(want), heldPaths)], len(want)), have)
+}
+
+// near lists the deepest directory of the commit on the way to p.
+func (d *Desired) near(p Path) (string, error) {
+	dir, at := "", d.root
+	for name := range strings.SplitSeq(string(p), "/") {
+		entries, err := d.objects.Tree(at)
+		if err != nil {
+			return "", fmt.Errorf("look into the commit: %w", err)
+		}
+		found := false
+		for _, e := range entries {
+			if e.Name == name && e.Mode == Directory {
+				dir, at, found = join(dir, name), e.ID, true
+			}
+		}
+		if !found {
+			break
+		}
+	}
+	entries, err := d.objects.Tree(at)
+	if err != nil {
+		return "", fmt.Errorf("look into the commit: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name)
+	}
+	where := "at its top "
+	if dir != "" {
+		where = "in " + dir + " "
+	}
+	return where + some(names[:min(len(names), heldPaths)], len(names)), nil
 }

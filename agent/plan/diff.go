@@ -39,7 +39,7 @@ type differ struct {
 	commit   bool     // the ref or the commit differs
 	forced   []string // files that are compared by their records, whatever git's ids say
 
-	before, after, volatile tally // directories read of either tree, and by volatileTree
+	before, after, volatile counter // directories read of either tree, and by volatileTree
 }
 
 func newDiffer(from, to *Desired, yield func(delta, error) bool) *differ {
@@ -154,7 +154,7 @@ func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) boo
 }
 
 // listOf lists a directory of one tree and counts its children. A nil node has none.
-func listOf(n *node, list func(node) ([]child, error), count *tally, limits *Limits) ([]child, error) {
+func listOf(n *node, list func(node) ([]child, error), count *counter, limits *Limits) ([]child, error) {
 	if n == nil {
 		return nil, nil
 	}

@@ -274,7 +274,7 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 	isDir := len(dir.layers) > 0 || dir.graft != nil
 	if isDir && file != nil {
 		var err error
-		if isDir, err = l.d.holds(dir.dir(l.n)); err != nil {
+		if isDir, err = l.d.hasFile(dir.dir(l.n)); err != nil {
 			return child{}, false, err
 		}
 	}
@@ -287,20 +287,20 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 	return child{}, false, nil
 }
 
-// holds reports whether a directory has any file, at any depth. It remembers the answer, because every file of a
+// hasFile reports whether a directory has any file, at any depth. It remembers the answer, because every file of a
 // mapping may compete with a directory of another.
-func (d *Desired) holds(n node) (bool, error) {
+func (d *Desired) hasFile(n node) (bool, error) {
 	if holds, ok := d.held[n.path]; ok {
 		return holds, nil
 	}
-	holds, err := d.look(n)
+	holds, err := d.findFile(n)
 	if err == nil {
 		d.held[n.path] = holds
 	}
 	return holds, err
 }
 
-func (d *Desired) look(n node) (bool, error) {
+func (d *Desired) findFile(n node) (bool, error) {
 	if err := d.holding.dir(&d.rules.Limits); err != nil {
 		return false, err
 	}
@@ -314,7 +314,7 @@ func (d *Desired) look(n node) (bool, error) {
 		}
 	}
 	for i := range children {
-		if holds, err := d.look(children[i].dir(n)); holds || err != nil {
+		if holds, err := d.findFile(children[i].dir(n)); holds || err != nil {
 			return holds, err
 		}
 	}

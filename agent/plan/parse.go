@@ -116,7 +116,7 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	if err != nil {
 		return "", err
 	}
-	if hollow(parts) {
+	if hasEmptyPart(parts) {
 		return "", failure.New(v1alpha1.ReasonTemplateFailed, "%s: %.200q gives %.200q here, a path with an empty part, which would be another folder than the one that is meant: "+
 			"give what it asks for a value (required makes a missing one an error), or put the part and its slash within {{if}}, as in lines{{if .Vars.line}}/{{.Vars.line}}{{end}}",
 			field, text, rendered)
@@ -128,10 +128,10 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
-// hollow reports whether a template left a part of a path empty. If a missing label does that, the path would name the
+// hasEmptyPart reports whether a template left a part of a path empty. If a missing label does that, the path would name the
 // parent folder: all lines instead of one, and with prune: mirror all that is the gateway's own. Only a first part that
 // starts with a dot may be the root.
-func hollow(parts []render.Part) bool {
+func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {
 		if part.Made && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
 			return true

@@ -37,7 +37,7 @@ func (p *planner) settleResources() error {
 
 func (p *planner) settleCompanion(path string, conflict bool, more map[string]Change) error {
 	if i, ok := p.find(path); ok {
-		return p.harden(&p.changes.List[i], conflict)
+		return p.writeCompanion(&p.changes.List[i], conflict)
 	}
 	if c, ok := more[path]; ok {
 		c.Conflict = c.Conflict || conflict
@@ -51,9 +51,9 @@ func (p *planner) settleCompanion(path string, conflict bool, more map[string]Ch
 	return err
 }
 
-// harden turns a change that leaves a resource.json or thumbnail as the gateway wrote it into one that writes it. It
+// writeCompanion turns a change that leaves a resource.json or thumbnail as the gateway wrote it into one that writes it. It
 // does the same for a resource.json that is git's, if its signature does not match the files beside it.
-func (p *planner) harden(c *Change, conflict bool) error {
+func (p *planner) writeCompanion(c *Change, conflict bool) error {
 	switch {
 	case p.noise[c.Path]:
 		if c.Op == Adopt {
@@ -77,7 +77,7 @@ func (p *planner) harden(c *Change, conflict bool) error {
 
 // sign makes a change write a resource.json with a matching signature, if git's does not match.
 func (p *planner) sign(c *Change, directory []child) error {
-	id, stale, err := p.Desired.resigned(c.Path, directory)
+	id, stale, err := p.Desired.signedID(c.Path, directory)
 	if err != nil || !stale {
 		return err
 	}
@@ -126,7 +126,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 			return Change{}, false, err
 		}
 		if !same { // it differs in more than the signature
-			c, ok := p.takeBack(c)
+			c, ok := p.replaceDrifted(c)
 			return c, ok, nil
 		}
 	}
@@ -145,8 +145,8 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	return c, true, nil
 }
 
-// takeBack replaces a drifted resource.json unless the conflict policy prefers the gateway.
-func (p *planner) takeBack(c Change) (Change, bool) {
+// replaceDrifted replaces a drifted resource.json unless the conflict policy prefers the gateway.
+func (p *planner) replaceDrifted(c Change) (Change, bool) {
 	switch p.policy(c.Path) {
 	case GatewayWins:
 		return Change{}, false

@@ -66,8 +66,8 @@ func (p *planner) settleBlocked() error {
 	return nil
 }
 
-// guard holds a plan that an operator should approve first.
-func (p *planner) guard() error {
+// holdForApproval holds a plan that an operator should approve first.
+func (p *planner) holdForApproval() error {
 	mass, err := p.massDeletion()
 	if err != nil {
 		return err

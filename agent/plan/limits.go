@@ -8,14 +8,14 @@ import (
 // minDirs is the number of directories that a walk may always enter, however low the limit of files is.
 const minDirs = 10_000
 
-// tally counts the directories and files of one walk, and ends the walk at the limits. It counts during the walk,
+// counter counts the directories and files of one walk, and ends the walk at the limits. It counts during the walk,
 // because fifteen trees that reference each other ten times each already stand for more paths than any machine can
 // visit.
-type tally struct {
+type counter struct {
 	dirs, files int
 }
 
-func (t *tally) dir(l *Limits) error {
+func (t *counter) dir(l *Limits) error {
 	limit := max(l.Files, minDirs)
 	if t.dirs++; t.dirs > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the mappings bring more than %d directories: map or exclude less, "+
@@ -24,7 +24,7 @@ func (t *tally) dir(l *Limits) error {
 	return nil
 }
 
-func (t *tally) file(l *Limits) error {
+func (t *counter) file(l *Limits) error {
 	if t.files++; t.files > l.Files {
 		return tooManyFiles(l.Files)
 	}

@@ -231,8 +231,8 @@ func (p *planner) changedInBoth(c Change, rec Owned) error {
 	return nil
 }
 
-// gone judges a record whose path git does not want.
-func (p *planner) gone(rec Owned) error {
+// removedFromGit judges a record whose path git does not want.
+func (p *planner) removedFromGit(rec Owned) error {
 	c := Change{Op: Release, Path: rec.Path, Owned: true}
 	st, err := p.State.Stat(rec.Path)
 	if err != nil {

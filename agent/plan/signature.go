@@ -11,10 +11,10 @@ import (
 // errNotThere reports that a resource.json lists a file that the commit does not bring.
 var errNotThere = errors.New("the file is not there")
 
-// sealed returns content signed for its rendered files. It uses the form of git's signature, or the gateway's form if
+// sign returns content signed for its rendered files. It uses the form of git's signature, or the gateway's form if
 // git's signature does not match, as after an edit by hand. A resource.json that was never signed stays unsigned; one
 // that does not parse is left to the check of staged files.
-func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
+func (d *Desired) sign(r *recipe, git, content []byte) ([]byte, error) {
 	before, err := resource.ParseSigned(git)
 	if err != nil || before.Stored() == "" {
 		return content, nil //nolint:nilerr // see above
@@ -46,16 +46,16 @@ func (d *Desired) sealed(r *recipe, git, content []byte) ([]byte, error) {
 	return after.WithSignature(sum), nil
 }
 
-// resigned returns the id of a resource.json signed for the files beside it, if git's signature does not match them, as
+// signedID returns the id of a resource.json signed for the files beside it, if git's signature does not match them, as
 // after an edit by hand. It returns false if the signature matches, if there is none, or if the file was rendered,
 // which already signed it. Git's bytes would be valid, too, but a gateway that already knows the resource.json may
 // treat the resource as unchanged and not look at its files.
-func (d *Desired) resigned(path string, directory []child) (ID, bool, error) {
+func (d *Desired) signedID(path string, directory []child) (ID, bool, error) {
 	own, beside := resourceOf(directory)
 	if own == nil || own.recipe != nil {
 		return ID{}, false, nil
 	}
-	r := &recipe{path: path, blob: own.id, template: plain, seal: beside, stale: true}
+	r := &recipe{path: path, blob: own.id, template: plain, beside: beside, stale: true}
 	if err := d.make(r); err != nil {
 		return ID{}, false, err
 	}
@@ -64,7 +64,7 @@ func (d *Desired) resigned(path string, directory []child) (ID, bool, error) {
 
 // concerns reports whether anything that the signature covers was rendered, or may have been edited by hand.
 func (r *recipe) concerns(s *resource.Signed, itself bool) bool {
-	return itself || r.stale && len(s.Files()) > 0 || slices.ContainsFunc(r.seal, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
+	return itself || r.stale && len(s.Files()) > 0 || slices.ContainsFunc(r.beside, func(p part) bool { return p.recipe != nil && slices.Contains(s.Files(), p.name) })
 }
 
 // form returns the form of git's signature, or the gateway's form if git's signature does not match.
@@ -91,9 +91,9 @@ func (d *Desired) form(r *recipe, before *resource.Signed) (resource.Form, error
 }
 
 func (r *recipe) part(name string) (part, error) {
-	i := slices.IndexFunc(r.seal, func(p part) bool { return p.name == name })
+	i := slices.IndexFunc(r.beside, func(p part) bool { return p.name == name })
 	if i < 0 {
 		return part{}, errNotThere
 	}
-	return r.seal[i], nil
+	return r.beside[i], nil
 }

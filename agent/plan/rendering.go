@@ -23,7 +23,7 @@ type recipe struct {
 	// template is plain for a file that is not a template, otherwise stable or volatile.
 	template kind
 	edits    []render.Edit
-	seal     []part // the files beside a resource.json that may need a new signature; nil for other files
+	beside   []part // the files beside a resource.json that may need a new signature; nil for other files
 	stale    bool   // also sign if git's signature does not match, even if nothing was rendered
 }
 
@@ -103,11 +103,11 @@ func (d *Desired) render(n node, children []child) error {
 	if !changed {
 		return nil
 	}
-	return d.renderSeal(n, children)
+	return d.renderSignature(n, children)
 }
 
-// renderSeal signs the resource.json of a directory again if files beside it were rendered.
-func (d *Desired) renderSeal(n node, children []child) error {
+// renderSignature signs the resource.json of a directory again if files beside it were rendered.
+func (d *Desired) renderSignature(n node, children []child) error {
 	own, parts := resourceOf(children)
 	if own == nil {
 		return nil
@@ -116,7 +116,7 @@ func (d *Desired) renderSeal(n node, children []child) error {
 	if own.recipe != nil {
 		*r = *own.recipe
 	}
-	r.seal = parts
+	r.beside = parts
 	if err := d.make(r); err != nil {
 		return err
 	}
@@ -176,10 +176,10 @@ func (d *Desired) key(r *recipe) (key [sha256.Size]byte) {
 	for _, e := range r.edits {
 		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
 	}
-	if r.seal != nil {
+	if r.beside != nil {
 		fmt.Fprintf(h, "seal %d %t\n", d.rules.Form, r.stale)
 	}
-	for _, p := range r.seal {
+	for _, p := range r.beside {
 		after := p.blob
 		if p.recipe != nil {
 			after = p.recipe.id
@@ -215,8 +215,8 @@ func (d *Desired) produce(r *recipe) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if r.seal != nil {
-		return d.sealed(r, git, content)
+	if r.beside != nil {
+		return d.sign(r, git, content)
 	}
 	return content, nil
 }

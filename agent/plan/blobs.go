@@ -81,7 +81,7 @@ func (d *Desired) kindOf(id ID) (kind, error) {
 
 // volatileTree reports whether a tree has, at any depth, a template that uses the ref or the commit. It returns true
 // for a tree deeper than the depth limit: the walk decides what is excluded there. depth is the depth of the tree.
-func (d *Desired) volatileTree(id ID, depth int, count *tally) (bool, error) {
+func (d *Desired) volatileTree(id ID, depth int, count *counter) (bool, error) {
 	if k, ok := d.cache.kinds[id]; ok {
 		return k == volatile, nil
 	}

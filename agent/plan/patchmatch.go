@@ -88,7 +88,7 @@ type search struct {
 	only          string // if set, the only path to consider
 	proof         string
 	err           error // of a directory that could not be read; it counts only if nothing is found
-	tally
+	counter
 }
 
 func (s *search) in(n node) bool {
