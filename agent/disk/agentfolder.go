@@ -65,7 +65,7 @@ func (a *agentFolder) read(name string, limit int64) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }() // opened for reading
 	if fi.Size() > limit {
-		return nil, safe.Damaged("%s has %d bytes, more than the %d it may have", a.Join(name), fi.Size(), limit)
+		return nil, safe.Damaged("%s has %d bytes; the limit is %d", a.Join(name), fi.Size(), limit)
 	}
 	b := make([]byte, fi.Size())
 	if _, err := io.ReadFull(f, b); err != nil {
@@ -103,7 +103,7 @@ func (d *Dir) loadManifest() error {
 	if !errors.Is(err, safe.ErrDamaged) {
 		return fmt.Errorf("read the manifest: %w", err)
 	}
-	d.log.Warn("the manifest cannot be read and counts as lost; the next sync compares every file, adopts what is equal and deletes nothing", "error", err)
+	d.log.Warn("manifest damaged; next sync compares every file", "error", err)
 	if d.o.ReadOnly {
 		return nil
 	}
@@ -121,7 +121,7 @@ var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // Note returns a note that SetNote wrote, or nil if there is none.
 func (d *Dir) Note(name string) ([]byte, error) {
 	if !noteName.MatchString(name) {
-		return nil, fmt.Errorf("%q is no name of a note", name)
+		return nil, fmt.Errorf("invalid note name %q", name)
 	}
 	name = notePrefix + name
 	b, err := d.own.read(name, maxNote)
@@ -156,9 +156,9 @@ func (d *Dir) SetNote(name string, b []byte) error {
 	case d.o.ReadOnly:
 		return ErrReadOnly
 	case !noteName.MatchString(name):
-		return fmt.Errorf("%q is no name of a note", name)
+		return fmt.Errorf("invalid note name %q", name)
 	case len(b) > maxNote:
-		return fmt.Errorf("the note %s has %d bytes, more than %d", name, len(b), maxNote)
+		return fmt.Errorf("note %s has %d bytes; the limit is %d", name, len(b), maxNote)
 	}
 	if err := d.there(); err != nil {
 		return err

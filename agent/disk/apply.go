@@ -33,7 +33,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	d.work.Lock()
 	defer d.work.Unlock()
 	if s.done {
-		return Result{}, errors.New("this stage was applied or discarded before")
+		return Result{}, errors.New("the staged changes were already applied or discarded")
 	}
 	if err := ctx.Err(); err != nil {
 		return Result{}, errors.Join(err, s.discard())
@@ -81,11 +81,11 @@ func (r *run) finish() (Result, error) {
 	switch {
 	case err == nil:
 		if err := (recovery{r.d}).settle(); err != nil {
-			r.d.log.Warn("the sync is done and its leftovers could not be cleared; the next one does it", "error", err)
+			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
 		return r.result(true), nil
 	case committed:
-		return r.result(true), fmt.Errorf("the new files are live, and the end of the sync could not be noted; it is repeated: %w", err)
+		return r.result(true), fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
 	return r.takeBack(err)
 }
@@ -93,7 +93,7 @@ func (r *run) finish() (Result, error) {
 // takeBack rolls back a failed run.
 func (r *run) takeBack(cause error) (Result, error) {
 	if err := (rollback{r}).undo(); err != nil {
-		return Result{Applied: true}, fmt.Errorf("%w; and it could not be taken back yet: %w", cause, err)
+		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
 	return Result{}, errors.Join(cause, (recovery{r.d}).settle())
 }

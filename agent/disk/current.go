@@ -18,16 +18,16 @@ type identity struct {
 func identify(d *Dir) error {
 	var err error
 	if d.is.top, err = d.top.Stat("."); err != nil {
-		return fmt.Errorf("look at the data directory: %w", err)
+		return fmt.Errorf("stat the data directory: %w", err)
 	}
 	if d.own != nil {
 		if d.is.own, err = d.own.Stat(); err != nil {
-			return fmt.Errorf("look at %s: %w", safe.OwnDir, err)
+			return fmt.Errorf("stat %s: %w", safe.OwnDir, err)
 		}
 	}
 	if d.lock.f != nil {
 		if d.is.lock, err = d.lock.f.Stat(); err != nil {
-			return fmt.Errorf("look at %s/%s: %w", safe.OwnDir, lockFile, err)
+			return fmt.Errorf("stat %s/%s: %w", safe.OwnDir, lockFile, err)
 		}
 	}
 	return nil
@@ -80,7 +80,7 @@ func sameManifest(d *Dir) error {
 		return err
 	}
 	if m.Info.Size() != fi.Size() || !m.Info.ModTime().Equal(fi.ModTime()) {
-		return fmt.Errorf("%w: %s/%s was written over", ErrMoved, safe.OwnDir, manifestFile)
+		return fmt.Errorf("%w: %s/%s was overwritten", ErrMoved, safe.OwnDir, manifestFile)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func sameManifest(d *Dir) error {
 func same(was, is fs.FileInfo, err error, format string, args ...any) error {
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("look whether the data directory is still there: %w", err)
+		return fmt.Errorf("check that the data directory still exists: %w", err)
 	case err != nil || !os.SameFile(was, is):
 		return fmt.Errorf("%w: %s", ErrMoved, fmt.Sprintf(format, args...))
 	}

@@ -137,7 +137,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	if err := d.own.probeModes(d.lock.f); err != nil {
-		return fmt.Errorf("look at the modes of the data volume: %w", err)
+		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
 	}
 	if err := identify(d); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *Dir) look() error {
 	}
 	for _, name := range []string{journalFile, undoFile} {
 		if _, err := own.Root.Lstat(name); err == nil {
-			d.log.Warn("a sync was interrupted and not ended yet; what is seen may be of two commits")
+			d.log.Warn("interrupted sync; files may be of two commits")
 		}
 	}
 	return d.loadManifest()

@@ -186,7 +186,7 @@ func (c *driftCheck) record(h plan.Header) {
 		return format.Set(list[k-1]), true
 	})
 	if err != nil && !d.unadopted {
-		d.log.Warn("what the gateway rewrote cannot be noted in the manifest and is read again at each look for drift", "files", len(list), "error", err)
+		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)
 	}
 	d.unadopted = err != nil
 }
@@ -228,7 +228,7 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look at %s: %w", rec.Path, err)
+		return 0, fmt.Errorf("stat %s: %w", rec.Path, err)
 	}
 	st, ctime := c.d.vol.Stat(fi), safe.AttrsOf(fi).Ctime
 	if st.NoModes {
@@ -359,7 +359,7 @@ func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {
 	}
 	b := &limited{}
 	if _, err := d.o.Wanted(b, rec.Want); err != nil {
-		d.log.Debug("cannot compare by meaning", "path", n.Join(name), "error", err)
+		d.log.Debug("cannot compare as JSON", "path", n.Join(name), "error", err)
 		return false
 	}
 	same, err := compare(now, b.Bytes())
@@ -371,7 +371,7 @@ type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.Len()+len(p) > maxCompared {
-		return 0, errors.New("the blob is too large to be compared by meaning")
+		return 0, errors.New("the blob is too large to compare as JSON")
 	}
 	return l.Buffer.Write(p)
 }

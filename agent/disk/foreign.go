@@ -22,7 +22,7 @@ func (e *ForeignError) Error() string {
 	if len(shown) > 3 {
 		shown, more = shown[:3], fmt.Sprintf(" and %d more", len(e.Paths)-3)
 	}
-	return fmt.Sprintf("the gateway wrote %s%s during the sync; nothing of it was replaced", strings.Join(shown, ", "), more)
+	return fmt.Sprintf("the gateway wrote %s%s during the sync; the sync was rolled back", strings.Join(shown, ", "), more)
 }
 
 // RefuseForeign makes Apply roll back and return a *ForeignError if it replaced or removed something that the plan did

@@ -179,7 +179,7 @@ func TestSourceThatFailsOrLiesTouchesNothing(t *testing.T) {
 		_, err := w.Write([]byte("other"))
 		return err
 	})
-	require.ErrorContains(t, err, "the source gave")
+	require.ErrorContains(t, err, "expected blob")
 	assert.Equal(t, before, snapshot(t, root))
 	assertNoLeftovers(t, root)
 	apply(t, d, want)

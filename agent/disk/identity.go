@@ -73,7 +73,7 @@ func (r *run) doubt(at int) {
 		return
 	}
 	if !r.doubtful {
-		r.d.log.Warn("an interrupted sync left neither the staged file nor its bytes; the next sync compares every file", "path", r.Changes[at].Path)
+		r.d.log.Warn("staged file missing; next sync compares every file", "path", r.Changes[at].Path)
 	}
 	r.doubtful = true
 }

@@ -47,7 +47,7 @@ func (l *lock) take() error {
 		if why == nil {
 			// A full disk must not prevent the start of the agent, which may free space.
 			if err := l.writeHolder(); err != nil {
-				l.own.log.Warn("cannot note the holder in the lock file", "error", err)
+				l.own.log.Warn("cannot write the lock file", "error", err)
 			}
 			return nil
 		}
@@ -56,7 +56,7 @@ func (l *lock) take() error {
 		}
 		l.f = nil
 	}
-	return fmt.Errorf("%w: something replaces %s/%s again and again", safe.ErrDamaged, safe.OwnDir, lockFile)
+	return fmt.Errorf("%w: another process keeps replacing %s/%s; find and stop it", safe.ErrDamaged, safe.OwnDir, lockFile)
 }
 
 // unexpected returns why no agent can have made the locked file, or nil if an agent may have made it.
@@ -66,7 +66,7 @@ func (l *lock) unexpected() error {
 		return err
 	}
 	if a := safe.AttrsOf(fi); a.Known && a.Links != 1 {
-		return fmt.Errorf("it has %d names", a.Links)
+		return fmt.Errorf("it has %d hard links", a.Links)
 	}
 	const start = `{"pid":`
 	b := make([]byte, len(start))
@@ -76,7 +76,7 @@ func (l *lock) unexpected() error {
 	}
 	// After a crash it may be empty, or contain bytes that were never written.
 	if b = bytes.Trim(b[:n], "\x00"); fi.Size() > maxHolder || string(b) != start[:len(b)] {
-		return errors.New("it is not what an agent writes there")
+		return errors.New("no agent wrote its content")
 	}
 	return nil
 }
@@ -95,10 +95,10 @@ func (l *lock) try() error {
 	}
 	switch {
 	case errors.Is(err, errLockHeld):
-		err := fmt.Errorf("%w: %s; two agents must not share a data volume", ErrLocked, readHolder(f))
+		err := fmt.Errorf("%w: %s; give each agent a data volume of its own", ErrLocked, readHolder(f))
 		return errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):
-		l.own.log.Warn("the data volume knows no file locks; make sure that only one agent writes it")
+		l.own.log.Warn("data volume without file locks")
 	case err != nil:
 		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
@@ -172,7 +172,7 @@ func readHolder(f *os.File) string {
 	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxHolder))
 	var h holder
 	if err != nil || json.Unmarshal(b, &h) != nil {
-		return "its holder is not known"
+		return "its holder is unknown"
 	}
-	return fmt.Sprintf("process %d on %s has it since %s", h.PID, h.Host, h.Since.Format(time.RFC3339))
+	return fmt.Sprintf("process %d on %s has held the lock since %s", h.PID, h.Host, h.Since.Format(time.RFC3339))
 }

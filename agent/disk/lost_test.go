@@ -31,7 +31,7 @@ func TestConflictGoesToLostAndFoundWithItsStory(t *testing.T) {
 	require.NoError(t, err)
 	run := "20261120T063000.000Z-" + two.id().Short()
 	want := []Lost{
-		{When: testTime, Path: "projects/p/a.json", Size: 9, Why: "changed on the gateway, and git has another version", Commit: two.id().String(), File: run + "/projects/p/a.json"},
+		{When: testTime, Path: "projects/p/a.json", Size: 9, Why: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
 		{When: testTime, Path: "projects/p/b.json", Size: 9, Why: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
 	}
 	assert.Empty(t, cmp.Diff(want, lost))

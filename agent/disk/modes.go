@@ -25,11 +25,11 @@ func (a *agentFolder) probeModes(lock *os.File) error {
 	}
 	switch err := chmod(was.Mode().Perm() ^ 0o100); {
 	case err != nil && safe.StatOf(was).Exec && a.makesExecutable():
-		a.log.Info("the data volume keeps no modes; whether a file is executable is not compared", "error", err)
+		a.log.Info("data volume ignores modes; executable bits not compared", "error", err)
 		a.vol.NoModes.Store(safe.AttrsOf(was).Dev, true)
 		return nil
 	case err != nil:
-		a.log.Debug("the mode of the lock file cannot be changed; the data volume counts as one that keeps modes", "error", err)
+		a.log.Debug("cannot change the mode of the lock file", "error", err)
 		return nil
 	}
 	is, err := lock.Stat()
@@ -37,13 +37,13 @@ func (a *agentFolder) probeModes(lock *os.File) error {
 		return err
 	}
 	if is.Mode() == was.Mode() {
-		a.log.Info("the data volume keeps no modes; whether a file is executable is not compared")
+		a.log.Info("data volume ignores modes; executable bits not compared")
 		a.vol.NoModes.Store(safe.AttrsOf(is).Dev, true)
 		return nil
 	}
 	// A read-only Dir relies on these bits, so clear any left by a user or a crash.
 	if err := chmod(was.Mode().Perm() &^ 0o111); err != nil {
-		a.log.Debug("cannot give the lock file its mode again", "error", err)
+		a.log.Debug("cannot restore the mode of the lock file", "error", err)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (a *agentFolder) probeModes(lock *os.File) error {
 func (a *agentFolder) makesExecutable() bool {
 	fi, err := a.sample()
 	if err != nil {
-		a.log.Debug("no file can be made to look at the modes of the data volume", "error", err)
+		a.log.Debug("cannot create a file to check modes", "error", err)
 		fi, err = a.Root.Lstat(manifestFile)
 	}
 	return err == nil && safe.StatOf(fi).Exec
@@ -71,7 +71,7 @@ func (a *agentFolder) sample() (fs.FileInfo, error) {
 	}
 	fi, err := f.Stat()
 	if err := errors.Join(f.Close(), a.vol.Remove(a.Folder, modesFile)); err != nil {
-		a.log.Debug("cannot remove the file that was made to look at the modes", "error", err)
+		a.log.Debug("cannot remove the file that checks modes", "error", err)
 	}
 	return fi, err
 }

@@ -16,11 +16,11 @@ func Mounts(root string) ([]string, error) {
 		root, err = filepath.EvalSymlinks(root)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for mounts in the data directory: %w", err)
+		return nil, fmt.Errorf("list the mounts in the data directory: %w", err)
 	}
 	all, err := mountPoints()
 	if err != nil {
-		return nil, fmt.Errorf("look for mounts in the data directory: %w", err)
+		return nil, fmt.Errorf("list the mounts in the data directory: %w", err)
 	}
 	var files []string
 	for _, at := range all {

@@ -58,7 +58,7 @@ func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
 		res, err := tryApply(t, d, text(map[string]string{"config/x": "2", "projects/p/a": "2"}))
 		require.ErrorIs(t, err, syscall.EBUSY)
 		require.ErrorContains(t, err, "config/x")
-		require.ErrorContains(t, err, "something was mounted there")
+		require.ErrorContains(t, err, "a volume was mounted there")
 		assert.False(t, res.Applied)
 		assert.Equal(t, "1", contents(t, root)["projects/p/a"])
 	})

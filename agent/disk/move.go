@@ -31,7 +31,7 @@ func (r mover) move() error {
 			err = r.removeDir(&r.Dirs[t.At])
 		}
 		if errors.Is(err, syscall.EBUSY) { // the next plan sees a mount
-			err = fmt.Errorf("%w: something was mounted there meanwhile, or the server of the volume has it open", err)
+			err = fmt.Errorf("%w: a volume was mounted there, or the file server has the file open", err)
 		}
 		if err != nil {
 			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(t))
@@ -88,7 +88,7 @@ func (r mover) moveIn(at int) error {
 		}
 		create = !create
 	}
-	return fmt.Errorf("%s comes and goes while it should be written: %w", c.Path, err)
+	return fmt.Errorf("%s was created and deleted repeatedly during the write: %w", c.Path, err)
 }
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
@@ -121,7 +121,7 @@ func (r mover) replace(at int, n *safe.Folder, name string) error {
 // by a rename over it would avoid that, but lose what the gateway writes in between.
 func (r mover) replaceInTwo(at int, n *safe.Folder, name string) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
-	cameBack := fmt.Errorf("the gateway wrote %s at the moment in which it was replaced", c.Path)
+	cameBack := fmt.Errorf("the gateway wrote %s during its replacement", c.Path)
 	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func (r mover) moveOut(at int) error {
 		return err
 	}
 	if fi.IsDir() && c.Found.Kind != plan.Dir {
-		r.d.log.Warn("a directory came where a file was to be deleted; it stays", "path", c.Path)
+		r.d.log.Warn("kept a directory in place of a deleted file", "path", c.Path)
 		return nil
 	}
 	r.touch(n)
@@ -259,7 +259,7 @@ func (r *run) settleNames() error {
 	if r.redo || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.Areas {
 			if err := r.d.vol.SyncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-				return safe.WriteError(err, "make the new files durable")
+				return safe.WriteError(err, "sync the new files to disk")
 			}
 		}
 		return nil
@@ -275,15 +275,15 @@ func (r *run) settleNames() error {
 			continue // removed since, which a sync of its parent makes durable
 		}
 		if err != nil {
-			return fmt.Errorf("open %s to make it durable: %w", dir, err)
+			return fmt.Errorf("open %s to sync it: %w", dir, err)
 		}
 		if err := r.d.vol.SyncDir(n); err != nil {
-			return safe.WriteError(err, "make %s durable", dir)
+			return safe.WriteError(err, "sync %s to disk", dir)
 		}
 	}
 	for _, a := range r.Areas {
 		if err := r.d.vol.SyncDir(r.staging[a]); err != nil {
-			return safe.WriteError(err, "make the staging folder durable")
+			return safe.WriteError(err, "sync the staging folder to disk")
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func (p *placing) parents(i int) error {
 	if safe.NotThere(err) {
 		n = r.cur.Chain[len(r.cur.Chain)-1] // as far as the path exists
 	} else if err != nil {
-		return safe.WriteError(err, "look at the parents of %s", c.Path)
+		return safe.WriteError(err, "open the parents of %s", c.Path)
 	}
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok && format.Writes(c.Op) {
 		k := r.Find(b.Path)
@@ -114,9 +114,9 @@ func (p *placing) parents(i int) error {
 // blocked returns the error for a write below something that is not a directory and that the plan does not remove.
 func blocked(path string, b *safe.BlockedError) error {
 	if b.Kind == plan.Link {
-		return failure.New(v1alpha1.ReasonUnsafePath, "%s cannot be written: %w; links in the data directory are never followed: replace it by a directory", path, b)
+		return failure.New(v1alpha1.ReasonUnsafePath, "cannot write %s: %w; the agent never follows links: replace the link by a directory", path, b)
 	}
-	return failure.New(v1alpha1.ReasonPathCollision, "%s cannot be written: %w; move it away", path, b)
+	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
 // stand records what new files below a directory get: its owner, and the area of its mount.
@@ -126,13 +126,13 @@ func (p *placing) stand(n *safe.Folder) error {
 	}
 	fi, err := n.Stat()
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", n.Path, err)
+		return fmt.Errorf("stat %s: %w", n.Path, err)
 	}
 	if p.area, err = p.r.areaOf(n); err != nil {
 		return err
 	}
 	if err := safe.MayWrite(n); err != nil {
-		return safe.WriteError(err, "write into %q", n.Path)
+		return safe.WriteError(err, "write to directory %q", n.Path)
 	}
 	p.dir, p.fi, p.known = n.Path, fi, true
 	return nil
@@ -142,13 +142,13 @@ func (p *placing) stand(n *safe.Folder) error {
 func (r *run) areaOf(n *safe.Folder) (int, error) {
 	here, err := safe.MountOf(n)
 	if err != nil {
-		return 0, fmt.Errorf("look at the mount of %s: %w", n.Path, err)
+		return 0, fmt.Errorf("find the mount of %s: %w", n.Path, err)
 	}
 	top := ""
 	for k := len(r.cur.Chain) - 1; k >= 0; k-- {
 		m, err := safe.MountOf(r.cur.Chain[k])
 		if err != nil {
-			return 0, fmt.Errorf("look at the mount of %s: %w", r.cur.Chain[k].Path, err)
+			return 0, fmt.Errorf("find the mount of %s: %w", r.cur.Chain[k].Path, err)
 		}
 		if m != here {
 			break
@@ -159,10 +159,10 @@ func (r *run) areaOf(n *safe.Folder) (int, error) {
 		return i, nil
 	}
 	if strings.HasPrefix(top, "projects/") {
-		return 0, failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount of its own below a project, where no other folder may lie; mount all of projects, or all of the data directory", top)
+		return 0, failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount inside a project, and the agent cannot stage files there; mount all of projects, or all of the data directory", top)
 	}
 	if len(r.Areas) == format.MaxAreas {
-		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory is made of more than %d mounts", format.MaxAreas)
+		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory has more than %d mounts", format.MaxAreas)
 	}
 	r.Areas = append(r.Areas, top)
 	return len(r.Areas) - 1, nil
@@ -189,7 +189,7 @@ func (p *placing) readable(path string) error {
 	}
 	n, err := p.r.cur.At(dir)
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	fi, err := n.Root.Lstat(name)
 	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
@@ -213,12 +213,12 @@ func (p *placing) target(i int) (place, error) {
 	if p.dir == dir {
 		n, err := r.cur.At(dir)
 		if err != nil {
-			return at, fmt.Errorf("look at %s: %w", c.Path, err)
+			return at, fmt.Errorf("stat %s: %w", c.Path, err)
 		}
 		switch fi, err := n.Root.Lstat(name); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return at, fmt.Errorf("look at %s: %w", c.Path, err)
+			return at, fmt.Errorf("stat %s: %w", c.Path, err)
 		case fi.IsDir():
 			p.below(c.Path)
 		case fi.Mode().IsRegular():

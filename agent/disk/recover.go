@@ -57,30 +57,30 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 		if forward {
 			name = journalFile
 		}
-		if err := d.salvage(safe.Damaged("a staging folder that belongs to the journal is gone: %w", err)); err != nil {
+		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
 		}
 		return d.own.drop(name)
 	}
 	if err != nil {
-		return fmt.Errorf("a sync was interrupted and cannot be ended: %w", err)
+		return fmt.Errorf("cannot recover an interrupted sync: %w", err)
 	}
 	rec := &Recovery{Commit: r.Header.Commit, Forward: forward}
 	if forward {
 		if !r.rests(d.manifest()) {
-			d.log.Warn("the manifest that an interrupted sync started from is gone; the next sync compares every file", "commit", r.Header.Commit.String())
+			d.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())
 			r.doubtful = true
 		}
 		res, err := r.finish()
 		switch {
 		case err != nil && res.Applied:
-			return fmt.Errorf("a sync was interrupted and cannot be ended yet: %w", err)
+			return fmt.Errorf("cannot finish an interrupted sync: %w", err)
 		case err != nil:
 			rec.Forward = false
-			d.log.Warn("an interrupted sync could not be finished and was taken back", "commit", r.Header.Commit.String(), "error", err)
+			d.log.Warn("rolled back an interrupted sync", "commit", r.Header.Commit.String(), "error", err)
 		}
 	} else if err := (rollback{r}).undo(); err != nil {
-		return fmt.Errorf("a sync was interrupted while it was taken back, and that cannot be ended yet: %w", err)
+		return fmt.Errorf("cannot roll back an interrupted sync: %w", err)
 	}
 	for i := range r.Changes {
 		if format.Moves(r.Changes[i].Op) {
@@ -88,7 +88,7 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 		}
 	}
 	rec.Saved = r.saved()
-	d.log.Info("ended an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
+	d.log.Info("recovered an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
 	d.mu.Lock()
 	d.recovered = rec
 	d.mu.Unlock()
@@ -98,12 +98,12 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 // salvage handles a journal that cannot be read or followed. Staging may have bytes of the gateway, and it is unknown
 // which: all of it goes to lost+found.
 func (d recovery) salvage(cause error) error {
-	d.log.Error("an interrupted sync cannot be ended by its journal; what was staged goes to lost+found and the next sync compares every file", "error", cause)
+	d.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
 		return err
 	}
-	if err := d.rescue(areas, "left by a sync that its journal could not end"); err != nil {
+	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
 		return err
 	}
 	return d.distrust()
@@ -167,8 +167,8 @@ func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 		if len(list) == 0 {
 			continue
 		}
-		d.log.Warn("an interrupted sync left files in a volume that was away; they go to lost+found", "path", a, "files", len(list))
-		if err := d.rescue([]string{a}, "left by an interrupted sync in a volume that was away since"); err != nil {
+		d.log.Warn("moving files of an interrupted sync to lost+found", "path", a, "files", len(list))
+		if err := d.rescue([]string{a}, "left by an interrupted sync on an unmounted volume"); err != nil {
 			return err
 		}
 		if err := d.cleanArea(c, a); err != nil {
@@ -215,7 +215,7 @@ func (d recovery) clean() error {
 	defer c.Reset()
 	for _, a := range areas {
 		if err := d.cleanArea(&c, a); err != nil {
-			return safe.WriteError(err, "clear the staging folder below %q", a)
+			return safe.WriteError(err, "empty the staging folder below %q", a)
 		}
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {

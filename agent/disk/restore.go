@@ -30,7 +30,7 @@ func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
 }
 
 // ErrUnsaved means that a restore would destroy a file that git does not have.
-var ErrUnsaved = errors.New("what lies there is not in git and would be lost")
+var ErrUnsaved = errors.New("the current file is not in git and would be lost")
 
 const restoreName = "restore.new"
 
@@ -44,7 +44,7 @@ func (d *Dir) Restore(l Lost) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if resource.NeverTouch(l.Path) {
-		return fmt.Errorf("restore %s: a path that is never touched", l.Path)
+		return fmt.Errorf("restore %s: the agent never writes this path", l.Path)
 	}
 	from, saved, err := d.lost.Open(l)
 	if err != nil {

@@ -28,7 +28,7 @@ func (r stager) fits() error {
 		}
 	}
 	if limit := r.d.o.LostFoundMax; sum > limit {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "the gateway's own versions of what this sync replaces have %d bytes, and lost+found may hold %d; raise the limit, or commit or remove those files first", sum, limit)
+		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes of files that are not in git, and lost+found may hold %d; raise the limit, or commit or remove those files first", sum, limit)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (r *run) why(at int, name string) (string, error) {
 		if err != nil || first == "" {
 			return "", err
 		}
-		return "a directory of the gateway's where git has a file", nil
+		return "directory on the gateway, file in git", nil
 	case plan.File:
 		id, err := r.id(stg, name)
 		switch {
@@ -87,7 +87,7 @@ func (r *run) why(at int, name string) (string, error) {
 		case c.Conflict && c.Op == plan.Delete:
 			return "not in git", nil
 		case c.Conflict:
-			return "changed on the gateway, and git has another version", nil
+			return "changed on the gateway and in git", nil
 		case c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero():
 			return "", nil
 		}
@@ -99,5 +99,5 @@ func (r *run) why(at int, name string) (string, error) {
 
 // occupied returns the error for a file in place of a directory with files.
 func occupied(path, first string) error {
-	return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, where the gateway has a directory with files of its own (%s); move them away", path, first)
+	return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, but the gateway has a directory with files of its own there (%s); move them away", path, first)
 }

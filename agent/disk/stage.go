@@ -85,7 +85,7 @@ func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if err := safe.CheckPath(c.Path); err != nil {
-			return nil, fmt.Errorf("the plan has a bad path: %w", err)
+			return nil, fmt.Errorf("invalid path in the plan: %w", err)
 		}
 		if i > 0 && c.Path <= r.Changes[i-1].Path {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
@@ -123,7 +123,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 		return err
 	}
 	if size, limit := r.Size(), r.d.o.maxRun(); size > limit {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync takes %d bytes of memory, and a crash could not be recovered from with more than %d; raise the limit max-files, or sync in two commits", size, limit)
+		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync needs %d bytes of memory, more than the %d that recovery may use; raise the limit max-files, or sync in two commits", size, limit)
 	}
 	if err := r.openAreas(true); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 			sync = r.d.vol.SyncFS
 		}
 		if err := sync(r.staging[a]); err != nil {
-			return safe.WriteError(err, "make staged files durable")
+			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
 	return nil
@@ -188,7 +188,7 @@ func (r stager) stageOne(i int, at place, src Source, small []byte, durable bool
 	case err != nil:
 		err = safe.WriteError(err, "stage %s", c.Path)
 	case id != c.ID:
-		err = fmt.Errorf("stage %s: git wants blob %s here and the source gave %s", c.Path, c.ID, id)
+		err = fmt.Errorf("stage %s: expected blob %s, got %s", c.Path, c.ID, id)
 	}
 	var fi fs.FileInfo
 	if err == nil {
@@ -219,7 +219,7 @@ func (r *run) openAreas(create bool) error {
 			return err
 		}
 		if err := (recovery{r.d}).reclaim(&r.cur, r.Areas[1:]); err != nil {
-			return safe.WriteError(err, "clear the staging folders of other volumes")
+			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}
 	for _, a := range r.Areas {

@@ -30,7 +30,7 @@ func (d *Dir) Stat(path string) (plan.Stat, error) {
 		return plan.Stat{}, nil
 	}
 	if err != nil {
-		return plan.Stat{}, fmt.Errorf("look at %s: %w", path, err)
+		return plan.Stat{}, fmt.Errorf("stat %s: %w", path, err)
 	}
 	return d.vol.Stat(fi), nil
 }
@@ -48,7 +48,7 @@ func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
 		return b.Path, b.Kind, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", plan.Missing, fmt.Errorf("look at the parents of %s: %w", path, err)
+		return "", plan.Missing, fmt.Errorf("open the parents of %s: %w", path, err)
 	}
 	return "", plan.Missing, nil
 }

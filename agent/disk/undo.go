@@ -21,10 +21,10 @@ func (r rollback) undo() error {
 	d := r.d
 	if _, err := d.own.Root.Lstat(journalFile); err == nil {
 		if err := d.vol.Rename(d.own.Folder, journalFile, d.own.Folder, undoFile); err != nil {
-			return safe.WriteError(err, "mark the sync as taken back")
+			return safe.WriteError(err, "mark the sync as rolled back")
 		}
 		if err := d.vol.SyncDir(d.own.Folder); err != nil {
-			return safe.WriteError(err, "mark the sync as taken back")
+			return safe.WriteError(err, "mark the sync as rolled back")
 		}
 	}
 	// What went to lost+found is also in staging, and now returns to its place.
@@ -46,7 +46,7 @@ func (r rollback) undo() error {
 			err = r.restoreDir(&r.Dirs[t.At])
 		}
 		if err != nil {
-			return safe.WriteError(err, "take back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
+			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
 		}
 	}
 	if err := r.saver.Sync(); err != nil {
@@ -217,7 +217,7 @@ func (r rollback) saveForeign(at int) error {
 	if err == nil && id == r.Changes[at].ID {
 		return nil
 	}
-	return r.saver.Save(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway into a sync that was taken back")
+	return r.saver.Save(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway during a rolled-back sync")
 }
 
 // bringBack returns a file that was to be deleted.
@@ -253,7 +253,7 @@ func (r rollback) restoreDir(x *format.Directory) error {
 	}
 	y := format.Directory{Path: x.Path, Perm: x.Perm}
 	if err := mover(r).makeDir(&y); err != nil {
-		return fmt.Errorf("make %s again: %w", x.Path, err)
+		return fmt.Errorf("recreate %s: %w", x.Path, err)
 	}
 	return nil
 }

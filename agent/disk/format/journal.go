@@ -157,18 +157,18 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	// A change is smaller in the file than in memory, and the rest has its own bounds.
 	if most := limit + maxHeader + MaxAreas*safe.MaxPath; size > most {
-		return nil, safe.Damaged("the journal has %d bytes, more than the %d it may have", size, most)
+		return nil, safe.Damaged("the journal has %d bytes; the limit is %d", size, most)
 	}
 	body := size - sha256.Size
 	magic := make([]byte, len(journalMagic))
 	if body < int64(len(magic)) {
-		return nil, safe.Damaged("the journal has %d bytes, fewer than an empty one", size)
+		return nil, safe.Damaged("the journal has only %d bytes", size)
 	}
 	if _, err := f.ReadAt(magic, 0); err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if string(magic) != journalMagic {
-		return nil, safe.Damaged("the journal does not start as one of this version")
+		return nil, safe.Damaged("the journal has an unknown version")
 	}
 	sum, want := sha256.New(), make([]byte, sha256.Size)
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {
@@ -178,7 +178,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if !bytes.Equal(sum.Sum(nil), want) {
-		return nil, safe.Damaged("the journal has another checksum")
+		return nil, safe.Damaged("wrong checksum of the journal")
 	}
 	d := &decoder{more: io.NewSectionReader(f, int64(len(magic)), body-int64(len(magic)))}
 	j := &Journal{}
@@ -187,7 +187,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		d.fail("the journal's header: %w", err)
 	}
 	if j.Name = d.string(255); d.err == nil && !ValidFolderName(j.Name) {
-		d.fail("the journal names a bad folder %q", j.Name)
+		d.fail("the journal names an invalid folder %q", j.Name)
 	}
 	flags := d.byte()
 	if flags&^flagRunsKnown != 0 {
@@ -197,7 +197,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
 	hold := func(path string) {
 		if limit -= changeBytes + int64(len(path)); limit < 0 {
-			d.fail("the journal has more changes than an agent makes")
+			d.fail("the journal has too many changes")
 		}
 	}
 	for range d.length(MaxAreas) {
@@ -227,7 +227,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		j.Tasks = append(j.Tasks, j.readTask(d))
 	}
 	if d.err == nil && !d.end() {
-		d.fail("the journal is longer than it says")
+		d.fail("the journal has trailing bytes")
 	}
 	if d.err != nil {
 		return nil, d.err
@@ -241,7 +241,7 @@ func (j *Journal) readChange(d *decoder) (plan.Change, Slot) {
 	flags := d.byte()
 	c.Found.Kind = plan.Kind(d.byte())
 	if c.Op < plan.Create || c.Op > plan.Keep || flags&^flagChangesKnown != 0 || c.Found.Kind > plan.Other {
-		d.fail("the journal has a change of an unknown kind")
+		d.fail("the journal has an unknown change")
 	}
 	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
 	c.Conflict, c.Owned = flags&flagConflict != 0, flags&flagOwned != 0
@@ -272,7 +272,7 @@ func (j *Journal) readTask(d *decoder) Task {
 		ok = t.At < len(j.Dirs) && j.Dirs[t.At].Made == (t.Kind == TaskMkdir)
 	}
 	if !ok {
-		d.fail("the journal has a step that fits nothing")
+		d.fail("the journal has an invalid step")
 	}
 	return t
 }
@@ -282,7 +282,7 @@ func (d *decoder) path(empty bool) string {
 	p := d.string(safe.MaxPath)
 	if d.err == nil && (p != "" || !empty) {
 		if err := safe.CheckPath(p); err != nil {
-			d.fail("the journal has a bad path: %w", err)
+			d.fail("invalid path in the journal: %w", err)
 		}
 	}
 	return p

@@ -79,7 +79,7 @@ func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 		return nil, err
 	}
 	if m.header.Files > 2*maxFiles {
-		return nil, safe.Damaged("the manifest has %d files, more than a gateway may have", m.header.Files)
+		return nil, safe.Damaged("the manifest has too many files: %d", m.header.Files)
 	}
 	m.Info, m.Close = fi, f.Close
 	return m, nil
@@ -121,30 +121,30 @@ func readManifest(f io.ReaderAt, size int64) (*Manifest, error) {
 
 func (m *Manifest) load(size int64) error {
 	if size < int64(len(manifestMagic)+footerSize) {
-		return safe.Damaged("the manifest has %d bytes, fewer than an empty one", size)
+		return safe.Damaged("the manifest has only %d bytes", size)
 	}
 	if size > maxManifest {
-		return safe.Damaged("the manifest has %d bytes, more than the %d it may have", size, int64(maxManifest))
+		return safe.Damaged("the manifest has %d bytes; the limit is %d", size, int64(maxManifest))
 	}
 	foot := make([]byte, footerSize)
 	if _, err := m.f.ReadAt(foot, size-footerSize); err != nil {
 		return safe.Damaged("read the manifest's end: %w", err)
 	}
 	if string(foot[24:]) != manifestMagic {
-		return safe.Damaged("the manifest does not end as one of this version")
+		return safe.Damaged("the manifest has an unknown version")
 	}
 	off := binary.LittleEndian.Uint64(foot)
 	hlen, ilen := binary.LittleEndian.Uint32(foot[8:]), binary.LittleEndian.Uint32(foot[12:])
 	n, sum := binary.LittleEndian.Uint32(foot[16:]), binary.LittleEndian.Uint32(foot[20:])
 	if hlen > maxHeader || ilen > maxIndex || off > math.MaxInt64 || int64(off)+int64(hlen)+int64(ilen) != size-footerSize {
-		return safe.Damaged("the manifest's parts do not add up")
+		return safe.Damaged("the manifest's lengths do not match its size")
 	}
 	b := make([]byte, int(hlen)+int(ilen))
 	if _, err := m.f.ReadAt(b, int64(off)); err != nil {
 		return safe.Damaged("read the manifest's index: %w", err)
 	}
 	if crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, foot[:20]) != sum {
-		return safe.Damaged("the manifest's index has another checksum")
+		return safe.Damaged("wrong checksum of the manifest's index")
 	}
 	var err error
 	if m.header, err = decodeHeader(b[:hlen]); err != nil {
@@ -170,7 +170,7 @@ func (m *Manifest) index(b []byte, n int, end int64) error {
 		m.blocks = append(m.blocks, x)
 	}
 	if d.err == nil && (len(d.b) != 0 || off != end) {
-		d.fail("the manifest's index and blocks do not add up")
+		d.fail("the manifest's index does not match its blocks")
 	}
 	m.header.Files = files
 	return d.err
@@ -189,7 +189,7 @@ func (m *Manifest) read(i int, buf *[]byte) ([]byte, error) {
 	}
 	if crc32.Checksum(b, castagnoli) != x.sum {
 		m.torn.Store(true)
-		return nil, safe.Damaged("block %d of the manifest has another checksum", i)
+		return nil, safe.Damaged("wrong checksum of manifest block %d", i)
 	}
 	return b, nil
 }
@@ -224,7 +224,7 @@ func (m *Manifest) decode(i int, buf *[]byte, list []Record) ([]Record, error) {
 		list = append(list, r)
 	}
 	if d.err == nil && (files != x.files || dirs != x.dirs) {
-		d.fail("block %d of the manifest has another number of records", i)
+		d.fail("wrong number of records in manifest block %d", i)
 	}
 	if d.err == nil && i+1 < len(m.blocks) && prev >= m.blocks[i+1].first {
 		d.fail("blocks %d and %d of the manifest overlap", i, i+1)

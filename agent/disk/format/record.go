@@ -128,7 +128,7 @@ func (d *decoder) uvarint(limit uint64) uint64 {
 	d.need(binary.MaxVarintLen64)
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || v > limit {
-		d.fail("a number is cut off or over %d", limit)
+		d.fail("a number is truncated or over %d", limit)
 		return 0
 	}
 	d.b = d.b[n:]
@@ -139,7 +139,7 @@ func (d *decoder) varint() int64 {
 	d.need(binary.MaxVarintLen64)
 	v, n := binary.Varint(d.b)
 	if n <= 0 {
-		d.fail("a number is cut off")
+		d.fail("a number is truncated")
 		return 0
 	}
 	d.b = d.b[n:]
@@ -150,7 +150,7 @@ func (d *decoder) length(limit int) int { return int(d.uvarint(uint64(limit))) }
 
 func (d *decoder) byte() byte {
 	if d.end() {
-		d.fail("it ends too early")
+		d.fail("unexpected end")
 		return 0
 	}
 	v := d.b[0]
@@ -160,7 +160,7 @@ func (d *decoder) byte() byte {
 
 func (d *decoder) raw(n int) []byte {
 	if d.need(n); n > len(d.b) {
-		d.fail("it ends too early")
+		d.fail("unexpected end")
 		return nil
 	}
 	v := d.b[:n]

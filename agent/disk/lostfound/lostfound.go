@@ -120,7 +120,7 @@ func (f *Folder) List() ([]Entry, error) {
 			err = errors.Join(err, index.Close())
 		}
 		if err != nil { // entries of other runs can still be restored
-			f.log.Warn("an index of lost+found cannot be read", "index", name+indexSuffix, "error", err)
+			f.log.Warn("cannot read an index of lost+found", "index", name+indexSuffix, "error", err)
 		}
 	}
 	return all, nil
@@ -242,7 +242,7 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 		return false
 	}
 	if err := f.vol.SetMtime(lost, stamped, now); err != nil { // then it stays, within the total size
-		f.log.Debug("cannot note from when the time of lost+found counts", "run", name, "error", err)
+		f.log.Debug("cannot set the time of a lost+found folder", "run", name, "error", err)
 	}
 	return false
 }

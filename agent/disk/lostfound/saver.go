@@ -197,7 +197,7 @@ func (s *Saver) Sync() error {
 		return err
 	}
 	if err := s.to.vol.SyncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
-		return safe.WriteError(err, "make lost+found durable")
+		return safe.WriteError(err, "sync lost+found to disk")
 	}
-	return safe.WriteError(s.to.vol.SyncDir(s.to.own), "make lost+found durable")
+	return safe.WriteError(s.to.vol.SyncDir(s.to.own), "sync lost+found to disk")
 }

@@ -30,15 +30,15 @@ func WriteError(err error, format string, args ...any) error {
 	}
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return failure.New(v1alpha1.ReasonNoSpace, "%s: no space or no inodes left; make room on the gateway's data volume: %w", what, err)
+		return failure.New(v1alpha1.ReasonNoSpace, "%s: no space or inodes left; free space on the gateway's data volume: %w", what, err)
 	case errors.Is(err, syscall.EDQUOT):
-		return failure.New(v1alpha1.ReasonNoSpace, "%s: the quota is used up; raise it or make room: %w", what, err)
+		return failure.New(v1alpha1.ReasonNoSpace, "%s: disk quota exceeded; raise it or free space: %w", what, err)
 	case errors.Is(err, syscall.EROFS):
 		return failure.New(v1alpha1.ReasonNoSpace, "%s: the data volume is read-only; mount it writable: %w", what, err)
 	case errors.Is(err, syscall.EFBIG):
-		return failure.New(v1alpha1.ReasonNoSpace, "%s: the file is larger than this process or file system may write: %w", what, err)
+		return failure.New(v1alpha1.ReasonNoSpace, "%s: the file exceeds the size limit of the process or file system: %w", what, err)
 	case errors.Is(err, fs.ErrPermission):
-		return failure.New(v1alpha1.ReasonWriteFailed, "%s: not permitted for this user; run the agent with the gateway's uid and gid, and give the file or directory its mode again: %w", what, err)
+		return failure.New(v1alpha1.ReasonWriteFailed, "%s: permission denied; run the agent with the gateway's uid and gid, and restore the mode of the file or directory: %w", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

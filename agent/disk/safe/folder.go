@@ -213,7 +213,7 @@ func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", n.Join(name), err)
 	}
 	if int64(len(b)) > limit {
-		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too much to compare by meaning", n.Join(name), limit)
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too many to compare as JSON", n.Join(name), limit)
 	}
 	return b, nil
 }

@@ -34,7 +34,7 @@ func rmdirat(n *Folder, name string) error {
 		return err
 	}
 	if !fi.IsDir() {
-		return fmt.Errorf("%s is no directory", n.Join(name))
+		return fmt.Errorf("%s is not a directory", n.Join(name))
 	}
 	return n.Root.Remove(name)
 }

@@ -19,17 +19,17 @@ func CheckPath(p string) error {
 	case p == "" || p == ".":
 		return fmt.Errorf("the path is empty")
 	case len(p) > MaxPath:
-		return fmt.Errorf("a path of %d bytes is too long", len(p))
+		return fmt.Errorf("the path is too long: %d bytes", len(p))
 	case strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(p)):
-		return fmt.Errorf("%q does not stay in the data directory", p)
+		return fmt.Errorf("%q leads out of the data directory", p)
 	}
 	depth := 0
 	for name := range strings.SplitSeq(p, "/") {
 		switch depth++; {
 		case name == "" || name == "." || name == "..":
-			return fmt.Errorf("%q is not in its shortest form", p)
+			return fmt.Errorf("%q is not a clean path", p)
 		case strings.EqualFold(name, OwnDir):
-			return fmt.Errorf("%q lies in a folder of the agent's own", p)
+			return fmt.Errorf("%q is in a folder that belongs to the agent", p)
 		case depth > MaxDepth:
 			return fmt.Errorf("%q is more than %d directories deep", p, MaxDepth)
 		}

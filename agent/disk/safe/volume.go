@@ -180,7 +180,7 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 	if is.Known && owner.Known && (is.UID != owner.UID || is.GID != owner.GID) {
 		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
-			return nil, WriteError(err, "give %s to its owner", path)
+			return nil, WriteError(err, "set the owner of %s", path)
 		}
 		changed = true
 	}
@@ -242,10 +242,10 @@ func (v *Volume) SetAside(n *Folder, name string, why error) error {
 		return nil
 	}
 	if err != nil {
-		return WriteError(err, "set %s aside", n.Join(name))
+		return WriteError(err, "rename %s", n.Join(name))
 	}
-	v.Log.Warn("set aside what is not the agent's", "path", n.Join(name), "as", n.Join(to), "error", why)
-	return WriteError(v.SyncDir(n), "set %s aside", n.Join(name))
+	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", why)
+	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
 }
 
 // Vacate frees one of our names: it removes a regular file and sets anything else aside.
@@ -283,7 +283,7 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 		err = fs.ErrNotExist
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open the agent's own folder: %w", err)
+		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	parent, err := in.Stat()
 	if err != nil {
@@ -293,7 +293,7 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 		return nil, WriteError(err, "make %s", path)
 	}
 	if own, err = in.Open(OwnDir); err != nil {
-		return nil, fmt.Errorf("open the agent's own folder: %w", err)
+		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	if err := errors.Join(v.SetDirAttrs(own, parent, 0o700), v.SyncDir(in)); err != nil {
 		own.Close()

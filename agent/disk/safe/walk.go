@@ -34,7 +34,7 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 			continue // removed meanwhile
 		}
 		if err != nil {
-			return yield(plan.Found{}, fmt.Errorf("look at %s: %w", n.Join(e.Name()), err))
+			return yield(plan.Found{}, fmt.Errorf("stat %s: %w", n.Join(e.Name()), err))
 		}
 		if !fi.IsDir() {
 			if !yield(plan.Found{Path: n.Join(e.Name()), Stat: stat(fi)}, nil) {
