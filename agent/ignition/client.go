@@ -227,7 +227,7 @@ func (c *Client) key(r call) (secret.String, error) {
 	for _, b := range []byte(value) {
 		if b < 0x20 || b > 0x7e {
 			return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden,
-				"the gateway's API token holds a character that a token never has: want one line, <name>:<key>")
+				"the gateway's API token contains an invalid character: the format is one line, <name>:<key>")
 		}
 	}
 	return secret.New(value), nil

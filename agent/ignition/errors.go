@@ -20,9 +20,9 @@ import (
 // Sentinels for errors.Is.
 var (
 	// ErrLockHeld means that another actor holds the scan lock (409 [SPEC]).
-	ErrLockHeld = errors.New("another actor holds the scan lock")
+	ErrLockHeld = errors.New("another user holds the scan lock")
 	// ErrLockTimeout means that the gateway could not grant the scan lock in time (408 [SPEC]).
-	ErrLockTimeout = errors.New("the scan lock was not given in time")
+	ErrLockTimeout = errors.New("timed out waiting for the scan lock")
 	// ErrNotFound means that the gateway has no such route, project or resource type (404).
 	ErrNotFound = errors.New("not found on the gateway")
 )
@@ -71,7 +71,7 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", c.adviceNotFound(ctx), cause)
 	case got.status == http.StatusBadRequest && c.base.Scheme == "http":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"the gateway at %s does not take the request; if this port speaks https, set spec.gateway.tls: %w", c.base, cause)
+			"the gateway at %s rejected the request; if this port speaks https, set spec.gateway.tls: %w", c.base, cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway at %s answered with an error: %w", c.base, cause)
 }
@@ -83,17 +83,17 @@ func (c *Client) redirected(cause *StatusError, location string) error {
 	switch {
 	case err != nil || location == "":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"%s redirects, but says not where to: is this an Ignition gateway? %w", c.base, cause)
+			"%s redirects without a location: is this an Ignition gateway? %w", c.base, cause)
 	case strings.HasPrefix(to.Path, "/welcome"):
 		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-			"the gateway at %s waits for its commissioning: open it in a browser and finish the steps there: %w", c.base, cause)
+			"the gateway at %s waits for commissioning: open it in a browser and finish the steps: %w", c.base, cause)
 	case c.base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"the gateway at %s wants https: set spec.gateway.tls and the port to that of %s: %w",
+			"the gateway at %s requires https: set spec.gateway.tls and the port to that of %s: %w",
 			c.base, oneLine(to.Host, 200), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
-		"%s redirects to %s, which is not followed, so that the API token stays with its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
+		"%s redirects to %s, which the agent does not follow, to keep the API token on its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
 		c.base, oneLine(to.Host, 200), cause)
 }
 
@@ -101,12 +101,12 @@ func adviceUnauthorized(key secret.String) string {
 	name, value, named := strings.Cut(key.Reveal(), ":")
 	switch {
 	case key.Empty():
-		return "the gateway wants an API token and none was given: set spec.gateway.api.secretName"
+		return "the gateway requires an API token: set spec.gateway.api.secretName"
 	case !named || name == "" || value == "":
-		return "the gateway does not know the API token: it lacks its name; want <name>:<key>, as the gateway showed it once"
+		return "the gateway rejects the API token: its name is missing; the format is <name>:<key>, as the gateway showed it"
 	}
-	return "the gateway does not know the API token: check that the secret holds <name>:<key> of a token of this gateway " +
-		"(a gateway's first token counts after a restart or a config scan)"
+	return "the gateway rejects the API token: check that the secret holds <name>:<key> of a token of this gateway " +
+		"(a gateway's first token is valid after a restart or a config scan)"
 }
 
 func (c *Client) adviceForbidden(r call) string {
@@ -114,7 +114,7 @@ func (c *Client) adviceForbidden(r call) string {
 	if r.method != http.MethodGet {
 		level = "Write"
 	}
-	advice := "the gateway knows the API token but does not let it: give its security level the gateway permission " + level
+	advice := "the API token lacks a permission: give its security level the gateway permission " + level
 	if c.base.Scheme == "http" {
 		advice += ", or, as this is http and new tokens require a secure connection: set spec.gateway.tls (port 8043), " +
 			"or secureChannelRequired: false in the token"
@@ -130,9 +130,9 @@ func (c *Client) adviceNotFound(ctx context.Context) string {
 	case err != nil || v.IsZero():
 		return fmt.Sprintf("%s has no such route: is this an Ignition gateway of version 8.3 or later?", c.base)
 	case !v.AtLeast(8, 3):
-		return fmt.Sprintf("the gateway at %s is Ignition %s, which has no such interface: version 8.3 or later is needed", c.base, v)
+		return fmt.Sprintf("the gateway at %s is Ignition %s, which has no such API: version 8.3 or later is required", c.base, v)
 	}
-	return fmt.Sprintf("the gateway at %s (Ignition %s) does not know this", c.base, v)
+	return fmt.Sprintf("the gateway at %s (Ignition %s) does not have this route", c.base, v)
 }
 
 // unreachable returns an error with advice for a request without a complete response.
@@ -142,7 +142,7 @@ func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration,
 		err = u.Err
 	}
 	if ctx.Err() != nil {
-		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was given up: %w", r.method, r.path, c.base, context.Cause(ctx))
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was canceled: %w", r.method, r.path, c.base, context.Cause(ctx))
 	}
 	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, c.base)
 	if advice := tlsAdvice(err, c.base.Hostname()); advice != "" {
@@ -150,7 +150,7 @@ func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration,
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		what = fmt.Sprintf("%s %s on %s had no answer within %s", r.method, r.path, c.base, timeout)
 	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
-		what = fmt.Sprintf("the gateway's host %s has no address", c.base.Hostname())
+		what = fmt.Sprintf("cannot resolve the gateway's host %s", c.base.Hostname())
 	} else if isDial(err) {
 		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is spec.gateway.port right?", c.base)
 	}
@@ -171,10 +171,10 @@ func tlsAdvice(err error, host string) string {
 		return "check the PEM file"
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
-		return "spec.gateway.tls is set, but this port speaks no TLS: Ignition's https port is 8043 unless changed"
+		return "spec.gateway.tls is set, but this port does not use TLS: Ignition's https port is 8043 unless changed"
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return "its certificate is of an unknown authority: put that authority's certificate (or, of a self-signed one, itself) into spec.gateway.tlsConfig.caSecretRef"
+		return "its certificate is signed by an unknown authority: put the certificate of that authority (or a self-signed certificate itself) into spec.gateway.tlsConfig.caSecretRef"
 	}
 	if e, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("its certificate is for %s and not for %s: set spec.gateway.tlsConfig.serverName", certificateNames(e.Certificate), e.Host)
@@ -187,7 +187,7 @@ func tlsAdvice(err error, host string) string {
 		return "its certificate is not valid for a server: replace it on the gateway, or set spec.gateway.tlsConfig"
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "its certificate could not be verified for " + host + ": set spec.gateway.tlsConfig"
+		return "cannot verify its certificate for " + host + ": set spec.gateway.tlsConfig"
 	}
 	return ""
 }

@@ -31,10 +31,10 @@ func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 		key  string
 		says []string
 	}{
-		"unknown token":         {"nobody:S3CR3T", []string{"401", "does not know the API token", "config scan"}},
-		"wrong key":             {"stoker:S3CR3T", []string{"401", "does not know the API token"}},
-		"key without its name":  {"S3CR3T", []string{"401", "lacks its name", "<name>:<key>"}},
-		"empty key":             {"", []string{"401", "none was given"}},
+		"unknown token":         {"nobody:S3CR3T", []string{"401", "rejects the API token", "config scan"}},
+		"wrong key":             {"stoker:S3CR3T", []string{"401", "rejects the API token"}},
+		"key without its name":  {"S3CR3T", []string{"401", "its name is missing", "<name>:<key>"}},
+		"empty key":             {"", []string{"401", "requires an API token"}},
 		"token without a level": {issue(simulator.TokenSpec{Name: "bare"}), []string{"403", "permission Read", "secureChannelRequired", "first boot"}},
 		"token with a role":     {issue(simulator.TokenSpec{Name: "role", Levels: []string{"Authenticated/Roles/Administrator"}}), []string{"403"}},
 		"secure token on http":  {issue(simulator.TokenSpec{Name: "tls", Levels: []string{own}, Secure: true}), []string{"403", "gateway.tls", "secureChannelRequired: false"}},
@@ -103,7 +103,7 @@ func TestUnusableKeyIsNotSent(t *testing.T) {
 	}
 	assert.Empty(t, g.Requests())
 	_, err := client(t, g, func(c *ignition.Config) { c.Key = nil }).Info(t.Context())
-	assert.ErrorContains(t, err, "none was given")
+	assert.ErrorContains(t, err, "requires an API token")
 }
 
 func TestStatesOfTheGatewayAreToldApart(t *testing.T) {
@@ -134,7 +134,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 		_, err := client(t, g).Info(t.Context())
 		requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 		assert.ErrorContains(t, err, strings.TrimPrefix(thief.URL, "http://"))
-		assert.ErrorContains(t, err, "not followed")
+		assert.ErrorContains(t, err, "does not follow")
 	}
 	assert.Zero(t, asked.Load())
 }
@@ -143,7 +143,7 @@ func TestRedirectToHTTPSSaysToSetTLS(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: 302, Location: "https://127.0.0.1:8043/data"}))
 	_, err := client(t, g).Info(t.Context())
-	assert.ErrorContains(t, err, "wants https")
+	assert.ErrorContains(t, err, "requires https")
 	assert.ErrorContains(t, err, "127.0.0.1:8043")
 }
 

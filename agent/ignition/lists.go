@@ -112,7 +112,7 @@ func (l *items[T]) UnmarshalJSON(raw []byte) error {
 	case start == nil:
 		return nil
 	case start != json.Delim('['):
-		return fmt.Errorf("want a list, got %v", start)
+		return fmt.Errorf("expected a list, got %v", start)
 	}
 	for d.More() {
 		if len(*l) == maxItems {

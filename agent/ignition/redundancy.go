@@ -63,7 +63,7 @@ const maxEntries = 1000
 // belongs to an independent gateway; invalid XML is an error.
 func NodeRole(raw []byte) (string, error) {
 	if len(raw) > MaxRedundancyFile {
-		return "", fmt.Errorf("%s has %d bytes: that is none", RedundancyFile, len(raw))
+		return "", fmt.Errorf("%s has %d bytes: not a redundancy file", RedundancyFile, len(raw))
 	}
 	dec := xml.NewDecoder(bytes.NewReader(raw))
 	// Java writes UTF-8; ignore a different declared encoding, because it does not affect what is read here.

@@ -73,7 +73,7 @@ func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 	var last error
 	for attempt := range scanAttempts {
 		if attempt > 0 {
-			c.log.LogAttrs(ctx, slog.LevelInfo, "the scan is tried again",
+			c.log.LogAttrs(ctx, slog.LevelInfo, "retrying the scan",
 				slog.String("kind", string(kind)), slog.Int("attempt", attempt+1), slog.Any("error", last))
 			if err := pause(ctx, 2*c.backoff(2*attempt)); err != nil {
 				last = fmt.Errorf("%w: %w", err, last)
@@ -94,7 +94,7 @@ func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 const scanAttempts = 4
 
 var (
-	errScanLost       = errors.New("the time of the gateway's last scan went back: it was restarted, or its clock was set")
+	errScanLost       = errors.New("the gateway restarted, or its clock went back, during the scan")
 	errScanNoProgress = errors.New("the scan ended without a result")
 	errScanEndless    = errors.New("the scan did not end in time")
 )
@@ -148,7 +148,7 @@ func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatu
 		}
 		if err := pause(bounded, c.backoff(n)); err != nil {
 			if unseen != nil {
-				err = fmt.Errorf("%w; the last look: %w", err, unseen)
+				err = fmt.Errorf("%w; the last check: %w", err, unseen)
 			}
 			return now, err
 		}
@@ -176,10 +176,10 @@ func retryable(err error) bool {
 func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:
-		return failure.New(reason, "the %s scan was not done: %w", kind, err)
+		return failure.New(reason, "the %s scan failed: %w", kind, err)
 	case isDial(err) || Untrusted(err):
-		return failure.New(v1alpha1.ReasonGatewayUnreachable, "the %s scan was not done: %w", kind, err)
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "the %s scan failed: %w", kind, err)
 	}
 	return failure.New(v1alpha1.ReasonScanFailed,
-		"the gateway did not finish a scan of %s (asked for %d times); see the gateway's own log: %w", kind, posts, err)
+		"the gateway did not finish a scan of %s after %d requests; see the gateway's own log: %w", kind, posts, err)
 }

@@ -58,7 +58,7 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 	}
 	if doc.State == "" {
 		return Ping{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"%s gives no state on /StatusPing: is this an Ignition gateway?", c.base)
+			"%s returns no state at /StatusPing: is this an Ignition gateway?", c.base)
 	}
 	p := Ping{State: oneLine(string(doc.State), 40), Details: oneLine(string(doc.Details), 40)}
 	if date, err := http.ParseTime(got.header.Get("Date")); err == nil {
@@ -72,7 +72,7 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 // WaitingForCommissioning or GatewayUnreachable.
 func (c *Client) WaitRunning(ctx context.Context) error {
 	started := time.Now()
-	last := errors.New("it was not asked yet")
+	last := errors.New("no request yet")
 	said := ""
 	for n := 0; ; n++ {
 		ping, err := c.Ping(ctx)
@@ -93,14 +93,14 @@ func (c *Client) WaitRunning(ctx context.Context) error {
 			}
 		}
 		return failure.New(failure.Reason(last, v1alpha1.ReasonWaitingForGateway),
-			"the gateway does not run after %s of waiting (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
+			"the gateway is not running after %s (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
 	}
 }
 
 func (c *Client) notRunning(p Ping) error {
 	if p.Commissioning() {
 		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-			"the gateway at %s is in state %s: open it in a browser and finish its commissioning", c.base, p)
+			"the gateway at %s is in state %s: open it in a browser and finish commissioning", c.base, p)
 	}
 	return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is in state %s", c.base, p)
 }
@@ -117,7 +117,7 @@ func (c *Client) backoff(n int) time.Duration {
 
 func pause(ctx context.Context, d time.Duration) error {
 	if !pace.Wait(ctx, d) {
-		return fmt.Errorf("given up: %w", context.Cause(ctx))
+		return fmt.Errorf("canceled: %w", context.Cause(ctx))
 	}
 	return nil
 }

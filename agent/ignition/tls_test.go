@@ -69,7 +69,7 @@ func TestTLSToAPlainPortSaysSo(t *testing.T) {
 	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.URL(), "http:", "https:", 1) })
 	_, err := c.Info(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
-	assert.ErrorContains(t, err, "speaks no TLS")
+	assert.ErrorContains(t, err, "does not use TLS")
 }
 
 func TestPlainHTTPToATLSPortSaysSo(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // errBadCA reports an unusable CA bundle.
-var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) cannot be used")
+var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) is invalid")
 
 // newTransport returns a transport that reads the CA for each new connection, so that a rotated bundle takes effect
 // without a restart. It ignores proxy settings: a proxy would see the token, and a gateway is nearby.
@@ -49,7 +49,7 @@ func (t TLS) config(host string) (*tls.Config, error) {
 	}
 	conf.RootCAs = x509.NewCertPool()
 	if !conf.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%w: it holds no PEM certificate", errBadCA)
+		return nil, fmt.Errorf("%w: it contains no PEM certificate", errBadCA)
 	}
 	return conf, nil
 }

@@ -33,7 +33,7 @@ type probe struct {
 	nul   bool
 }
 
-var errSeenEnough = errors.New("that is enough")
+var errSeenEnough = errors.New("stop reading")
 
 func (p *probe) Write(b []byte) (int, error) {
 	if bytes.IndexByte(b, 0) >= 0 {
@@ -138,8 +138,8 @@ func (d *Desired) read(path string, id ID) ([]byte, error) {
 	b := &head{max: int(limit) + 1}
 	err := d.git(b, path, id)
 	if int64(b.Len()) > limit {
-		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-rendered, %d bytes, for a file that is "+
-			"a template or patched", path, limit)
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than "+
+			"--max-rendered, %d bytes", path, limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of the commit: %w", path, err)

@@ -64,7 +64,7 @@ func (p *planner) respelled(dir string, list []Found) ([]Found, error) {
 		}
 		st, err := p.State.Stat(w.Path)
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", w.Path, err)
+			return nil, fmt.Errorf("stat %s: %w", w.Path, err)
 		}
 		if st == f.Stat {
 			same[f.Path] = true

@@ -15,7 +15,7 @@ import (
 const maxCompared = 4 << 20
 
 // errTooLarge is returned for a blob larger than maxCompared.
-var errTooLarge = errors.New("too large to compare by meaning")
+var errTooLarge = errors.New("too large to compare as JSON")
 
 // sameMeaning reports whether the file on the disk means the same as git's.
 func (p *planner) sameMeaning(c Change) (bool, error) {
@@ -75,7 +75,7 @@ func comparison(name string) func(a, b []byte) (bool, error) {
 func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
 
 // errGone reports that the blob of a record is no longer available.
-var errGone = errors.New("the bytes of the last sync are not there any more")
+var errGone = errors.New("the content of the last sync is no longer available")
 
 // before reads the blob that a record wanted, from git or rendered.
 func (p *planner) before(rec Owned) ([]byte, error) {

@@ -36,7 +36,7 @@ func TestAForeignFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
 		s.sync(text("projects/p/a", "1"))
 		_, err := s.plan(text("projects/p/a", "1", "projects/q/views/v", "1"), mode)
 		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
-		assert.ErrorContains(t, err, "projects/q stands")
+		assert.ErrorContains(t, err, "projects/q on the gateway is in the place")
 	})
 }
 

@@ -15,7 +15,7 @@ func (p *planner) desired(w Want, rec Owned, owned bool) error {
 	}
 	st, err := p.State.Stat(w.Path)
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", w.Path, err)
+		return fmt.Errorf("stat %s: %w", w.Path, err)
 	}
 	c := Change{Path: w.Path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, Owned: owned}
 	switch st.Kind {
@@ -236,7 +236,7 @@ func (p *planner) removedFromGit(rec Owned) error {
 	c := Change{Op: Release, Path: rec.Path, Owned: true}
 	st, err := p.State.Stat(rec.Path)
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", rec.Path, err)
+		return fmt.Errorf("stat %s: %w", rec.Path, err)
 	}
 	c.Found = st
 	if st.Kind != File || p.rules.Prune == PruneNone || !p.leftCommit(rec) {
@@ -338,13 +338,13 @@ func (p *planner) checkParents(path string) error {
 	at, kind, err := p.State.Blocked(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look at the parents of %s: %w", path, err)
+		return fmt.Errorf("open the parents of %s: %w", path, err)
 	case at == "":
 		p.clear = dir
 		return nil
 	case kind == Link:
-		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and %s should be written "+
-			"below it; links are never followed: replace it by a directory", at, path)
+		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and git has %s "+
+			"below it; the agent never follows links: replace the link by a directory", at, path)
 	case kind == File:
 		if _, ok := p.blocked[at]; !ok {
 			p.blocked[at] = path
@@ -355,6 +355,6 @@ func (p *planner) checkParents(path string) error {
 }
 
 func blockedBy(at, path string) error {
-	return failure.New(v1alpha1.ReasonPathCollision, "%s stands on the gateway where a directory is needed for %s, and is "+
-		"not ours to delete: remove it, or map it away", at, path)
+	return failure.New(v1alpha1.ReasonPathCollision, "%s on the gateway is in the place of a directory that %s needs, and "+
+		"the agent does not own it: delete it, or change the mapping", at, path)
 }

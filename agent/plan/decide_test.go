@@ -307,7 +307,7 @@ func TestANewlyExcludedFileIsReleased(t *testing.T) {
 	s.rules.Excludes = excludes(t, "**/*.txt", "projects/q/")
 	c := s.sync(text(file, "one", "projects/p/b", "b", "projects/q/x", "x"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Release, "projects/q/x": plan.Release}, done(c))
-	assert.Contains(t, c.String(), "= "+file+" (released: left as it is)")
+	assert.Contains(t, c.String(), "= "+file+" (released: the file stays)")
 	assert.True(t, c.Full, "other rules are another plan")
 	s.has(file, "one")
 }
@@ -378,5 +378,5 @@ func TestTheNeverTouchListIsNotLookedIntoWhateverAMappingSays(t *testing.T) {
 		"config/ignition/keys/root.json", "{}", "secrets/x", "x", "projects/p/.GIT/config", "x", ".stoker/manifest", "x"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Create, "secrets/x": plan.Create}, done(c))
 	s.has("config/local/x", "gateway's")
-	assert.Equal(t, []string{"mappings[1]: config/resources/local belongs to the gateway alone; nothing is written there"}, c.Warnings)
+	assert.Equal(t, []string{"mappings[1]: config/resources/local belongs to the gateway; the agent writes nothing there"}, c.Warnings)
 }

@@ -107,7 +107,7 @@ func desire(objects Objects, root ID, rules Rules, cache *Cache) (*Desired, erro
 			return nil, err
 		}
 		if resource.NeverTouch(m.Destination.rel()) {
-			d.warn("mappings[%d]: %s belongs to the gateway alone; nothing is written there", i, m.Destination)
+			d.warn("mappings[%d]: %s belongs to the gateway; the agent writes nothing there", i, m.Destination)
 		}
 		d.single[i] = entry.Mode != Directory
 		d.mount(m.Destination, mount{mapping: i, entry: entry})
@@ -133,7 +133,7 @@ func (d *Desired) Warnings() []string {
 	if !d.overfull {
 		return d.warnings
 	}
-	return append(slices.Clip(d.warnings), "… and more of them")
+	return append(slices.Clip(d.warnings), "… and more")
 }
 
 // Walk yields all desired files, sorted bytewise by path. It ends after the first error.
@@ -337,8 +337,8 @@ func (d *Desired) warn(format string, args ...any) {
 func (d *Desired) symlink(what string, id ID) error {
 	target := &head{max: 200}
 	_, _ = d.objects.WriteBlob(target, id)
-	return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link (to %q); links are neither followed nor written: "+
-		"replace it by what it stands for, or exclude it", what, target.String())
+	return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link (to %q); the agent neither follows nor writes links: "+
+		"replace the link by its target, or exclude it", what, target.String())
 }
 
 // head keeps the first max bytes that are written to it, and then fails.
@@ -347,7 +347,7 @@ type head struct {
 	max int
 }
 
-var errHeadFull = errors.New("that is enough")
+var errHeadFull = errors.New("stop reading")
 
 func (h *head) Write(p []byte) (int, error) {
 	if room := h.max - h.Len(); len(p) > room {
@@ -407,7 +407,7 @@ func (d *Desired) noSource() error {
 	if err != nil {
 		return err
 	}
-	return failure.New(v1alpha1.ReasonSourceMissing, "the commit has none of the sources of the mappings (%s); it has %s: correct spec.sync.profiles",
+	return failure.New(v1alpha1.ReasonSourceMissing, "no mapping matches the commit: it does not have %s; it has %s: correct spec.sync.profiles",
 		some(want[:min(len(want), heldPaths)], len(want)), have)
 }
 
@@ -417,7 +417,7 @@ func (d *Desired) near(p Path) (string, error) {
 	for name := range strings.SplitSeq(string(p), "/") {
 		entries, err := d.objects.Tree(at)
 		if err != nil {
-			return "", fmt.Errorf("look into the commit: %w", err)
+			return "", fmt.Errorf("read the commit: %w", err)
 		}
 		found := false
 		for _, e := range entries {
@@ -431,7 +431,7 @@ func (d *Desired) near(p Path) (string, error) {
 	}
 	entries, err := d.objects.Tree(at)
 	if err != nil {
-		return "", fmt.Errorf("look into the commit: %w", err)
+		return "", fmt.Errorf("read the commit: %w", err)
 	}
 	var names []string
 	for _, e := range entries {

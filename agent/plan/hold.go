@@ -32,8 +32,8 @@ func (p *planner) settleDirs() error {
 		i, _ := p.find(dir)
 		switch p.policy(dir) {
 		case GitWins:
-			return failure.New(v1alpha1.ReasonPathCollision, "git wants a file at %s, where the gateway has a directory "+
-				"with files that are not ours (%s): move them away", dir, foreign)
+			return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, but the gateway has a directory there "+
+				"with files that the agent does not own (%s): move them away", dir, foreign)
 		case Hold:
 			p.hold(dir)
 		case GatewayWins:
@@ -101,7 +101,7 @@ func (p *planner) heldConflicts() *Held {
 	return &Held{
 		Reason: v1alpha1.ReasonConflictDetected,
 		Message: fmt.Sprintf("%s changed both on the gateway and in git (%s), and conflictPolicy is hold: "+
-			"take one of the versions, or set another conflictPolicy", files(len(p.conflicts)), some(paths, len(p.conflicts))),
+			"choose one version, or set another conflictPolicy", files(len(p.conflicts)), some(paths, len(p.conflicts))),
 		Paths: paths,
 	}
 }

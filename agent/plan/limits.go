@@ -19,7 +19,7 @@ func (t *counter) dir(l *Limits) error {
 	limit := max(l.Files, minDirs)
 	if t.dirs++; t.dirs > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the mappings bring more than %d directories: map or exclude less, "+
-			"or raise --max-files, which bounds them too", limit)
+			"or raise --max-files, which also limits directories", limit)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (p *planner) nameMappings() error {
 			table[at] = o
 		case len(table) > math.MaxUint16:
 			return failure.New(v1alpha1.ReasonLimitExceeded, "more than %d mappings were in force since the last full "+
-				"comparison; ask for force-sync", math.MaxUint16)
+				"comparison; request force-sync", math.MaxUint16)
 		default:
 			at = uint16(len(table))
 			table = append(table, o)

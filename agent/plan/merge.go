@@ -150,7 +150,7 @@ func (l *lister) addEntry(e Entry, mapping uint16) error {
 	case Submodule:
 		l.d.warn("submodule %s is skipped", path)
 	default:
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has a mode that git does not know", path)
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has an unknown git file mode", path)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (l *lister) leftOut(path string, isDir bool) bool {
 		return true
 	}
 	if isDir && x.file(path) {
-		l.d.warn("an exclude pattern matches the directory %s, but not what is in it; end the pattern with a slash", path)
+		l.d.warn("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
 	}
 	return false
 }
@@ -333,8 +333,8 @@ func (l *lister) checkSiblings() error {
 }
 
 func (l *lister) collision(a, b string) error {
-	return failure.New(v1alpha1.ReasonPathCollision, "%q and %q are one path on a file system that ignores case or "+
-		"normalises Unicode, or a file and a directory of one name; rename one of them",
+	return failure.New(v1alpha1.ReasonPathCollision, "%q and %q are the same path on a file system that ignores case or "+
+		"normalizes Unicode, or a file and a directory with the same name; rename one of them",
 		join(l.n.path, a), join(l.n.path, b))
 }
 

@@ -73,15 +73,15 @@ func (d *Desired) leave(path string) {
 		return
 	}
 	d.mounted = append(d.mounted, path)
-	d.warn("%s is left alone: the gateway's container has a mount of its own there, and sees that and not what git has; "+
-		"exclude the path, or take it out of git", path)
+	d.warn("%s is not synced: the gateway's container has a mount there, which hides the file from git; "+
+		"exclude the path, or remove it from git", path)
 }
 
 // checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
 func (p *planner) checkMounts(path string) error {
 	if mount := p.rules.Mounts.under(path); mount != "" {
-		return failure.New(v1alpha1.ReasonPathCollision, "git wants a file at %s, which has to be a directory, since the gateway's "+
-			"container has a mount at %s: exclude the file, or take it out of git", path, mount)
+		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
+			"container has a mount at %s: exclude the file, or remove it from git", path, mount)
 	}
 	return nil
 }
@@ -92,5 +92,5 @@ func (c *Changes) leftAlone() string {
 		return ""
 	}
 	const shown = 3
-	return "left alone, since the gateway has mounts there: " + some(c.Mounted[:min(len(c.Mounted), shown)], len(c.Mounted))
+	return "not synced because the gateway has mounts there: " + some(c.Mounted[:min(len(c.Mounted), shown)], len(c.Mounted))
 }

@@ -34,9 +34,9 @@ func TestAPathAtWhichTheGatewayHasAMountIsLeftAlone(t *testing.T) {
 				assert.Equal(t, map[string]plan.Op{password: plan.Release, keys + "/a": plan.Release, keys + "/b": plan.Release}, done(c))
 				assert.Equal(t, []string{password, keys}, c.Mounted)
 				require.Len(t, c.Warnings, 2)
-				assert.Contains(t, c.Warnings[0], password+" is left alone")
+				assert.Contains(t, c.Warnings[0], password+" is not synced")
 				assert.Contains(t, c.Warnings[0], "exclude the path")
-				assert.Contains(t, c.Summary(), "left alone, since the gateway has mounts there: "+password+", "+keys)
+				assert.Contains(t, c.Summary(), "not synced because the gateway has mounts there: "+password+", "+keys)
 
 				c = s.sync(text(password, "other", beside, `{"version": 2}`, keys+"/a", "A", keys+"s", "s", "projects/p/x", "1"), mode)
 				assert.Equal(t, map[string]plan.Op{beside: plan.Update}, done(c))
@@ -102,5 +102,5 @@ func TestAMappingToAMountBringsNothing(t *testing.T) {
 	c := s.sync(text("a.json", "{}", "dir/x", "1", "projects/p/x", "1"))
 	assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Create}, done(c))
 	assert.ElementsMatch(t, []string{password, keys}, c.Mounted)
-	assert.Contains(t, strings.Join(c.Warnings, "\n"), keys+" is left alone")
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), keys+" is not synced")
 }

@@ -69,7 +69,7 @@ func (r *Rules) nameSystem(e v1alpha1.Effective) error {
 	const field = "annotation " + v1alpha1.AnnotationSystemNameTemplate
 	s, err := parseSetting(systemNameKey, field, e.SystemNameTemplate, &r.Facts)
 	if err == nil && (s.Value == "" || strings.ContainsFunc(s.Value, unicode.IsControl)) {
-		err = failure.New(v1alpha1.ReasonTemplateFailed, "%s gives %q, which is no name for a gateway", field, s.Value)
+		err = failure.New(v1alpha1.ReasonTemplateFailed, "%s gives %q, which is not a valid gateway name", field, s.Value)
 	}
 	r.SystemName = s
 	return err
@@ -117,8 +117,8 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 		return "", err
 	}
 	if hasEmptyPart(parts) {
-		return "", failure.New(v1alpha1.ReasonTemplateFailed, "%s: %.200q gives %.200q here, a path with an empty part, which would be another folder than the one that is meant: "+
-			"give what it asks for a value (required makes a missing one an error), or put the part and its slash within {{if}}, as in lines{{if .Vars.line}}/{{.Vars.line}}{{end}}",
+		return "", failure.New(v1alpha1.ReasonTemplateFailed, "%s: %.200q gives %.200q, a path with an empty part, which would name another folder: "+
+			"set the missing value (required makes a missing value an error), or put the part and its slash inside {{if}}, as in lines{{if .Vars.line}}/{{.Vars.line}}{{end}}",
 			field, text, rendered)
 	}
 	p, err := ParsePath(rendered)

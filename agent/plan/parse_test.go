@@ -67,7 +67,7 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
 		},
 		"an empty name": {
-			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "no name for a gateway",
+			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
 		},
 		"a variable that climbs": {
 			func(e *v1alpha1.Effective) {
@@ -83,57 +83,57 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 		},
 		"a variable that is nothing": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
-			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "" here`,
+			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "", a path with an empty part`,
 		},
 		"a label that is missing": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
-			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/" here`,
+			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/", a path with an empty part`,
 		},
 		"a label that is missing before a slash": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines//" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
 		"a mode that is missing": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
-			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/" here`,
+			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/", a path with an empty part`,
 		},
 		"a label that is missing in between": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
-			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png", a path with an empty part`,
 		},
 		"a label that is missing first": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
-			v1alpha1.ReasonTemplateFailed, `gives "/projects" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "/projects", a path with an empty part`,
 		},
 		"a label that is missing below the root": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "./" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "./", a path with an empty part`,
 		},
 		"a variable that is the folder itself": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "."}
 			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines/." here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines/.", a path with an empty part`,
 		},
 		"a variable that is a slash": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "/"}
 			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines//" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
 		"a label that is missing in a block": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a block that gives nothing": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a template that gives nothing": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source = `{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`
 			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines/" here`,
+			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a label that is git's folder": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
@@ -143,12 +143,12 @@ func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
 		},
 		"no patched files": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: say in file",
+			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file",
 		},
 		"files of a file": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[1].Type, e.Mappings[1].Patches = v1alpha1.MappingFile, []v1alpha1.Patch{{File: "x"}}
-			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: leave file out",
+			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: remove file",
 		},
 		"climbing": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",

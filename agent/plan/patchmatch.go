@@ -23,11 +23,11 @@ func (d *Desired) checkPatches() error {
 			}
 			switch isFile := m.entry.Mode != Directory; {
 			case isFile && files != "":
-				return invalid("%s is a file in the commit: leave file out", rule.Source)
+				return invalid("%s is a file in the commit: remove file", rule.Source)
 			case isFile:
 				continue
 			case files == "":
-				return invalid("%s is a folder in the commit: say in file which of its files are patched", rule.Source)
+				return invalid("%s is a folder in the commit: set file to the files to patch", rule.Source)
 			}
 			found, err := d.matchesAny(m, files)
 			if err != nil {

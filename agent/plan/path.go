@@ -65,20 +65,20 @@ const maxName = 255
 func checkName(whole, name string) error {
 	switch {
 	case name == "" || name == ".":
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has an element without a name", whole)
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has an empty element", whole)
 	case name == "..":
-		return failure.New(v1alpha1.ReasonUnsafePath, `path %q has ".." in it; no path may climb`, whole)
+		return failure.New(v1alpha1.ReasonUnsafePath, `path %q contains ".."`, whole)
 	case !utf8.ValidString(name):
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q is not UTF-8; rename it in git", whole)
 	case strings.ContainsFunc(name, unicode.IsControl):
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a control character in it; rename it", whole)
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q contains a control character; rename it", whole)
 	case strings.ContainsAny(name, `/\`):
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has a backslash in it; separate by slashes", whole)
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q contains a backslash; use slashes", whole)
 	case len(name) > maxName:
-		return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has a name of %d bytes, and a file system takes %d; rename it",
+		return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has a name of %d bytes; the limit is %d; rename it",
 			strings.ToValidUTF8(whole[:min(len(whole), 160)], ""), len(name), maxName)
 	case resource.IsGitDir(name):
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q names git's own folder", whole)
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q is in git's own folder", whole)
 	}
 	return nil
 }

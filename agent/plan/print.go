@@ -129,13 +129,13 @@ func (c *Change) line() string {
 	case c.Op == Delete:
 		return "- " + path
 	case c.Op == Adopt:
-		return "= " + path + " (adopted as it is)"
+		return "= " + path + " (adopted)"
 	case c.Op == Keep:
 		return "= " + path + " (kept: the gateway's version)"
 	case c.Found.Kind == Missing:
-		return "= " + path + " (gone already)"
+		return "= " + path + " (already deleted)"
 	}
-	return "= " + path + " (released: left as it is)"
+	return "= " + path + " (released: the file stays)"
 }
 
 // printable quotes a path that could break a line or a terminal.

@@ -40,9 +40,9 @@ held (MassDeletion): 2 files of 3 would be deleted
 - config/f.json
 ! "config/g\nx\x1b[2J.json" (deleted; the gateway's version goes to lost+found)
 = config/h.json (kept: the gateway's version)
-= config/i.json (released: left as it is)
-= config/j.json (gone already)
-= config/a.json (adopted as it is)
+= config/i.json (released: the file stays)
+= config/j.json (already deleted)
+= config/a.json (adopted)
 warning: submodule x is skipped
 `
 	assert.Equal(t, want, c.String())

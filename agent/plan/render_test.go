@@ -241,7 +241,7 @@ func TestRenderingThatCannotBeIsRefusedWithItsPlace(t *testing.T) {
 			patches(dir("a", "projects/a"), "", "n", "1"), text("a/x.json", "{}"), v1alpha1.ReasonPatchFailed, []string{"mappings[0].patches[0]", "folder"},
 		},
 		"a file with a pattern": {
-			patches(v1alpha1.Mapping{Source: "f", Destination: "projects/f"}, "*.json", "n", "1"), text("f", "{}"), v1alpha1.ReasonPatchFailed, []string{"leave file out"},
+			patches(v1alpha1.Mapping{Source: "f", Destination: "projects/f"}, "*.json", "n", "1"), text("f", "{}"), v1alpha1.ReasonPatchFailed, []string{"remove file"},
 		},
 		"a pattern of what is excluded": {
 			patches(dir("a", "projects/a"), "skip/*.json", "n", "1"), text("a/skip/x.json", "{}", "a/y", ""), v1alpha1.ReasonPatchFailed, []string{"skip/*.json"},
@@ -397,5 +397,5 @@ func TestAllTemplatesTogetherAreBounded(t *testing.T) {
 	}
 	err := s.refused(files)
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
-	assert.ErrorContains(t, err, "in all")
+	assert.ErrorContains(t, err, "in total")
 }

@@ -47,9 +47,9 @@ func (d *Desired) recipe(path string, c *child) (*recipe, error) {
 		case err != nil:
 			return nil, fmt.Errorf("read %s of the commit: %w", path, err)
 		case k == binary && d.single[c.origin]:
-			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file and no template: remove template: true", c.origin, m.Source)
+			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
 		case k == huge:
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-rendered, %d bytes, for a template", path, d.rules.Limits.Rendered)
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, d.rules.Limits.Rendered)
 		case k == stable, k == volatile:
 			r.template = k
 		}
@@ -204,7 +204,7 @@ func (d *Desired) produce(r *recipe) ([]byte, error) {
 		}
 		content, err = t.Execute(&d.rules.Facts, d.rules.Limits.Rendered)
 		if d.steps += t.Steps(); d.steps > maxTemplateSteps && err == nil {
-			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in all", r.path, maxTemplateSteps)
+			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
 		}
 		if err != nil {
 			return nil, err

@@ -99,7 +99,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	}
 	st, err := p.State.Stat(path)
 	if err != nil {
-		return Change{}, false, fmt.Errorf("look at %s: %w", path, err)
+		return Change{}, false, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Kind != File {
 		return Change{}, false, nil // drift

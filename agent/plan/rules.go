@@ -126,10 +126,10 @@ func NewRules(r Rules) (Rules, error) {
 		}
 		for j, p := range m.Patches {
 			if m.Kind == DirSource && p.Files == "" {
-				return invalid(i, "patches[%d]: say in file which files of the folder are patched", j)
+				return invalid(i, "patches[%d]: set file to the files of the folder to patch", j)
 			}
 			if m.Kind == FileSource && p.Files != "" {
-				return invalid(i, "patches[%d]: leave file out; a file mapping has one file", j)
+				return invalid(i, "patches[%d]: remove file; a file mapping has one file", j)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func (d *Desired) sign(r *recipe, git, content []byte) ([]byte, error) {
 		return err
 	})
 	if errors.Is(err, errNotThere) {
-		d.warn("%s lists a file that is not synced, so that it cannot be signed anew", r.path)
+		d.warn("%s lists a file that is not synced, so it cannot be signed again", r.path)
 		return content, nil
 	}
 	if err != nil {

@@ -43,8 +43,8 @@ func (d *Desired) findSystem() error {
 // matches no file.
 func (d *Desired) checkRendering() error {
 	if d.rules.SystemName.Path != "" && d.system == "" {
-		return failure.New(v1alpha1.ReasonPatchFailed, "the commit brings no %s (nor that of the external collection or of the "+
-			"deployment mode), so that the name %q of the annotation cannot be set: remove the annotation, or sync that file",
+		return failure.New(v1alpha1.ReasonPatchFailed, "the commit has no %s (or that of the external collection or of the "+
+			"deployment mode), so the agent cannot set the name %q of the annotation: remove the annotation, or sync that file",
 			systemFile("core"), d.rules.SystemName.Value)
 	}
 	return d.checkPatches()

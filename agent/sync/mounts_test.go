@@ -95,8 +95,8 @@ func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
 	assert.Equal(t, "SECRET", gateway.sees())
 	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "the file beneath is left as it was")
 	assert.Equal(t, `{"two": 2}`, b.read(view))
-	assert.Contains(t, r.Message, "left alone, since the gateway has mounts there: "+db+"/config.json")
-	assert.Contains(t, strings.Join(r.Notes, "\n"), "take it out of git")
+	assert.Contains(t, r.Message, "not synced because the gateway has mounts there: "+db+"/config.json")
+	assert.Contains(t, strings.Join(r.Notes, "\n"), "remove it from git")
 
 	b.push(gitserver.Delete(db + "/config.json"))
 	b.synced()
@@ -121,7 +121,7 @@ func TestAFileThatIsAMountForTheAgentTooDoesNotBlockTheCommit(t *testing.T) {
 	r := b.synced()
 	assert.Equal(t, `{"two": 2}`, b.read(view))
 	assert.Equal(t, `{"url": "of the ConfigMap"}`, b.read(db+"/config.json"))
-	assert.Contains(t, r.Message, "left alone, since the gateway has mounts there: "+db+"/config.json")
+	assert.Contains(t, r.Message, "not synced because the gateway has mounts there: "+db+"/config.json")
 
 	require.NoError(t, unix.Unmount(file, 0))
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictGitWins

@@ -254,7 +254,7 @@ func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}})
 	require.Len(t, found.Problems, 1, "the labels are known")
 	assert.Equal(t, v1alpha1.ReasonTemplateFailed, found.Problems[0].Reason)
-	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/" here`)
+	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/", a path with an empty part`)
 	known.Annotations = map[string]string{v1alpha1.AnnotationDeploymentMode: "dev"}
 	assert.Empty(t, w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}}).Problems)
 }

@@ -110,12 +110,12 @@ func (c *Checker) broken(err error) error {
 
 func (c *Checker) checkShape() error {
 	if c.size > maxShape {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; a resource.json of more than %d is refused",
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of a resource.json is %d",
 			c.path, c.size, maxShape)
 	}
 	var shape map[string]json.RawMessage
 	if err := json.Unmarshal(withoutMark(c.shape.Bytes()), &shape); err != nil || shape == nil {
-		return c.misshaped("it must be a JSON object")
+		return c.misshaped("must be a JSON object")
 	}
 	if needsAttributes(c.path) {
 		var attributes map[string]json.RawMessage

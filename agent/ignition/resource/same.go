@@ -68,10 +68,10 @@ func decode(b []byte) (any, error) {
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("no JSON: %w", err)
+		return nil, fmt.Errorf("invalid JSON: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("no JSON: something follows the value")
+		return nil, errors.New("invalid JSON: data after the value")
 	}
 	return v, nil
 }

@@ -99,7 +99,7 @@ func (s *scanner) end() error {
 			return nil
 		}
 	case start:
-		s.fail("the file is empty; JSON must come")
+		s.fail("the file is empty; expected JSON")
 		return s.err
 	}
 	s.fail("the file ends in the middle of a value")

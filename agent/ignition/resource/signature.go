@@ -61,11 +61,11 @@ type member struct {
 func ParseSigned(raw []byte) (*Signed, error) {
 	text := withoutMark(raw)
 	if !json.Valid(text) {
-		return nil, errors.New("it is no JSON")
+		return nil, errors.New("not JSON")
 	}
 	top := gjson.ParseBytes(text)
 	if !top.IsObject() {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("not a JSON object")
 	}
 	s := &Signed{raw: raw}
 	for _, m := range members(top) {
@@ -185,7 +185,7 @@ func members(object gjson.Result) []member {
 // scopeBits parses the letters of a scope: gateway, designer, client; A is all of them and N none.
 func scopeBits(v gjson.Result) (int32, error) {
 	if v.Type != gjson.String {
-		return 0, errors.New("it is no text")
+		return 0, errors.New("not a string")
 	}
 	var scope int32
 	for _, letter := range v.Str {
@@ -200,7 +200,7 @@ func scopeBits(v gjson.Result) (int32, error) {
 			scope |= 4
 		case 'N':
 		default:
-			return 0, fmt.Errorf("the letter %q is not known", letter)
+			return 0, fmt.Errorf("unknown letter %q", letter)
 		}
 	}
 	return scope, nil
@@ -208,12 +208,12 @@ func scopeBits(v gjson.Result) (int32, error) {
 
 func fileNames(v gjson.Result) ([]string, error) {
 	if !v.IsArray() {
-		return nil, errors.New("it is no list")
+		return nil, errors.New("not a list")
 	}
 	var names []string
 	for _, name := range v.Array() {
 		if name.Type != gjson.String {
-			return nil, errors.New("it is no list of names")
+			return nil, errors.New("not a list of names")
 		}
 		names = append(names, name.Str)
 	}
