@@ -91,7 +91,7 @@ func interrupt(t *testing.T, root string, want tree, at func(safe.Effect) bool) 
 
 // F14: if recovery finds neither the file nor its bytes, it marks the manifest incomplete, so that the next sync compares every
 // file.
-func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
+func TestRecoveryWithoutStagedFile(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/a": "1", "projects/b": "1"}))
@@ -112,7 +112,7 @@ func TestRecoveryThatCannotTellIsNotTrusted(t *testing.T) {
 }
 
 // If the manifest from which the run started is missing or damaged, recovery must not claim that the new one is complete.
-func TestRecoveryWithoutItsManifestIsNotComplete(t *testing.T) {
+func TestRecoveryWithoutManifest(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
 	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
 	moved := func(e safe.Effect) bool { return e.Op == "syncdir" && e.Path == "projects" }

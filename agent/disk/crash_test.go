@@ -222,7 +222,7 @@ func stride(n int) int {
 }
 
 // F13, F14: if any step fails, the sync fails with its reason and keeps the last good commit.
-func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
+func TestFailureOfAnyStep(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		w := newCrashWorld()
 		w.plain = plain
@@ -249,7 +249,7 @@ func TestFailureOfAnyStepLeavesTheLastGoodCommit(t *testing.T) {
 }
 
 // F14: a power cut during the rollback of a failed sync loses nothing.
-func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
+func TestCrashDuringRollback(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		w := newCrashWorld()
 		w.plain = plain
@@ -281,7 +281,7 @@ func TestCrashWhileTakingBackLosesNothing(t *testing.T) {
 }
 
 // F14: files that the gateway writes between a crash and the restart are kept.
-func TestGatewayWritesBetweenCrashAndRecoveryAreKept(t *testing.T) {
+func TestGatewayWritesBeforeRecovery(t *testing.T) {
 	w := newCrashWorld()
 	n := w.steps(t)
 	for stop := n / 3; stop <= n; stop += stride(3) {

@@ -12,7 +12,7 @@ import (
 )
 
 // F14: if the data directory was moved or replaced, the agent stops writing to it. After it is opened again, syncs continue.
-func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
+func TestReplacedDataDirectoryIsNotWritten(t *testing.T) {
 	one, two := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"})
 	for name, move := range map[string]func(t *testing.T, root string){
 		"another directory": func(t *testing.T, root string) {
@@ -66,7 +66,7 @@ func TestDirectoryThatIsNoLongerAtItsPathIsNotWritten(t *testing.T) {
 
 // A copy over the files of .stoker keeps every inode, but the manifest may now be older, damaged or missing. The agent must neither
 // plan with a stale manifest nor overwrite the one on disk.
-func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
+func TestOverwrittenManifestIsReadAgain(t *testing.T) {
 	one, two, three := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"}), text(map[string]string{"projects/a": "3"})
 	for name, c := range map[string]struct {
 		over func(t *testing.T, path string, older []byte)
@@ -128,7 +128,7 @@ func TestManifestThatIsWrittenOverIsReadAnew(t *testing.T) {
 	}
 }
 
-func TestManifestThatCameWhereThereWasNoneIsReadFirst(t *testing.T) {
+func TestNewManifestIsReadFirst(t *testing.T) {
 	from, root := seeded(t), seeded(t)
 	one := text(map[string]string{"projects/a": "1"})
 	apply(t, open(t, from, Options{}), one)
@@ -146,7 +146,7 @@ func TestManifestThatCameWhereThereWasNoneIsReadFirst(t *testing.T) {
 	require.NoError(t, looking.Close())
 }
 
-func TestDirectoryThatIsGoneIsMoved(t *testing.T) {
+func TestDeletedDataDirectoryIsErrMoved(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	d := open(t, seededIn(t, root), Options{ReadOnly: true})
 	require.NoError(t, d.Current())

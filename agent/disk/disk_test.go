@@ -203,7 +203,7 @@ func contents(t testing.TB, root string) map[string]string {
 	return m
 }
 
-func TestSyncDeliversACommitAndTheNextOne(t *testing.T) {
+func TestSyncDeliversTwoCommits(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	one := text(map[string]string{

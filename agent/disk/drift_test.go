@@ -58,7 +58,7 @@ func drift(t *testing.T, d *Dir, full bool) Drift {
 }
 
 // F15: the drift check reports each kind of change.
-func TestDriftIsToldByItsKind(t *testing.T) {
+func TestDriftKinds(t *testing.T) {
 	root, d := driftWorld(t)
 	at := func(p string) string { return filepath.Join(root, "projects/p", p) }
 	assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "nothing drifted, nothing hashed")
@@ -83,7 +83,7 @@ func TestDriftIsToldByItsKind(t *testing.T) {
 }
 
 // F15: changes that the gateway makes by itself are not drift. The check adopts them once.
-func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
+func TestDriftAdoptsNoise(t *testing.T) {
 	root, d := driftWorld(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/thumbnail.png", "another png")
@@ -101,7 +101,7 @@ func TestNoiseIsAdoptedAndNoDrift(t *testing.T) {
 }
 
 // A full volume hides no drift. The agent cannot adopt the gateway's changes then, but does so once there is space.
-func TestDriftIsSeenOnAFullVolume(t *testing.T) {
+func TestDriftOnFullVolume(t *testing.T) {
 	root, d := driftWorld(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/view.json", "edited")
@@ -143,7 +143,7 @@ func hide(t *testing.T, root, name, content string) {
 }
 
 // F15: the check finds an edit that keeps size and mtime, reports it every time, and makes it visible to a plan.
-func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
+func TestDriftWithSameSizeAndMtime(t *testing.T) {
 	const path = "projects/p/a/view.json"
 	edited := []Drifted{{path, Modified}}
 	for name, looks := range map[string]int{"before the first look": 0, "after a look": 1} {
@@ -200,7 +200,7 @@ func TestDriftSeesAChangeThatKeepsSizeAndMtime(t *testing.T) {
 }
 
 // F15: if ctime gives no hint, the check reads every file within a day, spread evenly over the checks.
-func TestDriftReadsEveryFileWithinADay(t *testing.T) {
+func TestDriftReadsEveryFileDaily(t *testing.T) {
 	const n = 500
 	want := tree{}
 	for i := range n {
@@ -235,7 +235,7 @@ func TestDriftReadsEveryFileWithinADay(t *testing.T) {
 }
 
 // A chown of all files makes all of them suspects. Each check reads a bounded part of them.
-func TestDriftReadsABoundedPartOfWhatMayHaveChanged(t *testing.T) {
+func TestDriftReadsBoundedBytes(t *testing.T) {
 	want := tree{}
 	for i := range 5 {
 		want[fmt.Sprintf("projects/p/v%d", i)] = file{content: fmt.Sprint(i)}
@@ -272,7 +272,7 @@ func owned(t *testing.T, d *Dir) iter.Seq[plan.Owned] {
 }
 
 // F11: the agent does not hash a file above the size limit, and canceling the context stops a hash.
-func TestHashingEnds(t *testing.T) {
+func TestHashingStopsWithContext(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 1 << 20})
 	const path = "projects/p/a"
@@ -303,7 +303,7 @@ func TestHashingEnds(t *testing.T) {
 }
 
 // A file above the size limit goes to lost+found without being hashed.
-func TestAFileThatIsTooLargeToBeHashedIsKept(t *testing.T) {
+func TestTooLargeFileIsKept(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 10})
 	const path = "projects/p/thumbnail.png"

@@ -14,7 +14,7 @@ import (
 )
 
 // F14: after a crash at any step, the next start finds one commit or the other, and nothing is lost.
-func TestCrashAfterAnyStepLeavesOneCommitAndLosesNothing(t *testing.T) {
+func TestCrashAfterAnyStep(t *testing.T) {
 	for _, mode := range []struct {
 		name               string
 		cut, strict, quiet bool

@@ -69,7 +69,7 @@ func foreign(t *testing.T, root string) {
 var foreignPaths = []string{"projects/p/deleted", "projects/p/edited", "projects/p/link", "projects/p/new"}
 
 // A sync that must not replace foreign content rolls back if the gateway writes after the plan.
-func TestForeignWritesAfterThePlanTakeTheSyncBack(t *testing.T) {
+func TestRefuseForeignRollsBack(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		root := seeded(t)
 		d, s := stageForeign(t, root, Options{plain: plain})
@@ -93,7 +93,7 @@ func TestForeignWritesAfterThePlanTakeTheSyncBack(t *testing.T) {
 	}
 }
 
-func TestNoiseAfterThePlanIsNoForeignWrite(t *testing.T) {
+func TestRefuseForeignIgnoresNoise(t *testing.T) {
 	root := seeded(t)
 	d, s := stageForeign(t, root, Options{})
 	harmless(t, root)
@@ -107,7 +107,7 @@ func TestNoiseAfterThePlanIsNoForeignWrite(t *testing.T) {
 }
 
 // F14: recovery also refuses to overwrite foreign writes. Once the manifest is in place, the sync is complete.
-func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
+func TestRefuseForeignInRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		at      safe.Effect
 		write   bool
@@ -151,7 +151,7 @@ func TestRecoveryRefusesForeignWritesToo(t *testing.T) {
 
 // If the gateway saves a resource after a plan that keeps its resource.json, the sync must not replace only part of it. The next
 // plan sees the whole resource. The same holds after a crash. A file that is not part of such a save is saved and replaced.
-func TestASavedResourceIsNotReplacedInPart(t *testing.T) {
+func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
 	const meta, view, other = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/v/other.json"
 	one := text(map[string]string{meta: `{"n":1}`, view: "1", other: "1"})
 	two := text(map[string]string{meta: `{"n":1}`, view: "2", other: "1"})

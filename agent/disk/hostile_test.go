@@ -132,7 +132,7 @@ func TestSeededDirectoryIsRecognised(t *testing.T) {
 }
 
 // The error for a second agent on the same volume names the process that holds the lock.
-func TestSecondAgentIsRefusedAndToldWhoHoldsTheDirectory(t *testing.T) {
+func TestSecondAgentIsRefused(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	_, err := Open(root, Options{})
@@ -159,7 +159,7 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 }
 
 // If a source fails or returns bytes that do not match the commit, nothing changes.
-func TestSourceThatFailsOrLiesTouchesNothing(t *testing.T) {
+func TestFailingSourceChangesNothing(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	before := snapshot(t, root)

@@ -19,11 +19,11 @@ const (
 	envKillStep = "DISK_TEST_KILL_STEP"
 )
 
-// TestKilledProcess runs in the process that TestSIGKILLAtAnyStepIsRecovered kills.
+// TestKilledProcess runs in the process that TestSIGKILLAtAnyStep kills.
 func TestKilledProcess(t *testing.T) {
 	root := os.Getenv(envKillRoot)
 	if root == "" {
-		t.Skip("it is run by TestSIGKILLAtAnyStepIsRecovered")
+		t.Skip("it is run by TestSIGKILLAtAnyStep")
 	}
 	stop, err := strconv.Atoi(os.Getenv(envKillStep))
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestKilledProcess(t *testing.T) {
 }
 
 // F14: SIGKILL at any step, and again during recovery.
-func TestSIGKILLAtAnyStepIsRecovered(t *testing.T) {
+func TestSIGKILLAtAnyStep(t *testing.T) {
 	w := newCrashWorld()
 	n := w.steps(t)
 	for stop := 2; stop <= n; stop += stride(6) {

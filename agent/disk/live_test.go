@@ -23,7 +23,7 @@ import (
 )
 
 // During 500 syncs, a reader polls every millisecond. It must see whole files of one commit, and no file may be missing.
-func TestReaderNeverSeesHalfAFileNorAMissingOne(t *testing.T) {
+func TestReaderSeesWholeFiles(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{around: quick})
 	const files = 5
@@ -74,7 +74,7 @@ func TestReaderNeverSeesHalfAFileNorAMissingOne(t *testing.T) {
 
 // After staging, the gateway writes, creates and deletes files, and replaces files with directories and links. The sync must save
 // everything that the gateway wrote.
-func TestWhatTheGatewayWritesAfterThePlanIsSaved(t *testing.T) {
+func TestWritesAfterThePlanAreSaved(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			root := seeded(t)
@@ -178,7 +178,7 @@ func TestModeAndOwnerAreKept(t *testing.T) {
 }
 
 // Canceling the context during staging leaves nothing behind. Canceling it later does not stop an apply halfway.
-func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
+func TestCanceledContext(t *testing.T) {
 	root := seeded(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	d := open(t, root, Options{})
@@ -214,7 +214,7 @@ func TestEndOfTheContextLeavesNothingHalf(t *testing.T) {
 	assert.Equal(t, "1", contents(t, root)["projects/p/b"])
 }
 
-func TestNothingIsWrittenWhereNothingChanges(t *testing.T) {
+func TestNoChangesWriteNothing(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1"})
@@ -259,7 +259,7 @@ func TestNotesAreKept(t *testing.T) {
 }
 
 // A rollback keeps what the gateway wrote during the sync. Everything else is as before.
-func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
+func TestGatewayWritesDuringRollback(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			root := seeded(t)
@@ -302,7 +302,7 @@ func TestGatewayWritesIntoASyncThatIsTakenBackAreKept(t *testing.T) {
 
 // The agent never removes a directory that it did not create, even one created after the plan. If a directory replaced a file that
 // the sync deletes, the directory stays.
-func TestDirectoriesOfOthersStay(t *testing.T) {
+func TestGatewayDirectoriesStay(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/old": "1"}))
@@ -322,7 +322,7 @@ func TestDirectoriesOfOthersStay(t *testing.T) {
 }
 
 // The gateway writes just before a file is rolled back, and then the process dies. The restart must save that write.
-func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
+func TestWriteBeforeCrashInRollback(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
@@ -358,7 +358,7 @@ func TestLastMomentWriteBeforeACrashWhileTakingBackIsSaved(t *testing.T) {
 
 // A reader must never see a resource.json without its files. The sync creates the files before resource.json and removes them after
 // it.
-func TestResourceIsWholeAtAnyInstant(t *testing.T) {
+func TestResourceIsCompleteAtAnyStep(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	view := func(dir, v string) tree {
@@ -428,7 +428,7 @@ func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
 }
 
 // If a sync is interrupted after its journal is written, the next start finishes it and reports the written paths.
-func TestInterruptedSyncIsFinishedAndTold(t *testing.T) {
+func TestInterruptedSyncIsRecovered(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	assert.Nil(t, d.Recovered())

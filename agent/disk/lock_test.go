@@ -21,7 +21,7 @@ func access(t testing.TB, f *os.File) int {
 }
 
 // Linux emulates flock on NFS with byte-range locks. An exclusive one needs a file that is open for writing.
-func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
+func TestLockOnNFS(t *testing.T) {
 	for name, refusal := range map[string]unix.Errno{"NFSv4": unix.EBADF, "some others": unix.EIO} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{flock: func(f *os.File) error {
@@ -43,7 +43,7 @@ func TestTheLockIsTakenWhereItNeedsAFileOpenForWriting(t *testing.T) {
 }
 
 // If the retry with a writable file also fails, Open returns the kernel's error and closes the lock file.
-func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
+func TestLockRefused(t *testing.T) {
 	root := seeded(t)
 	for _, refusal := range []unix.Errno{unix.EBADF, unix.EIO, unix.EINVAL} {
 		_, err := Open(root, Options{flock: func(*os.File) error { return os.NewSyscallError("flock", refusal) }})
@@ -55,13 +55,13 @@ func TestALockThatIsRefusedForGoodIsAnError(t *testing.T) {
 }
 
 // A lock file open for writing would prevent a remount of the volume as read-only.
-func TestTheLockOfALocalVolumeIsNotOpenForWriting(t *testing.T) {
+func TestLockFileIsOpenForReading(t *testing.T) {
 	d := open(t, seeded(t), Options{})
 	assert.Equal(t, unix.O_RDONLY, access(t, d.lock.f))
 }
 
 // A child process holds the open files of its parent until exec. Close must release the lock anyway.
-func TestTheLockEndsWithItsDirectoryThoughAChildStillHasItsFile(t *testing.T) {
+func TestCloseReleasesLockOfChildProcesses(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	child, err := unix.FcntlInt(d.lock.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)

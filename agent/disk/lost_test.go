@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestConflictGoesToLostAndFoundWithItsStory(t *testing.T) {
+func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{Now: fixed})
 	apply(t, d, text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "1"}))
@@ -51,7 +51,7 @@ func TestConflictGoesToLostAndFoundWithItsStory(t *testing.T) {
 	assert.Equal(t, run+"-2/projects/p/a.json", lost[2].File)
 }
 
-func TestLostAndFoundDropsTheOldestAndNeverTheNewest(t *testing.T) {
+func TestLostAndFoundDropsTheOldest(t *testing.T) {
 	root := seeded(t)
 	now := testTime
 	o := Options{Now: func() time.Time { return now }, LostFoundMax: 25, LostFoundAge: 24 * time.Hour}
@@ -152,7 +152,7 @@ const day = 24 * time.Hour
 
 // A node without a battery-backed clock shows an old time until it is synchronized. Files saved before that must be kept as long as
 // all others.
-func TestWhatWasSavedUnderALateClockStaysForItsTime(t *testing.T) {
+func TestLostAndFoundWithLateClock(t *testing.T) {
 	c := newLostClock(t)
 	c.save("a day of work", testTime.Add(-40*day))
 	c.save("other work", testTime)
@@ -167,7 +167,7 @@ func TestWhatWasSavedUnderALateClockStaysForItsTime(t *testing.T) {
 }
 
 // If the clock jumps ahead, everything looks too old. Nothing may be removed then, nor after the clock is corrected.
-func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
+func TestLostAndFoundWithClockJump(t *testing.T) {
 	c := newLostClock(t)
 	for i, content := range []string{"1", "2", "3"} {
 		c.save(content, testTime.Add(time.Duration(i)*time.Hour))
@@ -186,7 +186,7 @@ func TestLostAndFoundOutlivesAJumpOfTheClock(t *testing.T) {
 }
 
 // Lost+found drops a run after at most twice its maximum age: at a start, at a sync, and even if the run has no index.
-func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
+func TestLostAndFoundDropsExpired(t *testing.T) {
 	for name, next := range map[string]func(*lostClock){
 		"at a start": (*lostClock).restart,
 		"at a sync":  func(c *lostClock) { c.save("at "+c.now.Format(time.DateOnly), c.now) },
@@ -222,7 +222,7 @@ func TestLostAndFoundDropsWhatIsTooOld(t *testing.T) {
 }
 
 // A directory of the gateway that is a conflict in the plan goes to lost+found with all its files.
-func TestDirectoryInConflictGoesToLostAndFoundWhole(t *testing.T) {
+func TestConflictingDirectoryGoesToLostAndFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	put(t, root, "projects/p/a/deep/x", "x")

@@ -39,7 +39,7 @@ func wantsExec(content string) tree {
 	return tree{"projects/p/a": {content: content}, "projects/p/run": {content: content, exec: true}}
 }
 
-func TestAVolumeWithoutModesHasNoDriftOfModes(t *testing.T) {
+func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 	for name, bits := range map[string]os.FileMode{"all executable": 0o777, "none executable": 0o644, "as the lock file": 0o600} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
@@ -70,7 +70,7 @@ func TestAVolumeWithoutModesHasNoDriftOfModes(t *testing.T) {
 	}
 }
 
-func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
+func TestReadOnlyDetectsVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{around: modeless(root, 0o777, nil)})
 	apply(t, d, wantsExec("1"))
@@ -81,7 +81,7 @@ func TestWhoOnlyLooksSeesAVolumeWithoutModes(t *testing.T) {
 
 // A failed chmod does not prove that the volume has no modes. Neither do a mode changed by hand or a file left by a crash. All can
 // occur together if the pod ran as another user and an init container opens all modes.
-func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
+func TestVolumeWithModesIsDetected(t *testing.T) {
 	root := seeded(t)
 	lock := filepath.Join(root, safe.OwnDir, lockFile)
 	refused := Options{around: func(e safe.Effect, do func() error) error {
@@ -116,7 +116,7 @@ func TestAVolumeWithModesIsSeenAsOne(t *testing.T) {
 }
 
 // On a share whose files belong to another user and are executable, chmod fails with a permission error.
-func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
+func TestShareOfAnotherOwnerHasNoModes(t *testing.T) {
 	root := seeded(t)
 	o := Options{around: func(e safe.Effect, do func() error) error {
 		if e.Op == "chmod" {
@@ -138,7 +138,7 @@ func TestAShareOfAnotherOwnerIsAVolumeWithoutModes(t *testing.T) {
 }
 
 // Such a share is still recognized while it is full or read-only.
-func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testing.T) {
+func TestUnwritableShareHasNoModes(t *testing.T) {
 	for name, refuse := range map[string]func(safe.Effect) error{
 		"full": func(e safe.Effect) error {
 			if e.Op == "create" || e.Op == "fill" {
@@ -177,7 +177,7 @@ func TestAShareOfAnotherOwnerThatIsFullOrReadOnlyIsAVolumeWithoutModes(t *testin
 }
 
 // A rollback removes new files, whatever mode the volume or the gateway gave them.
-func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
+func TestRollbackOnVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	full := false
 	d := open(t, root, Options{around: modeless(root, 0o777, func(e safe.Effect) error {
@@ -201,7 +201,7 @@ func TestWhatIsNewIsTakenBackOnAVolumeWithoutModes(t *testing.T) {
 }
 
 // The agent learns from staged files whether a mount other than that of .stoker has modes.
-func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
+func TestStagedFilesDetectVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	d.vol.Around = modeless(root, 0o777, nil)
@@ -215,7 +215,7 @@ func TestAnotherVolumeWithoutModesIsKnownByItsStagedFiles(t *testing.T) {
 }
 
 // F14: after a crash and a copy of the directory, recovery recognizes staged files regardless of their modes.
-func TestACrashOnAVolumeWithoutModesIsEnded(t *testing.T) {
+func TestCrashOnVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	o := Options{around: modeless(root, 0o777, nil)}
 	d := open(t, root, o)

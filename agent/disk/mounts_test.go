@@ -20,7 +20,7 @@ func bind(t *testing.T, what, over string) {
 	t.Cleanup(func() { assert.NoError(t, unix.Unmount(over, 0)) })
 }
 
-func TestMountsNamesTheFilesThatAreMountsAndNothingElse(t *testing.T) {
+func TestMountsListsFilesOnly(t *testing.T) {
 	if !inside(t, true) {
 		return
 	}
@@ -44,7 +44,7 @@ func TestMountsNamesTheFilesThatAreMountsAndNothingElse(t *testing.T) {
 }
 
 // If a file becomes a mount between the plan and the sync, the sync rolls back and the error names the likely cause.
-func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
+func TestMountOverFileDuringSyncRollsBack(t *testing.T) {
 	if !inside(t, true) {
 		return
 	}
@@ -67,7 +67,7 @@ func TestAFileThatBecomesAMountDuringASyncTakesItBack(t *testing.T) {
 }
 
 // An empty directory of ours stays if something is mounted on it.
-func TestADirectoryThatBecameAMountStays(t *testing.T) {
+func TestDirectoryThatBecameMountStays(t *testing.T) {
 	if !inside(t, true) {
 		return
 	}

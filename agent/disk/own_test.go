@@ -51,7 +51,7 @@ var wrong = map[string]func(path string) error{
 }
 
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
-func TestNothingInTheOwnFolderStopsTheAgent(t *testing.T) {
+func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
 	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, notePrefix + "x",
 		manifestFile + ".new", journalFile + ".new", areasFile + ".new", notePrefix + "x.new", restoreName}
@@ -151,7 +151,7 @@ func unprivileged(t testing.TB) {
 	})
 }
 
-func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
+func TestDamagedJournalMovesStagingToLostAndFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a.json": "1"}))
@@ -172,7 +172,7 @@ func TestDamagedJournalSendsTheStagedBytesToLostAndFound(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-func TestLostManifestIsAdoptedAgainAndNothingIsDeleted(t *testing.T) {
+func TestLostManifestAdoptsFiles(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})

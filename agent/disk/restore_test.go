@@ -25,7 +25,7 @@ func lost(t *testing.T, d *Dir) []Lost {
 	return l
 }
 
-func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
+func TestRestoreToEachMount(t *testing.T) {
 	if !inside(t, true) {
 		return
 	}
@@ -77,7 +77,7 @@ func TestARestoreReachesEachMountAndLeavesNothingOfItsOwnThere(t *testing.T) {
 }
 
 // A restored file keeps its mode: a private key stays private, and a script stays executable.
-func TestARestoredFileHasTheModeThatItHad(t *testing.T) {
+func TestRestoreKeepsTheMode(t *testing.T) {
 	for _, mode := range []os.FileMode{0o600, 0o644, 0o755, 0o400} {
 		root := seeded(t)
 		d := open(t, root, Options{})
@@ -94,7 +94,7 @@ func TestARestoredFileHasTheModeThatItHad(t *testing.T) {
 }
 
 // File names on Linux may be any bytes, but JSON strings must be UTF-8.
-func TestANameThatIsNoUTF8ComesBackFromLostAndFoundAsItWas(t *testing.T) {
+func TestRestoreOfNonUTF8Names(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))

@@ -17,7 +17,7 @@ import (
 // The gateway saves a file by rename before any one step of a sync that replaces the file. The saved version must be live or in
 // lost+found, and so must the previous one unless the gateway replaced it. This also holds after a rollback, after a crash two
 // steps later, and without exchange.
-func TestASaveByRenameBeforeAnyStepIsKept(t *testing.T) {
+func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 	const path = "projects/p/a"
 	for _, plain := range []bool{false, true} {
 		for _, end := range []string{"delivered", "taken back", "dies", "dies while taken back"} {

@@ -216,7 +216,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 
 // A volume with half of an interrupted sync is unmounted. The data directory opens without it, and when the volume returns, no file
 // of the gateway is lost.
-func TestCrashBeforeAVolumeIsTakenAwayIsEndedWithoutIt(t *testing.T) {
+func TestRecoveryWithUnmountedVolume(t *testing.T) {
 	if !inside(t, true) {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 
 // In git, a file becomes a directory or vice versa, and the parent directories, all ours, contain nothing else. The sync must not
 // remove these parents, and a rollback must restore the previous state.
-func TestAFileAndADirectoryThatTakeEachOthersPlaceNeedNoNeighbour(t *testing.T) {
+func TestFileAndDirectorySwapPlaces(t *testing.T) {
 	inner := "projects/p/ignition/scripts"
 	for name, change := range map[string]struct{ from, to []string }{
 		"a directory becomes a file":              {[]string{inner + "/code.py"}, []string{inner}},

@@ -16,7 +16,7 @@ import (
 
 // F14, F18: if the agent may not access one file or folder, the sync changes nothing and names it. It succeeds once access is
 // restored.
-func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
+func TestUnwritableFileFailsTheWholeSync(t *testing.T) {
 	unprivileged(t)
 	one, two := tree{}, tree{}
 	for _, name := range []string{"a", "b/c", "b/d", "e/f", "g"} {
@@ -83,7 +83,7 @@ func TestASyncThatMayNotTouchAFileChangesNone(t *testing.T) {
 }
 
 // A file that became unreadable is reported as mode drift and hides no other drift.
-func TestDriftOfAFileThatCannotBeRead(t *testing.T) {
+func TestDriftOfUnreadableFile(t *testing.T) {
 	unprivileged(t)
 	root := seeded(t)
 	d := open(t, root, Options{around: quick})

@@ -51,7 +51,7 @@ func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTokenWithReadAloneMayLookAndNotScan(t *testing.T) {
+func TestReadOnlyTokenCannotScan(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Fault(simulator.Fault{Route: postProjects, Status: 403}))
 	c := client(t, g)
@@ -106,7 +106,7 @@ func TestUnusableKeyIsNotSent(t *testing.T) {
 	assert.ErrorContains(t, err, "requires an API token")
 }
 
-func TestStatesOfTheGatewayAreToldApart(t *testing.T) {
+func TestGatewayStates(t *testing.T) {
 	for state, want := range map[simulator.State]v1alpha1.Reason{
 		simulator.Down:          v1alpha1.ReasonGatewayUnreachable,
 		simulator.Starting:      v1alpha1.ReasonWaitingForGateway,
@@ -156,7 +156,7 @@ func TestOlderGatewayIsNamedWithItsVersion(t *testing.T) {
 	assert.ErrorIs(t, err, ignition.ErrNotFound)
 }
 
-func TestUnknownRouteOfACurrentGatewayIsNotFound(t *testing.T) {
+func TestUnknownRouteIsNotFound(t *testing.T) {
 	g := start(t, simulator.Options{})
 	_, err := client(t, g).ScanStatus(t.Context(), "nothing")
 	require.ErrorIs(t, err, ignition.ErrNotFound)
@@ -211,7 +211,7 @@ func TestEchoedTokenIsRedacted(t *testing.T) {
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
-func TestAnswersOfSomethingElseAreExplained(t *testing.T) {
+func TestAnswersOfOtherServers(t *testing.T) {
 	for name, c := range map[string]struct {
 		body string
 		says string
@@ -230,7 +230,7 @@ func TestAnswersOfSomethingElseAreExplained(t *testing.T) {
 	}
 }
 
-func TestSlowGatewayIsGivenUp(t *testing.T) {
+func TestSlowGatewayTimesOut(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Delay: simulator.Duration(time.Hour)}))
 	c := client(t, g, func(c *ignition.Config) { c.Timeout = 30 * time.Millisecond })
@@ -239,7 +239,7 @@ func TestSlowGatewayIsGivenUp(t *testing.T) {
 	assert.ErrorContains(t, err, "no answer within 30ms")
 }
 
-func TestNewRefusesURLsThatAreNone(t *testing.T) {
+func TestNewRefusesInvalidURLs(t *testing.T) {
 	for _, raw := range []string{"", "localhost:8088", "ftp://h", "http://", "http://h:1/?q", "http://h/#f", "http://u:S3CR3T@h", "http://S3CR3T h/%zz"} {
 		_, err := ignition.New(ignition.Config{URL: raw})
 		require.Error(t, err, raw)

@@ -37,7 +37,7 @@ func TestParseVersionReadsWhatGatewaysWrite(t *testing.T) {
 	assert.False(t, ignition.Version{Major: 8, Minor: 1}.AtLeast(8, 3))
 }
 
-func TestRedundancyTellsWhoMayChangeTheConfiguration(t *testing.T) {
+func TestRedundancyMayChangeConfiguration(t *testing.T) {
 	for role, access := range map[string]bool{"Independent": true, "Master": true, "Backup": false} {
 		r, err := client(t, start(t, simulator.Options{Role: role})).Redundancy(t.Context())
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestProjectsWithABrokenParentSaySo(t *testing.T) {
 	assert.Empty(t, cmp.Diff(want, projects))
 }
 
-func TestProjectIsFoundWhereTheListLeavesItOut(t *testing.T) {
+func TestProjectMissingFromList(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir, Unknowns: simulator.Unknowns{RunnableOnly: true}})
 	put(t, dir, "projects/a b/project.json", `{"title":"Off","enabled":false,"parent":"nobody"}`)
@@ -106,7 +106,7 @@ func TestProjectIsFoundWhereTheListLeavesItOut(t *testing.T) {
 	assert.ErrorIs(t, err, ignition.ErrNotFound)
 }
 
-func TestResourceNamesTellCollectionsAndUnknownTypes(t *testing.T) {
+func TestResourceNames(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	names, err := c.ResourceNames(t.Context(), "ignition", "tag-provider")
@@ -176,7 +176,7 @@ func TestListWithoutAnEndIsAnError(t *testing.T) {
 	assert.Equal(t, 100, g.Count("GET /data/api/v1/projects/list"))
 }
 
-func TestAnExpiredTrialIsTold(t *testing.T) {
+func TestTrialExpired(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	for _, expired := range []bool{true, false} {

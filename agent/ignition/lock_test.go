@@ -25,7 +25,7 @@ func designer(t *testing.T, g *simulator.Gateway, dir string) string {
 	return id
 }
 
-func TestLockKeepsADesignersSaveWaitingUntilTheScan(t *testing.T) {
+func TestLockDelaysDesignerSave(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir})
 	id := designer(t, g, dir)
@@ -68,7 +68,7 @@ func TestLockLapsesByItself(t *testing.T) {
 	assert.False(t, time.Now().Before(lock.Until), "the client's figure is never later than the gateway's")
 }
 
-func TestLockOfSomebodyElseIsItsOwnErrorThatNamesThem(t *testing.T) {
+func TestLockHeldNamesTheHolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		unknown simulator.Unknowns
 		want    error
@@ -89,7 +89,7 @@ func TestLockOfSomebodyElseIsItsOwnErrorThatNamesThem(t *testing.T) {
 	}
 }
 
-func TestLockThatIsRefusedForOtherReasonsKeepsThem(t *testing.T) {
+func TestLockRefusedKeepsTheReason(t *testing.T) {
 	g := start(t, simulator.Options{Commissioning: true})
 	_, err := client(t, g).Lock(t.Context(), ignition.Projects, time.Minute)
 	requireReason(t, v1alpha1.ReasonWaitingForCommissioning, err)

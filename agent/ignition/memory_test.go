@@ -38,8 +38,8 @@ var lists = map[string]func(ctx context.Context, c *ignition.Client) (any, error
 	"errors":    func(ctx context.Context, c *ignition.Client) (any, error) { return c.ErrorsSince(ctx, time.Time{}) },
 }
 
-// TestAskInAProcessOfItsOwn is the child process of TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent.
-func TestAskInAProcessOfItsOwn(t *testing.T) {
+// TestListInChildProcess is the child process of TestListMemory.
+func TestListInChildProcess(t *testing.T) {
 	ask := lists[os.Getenv(envAsk)]
 	if ask == nil {
 		t.Skip("runs as a child of the test of lists")
@@ -55,7 +55,7 @@ func TestAskInAProcessOfItsOwn(t *testing.T) {
 }
 
 // F11, F19: no list from a gateway makes the agent exceed its memory, whatever the pages contain.
-func TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent(t *testing.T) {
+func TestListMemory(t *testing.T) {
 	const size = 8<<20 - 100
 	many := func(item string) []byte {
 		return append(bytes.Repeat([]byte(item+","), size/(len(item)+1)-1), item...)
@@ -75,7 +75,7 @@ func TestAListOfAGatewayFitsIntoTheMemoryOfAnAgent(t *testing.T) {
 				continue // it has one page and no parts
 			}
 			t.Run(name+" of "+list, func(t *testing.T) {
-				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAskInAProcessOfItsOwn$")
+				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestListInChildProcess$")
 				cmd.Env = append(os.Environ(), envAsk+"="+list, envHost+"="+server.URL)
 				out, err := cmd.CombinedOutput()
 				require.NoError(t, err, "%s", out[:min(len(out), 4000)])

@@ -38,7 +38,7 @@ func TestTheRoleIsReadFromRedundancyXML(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoRedundancyXMLIsRefused(t *testing.T) {
+func TestInvalidRedundancyXML(t *testing.T) {
 	for _, content := range []string{
 		head64(), `<properties><entry key="redundancy.noderole">Backup`, `<properties><entry></properties>`,
 		`<!DOCTYPE p [<!ENTITY a "Backup">]><properties><entry key="redundancy.noderole">&a;</entry></properties>`,
@@ -52,7 +52,7 @@ func head64() string {
 	return "<properties>" + strings.Repeat(" ", ignition.MaxRedundancyFile) + "</properties>"
 }
 
-func TestANodeOfAPairTellsItsPlace(t *testing.T) {
+func TestRedundancyRoles(t *testing.T) {
 	for role, paired := range map[string]bool{ignition.RoleIndependent: false, ignition.RoleMaster: true, ignition.RoleBackup: true} {
 		c := client(t, start(t, simulator.Options{Role: role}))
 		red, err := c.Redundancy(t.Context())
@@ -66,7 +66,7 @@ func TestANodeOfAPairTellsItsPlace(t *testing.T) {
 	}
 }
 
-func TestTheScanModuleIsAskedAndTold(t *testing.T) {
+func TestScanModule(t *testing.T) {
 	for _, version := range []string{"8.1.44", "8.3.8"} {
 		g := start(t, simulator.Options{Version: version, ScanModule: true})
 		_, err := g.OpenDesigner("ann", "P")
@@ -78,7 +78,7 @@ func TestTheScanModuleIsAskedAndTold(t *testing.T) {
 	}
 }
 
-func TestAGatewayWithoutTheScanModuleIsSaidToHaveNone(t *testing.T) {
+func TestGatewayWithoutScanModule(t *testing.T) {
 	for _, version := range []string{"8.1.44", "8.3.8"} {
 		_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context())
 		require.ErrorIs(t, err, ignition.ErrNoScanModule)
@@ -89,7 +89,7 @@ func TestAGatewayWithoutTheScanModuleIsSaidToHaveNone(t *testing.T) {
 	require.ErrorIs(t, err, ignition.ErrNoScanModule)
 }
 
-func TestAScanModuleThatDoesNotScanIsAScanThatFailed(t *testing.T) {
+func TestScanModuleFailure(t *testing.T) {
 	g := start(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}))
 	_, err := client(t, g).ScanByModule(t.Context())

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestScanPostsOnceAndEndsWithTheNewTreeLoaded(t *testing.T) {
+func TestScanLoadsTheNewTree(t *testing.T) {
 	for _, skew := range []time.Duration{0, time.Hour, -time.Hour} {
 		t.Run("clock off by "+skew.String(), func(t *testing.T) {
 			dir := t.TempDir()
@@ -71,7 +71,7 @@ func TestScanThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestScanThatKeepsFailingEndsAfterFourTries(t *testing.T) {
+func TestScanGivesUpAfterFourTries(t *testing.T) {
 	for name, fail := range map[string]func(*simulator.Gateway) error{
 		"scan without a result": func(g *simulator.Gateway) error {
 			return g.FaultScans("projects", simulator.ScanFault{Fails: 100})
@@ -90,7 +90,7 @@ func TestScanThatKeepsFailingEndsAfterFourTries(t *testing.T) {
 	}
 }
 
-func TestScanThatNeverEndsIsGivenUpWithoutAnotherPost(t *testing.T) {
+func TestEndlessScanPostsOnce(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
 	c := client(t, g, func(c *ignition.Config) { c.ScanTimeout = 60 * time.Millisecond })
@@ -100,7 +100,7 @@ func TestScanThatNeverEndsIsGivenUpWithoutAnotherPost(t *testing.T) {
 	assert.Equal(t, 1, g.Count(postProjects))
 }
 
-func TestErrorsWhilePollingDoNotFailAScan(t *testing.T) {
+func TestScanSurvivesPollErrors(t *testing.T) {
 	for name, f := range map[string]simulator.Fault{
 		"server error": {Status: 500}, "starting": {Status: 503}, "reset": {Reset: true}, "no JSON": {Status: 200, Body: "<html>"},
 	} {
@@ -119,7 +119,7 @@ func TestErrorsWhilePollingDoNotFailAScan(t *testing.T) {
 }
 
 // A scan in progress may have read the tree before the latest writes, so the client requests another one.
-func TestScanDuringAnotherScanAsksForOneMore(t *testing.T) {
+func TestScanDuringAnotherScan(t *testing.T) {
 	for _, coalesce := range []bool{false, true} {
 		g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
 		require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
@@ -168,7 +168,7 @@ func TestRestartDuringAScanIsSurvived(t *testing.T) {
 	}
 }
 
-func TestScanOfAGatewayThatIsNotThereKeepsItsReason(t *testing.T) {
+func TestScanOfUnreachableGateway(t *testing.T) {
 	for state, want := range map[simulator.State]v1alpha1.Reason{
 		simulator.Down:          v1alpha1.ReasonGatewayUnreachable,
 		simulator.Starting:      v1alpha1.ReasonWaitingForGateway,

@@ -27,7 +27,7 @@ func TestPingGivesStateAndTheGatewaysClock(t *testing.T) {
 	}
 }
 
-func TestPingOfAGatewayInCommissioningIsNotRunning(t *testing.T) {
+func TestPingDuringCommissioning(t *testing.T) {
 	g := start(t, simulator.Options{Commissioning: true})
 	ping, err := client(t, g).Ping(t.Context())
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestPingOfAGatewayInCommissioningIsNotRunning(t *testing.T) {
 	assert.Equal(t, "RUNNING/COMMISSIONING", ping.String())
 }
 
-func TestWaitRunningReturnsWhenTheGatewayRuns(t *testing.T) {
+func TestWaitRunningReturns(t *testing.T) {
 	for _, before := range []simulator.State{simulator.Down, simulator.Starting, simulator.Commissioning, simulator.Faulted} {
 		t.Run("after "+string(before), func(t *testing.T) {
 			g := start(t, simulator.Options{})
@@ -79,7 +79,7 @@ func waitUntilSeen(t *testing.T, g *simulator.Gateway) error {
 	}
 }
 
-func TestWaitRunningEndsWithWhatItSawLast(t *testing.T) {
+func TestWaitRunningReportsLastState(t *testing.T) {
 	for _, c := range []struct {
 		state simulator.State
 		want  v1alpha1.Reason
@@ -101,14 +101,14 @@ func TestWaitRunningEndsWithWhatItSawLast(t *testing.T) {
 	}
 }
 
-func TestWaitRunningTreatsARedirectToTheWelcomePageAsCommissioning(t *testing.T) {
+func TestWaitRunningSeesCommissioningRedirect(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /StatusPing", Status: 302, Location: "/welcome"}))
 	requireReason(t, v1alpha1.ReasonWaitingForCommissioning, waitUntilSeen(t, g))
 	assert.Zero(t, g.Count("GET /welcome"))
 }
 
-func TestWaitRunningWithACancelledContextAsksNothing(t *testing.T) {
+func TestWaitRunningWithCanceledContext(t *testing.T) {
 	g := start(t, simulator.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

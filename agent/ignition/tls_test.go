@@ -31,7 +31,7 @@ func TestTrustedGatewayIsTalkedToOverTLS(t *testing.T) {
 	}
 }
 
-func TestUntrustedGatewayGetsNoTokenAndTheErrorSaysWhatToSet(t *testing.T) {
+func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 	ca := func(g *simulator.Gateway) func() ([]byte, error) {
 		return func() ([]byte, error) { return g.CA(), nil }
 	}
@@ -80,7 +80,7 @@ func TestPlainHTTPToATLSPortSaysSo(t *testing.T) {
 	assert.ErrorContains(t, err, "set spec.gateway.tls")
 }
 
-func TestRotatedAuthorityCountsForTheNextConnection(t *testing.T) {
+func TestRotatedAuthority(t *testing.T) {
 	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
 	var good atomic.Bool
 	c := client(t, g, overTLS(g, ignition.TLS{ServerName: "gateway.example", CA: func() ([]byte, error) {

@@ -37,7 +37,7 @@ const (
 	lower = "projects/p/views/main/view.json"
 )
 
-func TestANameThatIsOnlySpelledOtherwiseIsNotDeletedWhereCaseIsIgnored(t *testing.T) {
+func TestCaseRename(t *testing.T) {
 	for _, policy := range []plan.ConflictPolicy{plan.GitWins, plan.GatewayWins} {
 		for content, want := range map[string]plan.Op{"1": plan.Adopt, "2": plan.Update} {
 			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
@@ -59,7 +59,7 @@ func TestANameThatIsOnlySpelledOtherwiseIsNotDeletedWhereCaseIsIgnored(t *testin
 
 // A file that differs only in the case of its name is not a conflict unless the gateway changed it. With policy hold, a false
 // conflict would stop all syncs.
-func TestANameThatIsOnlySpelledOtherwiseHoldsNothingUnlessTheFileWasChanged(t *testing.T) {
+func TestCaseRenameOfEditedFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		there, git string // content at the old name on the gateway and in git; git had 1
 		want       plan.Op
@@ -94,7 +94,7 @@ func TestANameThatIsOnlySpelledOtherwiseHoldsNothingUnlessTheFileWasChanged(t *t
 	}
 }
 
-func TestMirrorKnowsAFileOfGitByAnotherSpellingWhereCaseIsIgnored(t *testing.T) {
+func TestCaseRenameUnderMirror(t *testing.T) {
 	s := newScene(t, map[string]string{"projects/p/project.json": "{}", upper: "1", "projects/p/views/Mine/view.json": "1"})
 	s.rules.Prune = plan.PruneMirror
 	ignored := func(in *plan.Input) { in.State = caseless{s.disk} }

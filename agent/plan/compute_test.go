@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestAFileThatBecomesADirectoryAndBack(t *testing.T) {
+func TestFileBecomesDirectoryAndBack(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(text("projects/p/x", "file", "projects/p/x-y", "1"))
@@ -30,7 +30,7 @@ func TestAFileThatBecomesADirectoryAndBack(t *testing.T) {
 	})
 }
 
-func TestAForeignFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
+func TestForeignFileInPlaceOfDirectory(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, map[string]string{"projects/q": "own"})
 		s.sync(text("projects/p/a", "1"))
@@ -40,7 +40,7 @@ func TestAForeignFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
 	})
 }
 
-func TestAReleasedFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
+func TestReleasedFileInPlaceOfDirectory(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Conflict = plan.GatewayWins
 	s.sync(text("projects/p/x", "1"))
@@ -49,7 +49,7 @@ func TestAReleasedFileWhereADirectoryIsNeededIsNamed(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
 }
 
-func TestADirectoryWithForeignFilesWhereAFileIsNeededGoesByTheConflictPolicy(t *testing.T) {
+func TestForeignDirectoryInPlaceOfFile(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		scene := func(policy plan.ConflictPolicy) (*plan.Changes, error) {
 			s := newScene(t, nil)
@@ -73,7 +73,7 @@ func TestADirectoryWithForeignFilesWhereAFileIsNeededGoesByTheConflictPolicy(t *
 	})
 }
 
-func TestAnEmptyDirectoryMakesWayForAFile(t *testing.T) {
+func TestEmptyDirectoryInPlaceOfFile(t *testing.T) {
 	s := newScene(t, nil)
 	s.disk.Put("projects/p/x/y", plan.Dir)
 	c := s.sync(text("projects/p/x", "file"))
@@ -127,7 +127,7 @@ func merged(sets ...plantest.Files) plantest.Files {
 	return all
 }
 
-func TestADeletedProjectIsHeldUntilItIsAllowed(t *testing.T) {
+func TestDeletedProjectIsHeld(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(merged(project("line1", 3), project("line2", 100)))
@@ -153,7 +153,7 @@ func TestARenamedProjectIsHeld(t *testing.T) {
 }
 
 // A gateway does not recognize a project without project.json.
-func TestAProjectThatLosesItsProjectFileHoldsThePlan(t *testing.T) {
+func TestDeletedProjectFileIsHeld(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(merged(project("p", 2), project("line2", 100)))
@@ -168,7 +168,7 @@ func TestAProjectThatLosesItsProjectFileHoldsThePlan(t *testing.T) {
 	})
 }
 
-func TestAProjectFileThatComesFromAnotherMappingIsNotDeleted(t *testing.T) {
+func TestProjectFileFromAnotherMapping(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = rules(t, plan.Rules{Mappings: mappings(t, "projects", "projects", "heads", "projects")})
 	s.sync(merged(project("p", 2), text("heads/README", "so that the source stays")))
@@ -176,7 +176,7 @@ func TestAProjectFileThatComesFromAnotherMappingIsNotDeleted(t *testing.T) {
 	assert.Zero(t, c.Counts().Deleted)
 }
 
-func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T) {
+func TestMassDeletionThresholds(t *testing.T) {
 	for _, c := range []struct {
 		owned, left int
 		held        bool
@@ -199,7 +199,7 @@ func TestMassDeletionIsMoreThanThirtyPercentAndMoreThanTwentyFiles(t *testing.T)
 }
 
 // A folder renamed in git must not empty a gateway, even a small one.
-func TestASourceThatTheCommitHasLostHoldsThePlan(t *testing.T) {
+func TestLostSourceIsHeld(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(merged(text("config/a", "1"), text("config/b", "2"), text("projects/x", "3")))
@@ -212,14 +212,14 @@ func TestASourceThatTheCommitHasLostHoldsThePlan(t *testing.T) {
 	})
 }
 
-func TestMappingsThatAllLeadNowhereAreAnErrorAtTheFirstSync(t *testing.T) {
+func TestFirstSyncWithoutAnySource(t *testing.T) {
 	s := newScene(t, nil)
 	_, err := s.plan(merged(text("services/line/projects/x", "1"), text("README.md", "2")))
 	require.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""), "%v", err)
 	assert.Contains(t, err.Error(), "it has at its top README.md, services")
 }
 
-func TestAConflictBesideAMassDeletionIsNamedToo(t *testing.T) {
+func TestConflictBesideMassDeletion(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Conflict = plan.Hold
 	s.sync(merged(project("p", 2), text("config/c", "1")))
@@ -231,7 +231,7 @@ func TestAConflictBesideAMassDeletionIsNamedToo(t *testing.T) {
 	assert.Contains(t, c.Held.Message, "config/c")
 }
 
-func TestAConflictNamesTenPathsAndCountsTheRest(t *testing.T) {
+func TestConflictNamesTenPaths(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Conflict = plan.Hold
 	for path := range project("p", 12) {
@@ -245,7 +245,7 @@ func TestAConflictNamesTenPathsAndCountsTheRest(t *testing.T) {
 	assert.Contains(t, c.Held.Message, "and 2 more")
 }
 
-func TestAPreviousTreeThatCannotBeReadMakesThePlanAFullOne(t *testing.T) {
+func TestUnreadablePreviousTreeMakesFullPlan(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(text(file, "one", "projects/p/b", "b"))
 	for _, dir := range []plantest.Files{text("a.txt", "one", "b", "b"), text("p/a.txt", "one", "p/b", "b")} {
@@ -256,7 +256,7 @@ func TestAPreviousTreeThatCannotBeReadMakesThePlanAFullOne(t *testing.T) {
 	assert.Equal(t, map[string]plan.Op{file: plan.Update}, done(c))
 }
 
-func TestAPlanIsFullWhereTheManifestDoesNotFit(t *testing.T) {
+func TestOtherManifestMakesFullPlan(t *testing.T) {
 	for name, change := range map[string]func(s *scene){
 		"incomplete":     func(s *scene) { s.manifest.Head.Complete = false },
 		"other rules":    func(s *scene) { s.rules.Prune = plan.PruneNone },
@@ -275,7 +275,7 @@ func TestAPlanIsFullWhereTheManifestDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestErrorsOfManifestAndDiskEndThePlan(t *testing.T) {
+func TestErrorsEndThePlan(t *testing.T) {
 	broken := errors.New("input/output error")
 	s := newScene(t, nil)
 	s.sync(text(file, "one", "projects/p/b", "b"))
@@ -295,7 +295,7 @@ func TestErrorsOfManifestAndDiskEndThePlan(t *testing.T) {
 	}
 }
 
-func TestRecordsKeepTheirMappingWhenOthersComeAndGo(t *testing.T) {
+func TestRecordsKeepTheirMapping(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mappings = mappings(t, "a", "a", "b", "b", "c", "c")
 	files := text("a/1", "1", "b/1", "1", "c/1", "1", "d/1", "1", "e/1", "1")
@@ -313,7 +313,7 @@ func TestRecordsKeepTheirMappingWhenOthersComeAndGo(t *testing.T) {
 	}, s.sync(files).Mappings, "the place of b is free by now")
 }
 
-func TestAFileThatComesFromAnotherMappingIsRecordedSo(t *testing.T) {
+func TestFileMovesToAnotherMapping(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mappings = mappings(t, "one", "projects", "two", "projects")
 	s.sync(text("one/a", "1", "two/b", "1"))
@@ -355,7 +355,7 @@ func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
 }
 
 // Files that the other node of a pair may have replicated are not edits: git replaces them with every conflict policy.
-func TestWhatAnotherNodeBroughtGivesWayWhateverTheConflictPolicySays(t *testing.T) {
+func TestFileFromOtherNodeIsReplaced(t *testing.T) {
 	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
 	brought := func(in *plan.Input) {
 		in.Brought = func(path string) bool { return strings.HasPrefix(path, "projects/") }
@@ -384,7 +384,7 @@ func TestWhatAnotherNodeBroughtGivesWayWhateverTheConflictPolicySays(t *testing.
 }
 
 // On a volume without modes, the plan ignores the executable bit of the files.
-func TestModesAreNotComparedOnAVolumeWithoutThem(t *testing.T) {
+func TestVolumeWithoutModesIgnoresModes(t *testing.T) {
 	s := newScene(t, map[string]string{"projects/p/old": "old"})
 	s.disk.NoModes = true
 	s.disk.Chmod("projects/p/old", true)
@@ -399,7 +399,7 @@ func TestModesAreNotComparedOnAVolumeWithoutThem(t *testing.T) {
 	}
 }
 
-func TestAModeThatGitChangedIsNotedOnAVolumeWithoutThem(t *testing.T) {
+func TestVolumeWithoutModesRecordsMode(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.disk.NoModes = true

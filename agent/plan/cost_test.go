@@ -144,14 +144,14 @@ func (c cost) oneFile(t testing.TB) *plan.Changes {
 	return changes
 }
 
-func TestAOneFileCommitReadsTheChangedDirectoriesOnly(t *testing.T) {
+func TestOneFileCommitReadsChangedDirectories(t *testing.T) {
 	c := newCost(t, 9000)
 	c.objects.Reads = 0
 	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
 	assert.LessOrEqual(t, c.objects.Reads, 3*8, "trees read: one a level in each commit, and the way to the resource's directory again")
 }
 
-func TestTemplatesBesideItCostAOneFileCommitNothing(t *testing.T) {
+func TestOneFileCommitRendersNothing(t *testing.T) {
 	c := newRenderedCost(t, 9000)
 	c.objects.Reads, c.objects.BlobReads = 0, 0
 	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
@@ -159,7 +159,7 @@ func TestTemplatesBesideItCostAOneFileCommitNothing(t *testing.T) {
 	assert.Zero(t, c.objects.BlobReads)
 }
 
-func TestAFirstPlanOfManyFilesStaysSmall(t *testing.T) {
+func TestFirstPlanMemory(t *testing.T) {
 	const files = 30000
 	c := newCost(t, files)
 	var before, after runtime.MemStats

@@ -16,7 +16,7 @@ import (
 
 const file = "projects/p/a.txt"
 
-func TestADesiredFileThatIsNotThereIsCreatedWithItsMode(t *testing.T) {
+func TestMissingFileIsCreated(t *testing.T) {
 	s := newScene(t, nil)
 	c := s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}})
 	assert.Equal(t, map[string]plan.Op{file: plan.Create}, done(c))
@@ -25,7 +25,7 @@ func TestADesiredFileThatIsNotThereIsCreatedWithItsMode(t *testing.T) {
 	s.has(file, "one")
 }
 
-func TestAnEqualFileThatWasThereIsAdoptedWithoutAWrite(t *testing.T) {
+func TestEqualFileIsAdopted(t *testing.T) {
 	s := newScene(t, map[string]string{file: "one"})
 	c := s.sync(text(file, "one"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(c))
@@ -33,7 +33,7 @@ func TestAnEqualFileThatWasThereIsAdoptedWithoutAWrite(t *testing.T) {
 	assert.Contains(t, s.manifest.Records, file)
 }
 
-func TestJSONOfTheSameMeaningThatWasThereIsAdopted(t *testing.T) {
+func TestEquivalentJSONIsAdopted(t *testing.T) {
 	const path = "projects/p/view.json"
 	s := newScene(t, map[string]string{path: `{"b":1.50,"a":"\u003d"}`})
 	c := s.sync(text(path, `{ "a": "=", "b": 1.50 }`))
@@ -44,7 +44,7 @@ func TestJSONOfTheSameMeaningThatWasThereIsAdopted(t *testing.T) {
 	assert.Empty(t, s.sync(text(path, `{ "a": "=", "b": 1.50 }`), full).List, "the second sync has nothing to do")
 }
 
-func TestJSONOfAnotherMeaningThatWasThereGoesToLostAndFound(t *testing.T) {
+func TestDifferentJSONGoesToLostAndFound(t *testing.T) {
 	const path = "projects/p/view.json"
 	s := newScene(t, map[string]string{path: `{"b":1.5}`})
 	c := s.sync(text(path, `{"b":1.50}`))
@@ -53,7 +53,7 @@ func TestJSONOfAnotherMeaningThatWasThereGoesToLostAndFound(t *testing.T) {
 	s.has(path, `{"b":1.50}`)
 }
 
-func TestAFileThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
+func TestFileChangedInGit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(text(file, "one", "projects/p/b", "b"))
@@ -90,7 +90,7 @@ func TestLineEnds(t *testing.T) {
 	}
 }
 
-func TestAFileWhoseModeAloneChangedInGitIsUpdated(t *testing.T) {
+func TestModeChangedInGit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(text(file, "one"))
@@ -102,7 +102,7 @@ func TestAFileWhoseModeAloneChangedInGitIsUpdated(t *testing.T) {
 	})
 }
 
-func TestAFileThatOnlyTheGatewayChangedIsDriftAndStays(t *testing.T) {
+func TestFileChangedOnGatewayIsDrift(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(text(file, "one"))
@@ -117,7 +117,7 @@ func TestAFileThatOnlyTheGatewayChangedIsDriftAndStays(t *testing.T) {
 }
 
 // F15: a full plan finds every kind of drift, and repairs it on request.
-func TestRepairPutsBackWhatOnlyTheGatewayChanged(t *testing.T) {
+func TestRepairReplacesDrift(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*plantest.Disk)
 		lost map[string]string
@@ -147,7 +147,7 @@ func TestRepairPutsBackWhatOnlyTheGatewayChanged(t *testing.T) {
 	}
 }
 
-func TestVerifyHashesAFileWhoseStatWasForged(t *testing.T) {
+func TestVerifyHashesForgedStat(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(text(file, "one"))
 	s.disk.Forge(file, "uno")
@@ -155,7 +155,7 @@ func TestVerifyHashesAFileWhoseStatWasForged(t *testing.T) {
 	assert.Equal(t, 1, s.sync(text(file, "one"), verify).Drifted)
 }
 
-func TestAFileThatWasOnlyTouchedIsHashedOnce(t *testing.T) {
+func TestTouchedFileIsHashedOnce(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(text(file, "one"))
 	s.disk.Touch(file)
@@ -165,7 +165,7 @@ func TestAFileThatWasOnlyTouchedIsHashedOnce(t *testing.T) {
 	assert.Equal(t, hashed, s.disk.Hashed)
 }
 
-func TestAConflictWithGitWinsReplacesAndKeepsTheGatewaysVersion(t *testing.T) {
+func TestConflictGitWins(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(text(file, "one"))
@@ -178,7 +178,7 @@ func TestAConflictWithGitWinsReplacesAndKeepsTheGatewaysVersion(t *testing.T) {
 	})
 }
 
-func TestAConflictWithHoldHoldsThePlanAndNamesThePath(t *testing.T) {
+func TestConflictHold(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -194,7 +194,7 @@ func TestAConflictWithHoldHoldsThePlanAndNamesThePath(t *testing.T) {
 	})
 }
 
-func TestAConflictWithGatewayWinsKeepsTheGatewaysVersion(t *testing.T) {
+func TestConflictGatewayWins(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.GatewayWins
@@ -208,7 +208,7 @@ func TestAConflictWithGatewayWinsKeepsTheGatewaysVersion(t *testing.T) {
 	})
 }
 
-func TestAFileThatWasThereAndDiffersGoesByTheConflictPolicy(t *testing.T) {
+func TestUnownedFileConflictPolicy(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Update, plan.GatewayWins: plan.Keep} {
 		s := newScene(t, map[string]string{file: "gateway's"})
 		s.rules.Conflict = policy
@@ -224,7 +224,7 @@ func TestAFileThatWasThereAndDiffersGoesByTheConflictPolicy(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonConflictDetected, c.Held.Reason)
 }
 
-func TestAGatewaysEditThatGitTookOverIsAdopted(t *testing.T) {
+func TestGatewayEditAdoptedByGit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -236,7 +236,7 @@ func TestAGatewaysEditThatGitTookOverIsAdopted(t *testing.T) {
 	})
 }
 
-func TestAFileThatSomebodyDeletedAndGitChangedGoesByTheConflictPolicy(t *testing.T) {
+func TestDeletedOnGatewayChangedInGit(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Create, plan.GatewayWins: plan.Keep} {
 		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 			s := newScene(t, nil)
@@ -250,7 +250,7 @@ func TestAFileThatSomebodyDeletedAndGitChangedGoesByTheConflictPolicy(t *testing
 	}
 }
 
-func TestAFileThatLeftGitIsDeleted(t *testing.T) {
+func TestFileRemovedFromGit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, map[string]string{"projects/p/own": "x"})
 		s.sync(text(file, "one", "projects/p/b", "b"))
@@ -262,7 +262,7 @@ func TestAFileThatLeftGitIsDeleted(t *testing.T) {
 	})
 }
 
-func TestAFileThatLeftGitAndTheGatewayChangedGoesByTheConflictPolicy(t *testing.T) {
+func TestRemovedFromGitChangedOnGateway(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Delete, plan.GatewayWins: plan.Release} {
 		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 			s := newScene(t, nil)
@@ -284,7 +284,7 @@ func TestAFileThatLeftGitAndTheGatewayChangedGoesByTheConflictPolicy(t *testing.
 	assert.Equal(t, []string{file}, c.Held.Paths)
 }
 
-func TestAFileThatLeftGitAndIsGoneAlreadyLosesItsRecord(t *testing.T) {
+func TestRemovedFromGitAndGateway(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		for _, kind := range []plan.Kind{plan.Missing, plan.Link, plan.Dir} {
 			s := newScene(t, nil)
@@ -301,7 +301,7 @@ func TestAFileThatLeftGitAndIsGoneAlreadyLosesItsRecord(t *testing.T) {
 	})
 }
 
-func TestANewlyExcludedFileIsReleased(t *testing.T) {
+func TestNewlyExcludedFileIsReleased(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(text(file, "one", "projects/p/b", "b", "projects/q/x", "x"))
 	s.rules.Excludes = excludes(t, "**/*.txt", "projects/q/")
@@ -312,7 +312,7 @@ func TestANewlyExcludedFileIsReleased(t *testing.T) {
 	s.has(file, "one")
 }
 
-func TestAnUnmappedFileIsReleasedButOneThatLeftGitAtTheSameTimeIsDeleted(t *testing.T) {
+func TestUnmappedFileIsReleased(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(text("projects/p/a", "a", "projects/p/b", "b", "config/c", "c"))
 	s.rules.Mappings = s.rules.Mappings[:1]
@@ -333,7 +333,7 @@ func TestPruneNoneReleasesWhatLeftGit(t *testing.T) {
 	})
 }
 
-func TestPruneMirrorDeletesForeignFilesInMappedDirectoriesOnly(t *testing.T) {
+func TestPruneMirrorDeletesForeignFiles(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, map[string]string{"projects/.resources/ab": "blob", "projects/p/keep.bak": "k", "db/config.idb": "d", "other": "o"})
 		s.rules.Prune = plan.PruneMirror
@@ -351,14 +351,14 @@ func TestPruneMirrorDeletesForeignFilesInMappedDirectoriesOnly(t *testing.T) {
 	})
 }
 
-func TestPruneMirrorOfAMissingOptionalSourceDeletesNothing(t *testing.T) {
+func TestPruneMirrorWithMissingSource(t *testing.T) {
 	s := newScene(t, map[string]string{"config/resources/core/x": "x"})
 	s.rules.Prune = plan.PruneMirror
 	c := s.sync(text(file, "one"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Create}, done(c))
 }
 
-func TestWhatIsNotOursAndNotInGitIsNeverTouched(t *testing.T) {
+func TestForeignFileIsNeverTouched(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		own := map[string]string{"projects/p/own": "x", "projects/other/project.json": "{}", "redundancy.xml": "r"}
 		s := newScene(t, own)
@@ -371,7 +371,7 @@ func TestWhatIsNotOursAndNotInGitIsNeverTouched(t *testing.T) {
 	})
 }
 
-func TestTheNeverTouchListIsNotLookedIntoWhateverAMappingSays(t *testing.T) {
+func TestNeverTouchIsNotRead(t *testing.T) {
 	s := newScene(t, map[string]string{"config/local/x": "gateway's"})
 	s.rules.Mappings = mappings(t, ".", ".", "secrets", "config/resources/local")
 	c := s.sync(text("config/local/x", "git's", "projects/.resources/ab", "x", "db/x", "x", "redundancy.xml", "r", file, "one",

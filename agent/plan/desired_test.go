@@ -45,7 +45,7 @@ func walkErr(t *testing.T, d *plan.Desired) error {
 	return nil
 }
 
-func TestMappingsOverlayEachOther(t *testing.T) {
+func TestMappingOverlays(t *testing.T) {
 	for name, c := range map[string]struct {
 		mappings []string
 		commit   []string
@@ -132,7 +132,7 @@ func TestMappingsOverlayEachOther(t *testing.T) {
 	}
 }
 
-func TestExcludesTakeFilesAwayBeforeMappingsOverlay(t *testing.T) {
+func TestExcludesBeforeOverlays(t *testing.T) {
 	o := plantest.NewObjects()
 	r := rules(t, plan.Rules{
 		Mappings: mappings(t, "one", "d", "two", "d"), Excludes: excludes(t, "d/x", "**/.git/", "**/*.bak", "d/gone/**"),
@@ -143,7 +143,7 @@ func TestExcludesTakeFilesAwayBeforeMappingsOverlay(t *testing.T) {
 	assert.Len(t, d.Warnings(), 1, "a pattern that looks as if it meant a directory: %v", d.Warnings())
 }
 
-func TestADirectoryOfWhichExcludesLeaveNothingHidesNoFile(t *testing.T) {
+func TestEmptyDirectoryHidesNoFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		exclude string
 		commit  []string
@@ -179,7 +179,7 @@ func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
 	}
 }
 
-func TestDirsNamesTheDirectoriesThatGitWants(t *testing.T) {
+func TestDirs(t *testing.T) {
 	o := plantest.NewObjects()
 	r := rules(t, plan.Rules{Mappings: mappings(t, "one", "projects", "two", "projects", "x", "projects/z/deep"), Excludes: excludes(t, "**/skip/")})
 	d, err := plan.Desire(o, o.Commit(text("one/b/1", "1", "two/a/1", "1", "two/file", "1", "two/skip/1", "1", "x/1", "1")), r)
@@ -192,7 +192,7 @@ func TestDirsNamesTheDirectoriesThatGitWants(t *testing.T) {
 	assert.Empty(t, names)
 }
 
-func TestASourceThatIsNotThereIsAWarningUnlessRequired(t *testing.T) {
+func TestMissingSource(t *testing.T) {
 	o := plantest.NewObjects()
 	r := rules(t, plan.Rules{Mappings: mappings(t, "a", "a", "gone", "projects", "a/file/below", "x")})
 	root := o.Commit(text("a/file", "1"))
@@ -209,7 +209,7 @@ func TestASourceThatIsNotThereIsAWarningUnlessRequired(t *testing.T) {
 	assert.ErrorContains(t, err, "gone")
 }
 
-func TestAServicePathWithoutAnyFolderIsAnError(t *testing.T) {
+func TestServicePathWithoutFolders(t *testing.T) {
 	o := plantest.NewObjects()
 	r := rules(t, plan.Rules{Mappings: mappings(t, "wrong/projects", "projects", "wrong/config", "config"), AnySource: true})
 	_, err := plan.Desire(o, o.Commit(text("right/projects/a", "1")), r)
@@ -218,7 +218,7 @@ func TestAServicePathWithoutAnyFolderIsAnError(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestASourceOfTheOtherKindIsAnError(t *testing.T) {
+func TestSourceOfOtherType(t *testing.T) {
 	o := plantest.NewObjects()
 	root := o.Commit(text("dir/a", "1", "file", "1"))
 	for _, m := range []plan.Mapping{
@@ -251,7 +251,7 @@ func TestASymbolicLinkIsUnsafe(t *testing.T) {
 }
 
 // F1: the same holds if a mapping's source, or a directory above it, is a link.
-func TestASymbolicLinkInASourceIsUnsafe(t *testing.T) {
+func TestSymbolicLinkInSource(t *testing.T) {
 	o := plantest.NewObjects()
 	files := text("real/a", "1")
 	files["link"] = plantest.File{Content: "real", Mode: plan.Symlink}
@@ -261,7 +261,7 @@ func TestASymbolicLinkInASourceIsUnsafe(t *testing.T) {
 	}
 }
 
-func TestASubmoduleIsSkippedWithAWarning(t *testing.T) {
+func TestSubmoduleIsSkipped(t *testing.T) {
 	files := text("projects/p/a", "1")
 	for i := range 30 {
 		files[fmt.Sprintf("projects/p/sub%02d", i)] = plantest.File{Mode: plan.Submodule, ID: plan.ID{1}}
@@ -274,7 +274,7 @@ func TestASubmoduleIsSkippedWithAWarning(t *testing.T) {
 }
 
 // F4: names that a hostile tree could contain.
-func TestAHostileNameInATreeIsRefused(t *testing.T) {
+func TestHostileNames(t *testing.T) {
 	for name, want := range map[string]v1alpha1.Reason{
 		"..": v1alpha1.ReasonUnsafePath, ".": v1alpha1.ReasonUnsafePath, "": v1alpha1.ReasonUnsafePath,
 		"a\nb": v1alpha1.ReasonUnsafePath, "a\x00": v1alpha1.ReasonUnsafePath, `a\b`: v1alpha1.ReasonUnsafePath,
@@ -294,7 +294,7 @@ func TestAHostileNameInATreeIsRefused(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreOneOnSomeFileSystemCollide(t *testing.T) {
+func TestCollidingNames(t *testing.T) {
 	for name, pair := range map[string][2]string{
 		"case":                    {"p/View.json", "p/view.json"},
 		"case of a directory":     {"P/a", "p/b"},
@@ -371,7 +371,7 @@ func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
 	}
 }
 
-func TestFilesThatComeOneByOneMeetTheSameLimit(t *testing.T) {
+func TestFileLimitOfIncrements(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = rules(t, plan.Rules{Mappings: s.rules.Mappings, Limits: plan.Limits{Files: 2}})
 	s.sync(text("projects/a", "1", "projects/b", "2"))

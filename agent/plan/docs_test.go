@@ -63,7 +63,7 @@ func (e *example) add(info, block string) {
 	}
 }
 
-func TestTheExamplesOfTheDocumentationGiveWhatTheyShow(t *testing.T) {
+func TestDocumentedExamples(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/templates.md")
 	require.NoError(t, err)
 	found := examples(string(raw))

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestAnExcludeMatchesFilesAndWithASlashDirectories(t *testing.T) {
+func TestExcludesMatch(t *testing.T) {
 	for _, c := range []struct {
 		pattern, path string
 		want          bool
@@ -45,7 +45,7 @@ func TestAnExcludeMatchesFilesAndWithASlashDirectories(t *testing.T) {
 	}
 }
 
-func TestAPatternThatCouldNotBeMeantIsRefused(t *testing.T) {
+func TestInvalidExcludes(t *testing.T) {
 	for name, pattern := range map[string]string{
 		"empty": "", "a slash": "/", "absolute": "/projects/**", "open bracket": "a[b", "open brace": "{a,b",
 		"too long": strings.Repeat("a", 600), "too many alternatives": strings.Repeat("{a,b}", 10),

@@ -95,7 +95,7 @@ func TestTreeBombEndsAtTheLimits(t *testing.T) {
 }
 
 // F11: if lowered limits exclude the previous commit, the next sync makes a full plan instead of failing.
-func TestTreeBombThatWasSyncedOnceIsNotWalked(t *testing.T) {
+func TestSyncedTreeBombIsNotWalked(t *testing.T) {
 	s := newScene(t, nil)
 	r := plan.Rules{Mappings: mappings(t, "a", "projects")}
 	s.rules = rules(t, r)

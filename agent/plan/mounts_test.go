@@ -18,7 +18,7 @@ const (
 	keys     = "config/resources/external/keys"
 )
 
-func TestAPathAtWhichTheGatewayHasAMountIsLeftAlone(t *testing.T) {
+func TestMountIsNotSynced(t *testing.T) {
 	for name, prune := range map[string]plan.Prune{"owned": plan.PruneOwned, "mirror": plan.PruneMirror} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
@@ -62,7 +62,7 @@ func TestAPathAtWhichTheGatewayHasAMountIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAMountIsFoundInAnySpellingThatAVolumeTakesForIt(t *testing.T) {
+func TestMountIgnoresCase(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mounts = plan.NewMounts([]string{"Config/Resources/core/k", "../outside", ".", "", "/abs", "a\tb"})
 	c := s.sync(text("config/resources/core/K/x", "1", "config/resources/core/kk", "1"))
@@ -70,7 +70,7 @@ func TestAMountIsFoundInAnySpellingThatAVolumeTakesForIt(t *testing.T) {
 	assert.Equal(t, []string{"Config/Resources/core/k"}, c.Mounted)
 }
 
-func TestAnExcludedMountIsNotSpokenOf(t *testing.T) {
+func TestExcludedMountIsNotReported(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mounts = plan.NewMounts([]string{password, keys})
 	s.rules.Excludes = excludes(t, password, keys+"/")
@@ -81,7 +81,7 @@ func TestAnExcludedMountIsNotSpokenOf(t *testing.T) {
 }
 
 // Replacing a directory with a file would also remove the mounts in it.
-func TestAFileIsRefusedWhereTheGatewayHasAMountInADirectory(t *testing.T) {
+func TestFileAboveMountIsRefused(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mounts = plan.NewMounts([]string{keys + "/deep/in"})
 	_, err := s.plan(text(keys, "a file", "projects/p/x", "1"))
@@ -93,7 +93,7 @@ func TestAFileIsRefusedWhereTheGatewayHasAMountInADirectory(t *testing.T) {
 }
 
 // A mapping's destination may be a mount or below one.
-func TestAMappingToAMountBringsNothing(t *testing.T) {
+func TestMappingToMountIsNotSynced(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = rules(t, plan.Rules{
 		Mappings: mappings(t, "a.json", password, "dir", keys+"/in/it", "projects", "projects"),

@@ -38,7 +38,7 @@ func TestRulesSayWhatTheProfileSays(t *testing.T) {
 	assert.False(t, r.AnySource)
 }
 
-func TestTheServicePathNeedsOneOfItsFolders(t *testing.T) {
+func TestServicePathNeedsOneFolder(t *testing.T) {
 	e := effective()
 	e.Profile = ""
 	r, err := plan.ParseRules(e, facts(), plan.Limits{})
@@ -46,7 +46,7 @@ func TestTheServicePathNeedsOneOfItsFolders(t *testing.T) {
 	assert.True(t, r.AnySource)
 }
 
-func TestAProfileThatCannotWorkIsRefusedWithTheField(t *testing.T) {
+func TestInvalidProfileNamesTheField(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.Effective)
 		reason v1alpha1.Reason
@@ -234,7 +234,7 @@ func facts() plan.Facts {
 	}
 }
 
-func TestTheTemplatesOfAProfileAreRendered(t *testing.T) {
+func TestProfileTemplatesAreRendered(t *testing.T) {
 	e := effective()
 	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
 	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}/{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
@@ -254,7 +254,7 @@ func TestTheTemplatesOfAProfileAreRendered(t *testing.T) {
 	assert.Equal(t, "{{literal}}", r.SystemName.Value, "the plain name wins and is no template")
 }
 
-func TestAPartOfAPathThatIsLeftOutOnPurposeIsNone(t *testing.T) {
+func TestOptionalPathPart(t *testing.T) {
 	for text, want := range map[string]plan.Path{
 		`lines{{with index .Labels "line"}}/{{.}}{{end}}`:  "lines",
 		`lines{{with index .Labels "site"}}/{{.}}{{end}}`:  "lines/7",
@@ -281,7 +281,7 @@ func TestAPartOfAPathThatIsLeftOutOnPurposeIsNone(t *testing.T) {
 	}
 }
 
-func TestTheFingerprintLeavesTheCommitToTheComparisonOfCommits(t *testing.T) {
+func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	e := effective()
 	set(&e, "*.json", "a", "{{.Commit}} {{.Ref}}")
 	e.Mappings[1].Template = true

@@ -50,7 +50,7 @@ var hostilePaths = map[string]struct {
 	"65 elements":                 {strings.Repeat("a/", 64) + "a", v1alpha1.ReasonLimitExceeded},
 }
 
-func TestParsePathRefusesWhatCouldLeaveTheRoot(t *testing.T) {
+func TestParsePathRefusesEscapes(t *testing.T) {
 	for name, c := range hostilePaths {
 		t.Run(name, func(t *testing.T) {
 			p, err := ParsePath(c.path)
@@ -62,7 +62,7 @@ func TestParsePathRefusesWhatCouldLeaveTheRoot(t *testing.T) {
 	}
 }
 
-func TestParsePathTakesEverySpellingOfAPath(t *testing.T) {
+func TestParsePathCleans(t *testing.T) {
 	for in, want := range map[string]Path{
 		".": Root, "./": Root, "projects": "projects", "projects/": "projects", "./projects": "projects",
 		"a//b": "a/b", "a/./b/": "a/b", "..a/b..": "..a/b..", "größe/日本": "größe/日本", "a b/c:d": "a b/c:d",

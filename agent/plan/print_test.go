@@ -49,11 +49,11 @@ warning: submodule x is skipped
 	assert.Equal(t, c.String(), c.String(), "it is the same every time")
 }
 
-func TestAPlanWithNothingToDoSaysSo(t *testing.T) {
+func TestEmptyPlanText(t *testing.T) {
 	assert.Equal(t, "first sync → cdcdcdc: nothing to do", (&plan.Changes{To: id(0xcd)}).Summary())
 }
 
-func TestALargePlanPrintsTwoHundredLines(t *testing.T) {
+func TestLargePlanTextIsBounded(t *testing.T) {
 	c := &plan.Changes{To: id(1)}
 	for i := range 1000 {
 		c.List = append(c.List, plan.Change{Op: plan.Adopt, Path: fmt.Sprintf("a/%03d", i)})
@@ -65,7 +65,7 @@ func TestALargePlanPrintsTwoHundredLines(t *testing.T) {
 	assert.True(t, strings.HasSuffix(text, "… and 801 more\n"))
 }
 
-func TestAPlanKnowsWhatTheGatewayHasToScan(t *testing.T) {
+func TestTouches(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules.Mappings = mappings(t, "projects", "projects", "config", "config", "other", "other")
 	const provider = "config/resources/core/ignition/tag-provider/line/"

@@ -90,7 +90,7 @@ func patches(m v1alpha1.Mapping, file, path, value string) v1alpha1.Mapping {
 	return m
 }
 
-func TestTextFilesOfATemplateMappingAreRendered(t *testing.T) {
+func TestTemplateMappingRendersTextFiles(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, templates(dir("a", "projects/a")), dir("b", "projects/b"))
 		files := text("a/x.txt", "{{.GatewayName}} at {{.site}}", "a/plain.txt", "no braces", "a/logo.png", "\x89PNG{{.x}}\x00",
@@ -121,7 +121,7 @@ func TestTextFilesOfATemplateMappingAreRendered(t *testing.T) {
 	})
 }
 
-func TestPatchesFollowTheTemplateAndTheLaterMappingWins(t *testing.T) {
+func TestPatchesAfterTemplates(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		shared := patches(patches(dir("shared", "config"), "**/config.json", "name", "{{.GatewayName}}"), "x/config.json", "port", "8088")
 		own := templates(v1alpha1.Mapping{Source: "own.json", Destination: "config/y/config.json"})
@@ -144,7 +144,7 @@ func TestPatchesFollowTheTemplateAndTheLaterMappingWins(t *testing.T) {
 }
 
 // Only files that use the commit are rendered again for each commit, and the plan visits no others for this.
-func TestOnlyWhatAsksForTheCommitFollowsIt(t *testing.T) {
+func TestCommitTemplatesFollowTheCommit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, templates(dir("t", "projects/t")), patches(dir("p", "projects/p"), "*/v.json", "commit", "{{slice .Commit 0 7}}"), dir("q", "projects/q"))
 		files := text("t/a/version.txt", "{{.Ref}}@{{.Commit}}", "t/b/x.txt", "{{.site}}", "p/a/v.json", `{}`, "p/a/w.json", `{}`, "q/x", "1")
@@ -167,7 +167,7 @@ func TestOnlyWhatAsksForTheCommitFollowsIt(t *testing.T) {
 	})
 }
 
-func TestANameIsSetInTheSystemPropertiesThatCount(t *testing.T) {
+func TestSystemName(t *testing.T) {
 	const core, dev = "config/resources/core/ignition/system-properties/config.json", "config/resources/dev/ignition/system-properties/config.json"
 	const external = "config/resources/external/ignition/system-properties/config.json"
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
@@ -208,7 +208,7 @@ func TestANameIsSetInTheSystemPropertiesThatCount(t *testing.T) {
 	})
 }
 
-func TestRenderingThatCannotBeIsRefusedWithItsPlace(t *testing.T) {
+func TestInvalidRendering(t *testing.T) {
 	single := v1alpha1.Mapping{Source: "f", Destination: "projects/f", Template: true}
 	for name, c := range map[string]struct {
 		mapping v1alpha1.Mapping
@@ -260,13 +260,13 @@ func TestRenderingThatCannotBeIsRefusedWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestAMappingWithoutItsSourceNeedsNoMatchForItsPatches(t *testing.T) {
+func TestPatchesOfMissingSource(t *testing.T) {
 	s := newStudio(t, patches(dir("a", "projects/a"), "x.json", "n", "1"), dir("b", "projects/b"))
 	s.deliver(text("b/x", "1"))
 	s.has("projects/b/x", "1")
 }
 
-func TestPatternsAreFoundAgainWhereverTheirFilesMove(t *testing.T) {
+func TestPatchPatternAfterMove(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, patches(dir("a", "."), "projects/**/{v,w}.json", "n", "1"))
 		for i := range 4 {
@@ -280,7 +280,7 @@ func TestPatternsAreFoundAgainWhereverTheirFilesMove(t *testing.T) {
 }
 
 // A file with unchanged inputs is not rendered again: the plan reads neither its blob nor its tree.
-func TestWhatWasRenderedIsRemembered(t *testing.T) {
+func TestRenderingIsCached(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")), dir("q", "projects/q"))
 	files := text("q/x", "1")
 	for i := range 200 {
@@ -340,7 +340,7 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 }
 
 // If a result does not fit into the cache, it is rendered again when needed.
-func TestWhatTheCacheHasNoRoomForIsRenderedAgain(t *testing.T) {
+func TestCacheEviction(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	files := make(plantest.Files)
 	for i := range 30 {
@@ -353,7 +353,7 @@ func TestWhatTheCacheHasNoRoomForIsRenderedAgain(t *testing.T) {
 }
 
 // F11: the search for templates does not descend into an excluded tree, whatever its depth. Such a tree does not fail the commit.
-func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
+func TestExcludedTreeIsNotSearched(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	s.profile.ExcludePatterns = []string{"**/deep/"}
 	tree := s.objects.TreeOf([]plan.Entry{{Name: "x", Mode: plan.Regular, ID: s.objects.Blob([]byte("{{.Commit}}"))}})
@@ -388,7 +388,7 @@ func TestAnExcludedTreeOfAnyDepthIsNotSearchedForTemplates(t *testing.T) {
 }
 
 // F11: templates that are each below their limit also have a limit in total.
-func TestAllTemplatesTogetherAreBounded(t *testing.T) {
+func TestTemplateStepsAreBounded(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	files := make(plantest.Files)
 	heavy := "{{$x := and false (print" + strings.Repeat(" 1", 1000) + ")}}" // costs many steps but does little

@@ -44,7 +44,7 @@ func without(files plantest.Files, paths ...string) plantest.Files {
 	return files
 }
 
-func TestAResignedResourceThatWasThereIsAdoptedWithTheGatewaysBytes(t *testing.T) {
+func TestUnownedResignedResourceIsAdopted(t *testing.T) {
 	s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "t1", meta: resigned})
 	c := s.sync(oneView())
 	assert.False(t, c.Writes())
@@ -54,7 +54,7 @@ func TestAResignedResourceThatWasThereIsAdoptedWithTheGatewaysBytes(t *testing.T
 	assert.Zero(t, s.sync(oneView(), full).Drifted)
 }
 
-func TestAResourceThatTheGatewayResignedIsNoDrift(t *testing.T) {
+func TestResignedResourceIsNotDrift(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(oneView())
 	s.disk.Write(meta, resigned)
@@ -64,7 +64,7 @@ func TestAResourceThatTheGatewayResignedIsNoDrift(t *testing.T) {
 	assert.Empty(t, s.sync(oneView(), full).List)
 }
 
-func TestACommitThatOnlyResignsIsAdoptedWithoutAWrite(t *testing.T) {
+func TestResigningCommitWritesNothing(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -74,7 +74,7 @@ func TestACommitThatOnlyResignsIsAdoptedWithoutAWrite(t *testing.T) {
 	})
 }
 
-func TestASavedViewIsWrittenWithItsResourceJSON(t *testing.T) {
+func TestSavedViewIsWrittenWithResourceJSON(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -84,7 +84,7 @@ func TestASavedViewIsWrittenWithItsResourceJSON(t *testing.T) {
 	})
 }
 
-func TestAResignedResourceJSONIsWrittenWithItsView(t *testing.T) {
+func TestResignedResourceJSONIsWrittenWithView(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		for name, adopt := range map[string]bool{"adopted before": true, "signed anew since": false} {
 			t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestAResignedResourceJSONIsWrittenWithItsView(t *testing.T) {
 	})
 }
 
-func TestAResourceThatGitAndTheGatewayResignedIsNoConflict(t *testing.T) {
+func TestResignedByGitAndGatewayIsNotConflict(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -118,7 +118,7 @@ func TestAResourceThatGitAndTheGatewayResignedIsNoConflict(t *testing.T) {
 	})
 }
 
-func TestAResourceJSONThatSaysSomethingElseIsAConflictWithItsView(t *testing.T) {
+func TestChangedResourceJSONConflictsWithView(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -147,7 +147,7 @@ func TestAResourceJSONThatSaysSomethingElseIsAConflictWithItsView(t *testing.T) 
 	})
 }
 
-func TestAFileThatLeavesAResourceTakesItsResourceJSONAlong(t *testing.T) {
+func TestDeletedFileRewritesResourceJSON(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -157,7 +157,7 @@ func TestAFileThatLeavesAResourceTakesItsResourceJSONAlong(t *testing.T) {
 	})
 }
 
-func TestAThumbnailThatOnlyTheGatewayDrewIsAdopted(t *testing.T) {
+func TestThumbnailChangedOnGateway(t *testing.T) {
 	for name, conflict := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "drawn", meta: resigned})
@@ -172,7 +172,7 @@ func TestAThumbnailThatOnlyTheGatewayDrewIsAdopted(t *testing.T) {
 	}
 }
 
-func TestAThumbnailThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
+func TestThumbnailChangedInGit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -181,7 +181,7 @@ func TestAThumbnailThatGitChangedAndTheGatewayDidNotIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAThumbnailThatBothDrewIsGitsAndNoConflict(t *testing.T) {
+func TestThumbnailChangedInBoth(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -193,7 +193,7 @@ func TestAThumbnailThatBothDrewIsGitsAndNoConflict(t *testing.T) {
 	})
 }
 
-func TestAViewThatGoesToLostAndFoundTakesItsWholeResourceAlong(t *testing.T) {
+func TestLostAndFoundGetsWholeResource(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.sync(oneView())
@@ -208,7 +208,7 @@ func TestAViewThatGoesToLostAndFoundTakesItsWholeResourceAlong(t *testing.T) {
 	})
 }
 
-func TestADeletedResourceThatTheGatewayOnlyResignedIsNoConflict(t *testing.T) {
+func TestDeletedResignedResourceIsNotConflict(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -220,7 +220,7 @@ func TestADeletedResourceThatTheGatewayOnlyResignedIsNoConflict(t *testing.T) {
 	})
 }
 
-func TestAResourceWhoseOldBlobIsGoneIsKeptRatherThanLost(t *testing.T) {
+func TestResourceWithoutOldBlobIsSaved(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(oneView())
 	s.disk.Write(meta, resigned)
@@ -230,14 +230,14 @@ func TestAResourceWhoseOldBlobIsGoneIsKeptRatherThanLost(t *testing.T) {
 	assert.Equal(t, map[string]string{meta: resigned}, s.lost)
 }
 
-func TestABrokenResourceJSONOnTheGatewayIsAConflict(t *testing.T) {
+func TestBrokenResourceJSONIsConflict(t *testing.T) {
 	s := newScene(t, map[string]string{meta: `{"version":1,`})
 	c := s.sync(text(meta, signed))
 	assert.True(t, change(t, c, meta).Conflict)
 }
 
 // If a gateway already has all files of a real repository, but with new signatures, the first sync adopts them without a write.
-func TestARealTreeIsAdoptedWithoutAWrite(t *testing.T) {
+func TestRealTreeIsAdoptedWithoutWrites(t *testing.T) {
 	files, there := make(plantest.Files), make(map[string]string)
 	for at, content := range trees.Files(t, trees.Root(t)) {
 		files[at] = plantest.File{Content: content}

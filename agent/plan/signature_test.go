@@ -62,7 +62,7 @@ func (s *studio) signatureOf(dir string, form resource.Form) (stored, want strin
 	return parsed.Stored(), want
 }
 
-func TestARenderedResourceIsSignedInTheFormInWhichItWas(t *testing.T) {
+func TestRenderedResourceKeepsSignatureForm(t *testing.T) {
 	for name, form := range map[string]resource.Form{"8.3": resource.Form83, "8.1": resource.Form81} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
@@ -119,7 +119,7 @@ func TestARenderedDescriptionIsSigned(t *testing.T) {
 }
 
 // After an edit by hand, the signature matches neither form. The new one uses the form of the gateway.
-func TestAResourceWhoseSignatureWasStaleIsSignedAsTheGatewayDoes(t *testing.T) {
+func TestStaleSignatureUsesGatewayForm(t *testing.T) {
 	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
 		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "1"))
 		in := s.at(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "other"})))
@@ -135,7 +135,7 @@ func TestAResourceWhoseSignatureWasStaleIsSignedAsTheGatewayDoes(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotSignedOrCannotBeIsLeftUnsigned(t *testing.T) {
+func TestUnsignedResourceStaysUnsigned(t *testing.T) {
 	unsigned := `{"scope":"G","version":1,"files":["view.json"],"attributes":{}}`
 	missing := strings.Replace(sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "{}"}), `"view.json"`, `"view.json", "thumbnail.png"`, 1)
 	unary := `{"files":["udts.json"]}`
@@ -162,7 +162,7 @@ func TestWhatWasNotSignedOrCannotBeIsLeftUnsigned(t *testing.T) {
 }
 
 // The gateway only signs a rendered resource again. The plan adopts this change and does not revert it.
-func TestARenderedResourceThatTheGatewayRewroteIsAdopted(t *testing.T) {
+func TestRewrittenRenderedResourceIsAdopted(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "{{slice .Commit 0 7}}"))
 		view := map[string]string{"view.json": "{}"}

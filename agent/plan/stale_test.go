@@ -41,7 +41,7 @@ func (s *scene) fits() string {
 	return doc
 }
 
-func TestAViewThatWasEditedByHandIsWrittenWithASignatureThatFits(t *testing.T) {
+func TestHandEditedViewIsSigned(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
@@ -71,7 +71,7 @@ func TestAViewThatWasEditedByHandIsWrittenWithASignatureThatFits(t *testing.T) {
 	})
 }
 
-func TestAForeignViewWithTheSameResourceJSONIsReplacedWithASignatureThatFits(t *testing.T) {
+func TestForeignViewIsSigned(t *testing.T) {
 	s := newScene(t, map[string]string{view: "gateway", meta: listing("1", "aa")})
 	c := s.sync(byHand("v1"))
 	assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
@@ -80,7 +80,7 @@ func TestAForeignViewWithTheSameResourceJSONIsReplacedWithASignatureThatFits(t *
 	assert.Empty(t, s.sync(byHand("v1"), full).List)
 }
 
-func TestASignatureThatFitsOrIsNotThereIsLeftAlone(t *testing.T) {
+func TestValidSignatureStays(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 		unsigned := `{"scope":"A","version":1,"files":["view.json"],"attributes":{}}`
 		s := newScene(t, nil)

@@ -13,7 +13,7 @@ import (
 )
 
 // Agents must accept a GatewaySync that validation accepts, provided the gateway has the facts that its templates use.
-func TestWhatIsValidIsWhatAgentsTake(t *testing.T) {
+func TestValidateAccepts(t *testing.T) {
 	taken := 0
 	for _, c := range verdicts.Table() {
 		if c.Undecodable {
@@ -38,7 +38,7 @@ func TestWhatIsValidIsWhatAgentsTake(t *testing.T) {
 	assert.Greater(t, taken, 30)
 }
 
-func TestWhatNoAgentTakesIsNotValid(t *testing.T) {
+func TestValidateRefuses(t *testing.T) {
 	mapping := func(source, destination string) func(*v1alpha1.SyncProfile) {
 		return func(p *v1alpha1.SyncProfile) {
 			p.Mappings[0].Source, p.Mappings[0].Destination = source, destination
@@ -94,7 +94,7 @@ func TestWhatNoAgentTakesIsNotValid(t *testing.T) {
 	}
 }
 
-func TestAMirrorOfEverythingIsSeenInTheDefaultsToo(t *testing.T) {
+func TestValidateMirrorInDefaults(t *testing.T) {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Name, gs.Spec.Git = "plant", v1alpha1.GitSpec{Repo: "https://git.example.com/p.git", Ref: "main"}
 	gs.Spec.Sync.Defaults.Prune = v1alpha1.PruneMirror

@@ -65,7 +65,7 @@ func TestFetchBringsEveryObjectAsGitHasIt(t *testing.T) {
 	})
 }
 
-func TestOneFileCommitCostsLittleMoreThanItsBlob(t *testing.T) {
+func TestOneFileCommitCost(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1000))
 	g.Repack()
@@ -84,7 +84,7 @@ func TestOneFileCommitCostsLittleMoreThanItsBlob(t *testing.T) {
 	}
 }
 
-func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
+func TestOlderBranchMergeCost(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(200))
 	g.Branch("old", g.Head())
@@ -107,7 +107,7 @@ func TestMergeOfAnOlderBranchCostsOnlyItsChangedFiles(t *testing.T) {
 }
 
 // F16: the history is whatever the server serves now.
-func TestFetchFollowsWhateverHappensToHistory(t *testing.T) {
+func TestFetchFollowsRewrittenHistory(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		a := g.Push("a", repotest.Views(20))
 		b := g.Push("b", repotest.EditView(1, 1))
@@ -246,7 +246,7 @@ func TestFetchByCommitID(t *testing.T) {
 	})
 }
 
-func TestFetchWorksWithServersThatCanLess(t *testing.T) {
+func TestFetchFromLimitedServers(t *testing.T) {
 	for name, refused := range map[string][]gitserver.Feature{
 		"no thin packs": {gitserver.Thin},
 		"Azure DevOps, which demands multi_ack_detailed": {gitserver.SingleAck},
@@ -283,7 +283,7 @@ func TestFetchWorksWithServersThatCanLess(t *testing.T) {
 	})
 }
 
-func TestBranchThatMovesBetweenResolveAndFetch(t *testing.T) {
+func TestBranchMovesBeforeFetch(t *testing.T) {
 	g := newSite(t)
 	first := g.Push("first", repotest.Views(10))
 	s, r := openStore(t, t.TempDir()), g.remote()

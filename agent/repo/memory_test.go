@@ -27,8 +27,8 @@ const (
 	childBlob = "STOKER_TEST_REPO_BLOB"
 )
 
-// TestFetchInAProcessOfItsOwn is the child process of the memory tests: it syncs main and reads one blob.
-func TestFetchInAProcessOfItsOwn(t *testing.T) {
+// TestFetchInChildProcess is the child process of the memory tests: it syncs main and reads one blob.
+func TestFetchInChildProcess(t *testing.T) {
 	if os.Getenv(childURL) == "" {
 		t.Skip("runs as a child of the memory tests")
 	}
@@ -52,7 +52,7 @@ func TestFetchInAProcessOfItsOwn(t *testing.T) {
 // peakMemory runs a sync in a child process and returns its peak resident memory in MiB, including code and mapped files.
 func peakMemory(t *testing.T, u, dir, blob string) int64 {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFetchInAProcessOfItsOwn$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFetchInChildProcess$")
 	cmd.Env = append(os.Environ(), childURL+"="+u, childDir+"="+dir, childBlob+"="+blob)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -64,7 +64,7 @@ func peakMemory(t *testing.T, u, dir, blob string) int64 {
 }
 
 // F11: memory does not grow with the size of a blob, whether it is whole or a delta.
-func TestMemoryDoesNotDependOnTheLargestBlob(t *testing.T) {
+func TestMemoryIgnoresBlobSize(t *testing.T) {
 	const size = 48 << 20
 	g := newSite(t)
 	small := t.TempDir()

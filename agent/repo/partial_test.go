@@ -37,7 +37,7 @@ func fetchTrees(t testing.TB, s *Store, r *Remote, commit plan.ID) FetchStats {
 	return stats
 }
 
-func TestALostStoreTakesTheTreesAndThenTheBlobsThatAreAskedFor(t *testing.T) {
+func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		first := g.Push("first", repotest.Views(400))
 		second := g.Push("second", repotest.EditView(3, 1), repotest.EditView(5, 1))
@@ -94,7 +94,7 @@ func TestALostStoreTakesTheTreesAndThenTheBlobsThatAreAskedFor(t *testing.T) {
 }
 
 // A partial commit never counts as available.
-func TestPartialCommitsAreFetchedAgainByAPlainFetch(t *testing.T) {
+func TestFetchCompletesPartialCommits(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(20))
 		dir := t.TempDir()
@@ -117,7 +117,7 @@ func TestPartialCommitsAreFetchedAgainByAPlainFetch(t *testing.T) {
 	})
 }
 
-func TestReadingManyBlobsThatAreMissingFetchesAll(t *testing.T) {
+func TestManyMissingBlobsFetchAll(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(30))
 		s := openStore(t, t.TempDir())
@@ -143,7 +143,7 @@ func TestReadingManyBlobsThatAreMissingFetchesAll(t *testing.T) {
 	})
 }
 
-func TestServersThatCannotLeaveOutBlobsGiveEverything(t *testing.T) {
+func TestServerWithoutFilterSendsEverything(t *testing.T) {
 	for name, refused := range map[string][]gitserver.Feature{
 		"no filter":  {gitserver.Filter},
 		"no shallow": {gitserver.Shallow},
@@ -201,7 +201,7 @@ func TestServersThatCannotLeaveOutBlobsGiveEverything(t *testing.T) {
 	})
 }
 
-func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
+func TestBrokenRemoteIsRetried(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(30))
 	s, r := openStore(t, t.TempDir()), g.remote()
@@ -230,7 +230,7 @@ func TestABrokenRemoteBreaksNoPromiseForGood(t *testing.T) {
 }
 
 // A drift check reads one blob after another, and a request to an unavailable server may take a minute.
-func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
+func TestUnreachableServerBlobRequests(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(30))
 	s, r := openStore(t, t.TempDir()), g.remote()
@@ -266,7 +266,7 @@ func TestAServerThatIsAwayIsNotAskedForEachBlob(t *testing.T) {
 	assert.True(t, s.Partial())
 }
 
-func TestAServerThatSaysWhenToBeAskedIsAskedForNoBlobBefore(t *testing.T) {
+func TestRetryAfterOfBlobs(t *testing.T) {
 	for asks, quiet := range map[time.Duration]time.Duration{10 * time.Minute: 10 * time.Minute, 24 * time.Hour: time.Hour} {
 		g := newSite(t)
 		commit := g.Push("first", repotest.Views(3))
@@ -290,7 +290,7 @@ func TestAServerThatSaysWhenToBeAskedIsAskedForNoBlobBefore(t *testing.T) {
 	}
 }
 
-func TestWhoCannotWaitIsTriedAgainAfterALongPause(t *testing.T) {
+func TestHastenedFetchPauses(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
 	s := openStore(t, t.TempDir())
@@ -332,7 +332,7 @@ func TestWhoCannotWaitIsTriedAgainAfterALongPause(t *testing.T) {
 	assert.Equal(t, repotest.View(2, 0), text)
 }
 
-func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
+func TestTooLargeBlob(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3), gitserver.Write("large", strings.Repeat("large", 2000)))
 	s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{InflatedBytes: 9000}})
@@ -345,7 +345,7 @@ func TestABlobThatIsTooLargeKeepsNoOtherFromBeingFetched(t *testing.T) {
 }
 
 // A crash may leave a mark without its pack. A pack without its mark cannot exist, because the mark is written first.
-func TestMarksOfPartialPacksSurviveAndAreClearedAway(t *testing.T) {
+func TestPartialPackMarks(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(5))
 	dir := t.TempDir()

@@ -48,7 +48,7 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 }
 
 // Hosts serve commits of forks and of deleted branches by id. Only the history shows which refs contain a commit.
-func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
+func TestReaches(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		old := g.Push("old", repotest.Views(3))
 		for i := range 20 {
@@ -89,7 +89,7 @@ func TestACommitIsReachedFromTheRefsThatHoldItAndFromNoOther(t *testing.T) {
 }
 
 // The gateway of a new lead may fetch for half an hour, while the whole fleet waits for this search.
-func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
+func TestReachesDuringFetch(t *testing.T) {
 	g := newSite(t)
 	old := g.Push("old", repotest.Views(200))
 	tip := g.Push("new", repotest.EditView(1, 1))
@@ -120,7 +120,7 @@ func TestACommitIsLookedForBesideAFetchThatTakesItsTime(t *testing.T) {
 	repotest.RequireSame(t, g, s, tip)
 }
 
-func TestWaitForAnotherFetchEndsWithTheContext(t *testing.T) {
+func TestWaitForFetchIsCanceled(t *testing.T) {
 	g := newSite(t)
 	old := g.Push("old", repotest.Views(3))
 	commit := g.Push("new", repotest.EditView(1, 1))

@@ -52,7 +52,7 @@ func (e *everything) hear(err error) {
 }
 
 // C7: with credentials in every possible place, no log, error or printed value contains any of them, whatever fails.
-func TestNoSecretIsEverSaid(t *testing.T) {
+func TestErrorsContainNoSecrets(t *testing.T) {
 	root := t.TempDir()
 	gitserver.NewRepo(t, filepath.Join(root, "plant", "site.git")).Commit("first", repotest.Views(20))
 	app, appKey, err := gitserver.NewApp(7, 42, "plant", "site")

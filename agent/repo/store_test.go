@@ -216,7 +216,7 @@ func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
 	repotest.RequireSame(t, g, s, repotest.ParseID(t, g.Head()))
 }
 
-func TestReadingWhatIsNotThere(t *testing.T) {
+func TestReadMissingObjects(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(2))
 	s, r := openStore(t, t.TempDir()), g.remote()

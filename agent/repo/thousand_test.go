@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 )
 
-func TestTheStoreIsOfBoundedSizeAfterAThousandCommits(t *testing.T) {
+func TestStoreSizeAfterThousandCommits(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commits := 1000
 		if !r.URL().Local() {

@@ -39,14 +39,14 @@ func decodeBytes(b []byte) (*Journal, error) {
 	return DecodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
 }
 
-func TestJournalSaysAllOfARun(t *testing.T) {
+func TestJournalRoundTrip(t *testing.T) {
 	want := testJournal()
 	got, err := decodeBytes(encodeJournal(t, want))
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 }
 
-func TestDamagedJournalIsRefusedAndNeverPanics(t *testing.T) {
+func TestDamagedJournal(t *testing.T) {
 	b := encodeJournal(t, testJournal())
 	for i := range b {
 		x := bytes.Clone(b)

@@ -98,7 +98,7 @@ func TestManifestKeepsEveryRecord(t *testing.T) {
 	}
 }
 
-func TestManifestYieldsThePathsOfAPrefix(t *testing.T) {
+func TestManifestAllOfPrefix(t *testing.T) {
 	list := some(3000)
 	m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 	for _, prefix := range []string{"", "projects/", "projects/p000/com.inductiveautomation.perspective/views/Area 05", list[1500].Path, "a", "z"} {
@@ -116,7 +116,7 @@ func TestManifestYieldsThePathsOfAPrefix(t *testing.T) {
 	}
 }
 
-func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
+func TestMergeCopiesUneditedBlocks(t *testing.T) {
 	old := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(some(5000))))
 	list := everyRecord(t, old)
 	r := list[slices.IndexFunc(list[2500:], func(r Record) bool { return !r.Dir })+2500]
@@ -132,7 +132,7 @@ func TestMergeCopiesBlocksThatNoEditFallsInto(t *testing.T) {
 	assert.Equal(t, len(old.blocks)-1, same)
 }
 
-func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
+func TestMergeKeepsBlocksLarge(t *testing.T) {
 	list := some(4000)
 	m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 	for i := 0; i < len(list); i += 9 { // delete most, in several merges
@@ -153,7 +153,7 @@ func TestManyMergesLeaveNoTinyBlocks(t *testing.T) {
 	assert.Less(t, len(m.blocks), 15)
 }
 
-func TestDamagedManifestIsRefusedAndNeverPanics(t *testing.T) {
+func TestDamagedManifest(t *testing.T) {
 	b := encode(t, testHeader, NoManifest(), setAll(some(400)))
 	for i := range b {
 		x := bytes.Clone(b)

@@ -20,7 +20,7 @@ import (
 
 const viewPath = "projects/p/com.inductiveautomation.perspective/views/v/"
 
-func TestAFileThatTheGatewayCanTakePasses(t *testing.T) {
+func TestValidFiles(t *testing.T) {
 	for name, c := range map[string]struct{ path, content string }{
 		"view":                        {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
 		"resource":                    {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
@@ -45,7 +45,7 @@ func TestAFileThatTheGatewayCanTakePasses(t *testing.T) {
 	}
 }
 
-func TestAFileThatTheGatewayCannotTakeIsRefusedWithItsPlace(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	const view, meta = viewPath + "view.json", viewPath + "resource.json"
 	for name, c := range map[string]struct {
 		path, content string
@@ -97,14 +97,14 @@ func TestAFileThatTheGatewayCannotTakeIsRefusedWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestAReaderThatFailsIsNoFinding(t *testing.T) {
+func TestFailingReader(t *testing.T) {
 	err := Check("projects/p/x.json", iotest.ErrReader(io.ErrUnexpectedEOF))
 	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	assert.Empty(t, failure.Reason(err, ""))
 }
 
 // F11: the memory for a check does not depend on the size of the file.
-func TestAHugeFileIsCheckedInLittleMemory(t *testing.T) {
+func TestHugeFileMemory(t *testing.T) {
 	chunk := []byte(strings.Repeat("a", 1<<20))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

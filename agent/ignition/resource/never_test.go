@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsTheGatewaysAloneIsNeverTouched(t *testing.T) {
+func TestNeverTouch(t *testing.T) {
 	for _, path := range []string{
 		"projects/.resources", "projects/.resources/0a1b", "projects/p/.resources/x", ".resources/x",
 		"config/local", "config/local/ignition/x.pfx", "config/resources/local/ignition/tag-provider/p/config.json",
@@ -29,7 +29,7 @@ func TestWhatIsTheGatewaysAloneIsNeverTouched(t *testing.T) {
 	}
 }
 
-func TestWhatPeopleKeepInGitIsTheirs(t *testing.T) {
+func TestNeverTouchLeavesGitFiles(t *testing.T) {
 	for _, path := range []string{
 		"projects", "projects/p/project.json", "projects/p/com.inductiveautomation.perspective/views/v/view.json",
 		"projects/p/views/certificates/view.json", "projects/p/views/keystore/resource.json", "projects/p/x.log",
@@ -74,7 +74,7 @@ func BenchmarkNeverTouch(b *testing.B) {
 }
 
 // The page states for each rule in which directories it holds.
-func TestNeverTouchIsWhatItsPageSays(t *testing.T) {
+func TestNeverTouchDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/files.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "## Never touched\n")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestJSONIsTheSameWhateverItsLayout(t *testing.T) {
+func TestSameJSON(t *testing.T) {
 	for _, pair := range [][2]string{
 		{`{"a":1,"b":[true,null]}`, "{\n  \"b\": [ true, null ],\n  \"a\": 1\n}\n"},
 		{`{"a":"\u003d\u0026"}`, `{"a":"=&"}`},
@@ -22,7 +22,7 @@ func TestJSONIsTheSameWhateverItsLayout(t *testing.T) {
 	}
 }
 
-func TestJSONOfAnotherMeaningIsNotTheSame(t *testing.T) {
+func TestDifferentJSON(t *testing.T) {
 	for _, pair := range [][2]string{
 		{`1`, `1.0`}, {`1`, `1e0`}, {`12345678901234567890`, `12345678901234567891`}, {`[1,2]`, `[2,1]`}, {`[1]`, `[1,1]`},
 		{`{"a":1}`, `{"a":1,"b":2}`}, {`{"a":null}`, `{}`}, {`{"a":null}`, `{"b":null}`}, {`"1"`, `1`}, {`null`, `false`},
@@ -34,7 +34,7 @@ func TestJSONOfAnotherMeaningIsNotTheSame(t *testing.T) {
 	}
 }
 
-func TestAResourceIsTheSameButForItsModification(t *testing.T) {
+func TestSameButModification(t *testing.T) {
 	const a = `{"scope":"G","attributes":{"enabled":true,"lastModification":{"actor":"x"},"lastModificationSignature":"aa"}}`
 	for other, want := range map[string]bool{
 		`{"scope":"G","attributes":{"enabled":true}}`:                                 true,

@@ -93,7 +93,7 @@ func signature(t testing.TB, raw string, form Form, file string) string {
 	return sum
 }
 
-func TestASignatureCoversEverythingButItself(t *testing.T) {
+func TestSignatureCoversEverythingElse(t *testing.T) {
 	want := signature(t, signedJSON, Form83, "{}")
 	assert.Equal(t, want, signature(t, "\xef\xbb\xbf"+string(bytes.ReplaceAll([]byte(signedJSON), []byte("00ff"), []byte("aa"))), Form83, "{}"))
 	var loose bytes.Buffer
@@ -124,7 +124,7 @@ func TestOnlyTheSignatureIsWritten(t *testing.T) {
 	assert.Equal(t, unsigned, string(s.WithSignature("cafe")), "none is added")
 }
 
-func TestWhatCannotBeSignedIsSaid(t *testing.T) {
+func TestSignatureErrors(t *testing.T) {
 	for _, raw := range []string{
 		``, `[]`, `{"scope":1}`, `{"scope":"X"}`, `{"version":"1"}`, `{"version":1.5}`, `{"version":3000000000}`, `{"files":{}}`,
 		`{"files":[1]}`, `{"attributes":[]}`, `{"attributes":{}`,
@@ -148,7 +148,7 @@ func TestTheFormFollowsTheVersion(t *testing.T) {
 	}
 }
 
-func TestStringsAreWrittenAsAGatewayWritesThem(t *testing.T) {
+func TestStringsLikeGateway(t *testing.T) {
 	assert.Equal(t, `"\u003ca href\u003d\u0027x\u0027\u003e \u0026 \"\\/\n\t\u0001\u2028é😀`+"\ufffd\"",
 		string(AppendString(nil, "<a href='x'> & \"\\/\n\t\x01\u2028é😀\xff")))
 }

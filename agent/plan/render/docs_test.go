@@ -24,7 +24,7 @@ func rows(t *testing.T) [][]string {
 	return list
 }
 
-func TestTheDocumentationListsEveryFactAndFunction(t *testing.T) {
+func TestDocumentedFactsAndFunctions(t *testing.T) {
 	f := Facts{
 		GatewayName: "line-1", PodName: "line-1-gateway-0", Namespace: "north", CRName: "plant", Ref: "main",
 		Labels: map[string]string{"example.com/area": "7"}, DeploymentMode: "dev", TagProvider: "default",

@@ -38,7 +38,7 @@ func patched(t *testing.T, doc string, edits ...Edit) string {
 	return string(out)
 }
 
-func TestAPatchChangesTheValueAndNoOtherByte(t *testing.T) {
+func TestPatchChangesOnlyTheValue(t *testing.T) {
 	for name, c := range map[string]struct{ path, value, old, new string }{
 		"text":                        {"systemName", "a'b", `"old\u003dname"`, `"a\u0027b"`},
 		"text that is the same":       {"systemName", "old=name", `"old\u003dname"`, `"old\u003dname"`},
@@ -69,7 +69,7 @@ func TestAPatchChangesTheValueAndNoOtherByte(t *testing.T) {
 	}
 }
 
-func TestAPatchKeepsTheLayoutOfOneLine(t *testing.T) {
+func TestPatchKeepsLayout(t *testing.T) {
 	assert.Equal(t, `{"a":1,"b":{"c":"x"}}`, patched(t, `{"a":1}`, Edit{Path: "b.c", Value: "x"}))
 	assert.Equal(t, `{"b":2}`, patched(t, `{ }`, Edit{Path: "b", Value: "2"}))
 	assert.Equal(t, `{ "a" : 1, "b" : 2 }`, patched(t, `{ "a" : 1 }`, Edit{Path: "b", Value: "2"}))
@@ -81,7 +81,7 @@ func TestAPatchKeepsTheLayoutOfOneLine(t *testing.T) {
 	assert.Equal(t, `{"a":{"b":2},"c":"x"}`, patched(t, `{"a":{"b":1}}`, Edit{Path: "a.b", Value: "2"}, Edit{Path: "c", Value: "x"}))
 }
 
-func TestAPatchThatDoesNotFitIsRefusedWithFileAndPath(t *testing.T) {
+func TestInvalidPatch(t *testing.T) {
 	for name, c := range map[string]struct{ doc, path, value, says string }{
 		"no JSON":               {"{", "a", "1", "no JSON"},
 		"empty":                 {"", "a", "1", "no JSON"},
@@ -189,7 +189,7 @@ func hollow(v any) bool {
 }
 
 // F11: patching a file of the maximum size allocates only a few times its size.
-func TestALargeFileIsPatchedInAFewTimesItsSize(t *testing.T) {
+func TestPatchMemory(t *testing.T) {
 	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
 	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}
 	var before, after runtime.MemStats

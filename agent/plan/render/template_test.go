@@ -67,7 +67,7 @@ func TestATemplateIsRendered(t *testing.T) {
 	}
 }
 
-func TestATemplateThatCannotBeRenderedSaysWhere(t *testing.T) {
+func TestInvalidTemplate(t *testing.T) {
 	for text, says := range map[string][]string{
 		"a\nb {{.Missing}}": {"projects/p/x.json:2:", "Missing"},
 		"{{.Vars.missing}}": {"projects/p/x.json:1:", "missing"},
@@ -134,7 +134,7 @@ func TestATemplateBombIsStopped(t *testing.T) {
 	}
 }
 
-func TestBlocksMayNestAsDeepAsTheyMayBeMany(t *testing.T) {
+func TestNestedBlocks(t *testing.T) {
 	const n = maxActions / 2
 	out, err := execute(strings.Repeat("{{if 1}}", n)+"x"+strings.Repeat("{{end}}", n), 100)
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestBlocksMayNestAsDeepAsTheyMayBeMany(t *testing.T) {
 	require.Error(t, err, "three actions each are too many")
 }
 
-func TestATemplateThatUsesTheCommitIsKnown(t *testing.T) {
+func TestTemplateUsesTheCommit(t *testing.T) {
 	for text, want := range map[string]bool{
 		"{{.GatewayName}}": false, "{{.Vars.Commit}}": false, "{{range $k, $v := .Labels}}{{$v}}{{end}}": false,
 		`{{define "x"}}{{.host}}{{end}}{{template "x" .}}`: false, `{{template "x" $}}{{define "x"}}{{end}}`: false,
@@ -163,7 +163,7 @@ func TestATemplateThatUsesTheCommitIsKnown(t *testing.T) {
 	}
 }
 
-func TestFactsHaveAFingerprintWithoutTheCommit(t *testing.T) {
+func TestFactsFingerprint(t *testing.T) {
 	want := facts().Fingerprint()
 	same := facts()
 	same.Ref, same.Commit = "other", "other"
@@ -179,7 +179,7 @@ func TestFactsHaveAFingerprintWithoutTheCommit(t *testing.T) {
 	}
 }
 
-func TestATemplateThatAsksForAFactThatNobodyKnowsSaysSo(t *testing.T) {
+func TestUnknownFact(t *testing.T) {
 	f := facts()
 	f.Unlabelled = true
 	for text, want := range map[string]bool{

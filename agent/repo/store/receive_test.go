@@ -219,7 +219,7 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 	assert.Equal(t, base+"xxx", repotest.ReadBlob(t, s, repotest.BlobID(base+"xxx")))
 }
 
-func TestReceiveRefusesEveryTruncationAndEveryFlippedBit(t *testing.T) {
+func TestReceiveRefusesDamagedPacks(t *testing.T) {
 	var p rawPack
 	off := p.object(kindBlob, "some content of a blob")
 	p.ofsDelta(off, appendText("some content of a blob", "!"))

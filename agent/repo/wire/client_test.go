@@ -30,7 +30,7 @@ import (
 
 const tripwire = "S3CR3T-42"
 
-func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
+func TestServerFaultReasons(t *testing.T) {
 	tests := map[string]struct {
 		fault gitserver.Fault
 		want  v1alpha1.Reason
@@ -83,7 +83,7 @@ func TestEveryFaultOfTheServerHasItsReason(t *testing.T) {
 	}
 }
 
-func TestAServerThatShowsAnErrorInsteadOfItsRefsIsQuoted(t *testing.T) {
+func TestServerErrorIsQuoted(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))
 	g.Server.Inject(gitserver.Rewrite(func([]byte) []byte {
@@ -94,7 +94,7 @@ func TestAServerThatShowsAnErrorInsteadOfItsRefsIsQuoted(t *testing.T) {
 	assert.ErrorContains(t, err, "shows no refs and answers: we are moving")
 }
 
-func TestThrottlingSaysWhenToComeBack(t *testing.T) {
+func TestThrottlingRetryAfter(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))
 	g.Server.Inject(gitserver.Throttle(90 * time.Second))
@@ -141,7 +141,7 @@ func TestDeadlinesAndCancellation(t *testing.T) {
 	})
 }
 
-func TestServersThatAreNotThere(t *testing.T) {
+func TestUnreachableServers(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	for name, address := range map[string]string{
@@ -155,7 +155,7 @@ func TestServersThatAreNotThere(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNotGit(t *testing.T) {
+func TestNonGitServers(t *testing.T) {
 	for name, tt := range map[string]struct{ contentType, body, says string }{
 		"a login page is UnsupportedRepository with advice": {"text/html; charset=utf-8", "<html>", `"text/html"`},
 		"dumb http is UnsupportedRepository":                {"text/plain", strings.Repeat("1", 40) + "\trefs/heads/main\n", "smart HTTP"},
@@ -279,7 +279,7 @@ func TestCredentials(t *testing.T) {
 }
 
 // F9: credentials never reach another host.
-func TestCredentialsNeverFollowARedirectToAnotherHost(t *testing.T) {
+func TestRedirectDropsCredentials(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -318,7 +318,7 @@ func TestCredentialsNeverFollowARedirectToAnotherHost(t *testing.T) {
 	assert.Empty(t, seen, "no request of any kind reaches the other host")
 }
 
-func TestARenamedRepositoryIsFollowedOnItsOwnHost(t *testing.T) {
+func TestRedirectOnSameHost(t *testing.T) {
 	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
 	first := g.Push("first", repotest.Views(3))
 	front := httptest.NewServer(nil)

@@ -66,7 +66,7 @@ func (s *appSite) resolve(r *testClient) error {
 	return err
 }
 
-func TestAGitHubAppReadsItsRepositoryWithOneToken(t *testing.T) {
+func TestGitHubAppUsesOneToken(t *testing.T) {
 	g := newAppSite(t)
 	r := g.client(g.auth())
 	pull(t, openStore(t, store.Options{}), r, "main")
@@ -80,7 +80,7 @@ func TestAGitHubAppReadsItsRepositoryWithOneToken(t *testing.T) {
 	}
 }
 
-func TestAGitHubAppsTokenIsRenewedBeforeItEnds(t *testing.T) {
+func TestGitHubAppRenewsToken(t *testing.T) {
 	g := newAppSite(t)
 	g.app.Life = renewBefore + time.Minute
 	r := g.client(g.auth())
@@ -106,7 +106,7 @@ func TestAGitHubAppsTokenIsRenewedBeforeItEnds(t *testing.T) {
 	})
 }
 
-func TestATokenThatTheHostRefusesIsReplaced(t *testing.T) {
+func TestGitHubAppReplacesRefusedToken(t *testing.T) {
 	g := newAppSite(t)
 	r := g.client(g.auth())
 	require.NoError(t, g.resolve(r))
@@ -116,7 +116,7 @@ func TestATokenThatTheHostRefusesIsReplaced(t *testing.T) {
 	require.NoError(t, g.resolve(r), "the next attempt has a new one")
 }
 
-func TestWhatCanBeWrongWithAGitHubAppIsToldApart(t *testing.T) {
+func TestGitHubAppErrors(t *testing.T) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(private)
@@ -193,7 +193,7 @@ func TestWhatCanBeWrongWithAGitHubAppIsToldApart(t *testing.T) {
 }
 
 // F9: the client sends the app's JWT only to the API, and the app's tokens only to the host of the repository.
-func TestTokensOfAnAppGoToTheRepositorysHostOnly(t *testing.T) {
+func TestGitHubAppTokenHost(t *testing.T) {
 	g := newAppSite(t)
 	var thief atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { thief.Add(1) }))

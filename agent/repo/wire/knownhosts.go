@@ -254,7 +254,7 @@ func matchesPattern(pattern, s string) bool {
 }
 
 // publicHosts are the ssh host keys of the public git hosts, in the form of known_hosts. They are trusted if a GatewaySync has no
-// known hosts of its own. TestBuiltInHostKeysAreThePublishedOnes compares them with the fingerprints that the owners publish:
+// known hosts of its own. TestBuiltInHostKeys compares them with the fingerprints that the owners publish:
 //
 //   - github.com: docs.github.com, "GitHub's SSH key fingerprints"; also at port 443 of ssh.github.com
 //   - gitlab.com: docs.gitlab.com, "GitLab.com settings"; also at port 443 of altssh.gitlab.com

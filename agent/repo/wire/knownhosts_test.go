@@ -43,7 +43,7 @@ func line(hosts string, key ssh.PublicKey) string {
 }
 
 // The fingerprints are those that the hosts publish. The addresses of the pages are next to the keys.
-func TestBuiltInHostKeysAreThePublishedOnes(t *testing.T) {
+func TestBuiltInHostKeys(t *testing.T) {
 	github := []string{"p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM", "+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU", "uNiVztksCsDhcc0u9e8BujQXVUpKZIDTMczCvj3tD2s"}
 	gitlab := []string{"HbW3g8zUjNSksFbqTiUWPWg2Bq1x8xdGUrliXFzSnUw", "eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8", "ROQFvPThGrW4RuWLoL9tq9I9zJ42fK4XywyRtbOz/EQ"}
 	bitbucket := []string{"FC73VB6C4OQLSCrjEayhMp9UMxS97caD/Yyi2bhW/J0", "ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM", "46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E"}
@@ -165,7 +165,7 @@ func TestHostKeys(t *testing.T) {
 }
 
 // A server with several keys presents the known one. Algorithms of other hosts in known_hosts do not matter.
-func TestOnlyTheHostsOwnAlgorithmsAreOffered(t *testing.T) {
+func TestOfferedHostKeyAlgorithms(t *testing.T) {
 	known, more := newECDSAKey(t), newKey(t)
 	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{more, known}})
 	g.Push("first", repotest.Views(1))
@@ -224,7 +224,7 @@ func TestHostCertificates(t *testing.T) {
 	}
 }
 
-func TestPatternsTakeNoMoreTimeThanTheyMust(t *testing.T) {
+func TestHostPatternCost(t *testing.T) {
 	assert.False(t, matchesPattern(strings.Repeat("*a", 2000)+"b", strings.Repeat("a", 4000)))
 	for _, tt := range []struct {
 		pattern, s string

@@ -87,7 +87,7 @@ func (p *proxy) hosts() []string {
 
 func (p *proxy) url(login string) string { return strings.Replace(p.URL, "://", "://"+login, 1) }
 
-func TestProxiesOfTheEnvironmentAreUsed(t *testing.T) {
+func TestEnvironmentProxies(t *testing.T) {
 	plain := newSite(t)
 	plain.Push("first", repotest.Views(3))
 	safe := newSiteWith(t, gitserver.Options{TLS: true})

@@ -82,7 +82,7 @@ func TestFetchOverSSHBringsWhatHTTPSBrings(t *testing.T) {
 }
 
 // By default, upload-pack serves only commits that are tips of refs.
-func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
+func TestRefusedCommitByBranchOverSSH(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	old := g.Push("old", repotest.Views(10))
 	g.History(100, func(int) string { return "more.txt" }, func(i int) string { return strings.Repeat("x", i) })
@@ -106,7 +106,7 @@ func TestACommitThatTheServerRefusesComesByItsBranchOverSSH(t *testing.T) {
 
 // A server that rejects a request ends its program while the client still writes. The write fails, but the client must still
 // report the message of the server.
-func TestWhatAServerSaysBeforeItHangsUpIsHeard(t *testing.T) {
+func TestServerMessageBeforeDisconnect(t *testing.T) {
 	const words = "upload-pack: not our ref"
 	for name, server := range map[string]gitserver.SSHOptions{
 		"in an ERR line":        {Refuse: words},
@@ -151,7 +151,7 @@ func (w *lateWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func TestRepositoriesOverSSHThatCannotBeRead(t *testing.T) {
+func TestUnreadableRepositoriesOverSSH(t *testing.T) {
 	t.Run("without a key is AuthFailed", func(t *testing.T) {
 		err := newShellSite(t, gitserver.SSHOptions{}).resolve(Auth{}, Options{})
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
@@ -191,7 +191,7 @@ func TestRepositoriesOverSSHThatCannotBeRead(t *testing.T) {
 }
 
 // F5: whatever a path contains, the shell of the server sees one word.
-func TestThePathOfAnSSHAddressIsOneWord(t *testing.T) {
+func TestSSHPathIsQuoted(t *testing.T) {
 	for in, want := range map[string]string{
 		"ssh://h/a.git":             `git-upload-pack '/a.git'`,
 		"ssh://h/~user/a.git":       `git-upload-pack '~user/a.git'`,
@@ -257,7 +257,7 @@ func TestSSHKeys(t *testing.T) {
 }
 
 // The client ignores the ssh setup of the machine: agent, configuration, known hosts and user name.
-func TestNothingOfTheMachinesSSHCounts(t *testing.T) {
+func TestMachineSSHConfigIsIgnored(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	g.Push("first", repotest.Views(1))
 	home := t.TempDir()
@@ -295,7 +295,7 @@ func TestNothingOfTheMachinesSSHCounts(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(home, "canary"))
 }
 
-func TestSSHServersThatGoSilentAreGitTimeout(t *testing.T) {
+func TestSilentSSHServers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		server gitserver.SSHOptions
 		client Options

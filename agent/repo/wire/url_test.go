@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestParseURLAcceptsWhatARepositoryIsNamedBy(t *testing.T) {
+func TestParseURLAccepts(t *testing.T) {
 	for in, want := range map[string]string{
 		"https://git.example.com/plant/site.git":       "https://git.example.com/plant/site.git",
 		"HTTPS://Git.Example.COM:443/Plant.git":        "https://git.example.com/Plant.git",
