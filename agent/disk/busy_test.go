@@ -101,7 +101,7 @@ func TestFlippingDirectoryAndLink(t *testing.T) {
 			}
 		}
 	})
-	deadline := time.Now().Add(race(5 * time.Second))
+	deadline := time.Now().Add(race(2 * time.Second))
 	applied, refused := 0, 0
 	for i := 0; time.Now().Before(deadline); i++ {
 		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
