@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
 	"stoker.io/stoker/agent/disk/safe"
 )
 

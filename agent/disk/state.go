@@ -86,18 +86,18 @@ func (d *Dir) BlobID(path string) (plan.ID, error) {
 	return within{d, context.Background()}.BlobID(path)
 }
 
-func (d within) BlobID(path string) (plan.ID, error) {
+func (w within) BlobID(path string) (plan.ID, error) {
 	if err := safe.CheckPath(path); err != nil {
 		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	dir, name := safe.Split(path)
-	n, err := d.cur.At(dir)
+	n, err := w.cur.At(dir)
 	if err != nil {
 		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return n.Hash(d.ctx, name, d.buf, d.o.MaxBlob)
+	return n.Hash(w.ctx, name, w.buf, w.o.MaxBlob)
 }
 
 // Read returns a file's content, or LimitExceeded for more than limit bytes.

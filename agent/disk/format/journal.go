@@ -64,6 +64,7 @@ const (
 	flagRunsKnown = flagBase | flagRefuse
 )
 
+// Encode writes the journal.
 func (j *Journal) Encode(to io.Writer) error {
 	sum := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(to, sum), 64<<10)
@@ -313,8 +314,10 @@ type Task struct {
 	At   int // index in changes or dirs
 }
 
+// TaskKind is the kind of a step.
 type TaskKind uint8
 
+// The kinds of a step.
 const (
 	TaskWrite TaskKind = iota + 1
 	TaskRemove
@@ -380,13 +383,16 @@ func (j *Journal) edit(i int) Edit {
 	}
 }
 
+// SlotName is the staging name of a change.
 func SlotName(at int) string { return strconv.Itoa(at) }
 
 // AsideName is the staging name of an old file on a file system that cannot exchange two names.
 func AsideName(at int) string { return strconv.Itoa(at) + ".old" }
 
+// Writes reports whether an operation writes a file.
 func Writes(op plan.Op) bool { return op == plan.Create || op == plan.Update }
 
+// Moves reports whether an operation writes or removes a file.
 func Moves(op plan.Op) bool { return Writes(op) || op == plan.Delete }
 
 // Find returns the index of the change of a path, or -1.
@@ -426,6 +432,7 @@ type Base struct {
 	files  int
 }
 
+// BaseOf identifies a manifest.
 func BaseOf(m *Manifest) Base {
 	if m.f == nil {
 		return Base{}
@@ -435,4 +442,5 @@ func BaseOf(m *Manifest) Base {
 
 var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
 
+// ValidFolderName reports whether s can be the name of a folder in lost+found.
 func ValidFolderName(s string) bool { return folderName.MatchString(s) }

@@ -64,6 +64,7 @@ type Manifest struct {
 	decoded []Record
 }
 
+// NoManifest returns an empty manifest without a file.
 func NoManifest() *Manifest { return &Manifest{cached: -1, Close: func() error { return nil }} }
 
 // OpenManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
@@ -247,6 +248,7 @@ func (m *Manifest) Get(path string) (plan.Owned, bool, error) {
 	return r.Owned, true, nil
 }
 
+// Lookup returns the record of a file or directory.
 func (m *Manifest) Lookup(path string) (Record, bool, error) {
 	i := m.blockOf(path)
 	if i < 0 {

@@ -44,6 +44,7 @@ func (e *Edit) Apply(old *Record) (Record, bool) {
 // Edits returns the next edit, sorted by path, at most one per path; false at the end.
 type Edits func() (Edit, bool)
 
+// NoEdits yields no edit.
 func NoEdits() (Edit, bool) { return Edit{}, false }
 
 // Merge writes a new manifest: old with edits. It copies blocks without edits unchanged, so that a small change costs

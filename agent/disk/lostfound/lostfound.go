@@ -75,10 +75,10 @@ type Folder struct {
 	pruned time.Time // when
 }
 
-// New returns lost+found in own, the folder .stoker. If it has more than max bytes, or something older than age, pruning
+// New returns lost+found in own, the folder .stoker. If it has more than limit bytes, or something older than age, pruning
 // removes its oldest folders.
-func New(own *safe.Folder, vol *safe.Volume, log *slog.Logger, max int64, age time.Duration) *Folder {
-	return &Folder{own: own, vol: vol, log: log, max: max, age: age}
+func New(own *safe.Folder, vol *safe.Volume, log *slog.Logger, limit int64, age time.Duration) *Folder {
+	return &Folder{own: own, vol: vol, log: log, max: limit, age: age}
 }
 
 // NewSaver returns a Saver for the folder of that name.
@@ -301,9 +301,10 @@ func (f *Folder) NewName(commit plan.ID) string {
 	return name
 }
 
-// runTime is the time format of a run's name: UTC, so that names sort by time.
+// TimeFormat is the time format of a run's name: UTC, so that names sort by time.
 const TimeFormat = "20060102T150405.000Z"
 
+// UndoSuffix ends the name of the folder that a rollback writes.
 const UndoSuffix = "-undo"
 
 func runStart(name string) (time.Time, error) {

@@ -147,6 +147,7 @@ func (n *Folder) Entries() ([]fs.DirEntry, error) {
 	return list, errors.Join(err, f.Close())
 }
 
+// Join returns the path of a name in the folder.
 func (n *Folder) Join(name string) string {
 	if n.Path == "" {
 		return name
@@ -154,8 +155,10 @@ func (n *Folder) Join(name string) string {
 	return n.Path + "/" + name
 }
 
+// Stat describes the folder itself.
 func (n *Folder) Stat() (fs.FileInfo, error) { return n.Root.Stat(".") }
 
+// Close closes the folder.
 func (n *Folder) Close() {
 	n.CloseFile()
 	_ = n.Root.Close()
@@ -174,6 +177,7 @@ func Split(p string) (dir, name string) {
 	return strings.TrimSuffix(dir, "/"), name
 }
 
+// KindOf returns the kind of what fi describes.
 func KindOf(fi fs.FileInfo) plan.Kind {
 	switch m := fi.Mode(); {
 	case m.IsRegular():
@@ -187,6 +191,7 @@ func KindOf(fi fs.FileInfo) plan.Kind {
 	}
 }
 
+// StatOf converts fi, without regard to volumes that keep no modes; see Volume.Stat.
 func StatOf(fi fs.FileInfo) plan.Stat {
 	return plan.Stat{
 		Kind:  KindOf(fi),
@@ -202,6 +207,7 @@ func NotThere(err error) bool {
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
+// ReadFile returns the content of a file, or LimitExceeded for more than limit bytes.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	f, _, err := n.File(name, os.O_RDONLY)
 	if err != nil {

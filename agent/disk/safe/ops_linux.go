@@ -110,23 +110,24 @@ func syncfs(f *os.File) error {
 	return errors.Join(err, os.NewSyscallError("syncfs", inner))
 }
 
-// mount identifies a mount, which a rename cannot cross. It is finer than a device, because parts of a volume may be
+// Mount identifies a mount, which a rename cannot cross. It is finer than a device, because parts of a volume may be
 // mounted several times.
-type mount struct{ dev, id uint64 }
+type Mount struct{ dev, id uint64 }
 
-func MountOf(n *Folder) (mount, error) {
+// MountOf returns the mount of a folder.
+func MountOf(n *Folder) (Mount, error) {
 	f, err := n.dirFile()
 	if err != nil {
-		return mount{}, err
+		return Mount{}, err
 	}
 	fi, err := f.Stat()
 	if err != nil {
-		return mount{}, err
+		return Mount{}, err
 	}
-	m := mount{dev: AttrsOf(fi).Dev}
+	m := Mount{dev: AttrsOf(fi).Dev}
 	c, err := f.SyscallConn()
 	if err != nil {
-		return mount{}, err
+		return Mount{}, err
 	}
 	var st unix.Statx_t
 	var inner error
@@ -146,6 +147,7 @@ type Attrs struct {
 	Ctime    int64 // nanoseconds since 1970
 }
 
+// AttrsOf returns the attributes in fi.
 func AttrsOf(fi fs.FileInfo) Attrs {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -158,6 +160,8 @@ func AttrsOf(fi fs.FileInfo) Attrs {
 }
 
 func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }
+
+// IsNotEmpty reports whether a directory could not be removed because it is not empty.
 func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }

@@ -45,9 +45,9 @@ const HaveSyncfs = false
 
 func syncfs(*os.File) error { return errors.ErrUnsupported }
 
-type mount struct{}
+type Mount struct{}
 
-func MountOf(*Folder) (mount, error) { return mount{}, nil }
+func MountOf(*Folder) (Mount, error) { return Mount{}, nil }
 
 type Attrs struct {
 	Known    bool

@@ -42,6 +42,7 @@ func (v *Volume) Effect(e Effect, do func() error) error {
 	return do()
 }
 
+// Mkdir makes a directory. An existing name is an error.
 func (v *Volume) Mkdir(n *Folder, name string, perm fs.FileMode) error {
 	return v.Effect(Effect{Op: "mkdir", Path: n.Join(name)}, func() error { return n.Root.Mkdir(name, perm) })
 }
@@ -63,6 +64,7 @@ func (v *Volume) Fill(path string, write func() error) error {
 	return v.Effect(Effect{Op: "fill", Path: path}, write)
 }
 
+// Sync makes the content of a file durable. path is its path.
 func (v *Volume) Sync(f *os.File, path string) error {
 	return v.Effect(Effect{Op: "sync", Path: path}, f.Sync)
 }

@@ -70,6 +70,7 @@ func byPath(a, b fs.DirEntry) int {
 	return strings.Compare(x, y)
 }
 
+// FirstFile returns the first path below a folder that is not a directory, or "".
 func FirstFile(n *Folder) (string, error) {
 	first := ""
 	var failed error
