@@ -2,7 +2,6 @@ package inject_test
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -19,40 +18,41 @@ import (
 // I4: whatever the shape of lists and maps, a patch only adds.
 func TestPatchesOnlyAdd(t *testing.T) {
 	shapes := map[string]func(*corev1.Pod){
-		"as it is":      func(*corev1.Pod) {},
-		"no lists":      func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = nil, nil },
-		"empty lists":   func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = []corev1.Container{}, map[string]string{} },
-		"odd keys":      func(p *corev1.Pod) { p.Annotations["a~b/c"], p.Labels = "x", map[string]string{"~1/~0": "y"} },
-		"already said":  func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "true" },
-		"already false": func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "false" },
+		"unchanged":         func(*corev1.Pod) {},
+		"no lists":          func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = nil, nil },
+		"empty lists":       func(p *corev1.Pod) { p.Spec.InitContainers, p.Labels = []corev1.Container{}, map[string]string{} },
+		"keys to escape":    func(p *corev1.Pod) { p.Annotations["a~b/c"], p.Labels = "x", map[string]string{"~1/~0": "y"} },
+		"injected is true":  func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "true" },
+		"injected is false": func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "false" },
 	}
-	for _, file := range scenes(t) {
+	for _, original := range scenes(t) {
 		for name, shape := range shapes {
-			s := readScene(t, file)
-			shape(s.pod)
-			raw, err := json.Marshal(s.pod)
-			require.NoError(t, err)
-			ops, decision := decide(s.pod, s.all)
-			if !decision.Injected {
-				continue
-			}
-			for _, op := range ops {
-				assert.Equal(t, "add", op.Op)
-			}
-			_, patched := apply(t, raw, ops)
-			var before, after any
-			require.NoError(t, json.Unmarshal(raw, &before))
-			require.NoError(t, json.Unmarshal(patched, &after))
-			if name == "already false" {
-				delete(before.(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any), v1alpha1.AnnotationInjected)
-			}
-			assert.Empty(t, lost(before, after, ""), "%s, %s", filepath.Dir(file), name)
+			t.Run(original.name+"/"+name, func(t *testing.T) {
+				s := original
+				s.pod = s.pod.DeepCopy()
+				shape(s.pod)
+				raw, err := json.Marshal(s.pod)
+				require.NoError(t, err)
+				ops, decision := s.patch()
+				require.True(t, decision.Injected, decision.Message)
+				for _, op := range ops {
+					assert.Equal(t, "add", op.Op)
+				}
+				_, patched := apply(t, raw, ops)
+				var before, after any
+				require.NoError(t, json.Unmarshal(raw, &before))
+				require.NoError(t, json.Unmarshal(patched, &after))
+				if name == "injected is false" {
+					delete(before.(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any), v1alpha1.AnnotationInjected)
+				}
+				assert.Empty(t, removed(before, after, ""))
+			})
 		}
 	}
 }
 
-// lost returns the path of the first value of before that is missing or different in after.
-func lost(before, after any, path string) string {
+// removed returns the path of the first value of before that is missing or different in after.
+func removed(before, after any, path string) string {
 	switch b := before.(type) {
 	case map[string]any:
 		a, ok := after.(map[string]any)
@@ -60,7 +60,7 @@ func lost(before, after any, path string) string {
 			return path
 		}
 		for key, value := range b {
-			if p := lost(value, a[key], path+"/"+key); p != "" {
+			if p := removed(value, a[key], path+"/"+key); p != "" {
 				return p
 			}
 		}
@@ -71,7 +71,7 @@ func lost(before, after any, path string) string {
 			return path
 		}
 		for i := range b {
-			if p := lost(b[i], a[i], path+"/-"); p != "" {
+			if p := removed(b[i], a[i], path+"/-"); p != "" {
 				return p
 			}
 		}
@@ -84,7 +84,7 @@ func lost(before, after any, path string) string {
 }
 
 // I1: other injectors before or after ours change nothing about the agent, and a second admission adds nothing.
-func TestOtherInjectorsMayComeBeforeAndAfter(t *testing.T) {
+func TestOtherInjectorsBeforeAndAfter(t *testing.T) {
 	meshes := map[string]func(*corev1.Pod){
 		"proxy": func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "proxy", Image: "example.com/proxy:1"})
@@ -105,25 +105,23 @@ func TestOtherInjectorsMayComeBeforeAndAfter(t *testing.T) {
 			}
 		},
 	}
-	for _, file := range scenes(t) {
+	for _, original := range scenes(t) {
 		for before, first := range meshes {
 			for after, second := range meshes {
-				s := readScene(t, file)
-				if _, decision := s.patch(); !decision.Injected {
-					continue
-				}
-				first(s.pod)
-				raw, err := json.Marshal(s.pod)
-				require.NoError(t, err)
-				ops, decision := decide(s.pod, s.all)
-				if !assert.True(t, decision.Injected, "%s after %s: %s", filepath.Dir(file), before, decision.Message) {
-					continue
-				}
-				pod, _ := apply(t, raw, ops)
-				second(pod)
-				again, decision := decide(pod, s.all)
-				assert.Empty(t, again, "%s before %s", filepath.Dir(file), after)
-				assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
+				t.Run(original.name+"/"+before+"/"+after, func(t *testing.T) {
+					s := original
+					s.pod = s.pod.DeepCopy()
+					first(s.pod)
+					raw, err := json.Marshal(s.pod)
+					require.NoError(t, err)
+					ops, decision := s.patch()
+					require.True(t, decision.Injected, decision.Message)
+					pod, _ := apply(t, raw, ops)
+					second(pod)
+					again, decision := decide(pod, s.all)
+					assert.Empty(t, again)
+					assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
+				})
 			}
 		}
 	}
@@ -148,7 +146,7 @@ func TestGuaranteedPodResources(t *testing.T) {
 		}
 		return l
 	}
-	s := readScene(t, "testdata/golden/guaranteed/input.yaml")
+	s := named(t, "guaranteed-pod")
 	for name, c := range map[string]struct {
 		resources   *corev1.ResourceRequirements
 		cpu, memory string
@@ -173,26 +171,24 @@ func TestGuaranteedPodResources(t *testing.T) {
 	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults were changed")
 }
 
-func TestThereIsNeverALimitOnEphemeralStorage(t *testing.T) {
-	for _, file := range scenes(t) {
-		s := readScene(t, file)
-		if _, d := s.patch(); !d.Injected {
-			continue
-		}
-		c := agentOf(t, s)
-		assert.NotContains(t, c.Resources.Limits, corev1.ResourceEphemeralStorage)
-		ops, _ := s.patch()
-		pod, _ := apply(t, s.raw, ops)
-		for _, v := range pod.Spec.Volumes {
-			if strings.HasPrefix(v.Name, "stoker-") && v.EmptyDir != nil {
-				assert.Nil(t, v.EmptyDir.SizeLimit)
+func TestNoLimitOnEphemeralStorage(t *testing.T) {
+	for _, s := range scenes(t) {
+		t.Run(s.name, func(t *testing.T) {
+			c := agentOf(t, s)
+			assert.NotContains(t, c.Resources.Limits, corev1.ResourceEphemeralStorage)
+			ops, _ := s.patch()
+			pod, _ := apply(t, s.raw, ops)
+			for _, v := range pod.Spec.Volumes {
+				if strings.HasPrefix(v.Name, "stoker-") && v.EmptyDir != nil {
+					assert.Nil(t, v.EmptyDir.SizeLimit)
+				}
 			}
-		}
-		assert.Nil(t, c.ReadinessProbe)
+			assert.Nil(t, c.ReadinessProbe)
+		})
 	}
 }
 
-func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
+func TestAllowedImagePrefix(t *testing.T) {
 	for _, c := range []struct {
 		prefix, image string
 		admitted      bool
@@ -210,24 +206,26 @@ func TestAnImagePrefixEndsWhereANameEnds(t *testing.T) {
 		{"acme.example/", "acme.example/x y", false},
 		{"acme.example/", "acme.example/" + strings.Repeat("x", 600), false},
 	} {
-		s := readScene(t, "testdata/golden/image-of-the-pod-admitted/input.yaml")
-		s.pod.Annotations[v1alpha1.AnnotationAgentImage] = c.image
-		gs := s.all[0]
-		d := defaults
-		d.AllowedImages = []string{c.prefix}
-		ops, decision := inject.Patch(s.pod, gs, d)
-		require.True(t, decision.Injected)
-		pod, _ := apply(t, s.raw, ops)
-		got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
-		assert.Equal(t, c.admitted, got == c.image, "%s admits %s", c.prefix, c.image)
-		assert.Equal(t, c.admitted, len(decision.Warnings) == 0)
+		t.Run(c.prefix+" "+c.image[:min(len(c.image), 40)], func(t *testing.T) {
+			s := named(t, "allowed-image-annotation")
+			s.pod.Annotations[v1alpha1.AnnotationAgentImage] = c.image
+			gs := s.all[0]
+			d := defaults
+			d.AllowedImages = []string{c.prefix}
+			ops, decision := inject.Patch(s.pod, gs, d)
+			require.True(t, decision.Injected)
+			pod, _ := apply(t, s.raw, ops)
+			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
+			assert.Equal(t, c.admitted, got == c.image, "%s admits %s", c.prefix, c.image)
+			assert.Equal(t, c.admitted, len(decision.Warnings) == 0)
+		})
 	}
 }
 
 // I5: an image that the operator has not admitted is ignored, because it would run with the agent's token and Secrets. An invalid
 // image is ignored as well, because an init container that cannot start blocks the gateway. The API server refuses invalid images
 // today but may hold older objects.
-func TestAnImageThatIsNotAdmittedIsIgnoredWithAWarning(t *testing.T) {
+func TestImageOfGatewaySync(t *testing.T) {
 	for _, c := range []struct {
 		image v1alpha1.AgentImage
 		want  string // "" means the injector's own image and a warning
@@ -241,21 +239,23 @@ func TestAnImageThatIsNotAdmittedIsIgnoredWithAWarning(t *testing.T) {
 		{v1alpha1.AgentImage{Repository: "registry.example.com/agent", Tag: "a b"}, ""},
 		{v1alpha1.AgentImage{Digest: "sha256:0"}, ""},
 	} {
-		s := readScene(t, "testdata/golden/image-of-the-pod-admitted/input.yaml")
-		delete(s.pod.Annotations, v1alpha1.AnnotationAgentImage)
-		s.all[0].Spec.Agent.Image = c.image
-		ops, decision := inject.Patch(s.pod, s.all[0], defaults)
-		require.True(t, decision.Injected)
-		pod, _ := apply(t, s.raw, ops)
-		got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
-		if c.want != "" {
-			assert.Equal(t, c.want, got)
-			assert.Empty(t, decision.Warnings)
-			continue
-		}
-		assert.Equal(t, "ghcr.io/stoker-io/agent:1.2.3", got, "the injector's own, in place of %v", c.image)
-		require.Len(t, decision.Warnings, 1)
-		assert.Contains(t, decision.Warnings[0], "spec.agent.image of GatewaySync")
+		t.Run(c.image.Repository+c.image.Tag+c.image.Digest, func(t *testing.T) {
+			s := named(t, "allowed-image-annotation")
+			delete(s.pod.Annotations, v1alpha1.AnnotationAgentImage)
+			s.all[0].Spec.Agent.Image = c.image
+			ops, decision := inject.Patch(s.pod, s.all[0], defaults)
+			require.True(t, decision.Injected)
+			pod, _ := apply(t, s.raw, ops)
+			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
+			if c.want != "" {
+				assert.Equal(t, c.want, got)
+				assert.Empty(t, decision.Warnings)
+				return
+			}
+			assert.Equal(t, "ghcr.io/stoker-io/agent:1.2.3", got, "the injector's own, in place of %v", c.image)
+			require.Len(t, decision.Warnings, 1)
+			assert.Contains(t, decision.Warnings[0], "spec.agent.image of GatewaySync")
+		})
 	}
 }
 
@@ -269,7 +269,7 @@ func FuzzAnnotations(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, key, value, podName, expr string) {
-		s := readScene(t, "testdata/golden/curated-mounts-and-subpaths/input.yaml")
+		s := named(t, "nested-mounts-and-subpath")
 		s.pod.Annotations[key], s.pod.Name = value, podName
 		s.pod.Spec.Containers[0].VolumeMounts[0].SubPathExpr = expr
 		ops, decision := decide(s.pod, s.all)

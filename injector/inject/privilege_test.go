@@ -10,13 +10,14 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/podcase"
 )
 
 // I5: whatever the annotations of a pod request, its agent has the same image, account and permissions as every agent. A warning
 // tells the author of the pod.
-func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
-	patched := func(key, value string) (string, inject.Decision) {
-		s := readScene(t, "testdata/golden/official-chart/input.yaml")
+func TestAnnotationsGrantNoPrivileges(t *testing.T) {
+	patched := func(t *testing.T, key, value string) (string, inject.Decision) {
+		s := named(t, podcase.Base)
 		if key != "" {
 			s.pod.Annotations[key] = value
 		}
@@ -31,7 +32,7 @@ func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
 		require.NoError(t, err)
 		return string(after), decision
 	}
-	plain, decision := patched("", "")
+	plain, decision := patched(t, "", "")
 	require.Empty(t, decision.Warnings)
 	for key, value := range map[string]string{
 		v1alpha1.AnnotationAgentImage:          "evil.example/agent:1",
@@ -52,14 +53,16 @@ func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
 		"stoker.io/env":                        "SECRETS_DIR=/",
 		"stoker.io/" + strings.Repeat("x", 63): "true",
 	} {
-		after, decision := patched(key, value)
-		assert.Equal(t, plain, after, key)
-		require.Len(t, decision.Warnings, 1, key)
-		_, name, _ := strings.Cut(key, "/")
-		assert.Contains(t, decision.Warnings[0], name[:min(len(name), 40)], key)
-		assert.Contains(t, decision.Warnings[0], "ignored", key)
+		t.Run(key, func(t *testing.T) {
+			after, decision := patched(t, key, value)
+			assert.Equal(t, plain, after)
+			require.Len(t, decision.Warnings, 1)
+			_, name, _ := strings.Cut(key, "/")
+			assert.Contains(t, decision.Warnings[0], name[:min(len(name), 40)])
+			assert.Contains(t, decision.Warnings[0], "ignored")
+		})
 	}
-	s := readScene(t, "testdata/golden/official-chart/input.yaml")
+	s := named(t, podcase.Base)
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		s.pod.Annotations["stoker.io/"+name] = "x"
 	}
@@ -69,13 +72,15 @@ func TestNoAnnotationGivesThePodMoreThanEveryAgentHas(t *testing.T) {
 }
 
 // The annotation can only select a volume of the pod itself.
-func TestADataVolumeIsOneOfThePodsOwn(t *testing.T) {
+func TestDataVolumeAnnotationSelectsOwnVolume(t *testing.T) {
 	for _, value := range []string{"/etc", "../x", "host", `{"hostPath":{"path":"/"}}`, "stoker-token"} {
-		s := readScene(t, "testdata/golden/official-chart/input.yaml")
-		s.pod.Annotations[v1alpha1.AnnotationDataVolume] = value
-		ops, decision := decide(s.pod, s.all)
-		assert.Empty(t, ops, value)
-		assert.False(t, decision.Injected, value)
-		assert.Equal(t, v1alpha1.ReasonNoDataVolume, decision.Reason, value)
+		t.Run(value, func(t *testing.T) {
+			s := named(t, podcase.Base)
+			s.pod.Annotations[v1alpha1.AnnotationDataVolume] = value
+			ops, decision := s.patch()
+			assert.Empty(t, ops)
+			assert.False(t, decision.Injected)
+			assert.Equal(t, v1alpha1.ReasonNoDataVolume, decision.Reason)
+		})
 	}
 }

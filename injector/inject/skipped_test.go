@@ -1,0 +1,121 @@
+package inject_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/podcase"
+)
+
+// I9: a pod that cannot have an agent is not changed, and the decision says why and what to do. Each case changes the base pod,
+// which is injected.
+func TestSkippedPods(t *testing.T) {
+	annotation := func(key, value string) func(*scene) {
+		return func(s *scene) { s.pod.Annotations[key] = value }
+	}
+	volume := func(v corev1.VolumeSource) func(*scene) {
+		return func(s *scene) { s.pod.Spec.Volumes[0].VolumeSource = v }
+	}
+	gateway := func(change func(*corev1.Container)) func(*scene) {
+		return func(s *scene) { change(&s.pod.Spec.Containers[0]) }
+	}
+	const asRoot = `container "gateway" runs as user 0: set runAsUser to that of the image (2003 for the official one)`
+	const static = "a static pod is started by its node and cannot be changed: create the gateway as a StatefulSet"
+	const windows = "the pod is for a Windows node, and the agent runs on Linux: remove the annotation stoker.io/inject, or move the gateway to Linux"
+	seen := map[v1alpha1.Reason]bool{}
+	for name, c := range map[string]struct {
+		change  func(*scene)
+		reason  v1alpha1.Reason
+		message string
+	}{
+		"not requested": {annotation(v1alpha1.AnnotationInject, "True"), v1alpha1.ReasonNotRequested, `the pod has no annotation stoker.io/inject: "true"`},
+		"deprecated annotation is overridden": {func(s *scene) {
+			s.pod.Annotations = map[string]string{v1alpha1.AnnotationInject: "false", "ignition-sync.io/inject": "true"}
+		}, v1alpha1.ReasonNotRequested, `the pod has no annotation stoker.io/inject: "true"`},
+		"agent as init container": {func(s *scene) {
+			s.pod.Spec.InitContainers = append(s.pod.Spec.InitContainers, corev1.Container{Name: inject.Container, Image: "x"})
+		}, v1alpha1.ReasonAlreadyInjected, "the pod has a container stoker-agent already"},
+		"agent as container": {func(s *scene) {
+			s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: inject.Container, Image: "x"})
+		}, v1alpha1.ReasonAlreadyInjected, "the pod has a container stoker-agent already"},
+		"mirror pod":            {annotation(corev1.MirrorPodAnnotationKey, "abc"), v1alpha1.ReasonUnsupportedPod, static},
+		"static pod":            {annotation("kubernetes.io/config.source", "file"), v1alpha1.ReasonUnsupportedPod, static},
+		"Windows":               {func(s *scene) { s.pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, v1alpha1.ReasonUnsupportedPod, windows},
+		"Windows node selector": {func(s *scene) { s.pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"} }, v1alpha1.ReasonUnsupportedPod, windows},
+		"reserved volume name": {func(s *scene) { s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{Name: "stoker-repo"}) }, v1alpha1.ReasonUnsupportedPod,
+			"the pod has a volume stoker-repo without a container stoker-agent: names that start with stoker- are the injector's, remove it"},
+		"container as root": {gateway(func(c *corev1.Container) { c.SecurityContext.RunAsUser = new(int64(0)) }), v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
+		"pod as root":       {func(s *scene) { s.pod.Spec.SecurityContext.RunAsUser = new(int64(0)) }, v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
+		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all = nil }, v1alpha1.ReasonGatewaySyncNotFound,
+			"the namespace has no GatewaySync: create one"},
+		"unknown GatewaySync": {func(s *scene) { s.all[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
+			`the namespace has no GatewaySync "line", which the annotation stoker.io/cr-name names: create it, or correct the annotation`},
+		"ambiguous GatewaySync": {func(s *scene) {
+			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
+			other := s.all[0].DeepCopy()
+			s.all[0].Name, other.Name = "b", "a"
+			s.all = append(s.all, other)
+		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (a, b): name one with the annotation stoker.io/cr-name"},
+		"unknown profile": {annotation(v1alpha1.AnnotationProfile, "none"), v1alpha1.ReasonProfileNotFound,
+			`profile "none" is not there: spec.sync.profiles has default; name one of them, or add it`},
+		"label of another GatewaySync": {func(s *scene) { s.pod.Labels[v1alpha1.LabelCRName] = "other" }, v1alpha1.ReasonInvalidAnnotation,
+			`label stoker.io/cr-name: "other" is not line, which the pod's annotation leads to: remove the label, the injector sets it`},
+		"invalid gateway name": {annotation(v1alpha1.AnnotationGatewayName, "../x"), v1alpha1.ReasonInvalidAnnotation,
+			`annotation stoker.io/gateway-name: "../x" is not a name of a gateway; use letters, digits, '.', '_' and '-', at most 200, a letter or digit first and last`},
+		"invalid sync period": {annotation(v1alpha1.AnnotationSyncPeriod, "soon"), v1alpha1.ReasonInvalidAnnotation,
+			`annotation stoker.io/sync-period: "soon" is no period; give whole seconds, from 5 to 3600`},
+		"no data volume": {func(s *scene) {
+			s.pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "files", MountPath: "/x"}
+			s.pod.Spec.Volumes[0].Name = "files"
+		}, v1alpha1.ReasonNoDataVolume, "no container of the pod mounts a volume at /usr/local/bin/ignition/data, and none is called data or ignition-data: mount one there, or name it with the annotation stoker.io/data-volume"},
+		"unknown data volume": {annotation(v1alpha1.AnnotationDataVolume, "nowhere"), v1alpha1.ReasonNoDataVolume,
+			`the pod has no volume "nowhere", which the annotation stoker.io/data-volume names`},
+		"data volume without mount": {func(s *scene) {
+			s.pod.Annotations[v1alpha1.AnnotationDataVolume] = "spare"
+			s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{Name: "spare"})
+		}, v1alpha1.ReasonNoDataVolume, `no container of the pod mounts the volume "spare", which the annotation stoker.io/data-volume names`},
+		"data volume is a ConfigMap": {volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "x"}}}),
+			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is a ConfigMap: the agent has to write where the gateway reads`},
+		"read-only claim": {volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "x", ReadOnly: true}}),
+			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is read-only: the agent has to write where the gateway reads`},
+		"read-only mount": {gateway(func(c *corev1.Container) { c.VolumeMounts[0].ReadOnly = true }), v1alpha1.ReasonUnsupportedDataVolume,
+			`volume "data" is mounted read-only: the agent has to write where the gateway reads`},
+		"subPathExpr with a secret": {gateway(func(c *corev1.Container) {
+			c.Env = []corev1.EnvVar{{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}}}
+			c.VolumeMounts[0].SubPathExpr = "$(KEY)"
+		}), v1alpha1.ReasonUnsupportedDataVolume, `volume "data": the agent cannot know what subPathExpr "$(KEY)" means; refer to plain values and fields of the pod only`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := named(t, podcase.Base)
+			c.change(&s)
+			before := s.pod.DeepCopy()
+			ops, decision := s.patch()
+			assert.Empty(t, ops)
+			assert.Equal(t, before, s.pod, "Patch changed its argument")
+			assert.False(t, decision.Injected)
+			assert.Equal(t, c.reason, decision.Reason)
+			assert.Equal(t, c.message, decision.Message)
+			assert.Empty(t, decision.Warnings)
+			if c.reason != v1alpha1.ReasonProfileNotFound { // a reason of the sync as well
+				assert.Equal(t, v1alpha1.ClassNotInjected, c.reason.Class())
+			}
+			if gs, _ := inject.Choose(s.pod, s.all); gs != nil {
+				ops, same := inject.Patch(s.pod, gs, withSettings())
+				assert.Empty(t, ops, "settings for all agents change nothing")
+				assert.Equal(t, decision.Reason, same.Reason)
+			}
+		})
+		seen[c.reason] = true
+	}
+	// The decision about one pod never has these reasons.
+	other := map[v1alpha1.Reason]bool{v1alpha1.ReasonNamespaceExcluded: true, v1alpha1.ReasonMissingSidecar: true}
+	for _, r := range v1alpha1.Reasons {
+		if r.Class == v1alpha1.ClassNotInjected && !other[r.Reason] {
+			assert.True(t, seen[r.Reason], "no case with reason %s", r.Reason)
+		}
+	}
+}
