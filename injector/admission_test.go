@@ -164,8 +164,8 @@ func TestADryRunOfAPodChangesNothing(t *testing.T) {
 	_, err = w.client.CoreV1().Pods(plant).Create(t.Context(), broken, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 
-	// Upkeep reports NoGateways only after it has seen the namespace.
-	w.eventually("upkeep has looked", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
+	// The reconciler reports NoGateways only after it has seen the namespace.
+	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
 	assert.Empty(t, w.events(plant))
 	_, err = w.client.RbacV1().RoleBindings(plant).Get(t.Context(), "stoker-agent", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)

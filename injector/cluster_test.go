@@ -260,11 +260,11 @@ func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySy
 	return made
 }
 
-// seen waits until upkeep has seen the GatewaySync. Upkeep watches pods separately, and for a pod that it sees first it would
+// seen waits until the reconciler has seen the GatewaySync. The reconciler watches pods separately, and for a pod that it sees first it would
 // report that there is no GatewaySync.
 func (w *world) seen(namespace string) {
 	w.Helper()
-	w.eventually("upkeep has heard of the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
+	w.eventually("the reconciler has heard of the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
 }
 
 func (w *world) status(namespace string) map[string]string {

@@ -1,4 +1,4 @@
-// Command injector adds the agent to gateway pods. It is a mutating admission webhook. One replica at a time also runs upkeep,
+// Command injector adds the agent to gateway pods. It is a mutating admission webhook. One replica at a time also runs the reconciler,
 // which does what admission cannot do.
 //
 // docs/injector.md is the reference of its flags, routes, rights and metrics.

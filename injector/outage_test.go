@@ -75,5 +75,5 @@ func TestAnInjectorOutlivesItsAPIServer(t *testing.T) {
 	})
 	other := w.cluster.Namespace(t)
 	w.gatewaySync(other)
-	w.eventually("upkeep goes on", func() bool { return w.status(other)["Ready"] == "Unknown/NoGateways" })
+	w.eventually("the reconciler goes on", func() bool { return w.status(other)["Ready"] == "Unknown/NoGateways" })
 }

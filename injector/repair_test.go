@@ -191,14 +191,14 @@ func (w *world) startAgents(namespace string) {
 	}
 }
 
-// A LimitRange, which any namespace may have, refuses the agent. Repair must lose only one gateway, whichever replica runs upkeep.
+// A LimitRange, which any namespace may have, refuses the agent. Repair must lose only one gateway, whichever replica runs the reconciler.
 // The fleet must not count as empty. Once the agent is possible, repair continues.
 func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	runs, answers := w.start(), w.start()
-	upkeep := func(in *injector) bool { return strings.Contains(in.log.String(), "upkeep begins") }
-	w.eventually("one of them runs upkeep", func() bool { return upkeep(runs) || upkeep(answers) })
-	if upkeep(answers) {
+	reconciles := func(in *injector) bool { return strings.Contains(in.log.String(), "reconciler started") }
+	w.eventually("one of them runs the reconciler", func() bool { return reconciles(runs) || reconciles(answers) })
+	if reconciles(answers) {
 		runs, answers = answers, runs
 	}
 	w.install(answers)
@@ -230,7 +230,7 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	runs.stop()
-	w.eventually("the other runs upkeep", func() bool { return upkeep(answers) })
+	w.eventually("the other runs the reconciler", func() bool { return reconciles(answers) })
 	time.Sleep(settled + 3*time.Second)
 	assert.Equal(t, 2, left(), "what the one before evicted is known")
 
@@ -265,7 +265,7 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 	assert.Zero(t, injected)
 	in.stop()
 	next := w.start()
-	w.eventually("another replica runs upkeep, and its webhook is ready, as far as it can tell", func() bool { return strings.Contains(next.log.String(), "upkeep begins") && next.ready() })
+	w.eventually("another replica runs the reconciler, and its webhook is ready, as far as it can tell", func() bool { return strings.Contains(next.log.String(), "reconciler started") && next.ready() })
 	time.Sleep(settled + 3*time.Second) // long enough for a second eviction
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
@@ -297,7 +297,7 @@ func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *test
 	w.stateful(plant, statefulSet("site", 1))
 	before, injected := w.pods(plant)
 	require.Zero(t, injected, "the API server cannot ask")
-	w.eventually("upkeep has seen it", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has seen it", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	time.Sleep(settled + 3*time.Second) // long enough for an eviction
 	require.False(t, in.ready())
 	after, _ := w.pods(plant)
@@ -342,7 +342,7 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	w.gatewaySync(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
-	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	time.Sleep(settled + 3*time.Second) // long enough for an eviction by a ready injector
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)

@@ -51,7 +51,7 @@ func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Dura
 	reg := daemon.Registry()
 	measured := metrics.NewInjector(reg, version)
 
-	// Upkeep has a connection of its own, so that it never delays a review.
+	// The reconciler has a connection of its own, so that it never delays a review.
 	clients, err := kube.Connect(s.Kubeconfig, "stoker-injector/"+version)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/inject"
-	"stoker.io/stoker/injector/upkeep"
+	"stoker.io/stoker/injector/reconcile"
 	"stoker.io/stoker/internal/daemon"
 )
 
@@ -76,7 +76,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 
 	f.BoolVar(&s.RequireNamespaceLabel, "require-namespace-label", false, "inject only in namespaces with the label stoker.io/injection=enabled, as the webhook configuration says too")
 	f.BoolVar(&s.AutoBindAgent, "auto-bind-agent", true, "bind the ClusterRole stoker-agent to the ServiceAccounts of gateway pods")
-	f.StringVar(&s.Repair, "repair", string(upkeep.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
+	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
 	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica has to be ready before it evicts: until then Services need not lead to it")
 
 	f.StringVar(&s.Certificates, "certificates", certificatesOwn, "own: the injector makes and renews its certificate; mounted: somebody else puts it into --certificate-dir")
@@ -108,7 +108,7 @@ func parse(args []string, env func(string) string, out io.Writer) (settings, err
 func (s *settings) validate() []error {
 	errs := []error{
 		daemon.OneOf("agent-image-pull-policy", s.PullPolicy, "", "Always", "IfNotPresent", "Never"),
-		daemon.OneOf("repair", s.Repair, string(upkeep.RepairEvict), string(upkeep.RepairReport)),
+		daemon.OneOf("repair", s.Repair, string(reconcile.RepairEvict), string(reconcile.RepairReport)),
 		daemon.OneOf("certificates", s.Certificates, certificatesOwn, certificatesMounted),
 	}
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }

@@ -13,21 +13,21 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"stoker.io/stoker/injector/lookup"
-	"stoker.io/stoker/injector/upkeep"
+	"stoker.io/stoker/injector/reconcile"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 )
 
-// lease is the name of the Lease that elects the replica for upkeep.
-const lease = "stoker-injector-upkeep"
+// lease is the name of the Lease that elects the replica for the reconciler.
+const lease = "stoker-injector"
 
-// Durations of the lease. Two replicas that run upkeep at the same time for a moment do no harm, because both would write the
+// Durations of the lease. Two replicas that run the reconciler at the same time for a moment do no harm, because both would write the
 // same. Evictions are the exception; they are recorded in the Lease first, which only its holder can do.
 const (
 	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
 
-// term runs upkeep while this replica holds the lease.
+// term runs the reconciler while this replica holds the lease.
 type term struct {
 	settings settings
 	scope    lookup.Scope
@@ -36,11 +36,11 @@ type term struct {
 	metrics  *metrics.Injector
 	log      *slog.Logger
 
-	current atomic.Pointer[upkeep.Upkeep]
-	busy    sync.Mutex // held while upkeep runs here
+	current atomic.Pointer[reconcile.Reconciler]
+	busy    sync.Mutex // held while the reconciler runs here
 }
 
-// changed forwards a change if upkeep runs here.
+// changed forwards a change if the reconciler runs here.
 func (t *term) changed(namespace, name string) {
 	if u := t.current.Load(); u != nil {
 		u.Changed(namespace, name)
@@ -49,7 +49,7 @@ func (t *term) changed(namespace, name string) {
 
 // run takes part in the election until ctx ends.
 func (t *term) run(ctx context.Context) error {
-	clients, err := kube.Connect(t.settings.Kubeconfig, "stoker-injector-upkeep/"+version)
+	clients, err := kube.Connect(t.settings.Kubeconfig, "stoker-injector-reconciler/"+version)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (t *term) run(ctx context.Context) error {
 	return nil
 }
 
-// ended waits until upkeep has stopped here.
+// ended waits until the reconciler has stopped here.
 func (t *term) ended() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
@@ -88,10 +88,10 @@ func (t *term) ended() {
 func (t *term) lead(ctx context.Context, clients kube.Clients, holder string) {
 	t.busy.Lock()
 	defer t.busy.Unlock()
-	u, err := upkeep.New(upkeep.Config{
+	u, err := reconcile.New(reconcile.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
-		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: upkeep.Repair(t.settings.Repair),
-		Lock:      upkeep.Lock{Namespace: t.settings.Namespace, Name: lease, Holder: holder},
+		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: reconcile.Repair(t.settings.Repair),
+		Lock:      reconcile.Lock{Namespace: t.settings.Namespace, Name: lease, Holder: holder},
 		Answering: steady(t.ready, t.settings.RepairDelay, time.Now), Instance: instance(t.settings), Metrics: t.metrics, Log: t.log, Now: clients.Now,
 	})
 	if err == nil {
@@ -100,6 +100,6 @@ func (t *term) lead(ctx context.Context, clients kube.Clients, holder string) {
 		t.current.Store(nil)
 	}
 	if err != nil {
-		t.log.Error("upkeep ended", "error", err)
+		t.log.Error("reconciler failed", "error", err)
 	}
 }

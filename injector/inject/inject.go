@@ -1,5 +1,5 @@
 // Package inject decides, from a pod and its GatewaySync alone, how the pod gets its agent, or why it gets none. It is pure:
-// the same pod gets the same patch in the webhook, in upkeep and in a test.
+// the same pod gets the same patch in the webhook, in the reconciler and in a test.
 package inject
 
 import (

@@ -50,7 +50,7 @@ func TestAgentSettingsAreAdded(t *testing.T) {
 	}
 }
 
-// A pod that was injected with other settings already has its agent, so neither the webhook nor upkeep changes it.
+// A pod that was injected with other settings already has its agent, so neither the webhook nor the reconciler changes it.
 func TestInjectedPodKeepsItsSettings(t *testing.T) {
 	s := named(t, podcase.Base)
 	ops, decision := s.patch()

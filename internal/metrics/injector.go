@@ -27,7 +27,7 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 	m := &Injector{
 		injections: counter("injections_total", "Pods that were reviewed, by what became of them and why.", "result", "reason"),
 		without: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "pods_without_agent",
-			Help: "Pods that ask for an agent and have none, by reason; set by the replica that runs upkeep."}, []string{"reason"}),
+			Help: "Pods that ask for an agent and have none, by reason; set by the replica that runs the reconciler."}, []string{"reason"}),
 		evictions:  counter("repair_evictions_total", "Evictions of young pods that started without their agent.", "result"),
 		reconciles: counter("reconcile_total", "Turns of a loop by outcome class.", "loop", "result"),
 		reconcile: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "reconcile_duration_seconds",

@@ -26,7 +26,7 @@ func TestSeriesOfAnInjectorDoNotGrowWithPods(t *testing.T) {
 		}
 		m.Without(pods)
 		m.Eviction("evicted")
-		m.Turn("upkeep", "done", time.Second)
+		m.Turn("namespace", "done", time.Second)
 		m.CertificateEnds(time.Unix(1700000000, 0))
 	}
 	record()

@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
 	{"injector/inject", "injector/lookup"},
-	{"injector/admission", "injector/certificate", "injector/check", "injector/upkeep"},
+	{"injector/admission", "injector/certificate", "injector/check", "injector/reconcile"},
 	{"injector"},
 	{"receiver/sender", "receiver/credential", "receiver/queue", "receiver/lookup", "receiver/gate"},
 	{"receiver/vault"},

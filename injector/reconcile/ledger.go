@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -31,11 +31,11 @@ const (
 )
 
 var (
-	errDeposed = errors.New("another replica runs upkeep by now")
+	errDeposed = errors.New("another replica runs the reconciler by now")
 	errFull    = fmt.Errorf("the successors of %d pods that were evicted have not come up: no more are evicted", maxEvicted)
 )
 
-// Lock identifies the Lease of the replica that runs upkeep.
+// Lock identifies the Lease of the replica that runs the reconciler.
 type Lock struct{ Namespace, Name, Holder string }
 
 // eviction is one whose successor has not started yet.
@@ -72,7 +72,7 @@ func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
 		lease, err := l.client.CoordinationV1().Leases(l.lock.Namespace).Get(ctx, l.lock.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			log.Warn("the lock of upkeep cannot be read; that is tried again", "error", err)
+			log.Warn("reading the Lease failed", "error", err)
 			return false, nil
 		}
 		l.mu.Lock()

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"testing"
@@ -19,7 +19,7 @@ const (
 	newer = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-// lone is a fleet of one gateway. Its agent writes the status while it is present, and upkeep while it is away.
+// lone is a fleet of one gateway. Its agent writes the status while it is present, and the reconciler while it is away.
 type lone struct {
 	testing.TB
 	gs   *v1alpha1.GatewaySync
@@ -69,7 +69,7 @@ func (l *lone) leads(d time.Duration) map[verb.Phase]int {
 	})
 }
 
-// away advances the time by d while only upkeep writes the status.
+// away advances the time by d while only the reconciler writes the status.
 func (l *lone) away(d time.Duration, there podsThere) map[verb.Phase]int {
 	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
 }
@@ -157,7 +157,7 @@ func TestWhoAsksAgainIsWaitedForOnceAlsoWhereAgentsComeAndGo(t *testing.T) {
 	}
 }
 
-// A rollout starts just before the deadline. The status must report the unfinished work. For a while, upkeep cannot know that the
+// A rollout starts just before the deadline. The status must report the unfinished work. For a while, the reconciler cannot know that the
 // fleet was not scaled to zero.
 func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
 	l := newLone(t)

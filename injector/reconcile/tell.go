@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -26,7 +26,7 @@ const (
 
 // tell sends an Event about a pod, once for each key. The name of the Event contains the hash of the key, so that another
 // replica finds it.
-func (u *Upkeep) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
+func (u *Reconciler) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 	var related *corev1.ObjectReference
 	if gs != nil {
@@ -37,7 +37,7 @@ func (u *Upkeep) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySy
 }
 
 // tellSync sends an Event about a GatewaySync, once for each pod.
-func (u *Upkeep) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
+func (u *Reconciler) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: gs.Namespace, Name: name, UID: uid}
 	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: kind, Reason: reason, Action: action, Note: note},
 		string(gs.UID)+"/"+string(uid)+"/"+reason)
@@ -47,7 +47,7 @@ func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
 }
 
-func (u *Upkeep) send(ctx context.Context, e *eventsv1.Event, key string) error {
+func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) error {
 	if u.said.seen(key) {
 		return nil
 	}

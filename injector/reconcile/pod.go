@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"strings"
@@ -27,7 +27,7 @@ func slim(obj any) (any, error) {
 		DeletionTimestamp: p.DeletionTimestamp, // a terminating pod does not count, even if it asks for an agent
 		Annotations:       own(p.Annotations), Labels: own(p.Labels),
 	}}
-	if inject.Has(p) && !inject.Foreign(p) { // for upkeep, a pod with another program's agent has none
+	if inject.Has(p) && !inject.Foreign(p) { // for the reconciler, a pod with another program's agent has none
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
 	}
 	if !concerns(s) {

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"encoding/json"
@@ -132,7 +132,7 @@ func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
 	}
 }
 
-// The lead reports AgentsAway while its own pod ends, and upkeep takes over. Both must use the same deadline.
+// The lead reports AgentsAway while its own pod ends, and the reconciler takes over. Both must use the same deadline.
 func TestTheDeadlineOfTheLeadGoesOn(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	gs.Status.ObservedGeneration = gs.Generation

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"encoding/json"
@@ -21,17 +21,17 @@ import (
 )
 
 func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t *testing.T) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
 	client := fake.NewClientset(lease)
 	now := noon
 	replica := func(holder string) *ledger {
-		l := &ledger{client: client, lock: Lock{"stoker-system", "upkeep", holder}, now: func() time.Time { return now }}
+		l := &ledger{client: client, lock: Lock{"stoker-system", "injector", holder}, now: func() time.Time { return now }}
 		l.load(t.Context(), slog.New(slog.DiscardHandler))
 		return l
 	}
 	holds := func(holder string) {
-		l, err := client.CoordinationV1().Leases("stoker-system").Get(t.Context(), "upkeep", metav1.GetOptions{})
+		l, err := client.CoordinationV1().Leases("stoker-system").Get(t.Context(), "injector", metav1.GetOptions{})
 		require.NoError(t, err)
 		l.Spec.HolderIdentity = &holder
 		_, err = client.CoordinationV1().Leases("stoker-system").Update(t.Context(), l, metav1.UpdateOptions{})
@@ -43,7 +43,7 @@ func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t 
 	conflicts := 2 // the lock is renewed during the update
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if conflicts--; conflicts >= 0 {
-			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "upkeep", errors.New("it changed"))
+			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "injector", errors.New("it changed"))
 		}
 		return false, nil, nil
 	})
@@ -70,9 +70,9 @@ func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t 
 }
 
 func TestWhatIsWrittenDownStaysBelowWhatAnObjectMayHave(t *testing.T) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "upkeep", "a"}, now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
+	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
 	uid := types.UID("01234567-0123-0123-0123-012345678901")
 	for i := range maxEvicted {
 		l.evicted[types.UID(fmt.Sprintf("%s%03d", uid[3:], i))] = eviction{Namespace: "plant-of-the-north", GatewaySync: "line-of-the-north", Pod: "ignition-gateway-of-the-north-0", UID: uid, Owner: uid,
@@ -88,9 +88,9 @@ func TestWhatIsWrittenDownStaysBelowWhatAnObjectMayHave(t *testing.T) {
 }
 
 func TestALockThatSomebodyWroteIntoStopsNobody(t *testing.T) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep", Annotations: map[string]string{annotationEvicted: "{"}}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "upkeep", "a"}, now: func() time.Time { return noon }}
+	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }}
 	l.load(t.Context(), slog.New(slog.DiscardHandler))
 	require.NoError(t, l.put(t.Context(), "line", eviction{At: metav1.NewTime(noon)}))
 }

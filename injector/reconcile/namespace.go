@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// namespace is the state of a namespace while this replica runs upkeep. The next replica can reconstruct it; everything else is
+// namespace is the state of a namespace while this replica runs the reconciler. The next replica can reconstruct it; everything else is
 // in the ledger. Only the worker of the namespace uses it, except for the field without.
 type namespace struct {
 	name  string
@@ -29,13 +29,13 @@ type namespace struct {
 	ends    map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks   map[string]lock         // by GatewaySync
 
-	without map[v1alpha1.Reason]int // guarded by Upkeep.mu
+	without map[v1alpha1.Reason]int // guarded by Reconciler.mu
 
 	ruled   string    // why the namespace's labels disable injection
 	ruledAt time.Time // when they were read
 }
 
-func (u *Upkeep) namespace(name string) *namespace {
+func (u *Reconciler) namespace(name string) *namespace {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, ok := u.namespaces[name]
@@ -48,7 +48,7 @@ func (u *Upkeep) namespace(name string) *namespace {
 	return n
 }
 
-func (u *Upkeep) forget(name string) {
+func (u *Reconciler) forget(name string) {
 	u.mu.Lock()
 	delete(u.namespaces, name)
 	u.mu.Unlock()
@@ -56,7 +56,7 @@ func (u *Upkeep) forget(name string) {
 }
 
 // count sums up the pods without an agent over all namespaces.
-func (u *Upkeep) count() {
+func (u *Reconciler) count() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	sum := map[v1alpha1.Reason]int{}
@@ -91,7 +91,7 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 const namespaceFor = time.Minute
 
 // ruledOut returns why pods of a namespace get no agent, or "" if they may. Labels are read only if a pod lacks an agent.
-func (u *Upkeep) ruledOut(ctx context.Context, n *namespace, now time.Time) (string, error) {
+func (u *Reconciler) ruledOut(ctx context.Context, n *namespace, now time.Time) (string, error) {
 	if why := u.Scope.Excluded(n.name); why != "" {
 		return why, nil
 	}

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 )
 
 // summarise writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
-// is none, upkeep. The resourceVersion prevents upkeep from overwriting a lead that starts at this moment.
-func (u *Upkeep) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podsThere, now time.Time) error {
+// is none, the reconciler. The resourceVersion prevents the reconciler from overwriting a lead that starts at this moment.
+func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podsThere, now time.Time) error {
 	l := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = l }()
 	if gs.DeletionTimestamp != nil || now.Before(l.next) {

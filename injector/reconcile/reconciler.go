@@ -1,7 +1,7 @@
-// Package upkeep does for pods what admission cannot do when they are created. It grants rights to their agents, evicts young
+// Package reconcile does for pods what admission cannot do when they are created. It grants rights to their agents, evicts young
 // pods that were created before their GatewaySync, reports why other pods have no agent, and writes the status of a GatewaySync
 // without a live agent. One replica of the injector runs it at a time.
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -51,14 +51,14 @@ const (
 	RepairReport Repair = "report"
 )
 
-// Metrics counts what upkeep does.
+// Metrics counts what the reconciler does.
 type Metrics interface {
 	Without(pods map[v1alpha1.Reason]int)
 	Eviction(result string)
 	Turn(loop, result string, d time.Duration)
 }
 
-// Config configures an Upkeep.
+// Config configures a Reconciler.
 type Config struct {
 	Core    kubernetes.Interface
 	Dynamic dynamic.Interface
@@ -83,8 +83,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Upkeep is the control loop.
-type Upkeep struct {
+// Reconciler is the control loop.
+type Reconciler struct {
 	Config
 	queue   workqueue.TypedRateLimitingInterface[string]
 	pods    []*podWatch
@@ -96,9 +96,9 @@ type Upkeep struct {
 	namespaces map[string]*namespace
 }
 
-// New returns an Upkeep for one term of leadership. Its informers run only during Run.
-func New(c Config) (*Upkeep, error) {
-	u := &Upkeep{
+// New returns a Reconciler for one term of leadership. Its informers run only during Run.
+func New(c Config) (*Reconciler, error) {
+	u := &Reconciler{
 		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{client: c.Core, lock: c.Lock, now: c.Now},
 		limiter: flowcontrol.NewTokenBucketRateLimiter(evictionRate, evictionBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(
@@ -116,12 +116,12 @@ func New(c Config) (*Upkeep, error) {
 }
 
 // Changed queues a namespace after a change of its objects. It does not block.
-func (u *Upkeep) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
+func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
 
 // Run works until ctx ends.
-func (u *Upkeep) Run(ctx context.Context) error {
-	u.Log.Info("upkeep begins")
-	defer u.Log.Info("upkeep ends")
+func (u *Reconciler) Run(ctx context.Context) error {
+	u.Log.Info("reconciler started")
+	defer u.Log.Info("reconciler stopped")
 	defer u.Metrics.Without(nil) // the next replica counts
 	var group errgroup.Group
 	for _, w := range u.pods {
@@ -153,7 +153,7 @@ func (u *Upkeep) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (u *Upkeep) next(ctx context.Context) bool {
+func (u *Reconciler) next(ctx context.Context) bool {
 	name, down := u.queue.Get()
 	if down {
 		return false
@@ -169,7 +169,7 @@ func (u *Upkeep) next(ctx context.Context) bool {
 		return true
 	case err != nil:
 		result = string(v1alpha1.ClassRetry)
-		u.Log.Warn("upkeep of a namespace failed; it is tried again", "namespace", name, "error", err)
+		u.Log.Warn("reconciling a namespace failed", "namespace", name, "error", err)
 		u.queue.AddRateLimited(name)
 	default:
 		u.queue.Forget(name)
@@ -177,12 +177,12 @@ func (u *Upkeep) next(ctx context.Context) bool {
 			u.queue.AddAfter(name, pace.Jitter(again))
 		}
 	}
-	u.Metrics.Turn("upkeep", result, time.Since(begun))
+	u.Metrics.Turn("namespace", result, time.Since(begun))
 	return true
 }
 
 // look does everything that is due in a namespace. It returns when to look again; 0 means after the next change.
-func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
+func (u *Reconciler) look(ctx context.Context, name string) (time.Duration, error) {
 	if !u.sees(name) {
 		return period, nil // what exists is unknown, so nothing is written
 	}
@@ -221,7 +221,7 @@ func (u *Upkeep) look(ctx context.Context, name string) (time.Duration, error) {
 }
 
 // podsOf returns the pods of a namespace that ask for an agent or have one.
-func (u *Upkeep) podsOf(namespace string) podsThere {
+func (u *Reconciler) podsOf(namespace string) podsThere {
 	var out podsThere
 	for _, w := range u.pods {
 		list, err := w.informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -40,7 +40,7 @@ type decided struct {
 }
 
 // missing handles the pods that ask for an agent and have none. soon requests another look in a moment.
-func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, turns map[string]turn, now time.Time) (soon bool, err error) {
+func (u *Reconciler) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, turns map[string]turn, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range turns {
 		if t.stuck && t.absent {
@@ -77,7 +77,7 @@ func (u *Upkeep) missing(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 }
 
 // why returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
-func (u *Upkeep) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
+func (u *Reconciler) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
 	out, err := u.ruledOut(ctx, n, now)
 	if err != nil {
 		return decided{}, nil, err
@@ -115,7 +115,7 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
 // it was or will be evicted.
-func (u *Upkeep) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
 	}
@@ -216,7 +216,7 @@ const (
 )
 
 // evict evicts a pod, or checks whether it may.
-func (u *Upkeep) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, error) {
+func (u *Reconciler) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, error) {
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	if dry {
 		options.DryRun = []string{metav1.DryRunAll}

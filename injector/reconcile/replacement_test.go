@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"strings"
@@ -126,11 +126,11 @@ func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
 }
 
-// Upkeep keeps few fields of a pod without a request for an agent, but must keep its deletion.
+// The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
 func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing.T) {
 	w, err := watchPods(fake.NewClientset(), "plant", func(*corev1.Pod) {}, func(error) {})
 	require.NoError(t, err)
-	u := &Upkeep{pods: []*podWatch{w}}
+	u := &Reconciler{pods: []*podWatch{w}}
 	for _, ends := range []*metav1.Time{nil, new(metav1.NewTime(noon.Add(30 * time.Second)))} {
 		kept, err := slim(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", UID: "another", DeletionTimestamp: ends}})
 		require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing
 func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podsThere{live: []*corev1.Pod{p}}
-	u := &Upkeep{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
+	u := &Reconciler{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
 	d, _, err := u.repair(t.Context(), syncOf(), p, tooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")

@@ -78,7 +78,7 @@ func TestARoleBindingOfSomebodyElseIsLeftAsItIs(t *testing.T) {
 	w.install(w.start())
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
-	w.eventually("upkeep has looked", func() bool { return w.status(plant)["Ready"] != "" })
+	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["Ready"] != "" })
 	assert.Empty(t, w.subjects(plant))
 }
 
@@ -125,8 +125,8 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 	led := `{"status":{"gatewaysReady":"1/1","discoveredGateways":[{"name":"gw"}],"conditions":[{"type":"Ready","status":"True","reason":"Synced","message":"m","lastTransitionTime":"2026-11-20T09:00:00Z"}]}}`
 	_, err = kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(led), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
-	w.pod(plant, gatewayPod("gw")) // makes upkeep process the namespace
-	w.eventually("upkeep has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	w.pod(plant, gatewayPod("gw")) // makes the reconciler process the namespace
+	w.eventually("the reconciler has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	time.Sleep(2 * time.Second)
 	assert.Equal(t, map[string]string{"Ready": "True/Synced"}, w.status(plant))
 
@@ -138,22 +138,22 @@ func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
 	assert.Equal(t, "True/AgentsAway", w.status(plant)["Reconciling"])
 }
 
-// Upkeep must not repeat what it has already reported.
-func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
+// The reconciler must not repeat what it has already reported.
+func TestReconcilerWritesNothingWhenIdle(t *testing.T) {
 	w := newWorld(t)
 	in := w.start()
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
-	// Upkeep writes the status last.
-	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	// The reconciler writes the status last.
+	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	versions := func() string {
 		gs, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
 		require.NoError(t, err)
 		return gs.ResourceVersion + w.client.CoreV1().RESTClient().APIVersion().Version + fmt.Sprint(w.events(plant), w.subjects(plant))
 	}
 	before, looks, n := versions(), w.looks(in), 0
-	w.eventually("upkeep looks again and again at a pod that is touched", func() bool {
+	w.eventually("the reconciler looks again and again at a pod that is touched", func() bool {
 		n++
 		_, err := w.client.CoreV1().Pods(plant).Patch(t.Context(), "gw", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"x":"%d"}}}`, n), metav1.PatchOptions{})
 		require.NoError(t, err)
@@ -162,10 +162,10 @@ func TestUpkeepThatHasNothingToDoWritesNothing(t *testing.T) {
 	assert.Equal(t, before, versions())
 }
 
-// looks returns how often upkeep has processed a namespace.
+// looks returns how often the reconciler has processed a namespace.
 func (w *world) looks(in *injector) int {
 	w.Helper()
-	found := regexp.MustCompile(`stoker_reconcile_total\{loop="upkeep",result="done"\} (\d+)`).FindStringSubmatch(w.metrics(in))
+	found := regexp.MustCompile(`stoker_reconcile_total\{loop="namespace",result="done"\} (\d+)`).FindStringSubmatch(w.metrics(in))
 	if found == nil {
 		return 0
 	}
@@ -204,7 +204,7 @@ func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(
 	again, _ := w.pods(other)
 	assert.Equal(t, uids, again)
 	for _, in := range []*injector{one, two} {
-		assert.NotContains(t, in.log.String(), "upkeep of a namespace failed")
+		assert.NotContains(t, in.log.String(), "reconciling a namespace failed")
 	}
 }
 
@@ -243,21 +243,21 @@ func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 	assert.Len(t, served, 1)
 	begun := func() (n int) {
 		for _, in := range replicas {
-			n += strings.Count(in.log.String(), "upkeep begins")
+			n += strings.Count(in.log.String(), "reconciler started")
 		}
 		return n
 	}
-	w.eventually("one of them runs upkeep", func() bool { return begun() > 0 })
+	w.eventually("one of them runs the reconciler", func() bool { return begun() > 0 })
 	assert.Equal(t, 1, begun(), "and no other")
 
-	// The replica that runs upkeep stops, and another one takes over.
+	// The replica that runs the reconciler stops, and another one takes over.
 	for _, in := range replicas {
-		if strings.Contains(in.log.String(), "upkeep begins") {
+		if strings.Contains(in.log.String(), "reconciler started") {
 			in.stop()
 			break // another replica may already have taken over
 		}
 	}
-	w.eventually("another runs upkeep", func() bool { return begun() >= 2 })
+	w.eventually("another runs the reconciler", func() bool { return begun() >= 2 })
 }
 
 // C1: a pod with odd annotations affects only itself. That holds for an injector that sees the pods appear, and for one that lists
@@ -284,7 +284,7 @@ func TestOddAnnotationsStopNobodyElse(t *testing.T) {
 	begun := time.Now()
 	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good"))))
 	assert.Less(t, time.Since(begun), reviewed)
-	w.eventually("upkeep has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	first.stop()
 	_, err := kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status")
@@ -294,7 +294,7 @@ func TestOddAnnotationsStopNobodyElse(t *testing.T) {
 	again := w.start()
 	w.install(again)
 	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good-again"))))
-	w.eventually("upkeep has looked again", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has looked again", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	assert.True(t, again.ready(), "it is alive")
 }
 

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type turn struct {
 }
 
 // turns returns the turn of each GatewaySync, and sends an Event for those that are stuck.
-func (u *Upkeep) turns(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]turn, error) {
+func (u *Reconciler) turns(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]turn, error) {
 	turns := map[string]turn{}
 	var errs []error
 	for _, gs := range all {
@@ -147,7 +147,7 @@ func deployment(p *corev1.Pod) string {
 	return name
 }
 
-// others returns the turn that follows from pods that terminate or start independently of upkeep.
+// others returns the turn that follows from pods that terminate or start independently of the reconciler.
 func others(there podsThere, now time.Time) turn {
 	var first turn
 	note := func(t turn) {
@@ -197,7 +197,7 @@ func agentStatus(p *corev1.Pod) *corev1.ContainerStatus {
 }
 
 // exists reports whether a live pod has the name of an evicted one.
-func (u *Upkeep) exists(namespace string, e eviction) bool {
+func (u *Reconciler) exists(namespace string, e eviction) bool {
 	for _, w := range u.pods {
 		if obj, ok, err := w.informer.GetIndexer().GetByKey(namespace + "/" + e.Pod); ok && err == nil {
 			p, ok := obj.(*corev1.Pod)

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -56,13 +56,13 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	return w, err
 }
 
-// served reports whether there is nothing more to wait for. Missing rights in one namespace must not stop upkeep of the others.
+// served reports whether there is nothing more to wait for. Missing rights in one namespace must not stop the others.
 func (w *podWatch) served() bool {
 	return w.informer.HasSynced() || w.namespace != "" && w.refused.Load()
 }
 
 // sees reports whether the pods and GatewaySyncs of a namespace are known.
-func (u *Upkeep) sees(namespace string) bool {
+func (u *Reconciler) sees(namespace string) bool {
 	if !u.Find.Seen(namespace) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func of(account string) *corev1.Pod {
 func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		u := &Upkeep{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
 		subjects := func() []string {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
@@ -77,7 +77,7 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(binding("plant", []string{"oven"}))
-		u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
 		get := func() []rbacv1.Subject {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
@@ -109,7 +109,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 		"a label is asked for, and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
 	} {
 		client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
-		u := &Upkeep{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+		u := &Reconciler{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
 		b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 		require.NoError(t, err, name)
@@ -117,7 +117,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 	}
 	// Labels that cannot be read give no consent, but the other accounts must still be bound.
 	client := fake.NewClientset()
-	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	err := u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now())
 	require.ErrorContains(t, err, "labels of namespace plant")
 	b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
@@ -127,7 +127,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 
 func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
 	client := fake.NewClientset()
-	u := &Upkeep{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), false, []*corev1.Pod{of("press")}, time.Now()))
 	list, err := client.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

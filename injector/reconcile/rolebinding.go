@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 const (
 	// agentRole is the ClusterRole of agents and the name of the RoleBinding in each namespace.
 	agentRole = "stoker-agent"
-	// managedBy marks the RoleBindings that upkeep manages.
+	// managedBy marks the RoleBindings that the reconciler manages.
 	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "stoker-injector"
 	// unusedFor is how long a ServiceAccount keeps its rights after its last pod, because pods are replaced one by one.
 	unusedFor = 10 * time.Minute
@@ -34,7 +34,7 @@ const (
 // bind grants rights to the agents of a namespace that has a GatewaySync, even one that cannot be decoded, because its lead
 // must report that. It binds the ServiceAccounts of pods that ask for an agent or have one. In a namespace with injection
 // disabled, pods that only ask do not count.
-func (u *Upkeep) bind(ctx context.Context, n *namespace, used bool, pods []*corev1.Pod, now time.Time) error {
+func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*corev1.Pod, now time.Time) error {
 	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
 		n.bound = false
 		return nil
@@ -71,7 +71,7 @@ func (u *Upkeep) bind(ctx context.Context, n *namespace, used bool, pods []*core
 }
 
 // leftovers queues the namespaces with a RoleBinding of ours, because everything else in them may be gone.
-func (u *Upkeep) leftovers(ctx context.Context) {
+func (u *Reconciler) leftovers(ctx context.Context) {
 	if !u.AutoBind {
 		return
 	}
@@ -94,7 +94,7 @@ func account(p *corev1.Pod) string {
 	return p.Spec.ServiceAccountName
 }
 
-func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now time.Time) error {
+func (u *Reconciler) compare(ctx context.Context, n *namespace, names []string, now time.Time) error {
 	bindings := u.Core.RbacV1().RoleBindings(n.name)
 	there, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})
 	absent := apierrors.IsNotFound(err)
@@ -139,13 +139,13 @@ func (u *Upkeep) compare(ctx context.Context, n *namespace, names []string, now 
 	return nil
 }
 
-func (u *Upkeep) bound(n *namespace, names []string, err error) {
+func (u *Reconciler) bound(n *namespace, names []string, err error) {
 	if err == nil {
 		u.Log.Info("agents may work", "namespace", n.name, "serviceAccounts", names)
 	}
 }
 
-// known reports whether upkeep has watched the namespace long enough to know which ServiceAccounts are unused.
+// known reports whether the reconciler has watched the namespace long enough to know which ServiceAccounts are unused.
 func (n *namespace) known(now time.Time) bool {
 	return now.Sub(n.since) > unusedFor
 }

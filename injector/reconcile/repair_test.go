@@ -1,4 +1,4 @@
-package upkeep
+package reconcile
 
 import (
 	"log/slog"
@@ -28,22 +28,22 @@ func (counted) Without(map[v1alpha1.Reason]int)    {}
 func (c counted) Eviction(result string)           { c[result]++ }
 func (counted) Turn(string, string, time.Duration) {}
 
-// evicting returns an Upkeep with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
-func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Upkeep, repair func() (decided, map[string]turn, error)) {
+// evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
+func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (decided, map[string]turn, error)) {
 	t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "upkeep"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("me")
 	client := fake.NewClientset(lease)
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		e := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
 		assert.EqualValues(t, "gw", *e.DeleteOptions.Preconditions.UID)
-		l, err := client.Tracker().Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "stoker-system", "upkeep")
+		l, err := client.Tracker().Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "stoker-system", "injector")
 		require.NoError(t, err)
 		return true, nil, answer(len(e.DeleteOptions.DryRun) > 0, l.(*coordinationv1.Lease).Annotations[annotationEvicted])
 	})
-	u = &Upkeep{Config: Config{Core: client, Repair: RepairEvict, Answering: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
+	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, Answering: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
-	u.ledger = &ledger{client: client, lock: Lock{"stoker-system", "upkeep", "me"}, now: u.Now, evicted: map[types.UID]eviction{}}
+	u.ledger = &ledger{client: client, lock: Lock{"stoker-system", "injector", "me"}, now: u.Now, evicted: map[types.UID]eviction{}}
 	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
 	gs.UID = "line"
 	return u, func() (decided, map[string]turn, error) {
@@ -95,7 +95,7 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	assert.False(t, got.stuck, got.wait)
 }
 
-// A StatefulSet scaled to 0 while a successor cannot start has no gateways. Upkeep must not wait for the evicted pod.
+// A StatefulSet scaled to 0 while a successor cannot start has no gateways. The reconciler must not wait for the evicted pod.
 func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, repair := evicting(t, &now, func(bool, string) error { return nil })
@@ -122,7 +122,7 @@ func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	assert.True(t, look().absent, "it may be made again")
 
 	// Another replica takes over without knowledge of the pods.
-	next := &Upkeep{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{client: u.Core, lock: u.ledger.lock, now: u.Now}}
+	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{client: u.Core, lock: u.ledger.lock, now: u.Now}}
 	next.ledger.load(t.Context(), u.Log)
 	u, n = next, next.namespace("plant")
 	now = now.Add(time.Second)
