@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/test/podcase"
 )
 
-func TestARealPodGetsItsAgent(t *testing.T) {
+func TestPodsAreInjected(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -81,7 +81,7 @@ func TestInjectedPodsAreValid(t *testing.T) {
 }
 
 // I2, C: without an injector, every pod starts without a long delay, except a pod that requires its agent.
-func TestWithoutAnInjectorPodsStartAllTheSame(t *testing.T) {
+func TestPodsStartWithoutAnInjector(t *testing.T) {
 	w := newWorld(t)
 	in := w.start()
 	w.install(in)
@@ -107,7 +107,7 @@ func TestWithoutAnInjectorPodsStartAllTheSame(t *testing.T) {
 	assert.True(t, apierrors.IsNotFound(err))
 }
 
-func TestAPodThatRequiresItsAgentIsRefusedWithTheReason(t *testing.T) {
+func TestRequireAnnotation(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -127,7 +127,7 @@ func TestAPodThatRequiresItsAgentIsRefusedWithTheReason(t *testing.T) {
 }
 
 // A label that disables injection overrides the annotation. docs/pods.md documents this, and an Event reports it.
-func TestRequireIsVoidWhereALabelRulesInjectionOutAndAnEventTells(t *testing.T) {
+func TestInjectionLabelOverridesRequire(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -151,7 +151,7 @@ func TestRequireIsVoidWhereALabelRulesInjectionOutAndAnEventTells(t *testing.T) 
 }
 
 // I3: a dry run writes nothing.
-func TestADryRunOfAPodChangesNothing(t *testing.T) {
+func TestDryRunChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)

@@ -34,10 +34,10 @@ func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 			errs = append(errs, errors.New("--agent-env: write NAME=VALUE"))
 			continue
 		case !slices.Contains(proxies, variable) || name != variable && name != strings.ToLower(variable):
-			errs = append(errs, fmt.Errorf("--agent-env: %.60q is none of the variables that agents may be given: %s, or the same in lower case", name, strings.Join(proxies, ", ")))
+			errs = append(errs, fmt.Errorf("--agent-env: %.60q is not allowed: set %s, or the same in lower case", name, strings.Join(proxies, ", ")))
 			continue
 		case seen[variable]:
-			errs = append(errs, fmt.Errorf("--agent-env: %s is given twice", variable))
+			errs = append(errs, fmt.Errorf("--agent-env: %s is set twice", variable))
 			continue
 		}
 		seen[variable] = true
@@ -69,14 +69,14 @@ func proxyProblem(value string) string {
 	u, err := url.Parse(address)
 	switch {
 	case strings.Contains(value, "@"):
-		return "has a user or a password in it: everybody who may see a pod could read it. Name a proxy that knows pods by their addresses"
+		return "contains a user or a password, which every reader of a pod could see: use a proxy that admits pods by address"
 	case len(value) > maxVariable || err != nil || !hostAndPort.MatchString(u.Host) || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return "is no address of a proxy, such as http://proxy.example.com:3128"
+		return "is not the address of a proxy, such as http://proxy.example.com:3128"
 	case !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme):
-		return "is an address of no proxy that the agent can use: write http, https or socks5 before it"
+		return "has an unsupported scheme: use http, https, socks5 or socks5h"
 	}
 	if _, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && err != nil {
-		return "has a port that is none"
+		return "has an invalid port"
 	}
 	return ""
 }
@@ -91,7 +91,7 @@ func noProxyProblem(value string) string {
 		entry = strings.TrimSpace(entry)
 		_, _, noNetwork := net.ParseCIDR(entry)
 		if entry != "" && entry != "*" && noNetwork != nil && net.ParseIP(entry) == nil && !unproxied.MatchString(entry) {
-			return fmt.Sprintf("has an entry that would match nothing, number %d: write hosts, domains (example.com, .example.com), addresses and networks (10.0.0.0/8), with commas between them", i+1)
+			return fmt.Sprintf("has an invalid entry, number %d: write hosts, domains (example.com, .example.com), addresses and networks (10.0.0.0/8), with commas between them", i+1)
 		}
 	}
 	return ""
@@ -111,12 +111,12 @@ func agentArgs(given []string) (errs []error) {
 		name, isFlag := strings.CutPrefix(dashed, "--")
 		switch {
 		case !ok || !isFlag:
-			errs = append(errs, fmt.Errorf("--agent-arg: write --flag=value in place of %.60q", dashed))
+			errs = append(errs, fmt.Errorf("--agent-arg: %.60q is not of the form --flag=value", dashed))
 		case known.Lookup(name) == nil:
-			errs = append(errs, fmt.Errorf("--agent-arg: %.60s is no flag that can be set for all agents: the injector, the pod and its GatewaySync decide the rest. Those are %s",
+			errs = append(errs, fmt.Errorf("--agent-arg: %.60s cannot be set for all agents; the allowed flags are %s",
 				dashed, strings.Join(names, ", ")))
 		case seen[name]:
-			errs = append(errs, fmt.Errorf("--agent-arg: %s is given twice", dashed))
+			errs = append(errs, fmt.Errorf("--agent-arg: %s is set twice", dashed))
 		default:
 			seen[name] = true
 			if err := known.Set(name, value); err != nil {

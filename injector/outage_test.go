@@ -16,7 +16,7 @@ import (
 )
 
 // I2: the shipped webhook configuration without a Service behind it.
-func TestWithTheServiceAbsentPodsStartSoon(t *testing.T) {
+func TestPodsStartSoonWithoutTheService(t *testing.T) {
 	w := newWorld(t)
 	w.cluster.ApplyYAML(t, "", shipped(t, "injector-webhook.yaml"))
 	plant := w.cluster.Namespace(t)
@@ -59,7 +59,7 @@ func (w *world) asked() (n int) {
 	return n
 }
 
-func TestAnInjectorOutlivesItsAPIServer(t *testing.T) {
+func TestInjectorSurvivesAPIServerOutage(t *testing.T) {
 	w := newWorld(t, kubetest.Private())
 	in := w.start()
 	w.install(in)

@@ -42,7 +42,7 @@ func (w *world) subjects(namespace string) []string {
 	return names
 }
 
-func TestTheServiceAccountsOfGatewaysGetTheirRights(t *testing.T) {
+func TestRoleBindingOfGatewayServiceAccounts(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())
 	plant, other := w.cluster.Namespace(t), w.cluster.Namespace(t)
@@ -67,7 +67,7 @@ func TestTheServiceAccountsOfGatewaysGetTheirRights(t *testing.T) {
 	assert.Empty(t, w.subjects(other), "nobody there asks for an agent")
 }
 
-func TestARoleBindingOfSomebodyElseIsLeftAsItIs(t *testing.T) {
+func TestForeignRoleBindingIsKept(t *testing.T) {
 	w := newWorld(t)
 	plant := w.cluster.Namespace(t)
 	_, err := w.client.RbacV1().RoleBindings(plant).Create(t.Context(), &rbacv1.RoleBinding{
@@ -87,7 +87,7 @@ func (w *world) metrics(in *injector) string {
 	return get(w.T, "http://"+in.log.Address("metrics-addr")+"/metrics")
 }
 
-func TestAGatewaySyncWithoutALeadSaysSoAndOneWithALeadIsLeftToIt(t *testing.T) {
+func TestStatusWithoutALead(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	plant := w.cluster.Namespace(t)
@@ -176,7 +176,7 @@ func (w *world) looks(in *injector) int {
 
 // C6: in other namespaces, the injector reads, writes and injects nothing, by its permissions as well as by its settings. If a
 // watched namespace was recreated and its permissions are gone, the others must not be affected.
-func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(t *testing.T) {
+func TestWatchedNamespaces(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	plant, other, anew := w.cluster.Namespace(t), w.cluster.Namespace(t), w.cluster.Namespace(t)
 	w.narrow(plant)
@@ -195,7 +195,7 @@ func TestNamespacesThatAreNotWatchedStayUntouchedAndOneWithoutRightsStopsNobody(
 	})
 	for _, in := range []*injector{one, two} {
 		w.eventually("it is ready", in.ready)
-		assert.Regexp(t, "GatewaySyncs cannot be watched.*namespace .{0,3}"+anew, in.log.String(), "and says what it cannot serve")
+		assert.Regexp(t, "watching GatewaySyncs failed.*namespace .{0,3}"+anew, in.log.String(), "and says what it cannot serve")
 	}
 	time.Sleep(time.Second)
 	assert.Empty(t, w.status(other))
@@ -228,7 +228,7 @@ func (w *world) narrow(namespace string) {
 }
 
 // I8: replicas that start at the same moment share one certificate, and each becomes ready.
-func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
+func TestReplicasShareOneCertificate(t *testing.T) {
 	w := newWorld(t)
 	replicas := make([]*injector, 3)
 	for i := range replicas {
@@ -262,7 +262,7 @@ func TestReplicasThatStartTogetherShareOneCertificate(t *testing.T) {
 
 // C1: a pod with odd annotations affects only itself. That holds for an injector that sees the pods appear, and for one that lists
 // them at its start.
-func TestOddAnnotationsStopNobodyElse(t *testing.T) {
+func TestInvalidAnnotationsAffectOnePodOnly(t *testing.T) {
 	w := newWorld(t)
 	first := w.start()
 	w.install(first)

@@ -72,7 +72,7 @@ func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
 }
 
 // Helm and Argo CD create StatefulSets first and objects of unknown kinds last.
-func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *testing.T) {
+func TestRepairStatefulSet(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -105,7 +105,7 @@ func TestAStatefulSetThatCameBeforeItsGatewaySyncIsStartedAgainWithAgents(t *tes
 }
 
 // Before this product was installed, the webhook of another program injected its own container stoker-agent.
-func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
+func TestRepairPodsWithForeignAgent(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	plant := w.cluster.Namespace(t)
 	set := statefulSet("site", 2)
@@ -138,7 +138,7 @@ func TestPodsWithAnotherProgramsAgentAreStartedAgain(t *testing.T) {
 }
 
 // Pods of a Deployment get new names. A pod that requires its agent starts without an eviction once an agent is possible.
-func TestADeploymentAndPodsThatWaitedForTheirGatewaySyncComeWithAgents(t *testing.T) {
+func TestRepairDeployment(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -193,7 +193,7 @@ func (w *world) startAgents(namespace string) {
 
 // A LimitRange, which any namespace may have, refuses the agent. Repair must lose only one gateway, whichever replica runs the reconciler.
 // The fleet must not count as empty. Once the agent is possible, repair continues.
-func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) {
+func TestRepairStopsAfterRejectedSuccessor(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	runs, answers := w.start(), w.start()
 	reconciles := func(in *injector) bool { return strings.Contains(in.log.String(), "reconciler started") }
@@ -247,7 +247,7 @@ func TestANamespaceThatRefusesAgentsLosesOnePodToRepairAndNoOther(t *testing.T) 
 }
 
 // If the API server cannot reach the injector, every successor lacks an agent. No pod may be evicted twice for that.
-func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
+func TestSuccessorWithoutAgentIsNotEvicted(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
 	w.install(in)
@@ -274,7 +274,7 @@ func TestASuccessorWithoutAnAgentIsNotEvictedAgain(t *testing.T) {
 }
 
 // cert-manager has put a new authority into the webhook configuration, but the kubelet has not yet delivered the new certificate.
-func TestNobodyIsEvictedWhileTheAPIServerDoesNotTrustAMountedCertificate(t *testing.T) {
+func TestNoEvictionWithUntrustedCertificate(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	old, err := pki.NewAuthority("old")
 	require.NoError(t, err)
@@ -335,7 +335,7 @@ func (w *world) redirect(url string) {
 }
 
 // Without a webhook configuration, successors would get no agent, so no pod is evicted.
-func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
+func TestNoEvictionBeforeTheWebhookIsReady(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
 	plant := w.cluster.Namespace(t)
@@ -353,7 +353,7 @@ func TestNobodyIsEvictedBeforeTheWebhookAnswers(t *testing.T) {
 	})
 }
 
-func TestAJobIsNotEndedByRepair(t *testing.T) {
+func TestRepairKeepsJobs(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.install(w.start())
 	plant := w.cluster.Namespace(t)
@@ -378,7 +378,7 @@ func TestAJobIsNotEndedByRepair(t *testing.T) {
 	assert.Zero(t, w.events(plant)["PodEvictedForRepair GatewaySync/line"])
 }
 
-func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
+func TestRepairKeepsPodsWithoutOwner(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	plant := w.cluster.Namespace(t)
@@ -391,7 +391,7 @@ func TestAPodThatNobodyWouldCreateAgainIsLeftAlone(t *testing.T) {
 	w.eventually("and the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 }
 
-func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
+func TestRepairReport(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	w.start("--repair=report")
 	plant := w.cluster.Namespace(t)
@@ -405,7 +405,7 @@ func TestWithRepairByReportNobodyIsEvicted(t *testing.T) {
 	assert.Zero(t, w.events(plant)["PodEvictedForRepair Pod/site-0"])
 }
 
-func TestADisruptionBudgetIsRespected(t *testing.T) {
+func TestRepairRespectsDisruptionBudget(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
 	w.install(in)
@@ -448,7 +448,7 @@ func (w *world) run(namespace, name string) {
 	require.NoError(w, err)
 }
 
-func TestANamespaceThatIsRuledOutByItsLabelIsNamedAndNotRepaired(t *testing.T) {
+func TestRepairSkipsDisabledNamespaces(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start("--require-namespace-label")
 	plant := w.cluster.Namespace(t)

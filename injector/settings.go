@@ -64,29 +64,29 @@ const (
 const agentResources = `{"requests":{"cpu":"20m","memory":"64Mi"},"limits":{"memory":"512Mi"}}`
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
-	f := daemon.Flags("injector", out, "injector puts the Stoker agent into gateway pods.\n\n  injector --agent-image IMAGE [flags]\n  injector check [flags]",
+	f := daemon.Flags("injector", out, "injector adds the Stoker agent to gateway pods.\n\n  injector --agent-image IMAGE [flags]\n  injector check [flags]",
 		"Environment: POD_NAME, POD_NAMESPACE. Exit codes: 0 done, 1 failed, 2 usage.")
 	s.Register(f)
 	f.StringVar(&s.AgentImage, "agent-image", "", "the agent's `image`, with a tag or a digest; a GatewaySync may name another version of it")
-	f.StringVar(&s.PullPolicy, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; else Kubernetes' own rule")
+	f.StringVar(&s.PullPolicy, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; default: the rule of Kubernetes")
 	f.Var(&s.AllowAgentImage, "allow-agent-image", "a `prefix` of images that pods (annotation stoker.io/agent-image) and GatewaySyncs (spec.agent.image) may name (repeatable)")
-	f.StringVar(&s.AgentResources, "agent-resources", agentResources, "requests and limits of agents, as `JSON`; a GatewaySync may name others")
-	f.Var(&s.AgentEnv, "agent-env", "a proxy of agents, `NAME=VALUE`: HTTPS_PROXY, HTTP_PROXY or NO_PROXY (repeatable)")
+	f.StringVar(&s.AgentResources, "agent-resources", agentResources, "requests and limits of agents, as `JSON`; spec.agent.resources of a GatewaySync overrides them")
+	f.Var(&s.AgentEnv, "agent-env", "a proxy variable of agents, `NAME=VALUE`: HTTPS_PROXY, HTTP_PROXY or NO_PROXY (repeatable)")
 	f.Var(&s.AgentArg, "agent-arg", "a flag of agents, `--flag=value`: --log-..., --max-... or --lost-found-age (repeatable)")
 
-	f.BoolVar(&s.RequireNamespaceLabel, "require-namespace-label", false, "inject only in namespaces with the label stoker.io/injection=enabled, as the webhook configuration says too")
+	f.BoolVar(&s.RequireNamespaceLabel, "require-namespace-label", false, "inject only in namespaces with the label stoker.io/injection=enabled; the webhook configuration must select the same")
 	f.BoolVar(&s.AutoBindAgent, "auto-bind-agent", true, "bind the ClusterRole stoker-agent to the ServiceAccounts of gateway pods")
-	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
-	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica has to be ready before it evicts: until then Services need not lead to it")
+	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "how to repair pods younger than ten minutes that started without their agent: evict or report")
+	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica must be ready before it evicts pods, so that Services route to it")
 
-	f.StringVar(&s.Certificates, "certificates", certificatesOwn, "own: the injector makes and renews its certificate; mounted: somebody else puts it into --certificate-dir")
+	f.StringVar(&s.Certificates, "certificates", certificatesOwn, "own: the injector issues and renews its certificate; mounted: it reads the certificate in --certificate-dir")
 	f.StringVar(&s.CertificateDir, "certificate-dir", "/etc/stoker/tls", "`directory` with tls.crt and tls.key, with --certificates=mounted")
-	f.StringVar(&s.CertificateSecret, "certificate-secret", "stoker-injector-cert", "`Secret` by which replicas share the own certificate")
-	f.Var(&s.CertificateHost, "certificate-host", "a further `name` or address that the own certificate is for (repeatable)")
+	f.StringVar(&s.CertificateSecret, "certificate-secret", "stoker-injector-cert", "`Secret` in which replicas share the self-signed certificate")
+	f.Var(&s.CertificateHost, "certificate-host", "an additional `name` or address of the self-signed certificate (repeatable)")
 	f.StringVar(&s.Configuration, "webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration that trusts the certificate")
 
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9443", "`address` of the webhook")
-	f.StringVar(&s.Namespace, "namespace", "", "the injector's own `namespace`; else POD_NAMESPACE")
+	f.StringVar(&s.Namespace, "namespace", "", "`namespace` of the injector; default: POD_NAMESPACE")
 	return f
 }
 
@@ -116,7 +116,7 @@ func (s *settings) validate() []error {
 		bad("--repair-delay: %s is not between 0s and 1h", s.RepairDelay)
 	}
 	if s.Namespace == "" {
-		bad("--namespace is required, or POD_NAMESPACE")
+		bad("set --namespace or POD_NAMESPACE")
 	}
 	var err error
 	if s.image, err = parseImage(s.AgentImage); err != nil {
@@ -144,20 +144,20 @@ func parseImage(reference string) (v1alpha1.AgentImage, error) {
 	}
 	if repository, digest, ok := strings.Cut(reference, "@"); ok {
 		if !imageDigest.MatchString(digest) {
-			return v1alpha1.AgentImage{}, fmt.Errorf("%.80q is no digest: write sha256: and 64 lower-case hex digits", digest)
+			return v1alpha1.AgentImage{}, fmt.Errorf("%.80q is not a digest: write sha256: and 64 lower-case hex digits", digest)
 		}
 		if !v1alpha1.IsImage(reference) {
-			return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is no image before its digest", reference)
+			return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is not a valid image before its digest", reference)
 		}
 		repository, _, _ = cutTag(repository) // the digest takes precedence over a tag
 		return v1alpha1.AgentImage{Repository: repository, Digest: digest}, nil
 	}
 	repository, tag, ok := cutTag(reference)
 	if !ok || repository == "" || tag == "" {
-		return v1alpha1.AgentImage{}, fmt.Errorf("%q has no tag and no digest: which agent runs would depend on the day", reference)
+		return v1alpha1.AgentImage{}, fmt.Errorf("%q has no tag and no digest: add one, so that every pod gets the same agent", reference)
 	}
 	if !v1alpha1.IsImage(reference) {
-		return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is no image: write registry/repository:tag, or @ and a digest", reference)
+		return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is not a valid image: write registry/repository:tag, or registry/repository@digest", reference)
 	}
 	return v1alpha1.AgentImage{Repository: repository, Tag: tag}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -25,7 +26,7 @@ import (
 
 func noEnv(string) string { return "" }
 
-func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"--repair=never", "--certificates=x", "--log-level=loud", "--watch-namespace=A", "--watch-label-selector=a=b=c",
 		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "--repair-delay=2h", "extra"}, noEnv, &out)
@@ -35,7 +36,7 @@ func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
 	}
 }
 
-func TestHelpAndVersionAreNoErrors(t *testing.T) {
+func TestHelpAndVersion(t *testing.T) {
 	var out bytes.Buffer
 	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
 	assert.Contains(t, out.String(), "--agent-image")
@@ -44,7 +45,7 @@ func TestHelpAndVersionAreNoErrors(t *testing.T) {
 	assert.Equal(t, daemon.ExitFailed, run(t.Context(), []string{"--agent-image=a:1", "--namespace=x", "--kubeconfig=/nowhere"}, noEnv, io.Discard, io.Discard))
 }
 
-func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
+func TestParseImage(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	for text, want := range map[string]v1alpha1.AgentImage{
 		"ghcr.io/stoker-io/agent:1.2":             {Repository: "ghcr.io/stoker-io/agent", Tag: "1.2"},
@@ -63,7 +64,7 @@ func TestAnImageIsSplitAtItsDigestOrTag(t *testing.T) {
 	}
 }
 
-func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
+func TestShippedDeployment(t *testing.T) {
 	deployment := &appsv1.Deployment{}
 	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-deployment.yaml")), deployment))
 	c := deployment.Spec.Template.Spec.Containers[0]
@@ -89,26 +90,37 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 	}
 }
 
-func TestTheShippedWebhookConfigurationIsTheOneThatTheInjectorExpects(t *testing.T) {
+// The tests with a real API server use the webhook configuration of kustomize, and so hold what its entries do.
+func TestShippedWebhookConfiguration(t *testing.T) {
 	got := &admissionregv1.MutatingWebhookConfiguration{}
 	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-webhook.yaml")), got))
 	assert.Equal(t, admission.ConfigurationName, got.Name)
-	assert.Equal(t, admission.Webhooks(admission.Installation{Namespace: system, TimeoutSeconds: 2}), got.Webhooks)
+	require.Len(t, got.Webhooks, 2)
+	for i, name := range []string{"pods.stoker.io", "require.pods.stoker.io"} {
+		w := got.Webhooks[i]
+		assert.Equal(t, name, w.Name)
+		assert.Equal(t, &admissionregv1.ServiceReference{Name: "stoker-injector", Namespace: system, Path: new(admission.Path), Port: new(int32(443))}, w.ClientConfig.Service)
+		for _, annotation := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationRequire} {
+			assert.Contains(t, fmt.Sprint(w.MatchConditions), "annotations['"+annotation+"']")
+		}
+		assert.Contains(t, fmt.Sprint(w.NamespaceSelector), admission.LabelInjection)
+		assert.Contains(t, fmt.Sprint(w.ObjectSelector), admission.LabelInjection)
+	}
 }
 
-func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
+func TestReferenceOfFlags(t *testing.T) {
 	var s settings
 	reference.Flags(t, "../docs/injector.md", s.flags(io.Discard))
 }
 
-func TestTheReferenceListsEveryMetric(t *testing.T) {
+func TestReferenceOfMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics.NewInjector(reg, "v")
 	reference.Metrics(t, "../docs/injector.md", reg)
 }
 
 // The page about pods must link every reason against injection, and list every annotation.
-func TestThePageAboutPodsNamesEveryReasonAndAnnotation(t *testing.T) {
+func TestPodsPageNamesReasonsAndAnnotations(t *testing.T) {
 	page := readFile(t, "../docs/pods.md")
 	for _, r := range v1alpha1.Reasons {
 		if r.Class == v1alpha1.ClassNotInjected {

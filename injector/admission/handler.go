@@ -26,6 +26,14 @@ const (
 	maxAtOnce = 64
 	// Path is the path of the webhook.
 	Path = "/mutate"
+	// ConfigurationName is the name of the MutatingWebhookConfiguration, which the chart installs.
+	ConfigurationName = "stoker-injector"
+)
+
+// LabelInjection on a namespace or a pod enables or disables injection. The webhook configuration selects by it.
+const (
+	LabelInjection    = "stoker.io/injection"
+	InjectionDisabled = "disabled"
 )
 
 // Finder finds the GatewaySyncs from which the one of a pod is chosen.
@@ -50,11 +58,11 @@ type Config struct {
 // Handler answers reviews.
 type Handler struct {
 	Config
-	turns chan struct{}
+	slots chan struct{}
 }
 
 // New returns a Handler that answers a bounded number of reviews at a time.
-func New(c Config) *Handler { return &Handler{Config: c, turns: make(chan struct{}, maxAtOnce)} }
+func New(c Config) *Handler { return &Handler{Config: c, slots: make(chan struct{}, maxAtOnce)} }
 
 // Routes serves reviews at Path.
 func (h *Handler) Routes() *serve.Mux {
@@ -66,7 +74,7 @@ func (h *Handler) Routes() *serve.Mux {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil { // a safety net; no panic is known
-			h.Log.Error("a review failed", "panic", p, "stack", string(debug.Stack()))
+			h.Log.Error("review panicked", "panic", p, "stack", string(debug.Stack()))
 			http.Error(w, "the review failed; see the injector's log", http.StatusInternalServerError)
 		}
 	}()
@@ -75,8 +83,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case h.turns <- struct{}{}:
-		defer func() { <-h.turns }()
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
 	case <-r.Context().Done():
 		return // the client is gone
 	}

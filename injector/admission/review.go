@@ -34,16 +34,16 @@ func (e notReviewError) Error() string { return string(e) }
 func parse(body []byte) (*admissionv1.AdmissionRequest, error) {
 	review := admissionv1.AdmissionReview{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &review); err != nil {
-		return nil, notReviewError("the body is no AdmissionReview: " + err.Error())
+		return nil, notReviewError("the body is not an AdmissionReview: " + err.Error())
 	}
 	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" {
-		return nil, notReviewError(fmt.Sprintf("%.40q %.40q is not understood: send %s AdmissionReview", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion))
+		return nil, notReviewError(fmt.Sprintf("%.40q %.40q is not supported: send %s AdmissionReview", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion))
 	}
 	switch {
 	case review.Request == nil:
 		return nil, notReviewError("the AdmissionReview has no request")
 	case review.Request.UID == "" || len(review.Request.UID) > maxUID:
-		return nil, notReviewError("the request has no uid, or one that is too long")
+		return nil, notReviewError("the request has no uid, or its uid is too long")
 	}
 	return review.Request, nil
 }
@@ -57,8 +57,8 @@ func (h *Handler) review(ctx context.Context, req *admissionv1.AdmissionRequest)
 	pod := &corev1.Pod{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(req.Object.Raw, pod); err != nil {
 		h.Metrics.Injection("failed", "")
-		h.Log.Warn("a pod could not be read", "namespace", req.Namespace, "error", err)
-		return allow(req.UID, fmt.Sprintf("stoker: the pod could not be read, and was let through as it is: %v", err))
+		h.Log.Warn("decoding a pod failed", "namespace", req.Namespace, "error", err)
+		return allow(req.UID, fmt.Sprintf("stoker: the pod could not be decoded and was admitted unchanged: %v", err))
 	}
 	pod.Namespace = req.Namespace
 	ops, decision := h.decide(ctx, pod)
@@ -132,7 +132,7 @@ func allow(uid types.UID, warnings ...string) *admissionv1.AdmissionResponse {
 func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
 	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
-		Message: fmt.Sprintf("the pod must not start without its agent (annotation %s) and cannot have one (%s): %s",
+		Message: fmt.Sprintf("annotation %s requires an agent, and the pod cannot have one (%s): %s",
 			v1alpha1.AnnotationRequire, d.Reason, d.Message),
 	}}
 }

@@ -19,9 +19,9 @@ type keep struct {
 	// mine is the pair that this replica serves, or empty.
 	mine [2][]byte
 
-	data  map[string][]byte // in: as it is; out: as it should be
-	serve *tls.Certificate  // the certificate to serve now
-	did   string
+	data   map[string][]byte // in: as it is; out: as it should be
+	serve  *tls.Certificate  // the certificate to serve now
+	action string
 }
 
 // look updates the content and reports whether it changed.
@@ -52,7 +52,7 @@ func (k *keep) look() (changed bool, err error) {
 	case hasNext && k.now.Sub(since) >= k.settle && k.trusts(next):
 		k.data[keyCert], k.data[keyKey] = k.data[keyNextCert], k.data[keyNextKey]
 		k.drop()
-		k.serve, k.did = next, "serve the next one"
+		k.serve, k.action = next, "served the next certificate"
 	case !hasNext && !k.now.Before(renewAt(current.Leaf)):
 		made, err := issue(k.names, k.now)
 		if err != nil {
@@ -61,9 +61,9 @@ func (k *keep) look() (changed bool, err error) {
 		roots = k.merge([]*x509.Certificate{made.authority}, roots)
 		k.data[keyNextCert], k.data[keyNextKey] = made.cert, made.key
 		k.data[keyNextSince] = []byte(k.now.UTC().Format(time.RFC3339))
-		k.serve, k.did = current, "make the next one"
+		k.serve, k.action = current, "issued the next certificate"
 	default:
-		k.serve, k.did = current, "put the Secret right"
+		k.serve, k.action = current, "repaired the Secret"
 	}
 	k.data[keyBundle] = encode(roots)
 	return !maps.EqualFunc(before, k.data, bytes.Equal), nil
@@ -79,7 +79,7 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 	k.data[keyCert], k.data[keyKey] = made.cert, made.key
 	k.data[keyBundle] = encode(roots)
 	k.drop()
-	k.did = "make a new one"
+	k.action = "issued a certificate"
 	k.serve, err = load(made.cert, made.key, roots, k.names, k.now)
 	return err
 }

@@ -95,8 +95,8 @@ func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() 
 func (o *Own) Run(ctx context.Context) error {
 	for {
 		pause := pace.Jitter(o.Every)
-		if err := o.turn(ctx); err != nil && ctx.Err() == nil {
-			o.Log.Error("the certificate could not be looked after; it is tried again", "error", err)
+		if err := o.check(ctx); err != nil && ctx.Err() == nil {
+			o.Log.Error("checking the certificate failed", "error", err)
 			pause = pace.Jitter(min(retryIn, o.Every))
 		} else if o.absent {
 			pause = pace.Jitter(min(absentIn, o.Every)) // the installation is in progress
@@ -107,14 +107,14 @@ func (o *Own) Run(ctx context.Context) error {
 	}
 }
 
-func (o *Own) turn(ctx context.Context) error {
+func (o *Own) check(ctx context.Context) error {
 	for range maxTries {
 		done, err := o.attempt(ctx)
 		if done || err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("secret %s/%s changes faster than it can be read", o.Namespace, o.Secret)
+	return fmt.Errorf("secret %s/%s changed during every attempt to update it", o.Namespace, o.Secret)
 }
 
 // attempt runs one iteration. It returns false if another replica wrote the Secret first.
@@ -149,7 +149,7 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 		case err != nil:
 			return false, fmt.Errorf("secret %s/%s: %w", o.Namespace, o.Secret, err)
 		}
-		o.Log.Info("certificate", "did", k.did, "ends", k.serve.Leaf.NotAfter.UTC())
+		o.Log.Info("certificate updated", "action", k.action, "expires", k.serve.Leaf.NotAfter.UTC())
 	}
 	if err := o.publish(ctx, configuration, k.data[keyBundle]); err != nil {
 		return false, err
@@ -167,7 +167,7 @@ func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookCon
 	c, err := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, o.Configuration, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if !o.absent {
-			o.Log.Warn("there is no webhook configuration: no pod will be injected", "name", o.Configuration)
+			o.Log.Warn("webhook configuration not found; no pod is injected", "name", o.Configuration)
 		}
 		o.absent = true
 		return nil, nil, nil
@@ -220,6 +220,6 @@ func (o *Own) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConf
 	if err != nil {
 		return fmt.Errorf("webhook configuration %s: %w", c.Name, err)
 	}
-	o.Log.Info("the webhook configuration trusts the certificate", "name", c.Name)
+	o.Log.Info("webhook configuration trusts the certificate", "name", c.Name)
 	return nil
 }

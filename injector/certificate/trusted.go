@@ -34,7 +34,7 @@ type Trusted struct {
 	Source
 	Config
 	trusted atomic.Bool
-	said    string
+	problem string
 }
 
 // NewTrusted returns a Trusted. It uses Client, Configuration, Every, Log and Now of c.
@@ -74,30 +74,30 @@ func (m *Trusted) look(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case apierrors.IsNotFound(err):
-		why, err = "there is no webhook configuration", nil
+		why, err = "webhook configuration not found", nil
 	case err != nil:
-		m.say("the webhook configuration cannot be read; it is tried again", err)
+		m.say("reading the webhook configuration failed", err)
 		return
 	default:
 		why, err = untrusted(c, pair, m.Now())
 	}
 	if why != "" {
 		m.trusted.Store(false)
-		m.say(why+": no pod will be injected", err)
+		m.say(why+"; no pod is injected", err)
 		return
 	}
-	m.said = ""
+	m.problem = ""
 	if !m.trusted.Swap(true) {
-		m.Log.Info("the webhook configuration trusts the certificate", "name", m.Configuration)
+		m.Log.Info("webhook configuration trusts the certificate", "name", m.Configuration)
 	}
 }
 
 // say logs a problem once. It does not compare errors, because their texts contain the time.
 func (m *Trusted) say(what string, err error) {
-	if what == m.said {
+	if what == m.problem {
 		return
 	}
-	m.said = what
+	m.problem = what
 	log := m.Log.With("name", m.Configuration)
 	if err != nil {
 		log = log.With("error", err)
@@ -122,7 +122,7 @@ func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certifi
 		}
 		_, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: called(w), Roots: roots, Intermediates: between, CurrentTime: now})
 		if err != nil {
-			return fmt.Sprintf("the caBundle of entry %s of the webhook configuration does not lead to the certificate", w.Name), err
+			return fmt.Sprintf("the caBundle of entry %s of the webhook configuration does not match the certificate", w.Name), err
 		}
 	}
 	return "", nil

@@ -31,13 +31,13 @@ type mount struct {
 	served *certificate.Trusted
 	client *fake.Clientset
 	dir    string
-	said   program.Log
+	log    program.Log
 }
 
 func newMount(t *testing.T) *mount {
 	t.Helper()
 	m := &mount{T: t, client: fake.NewClientset(), dir: t.TempDir()}
-	log := slog.New(slog.NewTextHandler(&m.said, nil))
+	log := slog.New(slog.NewTextHandler(&m.log, nil))
 	m.served = certificate.NewTrusted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
 		Client: m.client, Configuration: "stoker-injector", Every: 5 * time.Second, Log: log, Now: time.Now,
 	})
@@ -95,11 +95,11 @@ func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testi
 		go func() { _ = m.served.Run(t.Context()) }()
 		assert.False(t, m.after(), "there is no certificate")
 		m.brings(old, host)
-		assert.False(t, m.after(), "there is no webhook configuration")
-		assert.Contains(t, m.said.String(), "there is no webhook configuration")
+		assert.False(t, m.after(), "webhook configuration not found")
+		assert.Contains(t, m.log.String(), "webhook configuration not found")
 		m.trusts("", "")
 		assert.False(t, m.after(), "nobody has written the authority yet")
-		assert.Contains(t, m.said.String(), "has no caBundle")
+		assert.Contains(t, m.log.String(), "has no caBundle")
 		m.trusts(oldBundle, "")
 		assert.False(t, m.after(), "not every entry trusts it")
 		m.trusts(oldBundle, oldBundle)
@@ -107,11 +107,11 @@ func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testi
 
 		m.trusts(nextBundle, nextBundle)
 		assert.False(t, m.after(), "the certificate was renewed, and is not here yet")
-		assert.Contains(t, m.said.String(), "does not lead to the certificate")
-		lines := strings.Count(m.said.String(), "\n")
+		assert.Contains(t, m.log.String(), "does not match the certificate")
+		lines := strings.Count(m.log.String(), "\n")
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		assert.Equal(t, lines, strings.Count(m.said.String(), "\n"), "it is told once")
+		assert.Equal(t, lines, strings.Count(m.log.String(), "\n"), "it is logged once")
 		m.brings(next, host)
 		assert.True(t, m.after())
 		m.trusts(oldBundle+nextBundle, oldBundle+nextBundle)
@@ -136,7 +136,7 @@ func TestWhatTheAPIServerSaidLastOfAMountedCertificateCounts(t *testing.T) {
 		require.True(t, m.after())
 		away.Store(true)
 		assert.True(t, m.after())
-		assert.Equal(t, 1, strings.Count(m.said.String(), "cannot be read"), "it is told once")
+		assert.Equal(t, 1, strings.Count(m.log.String(), "reading the webhook configuration failed"), "it is logged once")
 		m.trusts(strings.Repeat("x", 10), bundle)
 		away.Store(false)
 		assert.False(t, m.after())

@@ -89,11 +89,11 @@ func (c Config) once(ctx context.Context) error {
 func (c Config) ask(ctx context.Context, w *admissionregv1.MutatingWebhook) (string, error) {
 	service := w.ClientConfig.Service
 	if service == nil || service.Path == nil || service.Port == nil {
-		return "", errors.New("clientConfig names no Service with path and port")
+		return "", errors.New("clientConfig has no Service with path and port")
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
-		return "", errors.New("clientConfig.caBundle holds no certificate yet: the injector writes it, or cert-manager; see the log of whoever does")
+		return "", errors.New("clientConfig.caBundle has no certificate yet: see the log of the injector, or of cert-manager if it issues the certificate")
 	}
 	host := service.Name + "." + service.Namespace + ".svc"
 	address := net.JoinHostPort(host, strconv.Itoa(int(*service.Port)))
@@ -127,15 +127,15 @@ func (c Config) ask(ctx context.Context, w *admissionregv1.MutatingWebhook) (str
 func judge(address string, answer []byte) error {
 	var got admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer, &got); err != nil {
-		return fmt.Errorf("%s answers no AdmissionReview: %w", address, err)
+		return fmt.Errorf("%s does not answer with an AdmissionReview: %w", address, err)
 	}
 	switch {
 	case got.Response == nil || got.Response.UID != uid:
-		return fmt.Errorf("%s answers another question than was asked", address)
+		return fmt.Errorf("%s answers with another uid", address)
 	case !got.Response.Allowed:
-		return fmt.Errorf("%s refuses a plain pod", address)
+		return fmt.Errorf("%s denies a pod without annotations", address)
 	case len(got.Response.Patch) > 0:
-		return fmt.Errorf("%s changes a pod that asked for nothing", address)
+		return fmt.Errorf("%s changes a pod without annotations", address)
 	}
 	return nil
 }

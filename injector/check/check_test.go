@@ -67,7 +67,11 @@ func serve(t *testing.T, h http.Handler) *service {
 func (s *service) check(t *testing.T, bundle []byte, entries ...admissionregv1.MutatingWebhook) (string, error) {
 	t.Helper()
 	if entries == nil {
-		entries = admission.Webhooks(admission.Installation{Namespace: "stoker-system", TimeoutSeconds: 2})
+		for _, name := range []string{"pods.stoker.io", "require.pods.stoker.io"} {
+			entries = append(entries, admissionregv1.MutatingWebhook{Name: name, ClientConfig: admissionregv1.WebhookClientConfig{
+				Service: &admissionregv1.ServiceReference{Name: "stoker-injector", Namespace: "stoker-system", Path: new(admission.Path), Port: new(int32(443))},
+			}})
+		}
 	}
 	for i := range entries {
 		entries[i].ClientConfig.CABundle = bundle
@@ -131,9 +135,9 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		entries []admissionregv1.MutatingWebhook
 		words   string
 	}{
-		"no authority yet":         {nil, nil, "entry pods.stoker.io: clientConfig.caBundle holds no certificate yet"},
+		"no authority yet":         {nil, nil, "entry pods.stoker.io: clientConfig.caBundle has no certificate yet"},
 		"another authority":        {stranger.authority, nil, "entry pods.stoker.io"},
-		"an entry with no Service": {s.authority, []admissionregv1.MutatingWebhook{{Name: "x"}}, "entry x: clientConfig names no Service"},
+		"an entry with no Service": {s.authority, []admissionregv1.MutatingWebhook{{Name: "x"}}, "entry x: clientConfig has no Service"},
 	} {
 		out, err := s.check(t, c.bundle, c.entries...)
 		assert.ErrorContains(t, err, c.words, name)
@@ -148,20 +152,20 @@ func TestAnAnswerThatIsNoneIsNamed(t *testing.T) {
 		answer func(admissionv1.AdmissionReview) any
 		words  string
 	}{
-		"another question": {func(r admissionv1.AdmissionReview) any {
+		"another uid": {func(r admissionv1.AdmissionReview) any {
 			r.Response = &admissionv1.AdmissionResponse{UID: "x", Allowed: true}
 			return r
-		}, "another question"},
-		"no response": {func(r admissionv1.AdmissionReview) any { return r }, "another question"},
+		}, "another uid"},
+		"no response": {func(r admissionv1.AdmissionReview) any { return r }, "another uid"},
 		"refused": {func(r admissionv1.AdmissionReview) any {
 			r.Response = &admissionv1.AdmissionResponse{UID: r.Request.UID}
 			return r
-		}, "refuses a plain pod"},
+		}, "denies a pod without annotations"},
 		"changed": {func(r admissionv1.AdmissionReview) any {
 			r.Response = &admissionv1.AdmissionResponse{UID: r.Request.UID, Allowed: true, Patch: []byte("[]")}
 			return r
-		}, "changes a pod that asked for nothing"},
-		"no review": {func(admissionv1.AdmissionReview) any { return "hello" }, "no AdmissionReview"},
+		}, "changes a pod without annotations"},
+		"no review": {func(admissionv1.AdmissionReview) any { return "hello" }, "does not answer with an AdmissionReview"},
 	} {
 		s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var review admissionv1.AdmissionReview

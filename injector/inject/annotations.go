@@ -34,6 +34,6 @@ func (s *sidecar) warnUnknown() {
 		unknown = append(unknown[:maxUnknown], fmt.Sprintf("and %d more", n-maxUnknown))
 	}
 	if len(unknown) > 0 {
-		s.warn("annotations that set nothing about an agent are ignored: %s", strings.Join(unknown, ", "))
+		s.warn("unknown annotations are ignored: %s", strings.Join(unknown, ", "))
 	}
 }

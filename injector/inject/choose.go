@@ -28,7 +28,7 @@ func Choose(pod *corev1.Pod, there []*v1alpha1.GatewaySync) (*v1alpha1.GatewaySy
 				return gs, Decision{}
 			}
 		}
-		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync %.60q, which the annotation %s names: create it, or correct the annotation",
+		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync %.60q, which annotation %s names: create it, or correct the annotation",
 			name, v1alpha1.AnnotationCRName)
 	}
 	switch len(there) {

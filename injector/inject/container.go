@@ -126,8 +126,8 @@ func (s *sidecar) identity() []corev1.EnvVar {
 			env = append(env, value(f.name, secretFile(f.ref)))
 		}
 	}
-	for _, told := range s.defaults.Env {
-		env = append(env, value(told.Name, told.Value))
+	for _, v := range s.defaults.Env {
+		env = append(env, value(v.Name, v.Value))
 	}
 	return env
 }

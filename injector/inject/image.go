@@ -17,7 +17,7 @@ func (s *sidecar) image() string {
 		if s.admits(asked) {
 			return asked
 		}
-		s.warn("annotation %s: %.80q is not among the images that the injector admits (--allow-agent-image), and is ignored", v1alpha1.AnnotationAgentImage, asked)
+		s.warn("annotation %s is ignored: image %.80q does not match --allow-agent-image of the injector", v1alpha1.AnnotationAgentImage, asked)
 	}
 	want := s.gs.Spec.Agent.Image
 	image := s.defaults.Image
@@ -29,11 +29,11 @@ func (s *sidecar) image() string {
 	}
 	composed := reference(image)
 	if !v1alpha1.IsImage(composed) {
-		s.warn("spec.agent.image of GatewaySync %s gives %.200q, which is no image, and is ignored: a tag goes into tag, a digest into digest", s.gs.Name, composed)
+		s.warn("spec.agent.image of GatewaySync %s is ignored: %.200q is not a valid image; write the tag to tag and the digest to digest", s.gs.Name, composed)
 		return reference(s.defaults.Image)
 	}
 	if image.Repository != s.defaults.Image.Repository && !s.admits(composed) {
-		s.warn("spec.agent.image of GatewaySync %s: %.200q is not among the images that the injector admits (--allow-agent-image), and is ignored", s.gs.Name, composed)
+		s.warn("spec.agent.image of GatewaySync %s is ignored: image %.200q does not match --allow-agent-image of the injector", s.gs.Name, composed)
 		return reference(s.defaults.Image)
 	}
 	return composed

@@ -117,20 +117,20 @@ func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 	case !Wanted(pod.Annotations):
 		return skip(v1alpha1.ReasonNotRequested, "the pod has no annotation %s: \"true\"", v1alpha1.AnnotationInject)
 	case Foreign(pod):
-		d := skip(v1alpha1.ReasonAlreadyInjected, "the pod has a container %s already, of another program", Container)
-		d.Warnings = []string{fmt.Sprintf("container %s is not this version's agent: it lacks the variable POD_UID; remove it from the pod template, and the webhook that adds it (docs/migration.md)", Container)}
+		d := skip(v1alpha1.ReasonAlreadyInjected, "the pod already has a container %s of another program", Container)
+		d.Warnings = []string{fmt.Sprintf("container %s is not an agent of this version, because it has no variable POD_UID: remove it and the webhook that adds it (docs/migration.md)", Container)}
 		return d
 	case Has(pod):
-		return skip(v1alpha1.ReasonAlreadyInjected, "the pod has a container %s already", Container)
+		return skip(v1alpha1.ReasonAlreadyInjected, "the pod already has a container %s", Container)
 	case gs == nil:
 		return skip(v1alpha1.ReasonGatewaySyncNotFound, "no GatewaySync was found")
 	case isStatic(pod):
-		return skip(v1alpha1.ReasonUnsupportedPod, "a static pod is started by its node and cannot be changed: create the gateway as a StatefulSet")
+		return skip(v1alpha1.ReasonUnsupportedPod, "the kubelet runs this static pod from a file, so it cannot get an agent: create the gateway as a StatefulSet")
 	case isWindows(pod):
-		return skip(v1alpha1.ReasonUnsupportedPod, "the pod is for a Windows node, and the agent runs on Linux: remove the annotation %s, or move the gateway to Linux", v1alpha1.AnnotationInject)
+		return skip(v1alpha1.ReasonUnsupportedPod, "the pod runs on Windows, and the agent only on Linux: remove the annotation %s, or move the gateway to Linux", v1alpha1.AnnotationInject)
 	}
 	if label, ok := pod.Labels[v1alpha1.LabelCRName]; ok && label != gs.Name {
-		return skip(v1alpha1.ReasonInvalidAnnotation, "label %s: %.80q is not %s, which the pod's annotation leads to: remove the label, the injector sets it",
+		return skip(v1alpha1.ReasonInvalidAnnotation, "label %s is %.80q, but the pod belongs to GatewaySync %s: remove the label; the injector sets it",
 			v1alpha1.LabelCRName, label, gs.Name)
 	}
 	return Decision{}

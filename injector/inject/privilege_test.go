@@ -68,7 +68,7 @@ func TestAnnotationsGrantNoPrivileges(t *testing.T) {
 	}
 	s.pod.Annotations["example.com/privileged"] = "theirs"
 	_, decision = decide(s.pod, s.all)
-	assert.Equal(t, []string{`annotations that set nothing about an agent are ignored: "stoker.io/a", "stoker.io/b", "stoker.io/c", and 2 more`}, decision.Warnings)
+	assert.Equal(t, []string{`unknown annotations are ignored: "stoker.io/a", "stoker.io/b", "stoker.io/c", and 2 more`}, decision.Warnings)
 }
 
 // The annotation can only select a volume of the pod itself.

@@ -26,7 +26,7 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 	if s.gs.Spec.Agent.Resources != nil {
 		r = s.gs.Spec.Agent.Resources.DeepCopy()
 		if problem := ResourcesProblem(*r); problem != "" {
-			s.warn("GatewaySync %s: spec.agent.resources: %s; the injector's own are used", s.gs.Name, problem)
+			s.warn("GatewaySync %s: spec.agent.resources is ignored: %s", s.gs.Name, problem)
 			r = s.defaults.Resources.DeepCopy()
 		}
 	}
@@ -67,7 +67,7 @@ func ResourcesProblem(r corev1.ResourceRequirements) string {
 		for name, amount := range list {
 			switch {
 			case name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage:
-				return fmt.Sprintf("%s: %.60q is none of cpu, memory and ephemeral-storage", kind, name)
+				return fmt.Sprintf("%s: %.60q is not cpu, memory or ephemeral-storage", kind, name)
 			case amount.Sign() < 0:
 				return fmt.Sprintf("%s: %s is below zero", kind, name)
 			}

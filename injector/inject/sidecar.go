@@ -55,11 +55,11 @@ func (s *sidecar) find() Decision {
 		return d
 	}
 	if user := s.user(); user != nil && *user == 0 {
-		return skip(v1alpha1.ReasonGatewayRunsAsRoot, "container %.63q runs as user 0: set runAsUser to that of the image (2003 for the official one)", s.data.container.Name)
+		return skip(v1alpha1.ReasonGatewayRunsAsRoot, "container %.63q runs as root: set runAsUser to the user of the image (2003 for the official image)", s.data.container.Name)
 	}
 	for _, v := range s.volumes() {
 		if findVolume(s.pod, v.Name) != nil {
-			return skip(v1alpha1.ReasonUnsupportedPod, "the pod has a volume %s without a container %s: names that start with stoker- are the injector's, remove it", v.Name, Container)
+			return skip(v1alpha1.ReasonUnsupportedPod, "the pod has a volume %s but no container %s: rename the volume, because names that start with stoker- are reserved", v.Name, Container)
 		}
 	}
 	return Decision{}
@@ -77,7 +77,7 @@ func (s *sidecar) findVolumes() Decision {
 	for _, m := range mounts {
 		renamed, used, ok := expansion(m.SubPathExpr, s.data.container.Env)
 		if !ok {
-			return skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q: the agent cannot know what subPathExpr %.80q means; refer to plain values and fields of the pod only", m.Name, m.SubPathExpr)
+			return skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q: the agent cannot expand subPathExpr %.80q: use only variables with a literal value or a field of the pod", m.Name, m.SubPathExpr)
 		}
 		m.SubPathExpr = renamed
 		s.expansion = append(s.expansion, used...)

@@ -23,9 +23,9 @@ func TestSkippedPods(t *testing.T) {
 	gateway := func(change func(*corev1.Container)) func(*scene) {
 		return func(s *scene) { change(&s.pod.Spec.Containers[0]) }
 	}
-	const asRoot = `container "gateway" runs as user 0: set runAsUser to that of the image (2003 for the official one)`
-	const static = "a static pod is started by its node and cannot be changed: create the gateway as a StatefulSet"
-	const windows = "the pod is for a Windows node, and the agent runs on Linux: remove the annotation stoker.io/inject, or move the gateway to Linux"
+	const asRoot = `container "gateway" runs as root: set runAsUser to the user of the image (2003 for the official image)`
+	const static = "the kubelet runs this static pod from a file, so it cannot get an agent: create the gateway as a StatefulSet"
+	const windows = "the pod runs on Windows, and the agent only on Linux: remove the annotation stoker.io/inject, or move the gateway to Linux"
 	seen := map[v1alpha1.Reason]bool{}
 	for name, c := range map[string]struct {
 		change  func(*scene)
@@ -38,22 +38,22 @@ func TestSkippedPods(t *testing.T) {
 		}, v1alpha1.ReasonNotRequested, `the pod has no annotation stoker.io/inject: "true"`},
 		"agent as init container": {func(s *scene) {
 			s.pod.Spec.InitContainers = append(s.pod.Spec.InitContainers, corev1.Container{Name: inject.Container, Image: "x"})
-		}, v1alpha1.ReasonAlreadyInjected, "the pod has a container stoker-agent already"},
+		}, v1alpha1.ReasonAlreadyInjected, "the pod already has a container stoker-agent"},
 		"agent as container": {func(s *scene) {
 			s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: inject.Container, Image: "x"})
-		}, v1alpha1.ReasonAlreadyInjected, "the pod has a container stoker-agent already"},
+		}, v1alpha1.ReasonAlreadyInjected, "the pod already has a container stoker-agent"},
 		"mirror pod":            {annotation(corev1.MirrorPodAnnotationKey, "abc"), v1alpha1.ReasonUnsupportedPod, static},
 		"static pod":            {annotation("kubernetes.io/config.source", "file"), v1alpha1.ReasonUnsupportedPod, static},
 		"Windows":               {func(s *scene) { s.pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, v1alpha1.ReasonUnsupportedPod, windows},
 		"Windows node selector": {func(s *scene) { s.pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"} }, v1alpha1.ReasonUnsupportedPod, windows},
 		"reserved volume name": {func(s *scene) { s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{Name: "stoker-repo"}) }, v1alpha1.ReasonUnsupportedPod,
-			"the pod has a volume stoker-repo without a container stoker-agent: names that start with stoker- are the injector's, remove it"},
+			"the pod has a volume stoker-repo but no container stoker-agent: rename the volume, because names that start with stoker- are reserved"},
 		"container as root": {gateway(func(c *corev1.Container) { c.SecurityContext.RunAsUser = new(int64(0)) }), v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
 		"pod as root":       {func(s *scene) { s.pod.Spec.SecurityContext.RunAsUser = new(int64(0)) }, v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
 		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all = nil }, v1alpha1.ReasonGatewaySyncNotFound,
 			"the namespace has no GatewaySync: create one"},
 		"unknown GatewaySync": {func(s *scene) { s.all[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
-			`the namespace has no GatewaySync "line", which the annotation stoker.io/cr-name names: create it, or correct the annotation`},
+			`the namespace has no GatewaySync "line", which annotation stoker.io/cr-name names: create it, or correct the annotation`},
 		"ambiguous GatewaySync": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
 			other := s.all[0].DeepCopy()
@@ -63,7 +63,7 @@ func TestSkippedPods(t *testing.T) {
 		"unknown profile": {annotation(v1alpha1.AnnotationProfile, "none"), v1alpha1.ReasonProfileNotFound,
 			`profile "none" is not there: spec.sync.profiles has default; name one of them, or add it`},
 		"label of another GatewaySync": {func(s *scene) { s.pod.Labels[v1alpha1.LabelCRName] = "other" }, v1alpha1.ReasonInvalidAnnotation,
-			`label stoker.io/cr-name: "other" is not line, which the pod's annotation leads to: remove the label, the injector sets it`},
+			`label stoker.io/cr-name is "other", but the pod belongs to GatewaySync line: remove the label; the injector sets it`},
 		"invalid gateway name": {annotation(v1alpha1.AnnotationGatewayName, "../x"), v1alpha1.ReasonInvalidAnnotation,
 			`annotation stoker.io/gateway-name: "../x" is not a name of a gateway; use letters, digits, '.', '_' and '-', at most 200, a letter or digit first and last`},
 		"invalid sync period": {annotation(v1alpha1.AnnotationSyncPeriod, "soon"), v1alpha1.ReasonInvalidAnnotation,
@@ -71,23 +71,23 @@ func TestSkippedPods(t *testing.T) {
 		"no data volume": {func(s *scene) {
 			s.pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "files", MountPath: "/x"}
 			s.pod.Spec.Volumes[0].Name = "files"
-		}, v1alpha1.ReasonNoDataVolume, "no container of the pod mounts a volume at /usr/local/bin/ignition/data, and none is called data or ignition-data: mount one there, or name it with the annotation stoker.io/data-volume"},
+		}, v1alpha1.ReasonNoDataVolume, "no container mounts a volume at /usr/local/bin/ignition/data, or a volume named data or ignition-data: mount one there, or name the volume with annotation stoker.io/data-volume"},
 		"unknown data volume": {annotation(v1alpha1.AnnotationDataVolume, "nowhere"), v1alpha1.ReasonNoDataVolume,
-			`the pod has no volume "nowhere", which the annotation stoker.io/data-volume names`},
+			`the pod has no volume "nowhere", which annotation stoker.io/data-volume names: correct the annotation`},
 		"data volume without mount": {func(s *scene) {
 			s.pod.Annotations[v1alpha1.AnnotationDataVolume] = "spare"
 			s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{Name: "spare"})
-		}, v1alpha1.ReasonNoDataVolume, `no container of the pod mounts the volume "spare", which the annotation stoker.io/data-volume names`},
+		}, v1alpha1.ReasonNoDataVolume, `no container mounts volume "spare", which annotation stoker.io/data-volume names: mount it, or correct the annotation`},
 		"data volume is a ConfigMap": {volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "x"}}}),
-			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is a ConfigMap: the agent has to write where the gateway reads`},
+			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is a ConfigMap: the agent must be able to write the gateway's data directory`},
 		"read-only claim": {volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "x", ReadOnly: true}}),
-			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is read-only: the agent has to write where the gateway reads`},
+			v1alpha1.ReasonUnsupportedDataVolume, `volume "data" is read-only: the agent must be able to write the gateway's data directory`},
 		"read-only mount": {gateway(func(c *corev1.Container) { c.VolumeMounts[0].ReadOnly = true }), v1alpha1.ReasonUnsupportedDataVolume,
-			`volume "data" is mounted read-only: the agent has to write where the gateway reads`},
+			`volume "data" is mounted read-only: the agent must be able to write the gateway's data directory`},
 		"subPathExpr with a secret": {gateway(func(c *corev1.Container) {
 			c.Env = []corev1.EnvVar{{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}}}
 			c.VolumeMounts[0].SubPathExpr = "$(KEY)"
-		}), v1alpha1.ReasonUnsupportedDataVolume, `volume "data": the agent cannot know what subPathExpr "$(KEY)" means; refer to plain values and fields of the pod only`},
+		}), v1alpha1.ReasonUnsupportedDataVolume, `volume "data": the agent cannot expand subPathExpr "$(KEY)": use only variables with a literal value or a field of the pod`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := named(t, podcase.Base)

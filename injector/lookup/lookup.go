@@ -45,9 +45,9 @@ func (s Scope) Excluded(namespace string) string {
 	case namespace == "":
 		return "the pod has no namespace"
 	case namespace == s.Own:
-		return "namespace " + namespace + " is the injector's own: put gateways into another one"
+		return "namespace " + namespace + " belongs to the injector: run gateways in another namespace"
 	case slices.Contains(system, namespace):
-		return "namespace " + namespace + " is Kubernetes' own: put gateways into another one"
+		return "namespace " + namespace + " belongs to Kubernetes: run gateways in another namespace"
 	case len(s.Watch) > 0 && !slices.Contains(s.Watch, namespace):
 		return "the injector does not watch namespace " + namespace + ": add it to watchNamespaces"
 	}
@@ -74,7 +74,7 @@ type Lookup struct {
 // New returns a Lookup. It calls changed, which may be nil, with namespace and name of each changed GatewaySync. changed must
 // not block.
 func New(client dynamic.Interface, scope Scope, changed func(namespace, name string), log *slog.Logger) (*Lookup, error) {
-	seen, err := kube.Watch(client, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "GatewaySyncs cannot be watched; what was seen last counts"))
+	seen, err := kube.Watch(client, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (l *Lookup) ask(ctx context.Context, key string, question func(context.Cont
 	case r := <-answer:
 		list, _ := r.Val.([]*v1alpha1.GatewaySync)
 		if r.Err != nil {
-			return nil, fmt.Errorf("ask the API server for the GatewaySync: %w", r.Err)
+			return nil, fmt.Errorf("read the GatewaySync from the API server: %w", r.Err)
 		}
 		return list, nil
 	case <-ctx.Done():

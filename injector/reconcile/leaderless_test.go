@@ -253,12 +253,12 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 }
 
 func TestWhatWasSaidIsRememberedWithinABound(t *testing.T) {
-	var s said
-	for i := range 3 * maxSaid {
+	var s sentEvents
+	for i := range 3 * maxSent {
 		s.add(time.Duration(i).String())
 	}
-	assert.LessOrEqual(t, len(s.now)+len(s.last), maxSaid)
-	assert.True(t, s.seen(time.Duration(3*maxSaid-1).String()))
+	assert.LessOrEqual(t, len(s.now)+len(s.last), maxSent)
+	assert.True(t, s.seen(time.Duration(3*maxSent-1).String()))
 	assert.False(t, s.seen("0s"))
 }
 

@@ -31,8 +31,8 @@ const (
 )
 
 var (
-	errDeposed = errors.New("another replica runs the reconciler by now")
-	errFull    = fmt.Errorf("the successors of %d pods that were evicted have not come up: no more are evicted", maxEvicted)
+	errDeposed = errors.New("another replica holds the Lease")
+	errFull    = fmt.Errorf("no more pods are evicted until the successors of %d evicted pods have started", maxEvicted)
 )
 
 // Lock identifies the Lease of the replica that runs the reconciler.
@@ -80,7 +80,7 @@ func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 		l.evicted = map[types.UID]eviction{}
 		if err == nil && lease.Annotations[annotationEvicted] != "" {
 			if err := json.Unmarshal([]byte(lease.Annotations[annotationEvicted]), &l.evicted); err != nil {
-				log.Error("what is written of evictions cannot be read, and is forgotten", "annotation", annotationEvicted, "error", err)
+				log.Error("dropping invalid eviction records", "annotation", annotationEvicted, "error", err)
 				l.evicted = map[types.UID]eviction{}
 			}
 		}
@@ -142,7 +142,7 @@ func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write down in Lease %s/%s which pod is evicted: %w", l.lock.Namespace, l.lock.Name, err)
+		return fmt.Errorf("record the eviction in Lease %s/%s: %w", l.lock.Namespace, l.lock.Name, err)
 	}
 	l.evicted = next
 	return nil

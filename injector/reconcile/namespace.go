@@ -31,8 +31,8 @@ type namespace struct {
 
 	without map[v1alpha1.Reason]int // guarded by Reconciler.mu
 
-	ruled   string    // why the namespace's labels disable injection
-	ruledAt time.Time // when they were read
+	exclusion  string    // why the namespace's labels disable injection
+	excludedAt time.Time // when they were read
 }
 
 func (u *Reconciler) namespace(name string) *namespace {
@@ -90,23 +90,23 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 // namespaceFor is how long the labels of a namespace are cached.
 const namespaceFor = time.Minute
 
-// ruledOut returns why pods of a namespace get no agent, or "" if they may. Labels are read only if a pod lacks an agent.
-func (u *Reconciler) ruledOut(ctx context.Context, n *namespace, now time.Time) (string, error) {
+// excluded returns why pods of a namespace get no agent, or "" if they may. Labels are read only if a pod lacks an agent.
+func (u *Reconciler) excluded(ctx context.Context, n *namespace, now time.Time) (string, error) {
 	if why := u.Scope.Excluded(n.name); why != "" {
 		return why, nil
 	}
-	if now.Sub(n.ruledAt) > namespaceFor {
+	if now.Sub(n.excludedAt) > namespaceFor {
 		object, err := u.Core.CoreV1().Namespaces().Get(ctx, n.name, metav1.GetOptions{})
 		if err != nil {
 			return "", fmt.Errorf("labels of namespace %s: %w", n.name, err)
 		}
-		n.ruled, n.ruledAt = "", now
+		n.exclusion, n.excludedAt = "", now
 		switch value := object.Labels[labelInjection]; {
 		case value == "disabled":
-			n.ruled = "namespace " + n.name + " has the label " + labelInjection + "=disabled: remove it"
+			n.exclusion = "namespace " + n.name + " has the label " + labelInjection + "=disabled: remove it"
 		case u.RequireLabel && value != "enabled":
-			n.ruled = "namespace " + n.name + " has not the label " + labelInjection + "=enabled, which this installation asks for: add it"
+			n.exclusion = "namespace " + n.name + " lacks the label " + labelInjection + "=enabled, which this installation requires: add it"
 		}
 	}
-	return n.ruled, nil
+	return n.exclusion, nil
 }

@@ -17,7 +17,7 @@ import (
 type podWatch struct {
 	namespace string // "" for all
 	informer  cache.SharedIndexInformer
-	refused   atomic.Bool // set once the API server forbids listing
+	forbidden atomic.Bool // set once the API server forbids listing
 }
 
 // watchPods returns a podWatch. It calls changed with each changed pod that asks for an agent or has one, and failed with each
@@ -27,13 +27,13 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	living := func(o *metav1.ListOptions) {
 		o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
 	}
-	told := func(err error) {
+	onError := func(err error) {
 		failed(err)
 		if apierrors.IsForbidden(err) {
-			w.refused.Store(true)
+			w.forbidden.Store(true)
 		}
 	}
-	w.informer = cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), living, told), &corev1.Pod{}, 0,
+	w.informer = cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), living, onError), &corev1.Pod{}, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := w.informer.SetTransform(slim); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	if err := w.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
 		return nil, err
 	}
-	tell := func(obj any) {
+	notify := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
@@ -51,14 +51,14 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 		}
 	}
 	_, err := w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+		AddFunc: notify, DeleteFunc: notify, UpdateFunc: func(_, now any) { notify(now) },
 	})
 	return w, err
 }
 
 // served reports whether there is nothing more to wait for. Missing rights in one namespace must not stop the others.
 func (w *podWatch) served() bool {
-	return w.informer.HasSynced() || w.namespace != "" && w.refused.Load()
+	return w.informer.HasSynced() || w.namespace != "" && w.forbidden.Load()
 }
 
 // sees reports whether the pods and GatewaySyncs of a namespace are known.

@@ -36,8 +36,8 @@ const (
 	settle = 100 * time.Millisecond
 	// workers is how many namespaces are checked in parallel.
 	workers = 2
-	// turnWithin is the time limit of one check.
-	turnWithin = time.Minute
+	// namespaceTimeout is the time limit of one check.
+	namespaceTimeout = time.Minute
 	// Evictions per second, and their burst.
 	evictionRate, evictionBurst = 0.5, 5
 )
@@ -89,7 +89,7 @@ type Reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 	pods    []*podWatch
 	limiter flowcontrol.RateLimiter
-	said    said
+	sent    sentEvents
 	ledger  *ledger
 
 	mu         sync.Mutex
@@ -104,7 +104,7 @@ func New(c Config) (*Reconciler, error) {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 2*time.Minute)),
 	}
-	failed := kube.LogFailures(c.Log, "pods cannot be watched; what was seen last counts")
+	failed := kube.LogFailures(c.Log, "watching pods failed")
 	for _, ns := range c.Scope.Namespaces() {
 		w, err := watchPods(c.Core, ns, func(p *corev1.Pod) { u.Changed(p.Namespace, "") }, failed)
 		if err != nil {
@@ -139,7 +139,7 @@ func (u *Reconciler) Run(ctx context.Context) error {
 		for _, gs := range u.Find.List() {
 			u.Changed(gs.Namespace, gs.Name)
 		}
-		u.leftovers(ctx)
+		u.queueBound(ctx)
 		for range workers {
 			group.Go(func() error {
 				for u.next(ctx) {
@@ -160,8 +160,8 @@ func (u *Reconciler) next(ctx context.Context) bool {
 	}
 	defer u.queue.Done(name)
 	begun := time.Now()
-	bounded, cancel := context.WithTimeout(ctx, turnWithin)
-	again, err := u.look(bounded, name)
+	bounded, cancel := context.WithTimeout(ctx, namespaceTimeout)
+	again, err := u.reconcile(bounded, name)
 	cancel()
 	result := string(v1alpha1.ClassDone)
 	switch {
@@ -181,8 +181,8 @@ func (u *Reconciler) next(ctx context.Context) bool {
 	return true
 }
 
-// look does everything that is due in a namespace. It returns when to look again; 0 means after the next change.
-func (u *Reconciler) look(ctx context.Context, name string) (time.Duration, error) {
+// reconcile does everything that is due in a namespace. It returns when to reconcile it again; 0 means after the next change.
+func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
 	if !u.sees(name) {
 		return period, nil // what exists is unknown, so nothing is written
 	}
@@ -195,13 +195,13 @@ func (u *Reconciler) look(ctx context.Context, name string) (time.Duration, erro
 	}
 	now := time.Now()
 	errs := []error{u.bind(ctx, n, u.Find.Has(name), pods, now)}
-	turns, err := u.turns(ctx, n, all, there)
+	replacements, err := u.replacements(ctx, n, all, there)
 	errs = append(errs, err)
-	soon, err := u.missing(ctx, n, all, there, turns, now)
+	soon, err := u.repairPods(ctx, n, all, there, replacements, now)
 	errs = append(errs, err)
 	for _, gs := range all {
 		mine := there.of(gs, all)
-		if t := turns[gs.Name]; t.absent {
+		if t := replacements[gs.Name]; t.absent {
 			mine.awaited = t.wait
 		}
 		errs = append(errs, u.summarise(ctx, n, gs, mine, now))

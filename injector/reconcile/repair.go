@@ -25,9 +25,9 @@ const quiet = 2 * time.Second
 
 // Why a pod that would be injected today has no agent, and why it is not evicted.
 const (
-	tooEarly = "the pod was created before its GatewaySync, or while no injector answered"
-	foreign  = "the container " + inject.Container + " of the pod is another program's (it lacks the variable POD_UID; see docs/migration.md)"
-	tooOld   = ", and is too old to be started again unasked"
+	createdTooEarly = "the pod was created before its GatewaySync, or while no injector was available"
+	foreign         = "the container " + inject.Container + " of the pod is another program, because it has no variable POD_UID (docs/migration.md)"
+	tooOldToEvict   = ", and the pod is too old to be evicted"
 )
 
 // decided is why a pod has no agent. It is valid while its GatewaySync does not change.
@@ -39,10 +39,10 @@ type decided struct {
 	generation int64
 }
 
-// missing handles the pods that ask for an agent and have none. soon requests another look in a moment.
-func (u *Reconciler) missing(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, turns map[string]turn, now time.Time) (soon bool, err error) {
+// repairPods handles the pods that ask for an agent and have none. soon requests another look in a moment.
+func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
-	for _, t := range turns {
+	for _, t := range replacements {
 		if t.stuck && t.absent {
 			without[v1alpha1.ReasonMissingSidecar]++ // we evicted it
 		}
@@ -52,14 +52,14 @@ func (u *Reconciler) missing(ctx context.Context, n *namespace, all []*v1alpha1.
 		if !asks(p) || inject.Has(p) {
 			continue
 		}
-		d, gs, err := u.why(ctx, n, all, p, now)
+		d, gs, err := u.decide(ctx, n, all, p, now)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		if d.reason == "" {
 			var later bool
-			d, later, err = u.repair(ctx, gs, p, d.cause, there, turns)
+			d, later, err = u.repair(ctx, gs, p, d.cause, there, replacements)
 			soon = soon || later
 			errs = append(errs, err)
 		}
@@ -67,7 +67,7 @@ func (u *Reconciler) missing(ctx context.Context, n *namespace, all []*v1alpha1.
 			continue // it is being or will be evicted
 		}
 		without[d.reason]++
-		errs = append(errs, u.tell(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", string(d.reason),
+		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", string(d.reason),
 			fmt.Sprintf("%s: %s", d.reason, d.message)))
 	}
 	u.mu.Lock()
@@ -76,9 +76,9 @@ func (u *Reconciler) missing(ctx context.Context, n *namespace, all []*v1alpha1.
 	return soon, errors.Join(errs...)
 }
 
-// why returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
-func (u *Reconciler) why(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
-	out, err := u.ruledOut(ctx, n, now)
+// decide returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
+func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
+	out, err := u.excluded(ctx, n, now)
 	if err != nil {
 		return decided{}, nil, err
 	}
@@ -96,7 +96,7 @@ func (u *Reconciler) why(ctx context.Context, n *namespace, all []*v1alpha1.Gate
 	if err != nil || whole.UID != p.UID {
 		return decided{}, nil, ignoreGone(err) // the informer will report it
 	}
-	cause := tooEarly
+	cause := createdTooEarly
 	if inject.Foreign(whole) {
 		cause, whole = foreign, inject.WithoutForeign(whole)
 	}
@@ -115,27 +115,27 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
 // it was or will be evicted.
-func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, turns map[string]turn) (d decided, soon bool, err error) {
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, replacements map[string]replacement) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
 	}
 	owner, now := metav1.GetControllerOfNoCopy(p), u.Now()
 	lacks := func(why string) decided { return decided{reason: v1alpha1.ReasonMissingSidecar, message: why} }
 	restart := func(why string) decided {
-		return lacks(why + "; it gets an agent when it is started again: delete it when that is convenient")
+		return lacks(why + "; delete the pod when convenient, and its successor gets an agent")
 	}
-	switch t := turns[gs.Name]; {
+	switch t := replacements[gs.Name]; {
 	case owner == nil:
-		return restart(cause + ", and nobody would create it again if it were evicted"), false, nil
-	case !makesAgain(owner):
-		return lacks(cause + ". It is not evicted, because " + owner.Kind + " " + owner.Name +
-			" need not make it again; a pod that is made anew gets an agent"), false, nil
+		return restart(cause + ", and it has no owner that would recreate it"), false, nil
+	case !recreatesPods(owner):
+		return lacks(cause + ". The injector does not evict it, because " + owner.Kind + " " + owner.Name +
+			" may not recreate it; a new pod gets an agent"), false, nil
 	case u.Repair != RepairEvict:
 		return restart(cause), false, nil
 	case now.Sub(p.CreationTimestamp.Time) >= young:
-		return restart(cause + tooOld), false, nil
+		return restart(cause + tooOldToEvict), false, nil
 	case t.stuck:
-		return lacks("it is not evicted, so as to start again with an agent, because " + t.wait), false, nil
+		return lacks("the injector does not evict it yet: " + t.wait), false, nil
 	case t.wait != "":
 		return decided{}, false, nil // the reason to wait is visible elsewhere
 	}
@@ -146,34 +146,34 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	// Dry run first: a blocked eviction is retried often and need not be recorded each time.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
-		return restart(cause + tooOld), false, err // the local clock was behind the API server's
+		return restart(cause + tooOldToEvict), false, err // the local clock was behind the API server's
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
 		if err := u.ledger.put(ctx, gs.UID, e); err != nil {
 			return decided{}, errors.Is(err, errFull), ignoreFull(err)
 		}
-		turns[gs.Name] = turn{wait: "pod " + p.Name + " is evicted"}
+		replacements[gs.Name] = replacement{wait: "pod " + p.Name + " is evicted"}
 		if outcome, err = u.evict(ctx, p, false); outcome != evictionDone && err == nil {
-			delete(turns, gs.Name)
+			delete(replacements, gs.Name)
 			err = u.ledger.drop(ctx, gs.UID)
 		}
 	}
 	switch outcome {
 	case evictionBlocked:
-		return lacks("a PodDisruptionBudget does not let the pod be evicted, so that its successor gets an agent; " +
-			"that is tried again until the pod is " + young.String() + " old. Delete it when that is convenient"), false, err
+		return lacks("a PodDisruptionBudget blocks the eviction of the pod; " +
+			"the injector retries until the pod is " + young.String() + " old. Delete the pod when convenient, and its successor gets an agent"), false, err
 	case evictionMissed:
 		return decided{}, false, err
 	}
-	u.Log.Info("a pod that started without its agent was evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
-	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector answered; its successor gets an agent"
+	u.Log.Info("pod without agent evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
+	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector was available; its successor gets an agent"
 	if cause == foreign {
 		note = "evicted, because " + foreign + "; its successor gets an agent"
 	}
 	return decided{}, false, errors.Join(
-		u.tell(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
-		u.tellSync(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
+		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
+		u.syncEvent(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
 }
 
 func ignoreFull(err error) error {
@@ -183,9 +183,9 @@ func ignoreFull(err error) error {
 	return err
 }
 
-// makesAgain reports whether an owner replaces any pod that ends. A Job does not: an eviction counts as a failure and may use
+// recreatesPods reports whether an owner replaces any pod that ends. A Job does not: an eviction counts as a failure and may use
 // up its last retry.
-func makesAgain(owner *metav1.OwnerReference) bool {
+func recreatesPods(owner *metav1.OwnerReference) bool {
 	switch group, err := schema.ParseGroupVersion(owner.APIVersion); {
 	case err != nil:
 		return false

@@ -29,7 +29,7 @@ func (c counted) Eviction(result string)           { c[result]++ }
 func (counted) Turn(string, string, time.Duration) {}
 
 // evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
-func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (decided, map[string]turn, error)) {
+func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (decided, map[string]replacement, error)) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("me")
@@ -46,10 +46,10 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	u.ledger = &ledger{client: client, lock: Lock{"stoker-system", "injector", "me"}, now: u.Now, evicted: map[types.UID]eviction{}}
 	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
 	gs.UID = "line"
-	return u, func() (decided, map[string]turn, error) {
-		turns := map[string]turn{}
-		d, _, err := u.repair(t.Context(), gs, p, tooEarly, podsThere{live: []*corev1.Pod{p}}, turns)
-		return d, turns, err
+	return u, func() (decided, map[string]replacement, error) {
+		replacements := map[string]replacement{}
+		d, _, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, replacements)
+		return d, replacements, err
 	}
 }
 
@@ -67,11 +67,11 @@ func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
 		}
 		return nil
 	})
-	d, turns, err := repair()
+	d, replacements, err := repair()
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.Equal(t, []string{"may it", "go"}, asked)
-	assert.NotEmpty(t, turns["line"].wait, "and no other of the same GatewaySync is evicted")
+	assert.NotEmpty(t, replacements["line"].wait, "and no other of the same GatewaySync is evicted")
 	_, ok := u.ledger.of("line")
 	assert.True(t, ok)
 	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
@@ -86,11 +86,11 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
 	gs := syncOf()
 	gs.UID = "line"
-	_, _, err := u.repair(t.Context(), gs, old, tooEarly, podsThere{live: []*corev1.Pod{old, next}}, map[string]turn{})
+	_, _, err := u.repair(t.Context(), gs, old, createdTooEarly, podsThere{live: []*corev1.Pod{old, next}}, map[string]replacement{})
 	require.NoError(t, err)
 	e, ok := u.ledger.of("line")
 	require.True(t, ok)
-	got, over := e.turn(podsThere{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
+	got, over := e.replacement(podsThere{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
 	assert.False(t, over)
 	assert.False(t, got.stuck, got.wait)
 }
@@ -106,11 +106,11 @@ func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	ofThis := func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelCRName: gs.Name} }
 	successor := ownedPod("gw-0", "new", "StatefulSet", true, 2*time.Minute, ofThis, waits("ErrImagePull"))
 	n := u.namespace("plant")
-	look := func(pods ...*corev1.Pod) turn {
+	look := func(pods ...*corev1.Pod) replacement {
 		t.Helper()
-		turns, err := u.turns(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podsThere{live: pods})
+		replacements, err := u.replacements(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podsThere{live: pods})
 		require.NoError(t, err)
-		return turns[gs.Name]
+		return replacements[gs.Name]
 	}
 	assert.True(t, look().absent, "it is not made again yet")
 	now = noon.Add(20 * time.Minute)
@@ -130,7 +130,7 @@ func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	now = now.Add(successorWithin)
 	assert.True(t, look().absent)
 	now = now.Add(time.Second)
-	assert.Equal(t, turn{}, look())
+	assert.Equal(t, replacement{}, look())
 	_, ok := u.ledger.of(gs.UID)
 	assert.False(t, ok)
 }
@@ -164,9 +164,9 @@ func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
 		}
 		return apierrors.NewNotFound(policyv1.Resource("pods"), "gw-0")
 	})
-	_, turns, err := repair()
+	_, replacements, err := repair()
 	require.NoError(t, err)
-	assert.Empty(t, turns)
+	assert.Empty(t, replacements)
 	_, ok := u.ledger.of("line")
 	assert.False(t, ok)
 }
@@ -198,7 +198,7 @@ func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 		p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
 		gs := syncOf()
 		gs.UID = "line"
-		d, soon, err := u.repair(t.Context(), gs, p, tooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]turn{})
+		d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]replacement{})
 		require.NoError(t, err, c.kind)
 		if c.evicted {
 			assert.Equal(t, 1, evictions, c.kind)
@@ -208,7 +208,7 @@ func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 		assert.Zero(t, evictions, c.kind)
 		assert.False(t, soon, c.kind)
 		assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason, c.kind)
-		assert.Contains(t, d.message, "not evicted, because "+c.kind+" site need not make it again", c.kind)
+		assert.Contains(t, d.message, "does not evict it, because "+c.kind+" site may not recreate it", c.kind)
 	}
 }
 

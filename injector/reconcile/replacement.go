@@ -27,55 +27,55 @@ const (
 	replicas = "ReplicaSet"
 )
 
-// turn says whether a pod of a GatewaySync may be evicted now. Only one of its pods may be away at a time, across all owners,
+// replacement says whether a pod of a GatewaySync may be evicted now. Only one of its pods may be away at a time, across all owners,
 // because the two gateways of a redundant pair are two StatefulSets. The next eviction waits until the successor has started,
 // because the namespace may reject the agent's container, or the node its image.
-type turn struct {
+type replacement struct {
 	wait string // what to wait for, or ""
 	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, came that it has one.
 	stuck, absent, came bool
 }
 
-// turns returns the turn of each GatewaySync, and sends an Event for those that are stuck.
-func (u *Reconciler) turns(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]turn, error) {
-	turns := map[string]turn{}
+// replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
+func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]replacement, error) {
+	replacements := map[string]replacement{}
 	var errs []error
 	for _, gs := range all {
 		mine := there.of(gs, all)
 		e, ok := u.ledger.of(gs.UID)
 		if ok {
 			now := u.Now()
-			t, over := e.turn(mine, n.ended(e, now), u.exists(gs.Namespace, e), now)
+			t, over := e.replacement(mine, n.ended(e, now), u.exists(gs.Namespace, e), now)
 			if !over {
 				n.see(e, mine, t, now)
-				turns[gs.Name] = t
+				replacements[gs.Name] = t
 				if t.came && !e.Came {
 					e.Came = true
 					errs = append(errs, u.ledger.put(ctx, gs.UID, e))
 				}
 				if t.stuck {
-					errs = append(errs, u.tellSync(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". Until then no other pod is evicted"))
+					errs = append(errs, u.syncEvent(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". Until then no other pod is evicted"))
 				}
 				continue
 			}
 			delete(n.ends, e.UID)
 			if err := u.ledger.drop(ctx, gs.UID); err != nil {
-				turns[gs.Name] = turn{wait: "pod " + e.Pod + " has come up, and that is written down"}
+				replacements[gs.Name] = replacement{wait: "pod " + e.Pod + " was replaced, which is not recorded yet"}
 				errs = append(errs, err)
 				continue
 			}
 		}
-		turns[gs.Name] = others(mine, u.Now())
+		replacements[gs.Name] = others(mine, u.Now())
 	}
-	return turns, errors.Join(errs...)
+	return replacements, errors.Join(errs...)
 }
 
-// turn returns how far the successor of an evicted pod is; over means that there is nothing more to wait for. ends is when the
+// replacement returns how far the successor of an evicted pod is; over means that there is nothing more to wait for. ends is when the
 // pod should have ended or its successor was last seen, or zero. exists reports whether a pod has its name.
-func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Time) (t turn, over bool) {
+func (e eviction) replacement(there podsThere, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
 	for _, p := range there.live {
 		if p.UID == e.UID {
-			return turn{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > lostAfter
+			return replacement{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > lostAfter
 		}
 	}
 	for _, p := range there.ending {
@@ -90,7 +90,7 @@ func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Ti
 		case !inject.Has(p):
 			came = p
 		case started(p):
-			return turn{}, true
+			return replacement{}, true
 		default:
 			coming = p
 		}
@@ -104,17 +104,17 @@ func (e eviction) turn(there podsThere, ends time.Time, exists bool, now time.Ti
 		t.came = true
 		return t, false
 	case came != nil:
-		return turn{came: true, stuck: true, wait: "pod " + e.Pod + " was evicted for this, and its successor " + came.Name + " has no agent either: can the API server reach the injector?"}, false
+		return replacement{came: true, stuck: true, wait: "pod " + e.Pod + " was evicted, but its successor " + came.Name + " has no agent either: check that the API server can reach the injector"}, false
 	case exists:
-		return turn{}, true // the successor does not ask for an agent
+		return replacement{}, true // the successor does not ask for an agent
 	}
 	if e.Came && now.Sub(ends) > successorWithin {
-		return turn{}, true // the owner replaced the pod before, so it was scaled down or deleted since
+		return replacement{}, true // the owner replaced the pod before, so it was scaled down or deleted since
 	}
-	t = turn{absent: true, stuck: now.Sub(ends) > successorWithin, wait: "pod " + e.Pod + " was evicted, so that it starts again with an agent, and " + e.By + " has not made it again"}
+	t = replacement{absent: true, stuck: now.Sub(ends) > successorWithin, wait: "pod " + e.Pod + " was evicted to get an agent, and " + e.By + " has not recreated it"}
 	if t.stuck {
 		kind, name, _ := strings.Cut(e.By, " ")
-		t.wait += fmt.Sprintf(": it was scaled down or deleted, or a LimitRange, a quota or a policy of the namespace refuses the agent's container. The Events of the %s say so (kubectl --namespace %s describe %s %s)",
+		t.wait += fmt.Sprintf(": it was scaled down or deleted, or a LimitRange, a quota or a policy of the namespace rejects the agent's container. See the Events of the %s (kubectl --namespace %s describe %s %s)",
 			kind, e.Namespace, strings.ToLower(kind), name)
 	}
 	return t, false
@@ -147,10 +147,10 @@ func deployment(p *corev1.Pod) string {
 	return name
 }
 
-// others returns the turn that follows from pods that terminate or start independently of the reconciler.
-func others(there podsThere, now time.Time) turn {
-	var first turn
-	note := func(t turn) {
+// others returns the replacement that follows from pods that terminate or start independently of the reconciler.
+func others(there podsThere, now time.Time) replacement {
+	var first replacement
+	note := func(t replacement) {
 		if first.wait == "" || t.stuck && !first.stuck {
 			first = t
 		}
@@ -166,16 +166,16 @@ func others(there podsThere, now time.Time) turn {
 	return first
 }
 
-func endsYet(p *corev1.Pod, now time.Time) turn {
-	return turn{wait: "pod " + p.Name + " of the same GatewaySync has not ended", stuck: now.Sub(p.DeletionTimestamp.Time) > successorWithin}
+func endsYet(p *corev1.Pod, now time.Time) replacement {
+	return replacement{wait: "pod " + p.Name + " of the same GatewaySync is still terminating", stuck: now.Sub(p.DeletionTimestamp.Time) > successorWithin}
 }
 
-func startsYet(p *corev1.Pod, now time.Time) turn {
+func startsYet(p *corev1.Pod, now time.Time) replacement {
 	wait := "the agent of pod " + p.Name + " has not started"
 	if s := agentStatus(p); s != nil && s.State.Waiting != nil && s.State.Waiting.Reason != "" {
 		wait += " (" + s.State.Waiting.Reason + ")"
 	}
-	return turn{wait: wait + ": its Events say why (kubectl --namespace " + p.Namespace + " describe pod " + p.Name + ")", stuck: now.Sub(p.CreationTimestamp.Time) > startWithin}
+	return replacement{wait: wait + ": see its Events (kubectl --namespace " + p.Namespace + " describe pod " + p.Name + ")", stuck: now.Sub(p.CreationTimestamp.Time) > startWithin}
 }
 
 // started reports whether a pod's agent has started, so that its gateway may.
@@ -217,7 +217,7 @@ func (n *namespace) ended(e eviction, now time.Time) time.Time {
 }
 
 // see records these times. The successor may be created only after the pod has ended.
-func (n *namespace) see(e eviction, there podsThere, t turn, now time.Time) {
+func (n *namespace) see(e eviction, there podsThere, t replacement, now time.Time) {
 	for _, p := range there.ending {
 		if p.UID == e.UID {
 			n.ends[e.UID] = p.DeletionTimestamp.Time

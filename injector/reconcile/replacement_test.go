@@ -78,31 +78,31 @@ func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T)
 	}{
 		{name: "its eviction is not seen yet", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
 		{name: "it was never evicted", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
-		{name: "it ends", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "has not ended"},
-		{name: "it does not end", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "has not ended"},
-		{name: "nobody made it again yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not made it again"},
-		{name: "nobody made it again since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not made it again"},
+		{name: "it ends", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
+		{name: "it does not end", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
+		{name: "nobody made it again yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not recreated it"},
+		{name: "nobody made it again since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not recreated it"},
 		{name: "nobody makes it again", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
 		{name: "where to look", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
-		{name: "the one after it came first", e: set, there: podsThere{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not made it again"},
-		{name: "it came without", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "can the API server reach the injector?"},
+		{name: "the one after it came first", e: set, there: podsThere{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
+		{name: "it came without", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
 		{name: "it came and asks for nothing any more", e: set, exists: true, at: 2 * time.Second, over: true},
 		{name: "no node has it", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
 		{name: "its image cannot be pulled", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
 		{name: "it came up", e: set, there: podsThere{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
 		{name: "an owner made again under its name", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
-		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not made it again"},
+		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
 		{name: "a younger one is", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
 		{name: "or one of the Deployment's next ReplicaSet", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
-		{name: "but none of another Deployment", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not made it again"},
-		{name: "nor of a ReplicaSet that has none", e: bare, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not made it again"},
-		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not made it again"},
+		{name: "but none of another Deployment", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "nor of a ReplicaSet that has none", e: bare, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
 		{name: "it came, and its owner let go of it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
 		{name: "but not while it ends", e: e("ReplicaSet"), there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
-			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "has not ended"},
+			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, over := c.e.turn(c.there, noon.Add(c.ends), c.exists, noon.Add(c.at))
+			got, over := c.e.replacement(c.there, noon.Add(c.ends), c.exists, noon.Add(c.at))
 			assert.Equal(t, c.over, over)
 			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
 			assert.Contains(t, got.wait, c.message)
@@ -114,7 +114,7 @@ func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T)
 // Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
 func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
-	assert.Equal(t, turn{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
+	assert.Equal(t, replacement{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
 	ends := podsThere{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
 	assert.Contains(t, others(ends, noon).wait, "pod pair-0")
 	assert.False(t, others(ends, noon.Add(2*time.Minute)).stuck)
@@ -144,22 +144,22 @@ func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podsThere{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
-	d, _, err := u.repair(t.Context(), syncOf(), p, tooEarly, there, nil)
+	d, _, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
 	u.Now = func() time.Time { return noon.Add(young - time.Second) }
-	d, soon, err := u.repair(t.Context(), syncOf(), p, tooEarly, there, nil)
+	d, soon, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.True(t, soon, "it waits for the webhook")
-	d, soon, err = u.repair(t.Context(), syncOf(), p, tooEarly, there, map[string]turn{"line": {wait: "pod gw-1 ends"}})
+	d, soon, err = u.repair(t.Context(), syncOf(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.False(t, soon, "its turn comes when something changes")
-	d, _, err = u.repair(t.Context(), syncOf(), p, tooEarly, there, map[string]turn{"line": {wait: "pod gw-1 ends", stuck: true}})
+	d, _, err = u.repair(t.Context(), syncOf(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
-	assert.Contains(t, d.message, "because pod gw-1 ends")
+	assert.Contains(t, d.message, "does not evict it yet: pod gw-1 ends")
 }
 
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.

@@ -43,7 +43,7 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 	if used {
 		for _, p := range pods {
 			if !inject.Has(p) {
-				if out, err := u.ruledOut(ctx, n, now); err != nil || out != "" {
+				if out, err := u.excluded(ctx, n, now); err != nil || out != "" {
 					unknown = err
 					continue
 				}
@@ -70,15 +70,15 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 	return unknown
 }
 
-// leftovers queues the namespaces with a RoleBinding of ours, because everything else in them may be gone.
-func (u *Reconciler) leftovers(ctx context.Context) {
+// queueBound queues the namespaces with a RoleBinding of ours, because everything else in them may be gone.
+func (u *Reconciler) queueBound(ctx context.Context) {
 	if !u.AutoBind {
 		return
 	}
 	for _, ns := range u.Scope.Namespaces() {
 		list, err := u.Core.RbacV1().RoleBindings(ns).List(ctx, metav1.ListOptions{LabelSelector: managedByLabel + "=" + managedBy, Limit: maxBindings})
 		if err != nil {
-			u.Log.Warn("RoleBindings cannot be listed: what is not needed any more may stay", "namespace", ns, "error", err)
+			u.Log.Warn("listing RoleBindings failed", "namespace", ns, "error", err)
 			continue
 		}
 		for i := range list.Items {
@@ -106,7 +106,7 @@ func (u *Reconciler) compare(ctx context.Context, n *namespace, names []string, 
 	switch {
 	case !absent && there.Labels[managedByLabel] != managedBy:
 		if !n.foreign {
-			u.Log.Warn("a RoleBinding is left as it is, because somebody else made it", "namespace", n.name, "name", agentRole)
+			u.Log.Warn("RoleBinding belongs to another manager", "namespace", n.name, "name", agentRole)
 		}
 		n.foreign = true
 	case absent && len(names) > 0:
@@ -141,7 +141,7 @@ func (u *Reconciler) compare(ctx context.Context, n *namespace, names []string, 
 
 func (u *Reconciler) bound(n *namespace, names []string, err error) {
 	if err == nil {
-		u.Log.Info("agents may work", "namespace", n.name, "serviceAccounts", names)
+		u.Log.Info("RoleBinding updated", "namespace", n.name, "serviceAccounts", names)
 	}
 }
 

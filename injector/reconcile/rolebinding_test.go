@@ -165,7 +165,7 @@ func TestAGatewaySyncThatCannotBeReadKeepsItsAgentsTheirRights(t *testing.T) {
 		}
 		subjects := func() []rbacv1.Subject {
 			time.Sleep(time.Minute)
-			_, err := u.look(ctx, "plant")
+			_, err := u.reconcile(ctx, "plant")
 			require.NoError(t, err)
 			b, err := core.RbacV1().RoleBindings("plant").Get(ctx, agentRole, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestAReplicaCountsAsReachedAWhileAfterItBecameReady(t *testing.T) {
+func TestSteady(t *testing.T) {
 	now, ready := time.Unix(0, 0), false
 	is := steady(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
 	assert.False(t, is())

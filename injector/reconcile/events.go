@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +25,9 @@ const (
 	maxEventName = 200
 )
 
-// tell sends an Event about a pod, once for each key. The name of the Event contains the hash of the key, so that another
+// podEvent sends an Event about a pod, once for each key. The name of the Event contains the hash of the key, so that another
 // replica finds it.
-func (u *Reconciler) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
+func (u *Reconciler) podEvent(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 	var related *corev1.ObjectReference
 	if gs != nil {
@@ -36,8 +37,8 @@ func (u *Reconciler) tell(ctx context.Context, p *corev1.Pod, gs *v1alpha1.Gatew
 		string(p.UID)+"/"+reason+"/"+key)
 }
 
-// tellSync sends an Event about a GatewaySync, once for each pod.
-func (u *Reconciler) tellSync(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
+// syncEvent sends an Event about a GatewaySync, once for each pod.
+func (u *Reconciler) syncEvent(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: gs.Namespace, Name: name, UID: uid}
 	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: kind, Reason: reason, Action: action, Note: note},
 		string(gs.UID)+"/"+string(uid)+"/"+reason)
@@ -48,7 +49,7 @@ func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
 }
 
 func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) error {
-	if u.said.seen(key) {
+	if u.sent.seen(key) {
 		return nil
 	}
 	e.ObjectMeta = metav1.ObjectMeta{
@@ -63,7 +64,7 @@ func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) er
 	_, err := u.Core.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: fieldManager})
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
-		u.said.add(key)
+		u.sent.add(key)
 		return nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
@@ -74,4 +75,28 @@ func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) er
 func eventName(of, key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return fmt.Sprintf("%s.%x", strings.TrimRight(of[:min(len(of), maxEventName)], "-."), sum[:8])
+}
+
+// maxSent bounds the memory of sentEvents. Sending an Event again is harmless: it exists already.
+const maxSent = 20000
+
+// sentEvents remembers which Events were sent.
+type sentEvents struct {
+	mu        sync.Mutex
+	now, last map[string]bool
+}
+
+func (s *sentEvents) seen(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now[key] || s.last[key]
+}
+
+func (s *sentEvents) add(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil || len(s.now) >= maxSent/2 {
+		s.last, s.now = s.now, map[string]bool{}
+	}
+	s.now[key] = true
 }
