@@ -1,4 +1,4 @@
-{{- /* Names are fixed, not made from the release's: they are part of the contract, and one installation serves a cluster. */ -}}
+{{- /* Names do not depend on the release's name: other programs refer to them, and one installation serves a cluster. */ -}}
 
 {{- define "stoker.labels" -}}
 {{- with .Values.commonLabels }}
@@ -17,7 +17,7 @@ app.kubernetes.io/part-of: stoker
 app.kubernetes.io/component: injector
 {{- end }}
 
-{{- /* The release's name is not among them: Argo CD may track objects by that label. */ -}}
+{{- /* They do not include the release's name, because Argo CD may track objects by that label. */ -}}
 {{- define "stoker.injector.selector" -}}
 app.kubernetes.io/name: stoker
 app.kubernetes.io/component: injector
@@ -50,7 +50,7 @@ app.kubernetes.io/name: stoker
 app.kubernetes.io/component: receiver
 {{- end }}
 
-{{- /* The image of a part that has values of its own: (list . "receiver" .Values.webhookReceiver.image). */ -}}
+{{- /* The image of a part with separate values: (list . "receiver" .Values.webhookReceiver.image). */ -}}
 {{- define "stoker.part.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 2 -}}
@@ -62,7 +62,7 @@ app.kubernetes.io/component: receiver
 {{- end -}}
 {{- end }}
 
-{{- /* Where callers in the cluster find the receiver. */ -}}
+{{- /* The receiver's URL for senders in the cluster. */ -}}
 {{- define "stoker.receiver.url" -}}
 http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ .Release.Namespace }}.svc:{{ .Values.webhookReceiver.service.port }}
 {{- end }}
@@ -71,17 +71,17 @@ http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ 
 {{ .Values.webhookReceiver.tls.secretName | default "stoker-receiver-cert" }}
 {{- end }}
 
-{{- /* Files that are made elsewhere name the receiver as an installation with the default values has it. */ -}}
+{{- /* Shared files contain the receiver's URL with the default values. */ -}}
 {{- define "stoker.addressed" -}}
 {{- index . 1 | replace "http://stoker-receiver.stoker-system.svc:9444" (include "stoker.receiver.url" (index . 0)) -}}
 {{- end }}
 
-{{- /* Who gives the webhook its certificate: own, or a mounted Secret. */ -}}
+{{- /* The source of the webhook's certificate: own, or a mounted Secret. */ -}}
 {{- define "stoker.certificates" -}}
 {{- if or .Values.webhook.certManager.enabled .Values.webhook.existingSecret }}mounted{{ else }}own{{ end -}}
 {{- end }}
 
-{{- /* cert-manager has a Secret of its own: pods wait for it, and do not begin with what the injector made for itself before. */ -}}
+{{- /* cert-manager uses a separate Secret, so that pods wait for it and do not start with an earlier self-signed certificate. */ -}}
 {{- define "stoker.certificate.secret" -}}
 {{ .Values.webhook.existingSecret | default (ternary "stoker-injector-tls" "stoker-injector-cert" .Values.webhook.certManager.enabled) }}
 {{- end }}
