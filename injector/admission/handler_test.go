@@ -133,7 +133,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 var line = known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "line")}}
 
-func TestAPodGetsItsAgent(t *testing.T) {
+func TestReviewAddsTheAgent(t *testing.T) {
 	h, counted := newHandler(line, quiet())
 	res := response(t, post(h.Routes(), "application/json", review(t, pod())))
 	assert.True(t, res.Allowed)
@@ -145,7 +145,7 @@ func TestAPodGetsItsAgent(t *testing.T) {
 }
 
 // The review was captured from an API server of Kubernetes 1.34.
-func TestARealReviewIsAnswered(t *testing.T) {
+func TestRecordedReview(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	captured, err := os.ReadFile("testdata/review.json")
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestARealReviewIsAnswered(t *testing.T) {
 	assert.NotEmpty(t, res.Patch)
 }
 
-func TestAPodThatCannotHaveAnAgentStartsWithAWarningUnlessItRequiresOne(t *testing.T) {
+func TestReviewOfPodWithoutAgent(t *testing.T) {
 	for name, c := range map[string]struct {
 		find   known
 		change func(*corev1.Pod)
@@ -198,7 +198,7 @@ func TestAPodThatCannotHaveAnAgentStartsWithAWarningUnlessItRequiresOne(t *testi
 	}
 }
 
-func TestWhatIsNotANewPodIsLetThrough(t *testing.T) {
+func TestOtherRequestsAreAllowed(t *testing.T) {
 	h, counted := newHandler(line, quiet())
 	for name, change := range map[string]func(*admissionv1.AdmissionRequest){
 		"update":               func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update },
@@ -216,7 +216,7 @@ func TestWhatIsNotANewPodIsLetThrough(t *testing.T) {
 }
 
 // I3: a dry run gets a complete answer but leaves no trace.
-func TestADryRunLeavesNoTrace(t *testing.T) {
+func TestDryRunReview(t *testing.T) {
 	var log bytes.Buffer
 	h, counted := newHandler(line, slog.New(slog.NewTextHandler(&log, nil)))
 	res := response(t, post(h.Routes(), "application/json", review(t, pod(), func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) })))
@@ -226,7 +226,7 @@ func TestADryRunLeavesNoTrace(t *testing.T) {
 }
 
 // I10: a request that is not a review gets a 4xx.
-func TestWhatIsNoReviewIsRefused(t *testing.T) {
+func TestInvalidReviews(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	good := string(review(t, pod()))
 	for name, c := range map[string]struct {
@@ -254,7 +254,7 @@ func TestWhatIsNoReviewIsRefused(t *testing.T) {
 }
 
 // C1: a panic affects only one answer, even if the lookup panics.
-func TestAPanicIsOneAnswerAndNotTheEnd(t *testing.T) {
+func TestPanicFailsOneReview(t *testing.T) {
 	h, _ := newHandler(panics{}, quiet())
 	assert.Equal(t, http.StatusInternalServerError, post(h.Routes(), "application/json", review(t, pod())).Code)
 	assert.True(t, response(t, post(h.Routes(), "application/json", review(t, &corev1.Pod{}))).Allowed)
@@ -267,7 +267,7 @@ func (panics) For(context.Context, string, string) ([]*v1alpha1.GatewaySync, err
 }
 
 // I7: a thousand simultaneous reviews all get an answer.
-func TestAThousandReviewsAtOnceAreAnswered(t *testing.T) {
+func TestConcurrentReviews(t *testing.T) {
 	h, counted := newHandler(line, quiet())
 	server := httptest.NewServer(h.Routes())
 	defer server.Close()
@@ -300,7 +300,7 @@ func TestAThousandReviewsAtOnceAreAnswered(t *testing.T) {
 
 // I7: the target for the 99th percentile is 10 ms. The test allows ten times that for the median, because other tests run at the
 // same time. The benchmark measures the real time.
-func TestAReviewIsAnsweredInMilliseconds(t *testing.T) {
+func TestReviewLatency(t *testing.T) {
 	h, _ := newHandler(line, quiet())
 	body := review(t, pod())
 	var took []time.Duration

@@ -76,7 +76,7 @@ func connect(o *certificate.Own, bundle []byte) error {
 
 // I8: three replicas over 400 days, with a client every hour that sees a new bundle only minutes later. No connection fails. One
 // replica stops for days, one restarts every month, and the Secret is deleted once.
-func TestNoConnectionFailsIn400Days(t *testing.T) {
+func TestRotationBreaksNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -145,7 +145,7 @@ func verify(o *certificate.Own, bundle []byte) error {
 }
 
 // I8: replicas that start at the same moment without a certificate must agree on one.
-func TestReplicasThatRaceForTheFirstCertificateAgree(t *testing.T) {
+func TestReplicasAgreeOnFirstCertificate(t *testing.T) {
 	for range 20 {
 		client := fake.NewClientset(configuration())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -169,7 +169,7 @@ func TestReplicasThatRaceForTheFirstCertificateAgree(t *testing.T) {
 	}
 }
 
-func TestNoKeyOfAnAuthorityIsKept(t *testing.T) {
+func TestAuthorityKeyIsNotStored(t *testing.T) {
 	client := fake.NewClientset(configuration())
 	start(t, newOwn(client, time.Minute, time.Hour))
 	secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
@@ -194,7 +194,7 @@ func start(t *testing.T, o *certificate.Own) {
 	require.Eventually(t, o.Ready, time.Minute, time.Millisecond)
 }
 
-func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {
+func TestUnusableCertificateIsReissued(t *testing.T) {
 	for name, spoil := range map[string]func(map[string][]byte){
 		"empty":       func(d map[string][]byte) { clear(d) },
 		"no PEM":      func(d map[string][]byte) { d["tls.crt"] = []byte("x") },
@@ -224,7 +224,7 @@ func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {
 }
 
 // An entry that lost its bundle, for example through kubectl replace, gets the bundle back.
-func TestALostBundleComesBack(t *testing.T) {
+func TestLostBundleIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
 		o := newOwn(client, time.Minute, time.Hour)
@@ -244,7 +244,7 @@ func TestALostBundleComesBack(t *testing.T) {
 	})
 }
 
-func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.T) {
+func TestOwnReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		o := newOwn(client, time.Minute, time.Hour)
@@ -267,7 +267,7 @@ func TestItIsServedAtOnceAndReadyWhenTheWebhookConfigurationTrustsIt(t *testing.
 
 // An installation switches to cert-manager. cert-manager's authority replaces ours in the bundle, and the injector no longer has
 // permission to restore it.
-func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T) {
+func TestNotReadyWithoutItsAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configuration())
 		var refuses atomic.Bool
@@ -304,7 +304,7 @@ func TestItIsNotReadyWhereItsAuthorityWasTakenOutAndCannotBePutBack(t *testing.T
 
 // Without a time server, the clock of a node may be wrong by hours or years. The API server does not trust certificates from its
 // future, and a certificate expired by one node's clock is in use by other replicas.
-func TestACertificateGoesByTheClockOfTheAPIServer(t *testing.T) {
+func TestCertificateUsesAPIServerClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, -2 * time.Hour, 2 * time.Hour, 120 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) { // the time in the bubble is that of the node
 			client := fake.NewClientset(configuration())
@@ -325,7 +325,7 @@ func TestACertificateGoesByTheClockOfTheAPIServer(t *testing.T) {
 }
 
 // One API server with a wrong clock may cause a new certificate. The certificates of other replicas must stay trusted.
-func TestAnAuthorityStaysUntilItHasEndedByBothClocks(t *testing.T) {
+func TestAuthorityExpiresByBothClocks(t *testing.T) {
 	const months = 120 * 24 * time.Hour
 	for _, apiServer := range []time.Duration{-months, months} {
 		synctest.Test(t, func(t *testing.T) {

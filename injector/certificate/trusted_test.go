@@ -86,7 +86,7 @@ func authority(t *testing.T, name string) (*pki.Authority, string) {
 }
 
 // cert-manager updates the webhook configuration first; the kubelet delivers the certificate later.
-func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testing.T) {
+func TestMountedReadiness(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		old, oldBundle := authority(t, "old")
@@ -121,7 +121,7 @@ func TestAMountedCertificateIsReadyWhileTheWebhookConfigurationTrustsIt(t *testi
 	})
 }
 
-func TestWhatTheAPIServerSaidLastOfAMountedCertificateCounts(t *testing.T) {
+func TestMountedReadinessWhileAPIServerFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, bundle := authority(t, "a")

@@ -104,7 +104,7 @@ func injector() http.Handler {
 	}).Routes()
 }
 
-func TestAnInjectorThatAnswersPasses(t *testing.T) {
+func TestCheckPasses(t *testing.T) {
 	s := serve(t, injector())
 	out, err := s.check(t, s.authority)
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestAnInjectorThatAnswersPasses(t *testing.T) {
 	assert.Equal(t, []string{host + ":443", host + ":443"}, s.asked)
 }
 
-func TestAnInjectorThatIsNotThereYetIsWaitedFor(t *testing.T) {
+func TestCheckRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, tries := fake.NewClientset(), 0
 		client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -127,7 +127,7 @@ func TestAnInjectorThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrongIsNamed(t *testing.T) {
+func TestConfigurationErrors(t *testing.T) {
 	s := serve(t, injector())
 	stranger := serve(t, injector())
 	for name, c := range map[string]struct {
@@ -139,15 +139,17 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"another authority":        {stranger.authority, nil, "entry pods.stoker.io"},
 		"an entry with no Service": {s.authority, []admissionregv1.MutatingWebhook{{Name: "x"}}, "entry x: clientConfig has no Service"},
 	} {
-		out, err := s.check(t, c.bundle, c.entries...)
-		assert.ErrorContains(t, err, c.words, name)
-		assert.Empty(t, out, name)
+		t.Run(name, func(t *testing.T) {
+			out, err := s.check(t, c.bundle, c.entries...)
+			assert.ErrorContains(t, err, c.words)
+			assert.Empty(t, out)
+		})
 	}
 	_, err := s.check(t, stranger.authority)
 	assert.ErrorAs(t, err, new(x509.UnknownAuthorityError))
 }
 
-func TestAnAnswerThatIsNoneIsNamed(t *testing.T) {
+func TestAnswerErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(admissionv1.AdmissionReview) any
 		words  string
@@ -167,20 +169,22 @@ func TestAnAnswerThatIsNoneIsNamed(t *testing.T) {
 		}, "changes a pod without annotations"},
 		"no review": {func(admissionv1.AdmissionReview) any { return "hello" }, "does not answer with an AdmissionReview"},
 	} {
-		s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var review admissionv1.AdmissionReview
-			body, err := io.ReadAll(r.Body)
-			if err == nil {
-				err = json.Unmarshal(body, &review)
-			}
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			_ = json.NewEncoder(w).Encode(c.answer(review))
-		}))
-		_, err := s.check(t, s.authority)
-		assert.ErrorContains(t, err, c.words, name)
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var review admissionv1.AdmissionReview
+				body, err := io.ReadAll(r.Body)
+				if err == nil {
+					err = json.Unmarshal(body, &review)
+				}
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusBadRequest)
+					return
+				}
+				_ = json.NewEncoder(w).Encode(c.answer(review))
+			}))
+			_, err := s.check(t, s.authority)
+			assert.ErrorContains(t, err, c.words)
+		})
 	}
 	s := serve(t, http.NotFoundHandler())
 	_, err := s.check(t, s.authority)

@@ -60,7 +60,7 @@ func find(t *testing.T, client dynamic.Interface, scope lookup.Scope) *lookup.Lo
 	return l
 }
 
-func TestWhatIsNotInMemoryIsAskedForOnce(t *testing.T) {
+func TestCacheMissQueriesOnce(t *testing.T) {
 	var asked atomic.Int64
 	l := find(t, server(t, &asked, nil), lookup.Scope{})
 	list, err := l.For(t.Context(), "plant", "line")
@@ -78,7 +78,7 @@ func TestWhatIsNotInMemoryIsAskedForOnce(t *testing.T) {
 	assert.Empty(t, list)
 }
 
-func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
+func TestSelector(t *testing.T) {
 	var asked atomic.Int64
 	for selector, want := range map[string]int{"fleet=a": 1, "fleet=b": 0} {
 		parsed, err := labels.Parse(selector)
@@ -91,7 +91,7 @@ func TestAGatewaySyncThatTheSelectorDoesNotAdmitIsNotThere(t *testing.T) {
 }
 
 // I7: simultaneous lookups share requests to the API server, and no lookup waits for long.
-func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
+func TestConcurrentQueriesAreShared(t *testing.T) {
 	var asked atomic.Int64
 	hold := make(chan struct{})
 	l := find(t, server(t, &asked, hold), lookup.Scope{})
@@ -112,7 +112,7 @@ func TestManyWhoAskAtOnceAskOnceAndWithinABound(t *testing.T) {
 	assert.Len(t, list, 1, "an answer that did not come is not remembered")
 }
 
-func TestNamespacesThatMustNotBeServedAreNot(t *testing.T) {
+func TestExcludedNamespaces(t *testing.T) {
 	s := lookup.Scope{Own: "stoker-system"}
 	for namespace, excluded := range map[string]bool{"": true, "stoker-system": true, "kube-system": true, "kube-node-lease": true, "kube-public": true, "plant": false, "default": false} {
 		assert.Equal(t, excluded, s.Excluded(namespace) != "", namespace)

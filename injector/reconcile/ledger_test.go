@@ -20,7 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t *testing.T) {
+func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
 	client := fake.NewClientset(lease)
@@ -69,7 +69,7 @@ func TestWhatWasEvictedIsKnownToTheNextReplicaAndWrittenOnlyByWhoHoldsTheLock(t 
 	assert.False(t, ok, "its owner is gone on purpose")
 }
 
-func TestWhatIsWrittenDownStaysBelowWhatAnObjectMayHave(t *testing.T) {
+func TestLedgerSizeIsBounded(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
 	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
@@ -87,7 +87,7 @@ func TestWhatIsWrittenDownStaysBelowWhatAnObjectMayHave(t *testing.T) {
 	assert.Len(t, l.evicted, 1, "what nobody waits for any more makes room")
 }
 
-func TestALockThatSomebodyWroteIntoStopsNobody(t *testing.T) {
+func TestLedgerDropsInvalidRecords(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
 	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }}

@@ -53,7 +53,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	}
 }
 
-func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
+func TestEvictionIsRecordedFirst(t *testing.T) {
 	now := noon.Add(time.Minute)
 	var asked []string
 	u, repair := evicting(t, &now, func(dry bool, written string) error {
@@ -79,7 +79,7 @@ func TestAnEvictionIsWrittenDownBeforeItIsMade(t *testing.T) {
 
 // If a rollout of the Deployment is in progress when the GatewaySync appears, each ReplicaSet has a pod. The younger one existed
 // before the eviction.
-func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
+func TestOlderPodOfNextReplicaSetIsNoSuccessor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, _ := evicting(t, &now, func(bool, string) error { return nil })
 	old := ownedPod("gw-1-a", "gw", "ReplicaSet", false, 0, ofDeployment("gw", "1"))
@@ -96,7 +96,7 @@ func TestAPodOfTheNextReplicaSetThatWasThereBeforeIsNoSuccessor(t *testing.T) {
 }
 
 // A StatefulSet scaled to 0 while a successor cannot start has no gateways. The reconciler must not wait for the evicted pod.
-func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
+func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, repair := evicting(t, &now, func(bool, string) error { return nil })
 	_, _, err := repair()
@@ -135,7 +135,7 @@ func TestAnOwnerThatLetGoOfTheSuccessorIsNotWaitedFor(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestWhatADisruptionBudgetForbidsIsNotWrittenDownAndABusyAPIServerIsNoBudget(t *testing.T) {
+func TestBlockedEvictionIsNotRecorded(t *testing.T) {
 	now := noon.Add(time.Minute)
 	refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
@@ -156,7 +156,7 @@ func TestWhatADisruptionBudgetForbidsIsNotWrittenDownAndABusyAPIServerIsNoBudget
 	assert.Equal(t, counted{"blocked": 1, "failed": 1}, u.Metrics)
 }
 
-func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
+func TestFailedEvictionIsDropped(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, repair := evicting(t, &now, func(dry bool, _ string) error {
 		if dry {
@@ -172,7 +172,7 @@ func TestAnEvictionThatDidNotComeAboutIsForgotten(t *testing.T) {
 }
 
 // The controller does not simply replace a pod of a Job: an eviction counts as a failure of the Job and may exceed its limit.
-func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
+func TestOwnersThatRecreatePods(t *testing.T) {
 	for _, c := range []struct {
 		version, kind string
 		evicted       bool
@@ -213,7 +213,7 @@ func TestOnlyPodsThatTheirOwnerMakesAgainAreEvicted(t *testing.T) {
 }
 
 // Between two answers of the API server, only the clock of this node tells the time, and an operator may change it.
-func TestAClockThatWasSetBackMakesNoPodYoung(t *testing.T) {
+func TestClockSetBackMakesNoPodYoung(t *testing.T) {
 	now := noon.Add(time.Minute)
 	_, repair := evicting(t, &now, func(dry bool, _ string) error {
 		assert.True(t, dry)

@@ -55,7 +55,7 @@ func endsAt(after time.Duration) func(*corev1.Pod) {
 }
 
 // Whether the next pod may be evicted depends only on the API server and the ledger.
-func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T) {
+func TestReplacementOfEvictedPod(t *testing.T) {
 	e := func(kind string) eviction {
 		return eviction{Namespace: "plant", Pod: "site-0", UID: "old", Owner: "owner", By: kind + " site", Newest: metav1.NewTime(noon.Add(-time.Minute)), At: metav1.NewTime(noon)}
 	}
@@ -112,7 +112,7 @@ func TestTheNextPodIsEvictedOnlyWhenTheSuccessorOfTheLastHasComeUp(t *testing.T)
 }
 
 // Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
-func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
+func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
 	assert.Equal(t, replacement{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
 	ends := podsThere{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
@@ -127,7 +127,7 @@ func TestNoPodIsEvictedWhileAnotherOfItsGatewaySyncIsAway(t *testing.T) {
 }
 
 // The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
-func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing.T) {
+func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
 	w, err := watchPods(fake.NewClientset(), "plant", func(*corev1.Pod) {}, func(error) {})
 	require.NoError(t, err)
 	u := &Reconciler{pods: []*podWatch{w}}
@@ -140,7 +140,7 @@ func TestAPodThatAsksForNothingTakesThePlaceOfAnEvictedOneUntilItEnds(t *testing
 }
 
 // The API server sets the creation time of a pod. By the clock of a node that is behind, every pod would look young.
-func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
+func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podsThere{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
@@ -163,7 +163,7 @@ func TestThePodsAgeGoesByTheClockOfTheAPIServer(t *testing.T) {
 }
 
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
-func TestAGatewayThatIsAwayBecauseOfUsIsNotNoGateways(t *testing.T) {
+func TestEvictedGatewayStillCounts(t *testing.T) {
 	there := podsThere{awaited: "pod site-0 was evicted"}
 	gs := syncOf()
 	gs.Status = *leaderless(gs, there, noon)

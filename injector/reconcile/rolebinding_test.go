@@ -35,7 +35,7 @@ func of(account string) *corev1.Pod {
 }
 
 // An account keeps its permissions while its pod is replaced, but not much longer.
-func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
+func TestUnusedServiceAccountLosesRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
@@ -74,7 +74,7 @@ func TestAnAccountThatNobodyUsesLosesItsRightsAfterAWhile(t *testing.T) {
 
 // After a restart, a replica does not know which accounts had pods. It must not revoke permissions before it has watched for a
 // while.
-func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
+func TestNewReplicaRevokesNoRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(binding("plant", []string{"oven"}))
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
@@ -92,7 +92,7 @@ func TestAReplicaThatBeginsTakesNoRightsAway(t *testing.T) {
 	})
 }
 
-func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *testing.T) {
+func TestRightsInDisabledNamespace(t *testing.T) {
 	asks := func() *corev1.Pod {
 		p := podNamed("gw-asks", false)
 		p.Spec.ServiceAccountName = "asks"
@@ -125,7 +125,7 @@ func TestWhereTheNamespaceRulesInjectionOutOnlyAgentsThatAreThereGetRights(t *te
 	assert.Equal(t, binding("plant", []string{"has"}).Subjects, b.Subjects)
 }
 
-func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
+func TestNoRightsWithoutGatewaySync(t *testing.T) {
 	client := fake.NewClientset()
 	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), false, []*corev1.Pod{of("press")}, time.Now()))
@@ -135,7 +135,7 @@ func TestWithoutAGatewaySyncNobodyGetsRights(t *testing.T) {
 }
 
 // If this version cannot decode a GatewaySync, its agents keep their permissions, because only they can report the error.
-func TestAGatewaySyncThatCannotBeReadKeepsItsAgentsTheirRights(t *testing.T) {
+func TestUndecodableGatewaySyncKeepsRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unreadable := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"paused": "perhaps"}}}
 		unreadable.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
