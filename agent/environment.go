@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
 )
 
 // environment is the configuration of a sidecar, written by the injector. docs/agent.md lists the variables; a test
@@ -24,7 +24,7 @@ type environment struct {
 	SecretsDir, PodInfoDir        string
 	Mounts                        []string
 	Secrets                       map[string]bool
-	Files                         map[peers.Field]string
+	Files                         map[connect.Field]string
 }
 
 // variable is one environment variable.
@@ -47,10 +47,10 @@ func (e *environment) variables() []variable {
 			return nil
 		}
 	}
-	secret := func(field peers.Field) func(string) error {
+	secret := func(field connect.Field) func(string) error {
 		return func(v string) error {
 			if e.Files == nil {
-				e.Files = map[peers.Field]string{}
+				e.Files = map[connect.Field]string{}
 			}
 			e.Files[field] = v
 			return nil
@@ -85,11 +85,11 @@ func (e *environment) variables() []variable {
 			}
 			return nil
 		}},
-		{"API_KEY_FILE", false, secret(peers.GatewayAPI)},
-		{"GIT_SSH_KEY_FILE", false, secret(peers.GitSSHKey)},
-		{"GIT_KNOWN_HOSTS_FILE", false, secret(peers.GitKnownHosts)},
-		{"GIT_TOKEN_FILE", false, secret(peers.GitToken)},
-		{"GIT_CA_FILE", false, secret(peers.GitCA)},
+		{"API_KEY_FILE", false, secret(connect.GatewayAPI)},
+		{"GIT_SSH_KEY_FILE", false, secret(connect.GitSSHKey)},
+		{"GIT_KNOWN_HOSTS_FILE", false, secret(connect.GitKnownHosts)},
+		{"GIT_TOKEN_FILE", false, secret(connect.GitToken)},
+		{"GIT_CA_FILE", false, secret(connect.GitCA)},
 		{"SYNC_PERIOD", false, func(v string) error {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 5 || n > 3600 {

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/standalone"
@@ -87,24 +87,24 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 			return exitFailed, err
 		}
 	}
-	loop := standalone.New(standalone.Config{
+	runner := standalone.New(standalone.Config{
 		File:    s.File,
 		Version: version,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
-		Secrets: peers.Beside{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
+		Secrets: connect.Beside{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 
 		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
 		Remote:  remoteOptions(s, log),
 		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
 	})
 	if s.Once {
-		return outcome(loop.Once(ctx)), nil
+		return outcome(runner.Once(ctx)), nil
 	}
-	servers, err := listen(ctx, s, drive.Handler(loop.Routes()), reg, log)
+	servers, err := listen(ctx, s, loop.Handler(runner.Routes()), reg, log)
 	if err != nil {
 		return exitFailed, err
 	}
-	return exitDone, serveAndRun(ctx, servers, loop.Run)
+	return exitDone, serveAndRun(ctx, servers, runner.Run)
 }
 
 func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
@@ -257,7 +257,7 @@ func identify(s settings) (name, namespace string) {
 }
 
 // outcome returns the exit code of a state.
-func outcome(s drive.State, timedOut bool) int {
+func outcome(s loop.State, timedOut bool) int {
 	switch {
 	case timedOut:
 		return exitTimeout

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/internal/daemon"
 )
@@ -86,7 +86,7 @@ func (c *screen) clear() {
 }
 
 // state prints what changed: a plan that was applied or refused, an outcome, drift.
-func (c *screen) state(s drive.State) {
+func (c *screen) state(s loop.State) {
 	if !c.plans {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -26,7 +26,7 @@ func shown(s settings, onTerminal bool) (out, talk string) {
 	c.progress("stage", 5, 10)
 	c.log.Warn("something is odd")
 	r := &sync.Report{Phase: sync.Synced, Notes: []string{"no config; skipped", "without the lock"}}
-	st := drive.State{GatewayName: "g", Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: plan.ID{0xab}, Ref: "main", Message: "done", Report: r,
+	st := loop.State{GatewayName: "g", Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: plan.ID{0xab}, Ref: "main", Message: "done", Report: r,
 		Plan: []string{"first sync → ab00000: 1 created", "+ projects/p/project.json", "warning: no config; skipped"}}
 	c.state(st)
 	c.state(st)

@@ -10,16 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/follow"
 	"stoker.io/stoker/agent/lead"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/serve"
 )
 
@@ -66,15 +66,15 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 
 	reg := daemon.Registry()
 	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
-	secrets := peers.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
+	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
 		SecretFiles: secrets.Changing(),
 		Metrics:     fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
 		Connect: func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
-			return peers.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
+			return connect.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
 		},
-		Eligible: func(gs *v1alpha1.GatewaySync) error { return peers.Reachable(&gs.Spec, secrets) },
+		Eligible: func(gs *v1alpha1.GatewaySync) error { return connect.Reachable(&gs.Spec, secrets) },
 	})
 	if err != nil {
 		return exitFailed, err
@@ -96,7 +96,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	var servers []*serve.Server
 	err = boot.step("listen", func() error {
 		if s.HealthAddr != "" {
-			srv, err := listenFor(ctx, "health", s.HealthAddr, drive.Handler(follower.Routes()), log)
+			srv, err := listenFor(ctx, "health", s.HealthAddr, loop.Handler(follower.Routes()), log)
 			if err != nil {
 				return err // without it the kubelet could not probe whether the gateway may start
 			}
@@ -139,7 +139,7 @@ const measureEvery = 15 * time.Second
 // measureLater serves metrics as soon as their port is free, because the gateway does not depend on them.
 func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger, why error) error {
 	log.Error("metrics are not served; it is tried again", "error", why)
-	for pace.Wait(ctx, measureEvery) {
+	for backoff.Wait(ctx, measureEvery) {
 		if srv, err := listenFor(ctx, "metrics", addr, daemon.Metrics(reg), log); err == nil {
 			return srv.Run(ctx)
 		}

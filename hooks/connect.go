@@ -10,8 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -54,7 +54,7 @@ func (p place) persist(ctx context.Context, ask func(context.Context) error) err
 	defer cancel()
 	for n := 0; ; n++ {
 		err := ask(ctx)
-		if err == nil || !p.patient || !unanswered(err) || !pace.Wait(ctx, interval(n)) {
+		if err == nil || !p.patient || !unanswered(err) || !backoff.Wait(ctx, interval(n)) {
 			return err
 		}
 	}

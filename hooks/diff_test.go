@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -97,7 +97,7 @@ func (p *proxied) kubeconfig(file, namespace string) error {
 func TestAgentStateRoundTrip(t *testing.T) {
 	commit, err := plan.ParseID(strings.Repeat("ab", 20))
 	require.NoError(t, err)
-	raw, err := json.Marshal(drive.State{
+	raw, err := json.Marshal(loop.State{
 		GatewayName: "line", Ref: "main", Commit: commit, Drift: &disk.Drift{Files: 1, Paths: []disk.Drifted{{Path: "projects/a/x.json", What: disk.Modified}}},
 	})
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -65,7 +65,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (verb.Answer, error) {
 			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
-				if !errors.Is(err, verb.ErrTooEarly) || !pace.Wait(ctx, time.Second) {
+				if !errors.Is(err, verb.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
 					return answer, err
 				}
 			}
@@ -156,7 +156,7 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 		if v.Phase == verb.Succeeded || v.Phase == verb.Paused || v.Phase == verb.Failed && !undecided(v) {
 			return v, nil
 		}
-		if !pace.Wait(waiting, interval(n)) {
+		if !backoff.Wait(waiting, interval(n)) {
 			break
 		}
 	}

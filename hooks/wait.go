@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -153,7 +153,7 @@ func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *l
 		case looking.Err() == nil:
 			w.tell("the API server does not answer, trying again: " + err.Error())
 		}
-		if !pace.Wait(waiting, interval(n)) {
+		if !backoff.Wait(waiting, interval(n)) {
 			break
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"net/url"
 	"time"
 
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/file"
-	"stoker.io/stoker/internal/pace"
 )
 
 // checkWithin is how long the command check waits for a new installation. checkEach is the timeout of one request.
@@ -79,7 +79,7 @@ func checkUntil(ctx context.Context, client *http.Client, address string) error 
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		if !pace.Wait(ctx, checkEvery) {
+		if !backoff.Wait(ctx, checkEvery) {
 			return err
 		}
 	}

@@ -1,5 +1,5 @@
 // Package follow keeps one gateway at what the SyncTarget of its GatewaySync says. It watches the SyncTarget, reads the spec
-// from the GatewaySync, runs the syncs with package drive, and reports the state of its gateway in a SyncReport.
+// from the GatewaySync, runs the syncs with package loop, and reports the state of its gateway in a SyncReport.
 //
 // The SyncTarget is not trusted: it only selects a commit and a generation of the spec. It can never lead to another repository
 // or path.
@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
 
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -57,7 +57,7 @@ type Config struct {
 	// StartupFile stores, for the life of the pod, what was decided about the start of its gateway.
 	StartupFile string
 	API         dynamic.Interface
-	Secrets     peers.Secrets
+	Secrets     connect.Secrets
 	SecretFiles []string // files that change with a secret
 	Remote      repo.RemoteOptions
 	Engine      *sync.Engine
@@ -69,13 +69,13 @@ type Config struct {
 	// watch.
 	Seen func(*v1alpha1.SyncTarget, error)
 	// Tell, if not nil, receives every state. It must not block.
-	Tell func(drive.State)
+	Tell func(loop.State)
 }
 
 // Follower follows one SyncTarget.
 type Follower struct {
 	Config
-	loop    *drive.Loop
+	loop    *loop.Loop
 	targets *kube.Informer[v1alpha1.SyncTarget]
 	poke    chan struct{}
 	pod     podInfo
@@ -85,7 +85,7 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
-	order *drive.Order
+	order *loop.Order
 	made  materials
 
 	admitted *admission   // of the order's commit
@@ -113,12 +113,12 @@ func New(c Config) (*Follower, error) {
 		c.Seen = func(*v1alpha1.SyncTarget, error) {}
 	}
 	if c.Tell == nil {
-		c.Tell = func(drive.State) {}
+		c.Tell = func(loop.State) {}
 	}
 	f := &Follower{Config: c, poke: make(chan struct{}, 1)}
 	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
 	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
-	f.loop = drive.New(drive.Config{
+	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.reports,
 	})
@@ -134,7 +134,7 @@ func New(c Config) (*Follower, error) {
 }
 
 // State returns the current state.
-func (f *Follower) State() drive.State { return f.loop.State() }
+func (f *Follower) State() loop.State { return f.loop.State() }
 
 // last is the time limit of the last report when the agent stops.
 const last = 3 * time.Second
@@ -194,7 +194,7 @@ func (f *Follower) forward(ctx context.Context) {
 	}
 }
 
-// Changed implements drive.Source.
+// Changed implements loop.Source.
 func (f *Follower) Changed() <-chan struct{} { return f.poke }
 
 func (f *Follower) wake() {
@@ -270,7 +270,7 @@ func (f *Follower) watchFailed(err error) {
 const bindWithin = 2 * time.Minute
 
 // unanswered returns why the API server has not answered, if known. person means that a person must act.
-func (f *Follower) unanswered() (p drive.Problem, person bool) {
+func (f *Follower) unanswered() (p loop.Problem, person bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -284,12 +284,12 @@ func (f *Follower) unanswered() (p drive.Problem, person bool) {
 }
 
 // reports puts a state into the report: at the end of an iteration, and when a sync has found something to do.
-func (f *Follower) reports(s drive.State) {
+func (f *Follower) reports(s loop.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
 
 // tell is called after every turn.
-func (f *Follower) tell(s drive.State) {
+func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.order)
 	if f.listed { // before that, nothing worth a write is known
 		f.reports(s)

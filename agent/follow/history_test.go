@@ -82,12 +82,12 @@ func TestTheSpecIsReadAgainWhereItsGenerationMayBeAnotherOfTheSameNumber(t *test
 			}
 
 			heard := a.follower.suspect()
-			was := a.follower.State().Of.Peers.Remote
+			was := a.follower.State().Of.Connections.Remote
 			happens(w, a.follower)
 			eventually(t, "the agent has heard of it", func() bool { return a.follower.suspect() > heard })
 			looks()
 			assert.Equal(t, 2, api.count(), "once for each time that this may be so")
-			assert.Same(t, was, a.follower.State().Of.Peers.Remote, "the same spec is the same connection")
+			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the same spec is the same connection")
 
 			w.edit(func(gs *v1alpha1.GatewaySync) {
 				gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -123,7 +123,7 @@ func FuzzSyncTarget(f *testing.F) {
 			}
 		}
 		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, judged: &in}
-		s := fol.composed(drive.State{Phase: v1alpha1.GatewayError, Problems: []drive.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
+		s := fol.composed(loop.State{Phase: v1alpha1.GatewayError, Problems: []loop.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
 		require.LessOrEqual(t, size(&s), maxStatus)
 		require.Equal(t, in.generation, s.Generation)
 		require.Equal(t, in.revision, s.Revision)

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -30,11 +30,11 @@ type instruction struct {
 // problem is why the lead has no commit for a generation of the spec, if a person must act. The zero value means unknown.
 type problem struct {
 	generation int64
-	drive.Problem
+	loop.Problem
 }
 
 // unresolved returns why there is no commit for a generation of the spec.
-func (in *instruction) unresolved(generation int64) (drive.Problem, bool) {
+func (in *instruction) unresolved(generation int64) (loop.Problem, bool) {
 	return in.problem.Problem, in.problem.Reason != "" && in.problem.generation == generation
 }
 
@@ -84,7 +84,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	}
 	if p := s.Problem; p != nil { // other reasons pass by themselves
 		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {
-			in.problem = problem{p.Generation, drive.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
+			in.problem = problem{p.Generation, loop.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
 		}
 	}
 	return in, nil

@@ -8,8 +8,8 @@ import (
 	"reflect"
 	"time"
 
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -26,8 +26,8 @@ type materials struct {
 	rotated     int64 // after a secret changed, a sync that failed without it is retried
 }
 
-// Look implements drive.Source.
-func (f *Follower) Look(ctx context.Context, poked bool) drive.Wish {
+// Look implements loop.Source.
+func (f *Follower) Look(ctx context.Context, poked bool) loop.Wish {
 	f.pod.reload(f.Log)
 	f.startup.look()
 	w := f.wish(ctx, poked)
@@ -39,7 +39,7 @@ func (f *Follower) Look(ctx context.Context, poked bool) drive.Wish {
 }
 
 // say logs once why the gateway stays as it is.
-func (f *Follower) say(problems []drive.Problem) {
+func (f *Follower) say(problems []loop.Problem) {
 	was := f.stays
 	if len(problems) == 0 {
 		f.stays = ""
@@ -62,10 +62,10 @@ func (f *Follower) say(problems []drive.Problem) {
 
 // wish returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
-func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
-	stay := func(p drive.Problem) drive.Wish { return drive.Wish{Order: f.order, Problems: []drive.Problem{p}} }
-	leave := func(p drive.Problem) drive.Wish {
-		return drive.Wish{Order: f.order, Leave: true, Problems: []drive.Problem{p}}
+func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
+	stay := func(p loop.Problem) loop.Wish { return loop.Wish{Order: f.order, Problems: []loop.Problem{p}} }
+	leave := func(p loop.Problem) loop.Wish {
+		return loop.Wish{Order: f.order, Leave: true, Problems: []loop.Problem{p}}
 	}
 	f.judged, f.spec.due = nil, time.Time{}
 	f.listed = f.targets.HasSynced()
@@ -89,9 +89,9 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		f.pause(&in, true)
 	}
 	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
-		return leave(drive.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
+		return leave(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
 	} else if err != nil {
-		return stay(drive.NewProblem(err, v1alpha1.ReasonWaitingForLead))
+		return stay(loop.NewProblem(err, v1alpha1.ReasonWaitingForLead))
 	}
 	gs, err := f.fetch(ctx, in, poked)
 	if err != nil && in.paused {
@@ -101,16 +101,16 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 	case errors.Is(err, errGone):
 		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
 	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
-		return drive.Wish{Order: f.order} // probably short: the reported state is still true
+		return loop.Wish{Order: f.order} // probably short: the reported state is still true
 	case err != nil:
-		return stay(drive.NewProblem(err, v1alpha1.ReasonProgressing))
+		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
 	m, err := f.prepare(ctx, gs, in)
 	if err != nil {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
 		f.judged = &in
-		return stay(drive.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
+		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.policy(m.profile.Startup, gs)
 	if !in.commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
@@ -127,7 +127,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) drive.Wish {
 		}
 		return stay(waiting("no commit is known yet for the ref %q", in.ref))
 	}
-	return drive.Wish{Order: f.order}
+	return loop.Wish{Order: f.order}
 }
 
 // effective returns the spec as it applies to this gateway.
@@ -144,7 +144,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
 	known := materials{profile: eff}
-	if err := peers.Reachable(&gs.Spec, f.Secrets); err != nil {
+	if err := connect.Reachable(&gs.Spec, f.Secrets); err != nil {
 		return known, err
 	}
 	if bad != nil {
@@ -155,7 +155,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
 	return materials{
-		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.peers.Gateway),
+		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
 		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
@@ -186,19 +186,19 @@ func (f *Follower) pause(in *instruction, paused bool) {
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
 	same.in.term, same.in.problem = f.made.in.term, f.made.in.problem
-	if f.order != nil && f.order.Peers == f.spec.peers && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
+	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
 		return
 	}
 	if f.order == nil || f.order.Commit != m.in.commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
-		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", peers.Name(gs.Spec.Git),
+		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
 			"ref", m.in.ref, "commit", m.in.commit.String(), "generation", m.generation, "term", m.in.term)
 	}
-	if a := f.admitted; a == nil || a.remote != f.spec.peers.Remote || a.ref != m.in.ref || a.commit != m.in.commit {
-		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.peers.Remote, store: f.Engine.Store, ref: m.in.ref, commit: m.in.commit}
+	if a := f.admitted; a == nil || a.remote != f.spec.connections.Remote || a.ref != m.in.ref || a.commit != m.in.commit {
+		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.connections.Remote, store: f.Engine.Store, ref: m.in.ref, commit: m.in.commit}
 	}
 	f.made = m
-	f.order = &drive.Order{
-		GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Peers: f.spec.peers,
+	f.order = &loop.Order{
+		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Connections: f.spec.connections,
 		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, Admit: f.admitted.admit, ForceID: m.in.force,
 		BeforeStart: m.beforeStart, Start: f.start(), Until: f.startup.until(m.beforeStart),
 		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
@@ -206,7 +206,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 }
 
 // started converts an order from before the gateway's start to one for a gateway that may run.
-func (f *Follower) started(o *drive.Order) *drive.Order {
+func (f *Follower) started(o *loop.Order) *loop.Order {
 	if o == nil || !o.BeforeStart || !f.startup.passed() {
 		return o
 	}
@@ -216,8 +216,8 @@ func (f *Follower) started(o *drive.Order) *drive.Order {
 	return f.order
 }
 
-func waiting(format string, a ...any) drive.Problem {
-	return drive.Problem{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
+func waiting(format string, a ...any) loop.Problem {
+	return loop.Problem{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
 }
 
 func earliest(times ...time.Time) time.Time {

@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -34,7 +34,7 @@ const (
 
 // compose returns the report for a state. Fields about the last sync that did something are kept from the previous report until
 // another one does something.
-func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha1.SyncReportStatus {
+func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1.SyncReportStatus {
 	r := v1alpha1.SyncReportStatus{
 		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
 		Phase: s.Phase, Reason: s.Reason, Message: s.Message,
@@ -76,7 +76,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s drive.State) v1alpha
 }
 
 // outcome adds what a sync did and which requests it handled.
-func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s drive.State) {
+func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop.State) {
 	rep := s.Report
 	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // waiting for a gateway that starts counts as doing nothing
 	if rep.Wrote() || failed || len(rep.Scans) > 0 {

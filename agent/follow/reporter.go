@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 )
 
 // reporter writes the SyncReport when it differs from the stored one in more than times. It writes only the newest report, and
@@ -183,7 +183,7 @@ func (r *reporter) turn(ctx context.Context) {
 		return // the agent stops
 	}
 	r.failures++
-	r.retry = r.now().Add(pace.Retry(r.failures, maxReport))
+	r.retry = r.now().Add(backoff.Retry(r.failures, maxReport))
 	if r.failures == 1 {
 		r.log.Warn("the report is not written; it is tried again", "error", err)
 	}
@@ -217,7 +217,7 @@ func (r *reporter) read(ctx context.Context) error {
 	r.mu.Unlock()
 	first := !r.known
 	r.there, r.known, r.mangled = there, true, mangled
-	r.check = r.now().Add(pace.Jitter(again))
+	r.check = r.now().Add(backoff.Jitter(again))
 	if first && there != nil {
 		r.inherit(there)
 	}
@@ -320,7 +320,7 @@ func (r *reporter) flush(ctx context.Context) {
 		r.check = r.now().Add(again)
 		if err := r.step(ctx); err != nil {
 			r.log.Warn("the last report is not written", "error", err)
-			pace.Wait(ctx, pace.Jitter(200*time.Millisecond))
+			backoff.Wait(ctx, backoff.Jitter(200*time.Millisecond))
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -36,9 +36,9 @@ func TestTheLargestReportIsAdmittedByTheAPIAndSmall(t *testing.T) {
 func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
 	id, err := plan.ParseID(commit)
 	require.NoError(t, err)
-	old := &drive.Order{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}
+	old := &loop.Order{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, order: old}
-	s := drive.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
+	s := loop.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
 		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
 	r := f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
@@ -67,7 +67,7 @@ func (r *reporter) set(status v1alpha1.SyncReportStatus) {
 }
 
 // composed returns the report for a state.
-func (f *Follower) composed(s drive.State) (status v1alpha1.SyncReportStatus) {
+func (f *Follower) composed(s loop.State) (status v1alpha1.SyncReportStatus) {
 	f.report.mu.Lock()
 	defer f.report.mu.Unlock()
 	var was v1alpha1.SyncReportStatus
@@ -134,11 +134,11 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
-	f.order = &drive.Order{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}
+	f.order = &loop.Order{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}
 	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
 		Duration: time.Second, Files: sync.Counts{Added: 3}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
-	state := func(r *sync.Report) drive.State {
-		return drive.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
+	state := func(r *sync.Report) loop.State {
+		return loop.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
 	}
 	s := f.composed(state(did))
 	f.report.set(s)
@@ -148,7 +148,7 @@ func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, nothing, weight(&s, &again))
 
-	f.order = &drive.Order{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}
+	f.order = &loop.Order{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}
 	for reason, handled := range map[v1alpha1.Reason]bool{
 		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,

@@ -11,13 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 )
 
 // spec is the last read GatewaySync. It is read once for each generation, and again if the same generation may mean another
@@ -30,14 +30,14 @@ type spec struct {
 	ref, force string
 	commit     plan.ID
 
-	of       *v1alpha1.GatewaySync // that peers were made for
-	peers    sync.Peers
-	failures int
-	asked    asked     // what the last failed attempt was for
-	err      error     // why it failed
-	retry    time.Time // when to retry; zero for only with another target
-	due      time.Time // when the next attempt is due; zero if none is needed
-	unread   time.Time // when it began to be unreadable or not to confirm the target; zero if all is well
+	of          *v1alpha1.GatewaySync // that the connections were made for
+	connections sync.Connections
+	failures    int
+	asked       asked     // what the last failed attempt was for
+	err         error     // why it failed
+	retry       time.Time // when to retry; zero for only with another target
+	due         time.Time // when the next attempt is due; zero if none is needed
+	unread      time.Time // when it began to be unreadable or not to confirm the target; zero if all is well
 }
 
 // asked is the part of an instruction that the result depends on.
@@ -113,7 +113,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	}
 	if err != nil && !ahead {
 		s.failures++
-		s.retry = f.Now().Add(pace.Retry(s.failures, maxGet))
+		s.retry = f.Now().Add(backoff.Retry(s.failures, maxGet))
 		s.due = s.retry
 	}
 	if err != nil {
@@ -138,19 +138,19 @@ func (s *spec) vouches(in *instruction) bool {
 // lasts reports whether the GatewaySync has been unreadable for longer than moment.
 func (s *spec) lasts(now time.Time) bool { return !s.unread.IsZero() && now.Sub(s.unread) >= moment }
 
-// connect creates the peers of a sync if the GatewaySync changed.
+// connect creates the connections of a sync if the GatewaySync changed.
 func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
 	if s.of == gs {
 		return nil
 	}
-	ends, err := peers.Connect(&gs.Spec, gatewayURL(&gs.Spec.Gateway, f.Port, f.TLS), f.Secrets, f.Remote, f.Log)
+	made, err := connect.New(&gs.Spec, gatewayURL(&gs.Spec.Gateway, f.Port, f.TLS), f.Secrets, f.Remote, f.Log)
 	if err != nil {
 		return err
 	}
 	if s.of != nil {
-		_ = s.peers.Remote.Close() // only closes connections
+		_ = s.connections.Remote.Close() // only closes connections
 	}
-	s.of, s.peers = gs, ends
+	s.of, s.connections = gs, made
 	return nil
 }
 

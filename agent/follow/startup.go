@@ -12,12 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"stoker.io/stoker/agent/drive"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
-	"stoker.io/stoker/internal/pace"
 )
 
 // startup decides when the gateway's container may start. From then on, /startupz answers 200 for good.
@@ -222,12 +222,12 @@ func (s *startup) until(before bool) time.Time {
 }
 
 // hold blocks all syncs while the gateway seeds its volume, until the gateway runs.
-func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
+func (s *startup) hold(ctx context.Context, w loop.Wish) loop.Wish {
 	s.ping = time.Time{}
 	if !s.memory.Unseeded || w.Order == nil || w.Leave {
 		return w
 	}
-	p, err := w.Order.Peers.Gateway.Ping(ctx)
+	p, err := w.Order.Connections.Gateway.Ping(ctx)
 	switch {
 	case err == nil && p.Running():
 		s.memory.Unseeded = false
@@ -236,9 +236,9 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		return w // the sync waits for the gateway and reports why
 	}
-	s.ping = s.now().Add(pace.Jitter(firstRun))
+	s.ping = s.now().Add(backoff.Jitter(firstRun))
 	w.Leave = true
-	w.Problems = append([]drive.Problem{{
+	w.Problems = append([]loop.Problem{{
 		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; it is synced when it runs, and it does not answer yet: %v", err),
 	}}, w.Problems...)
 	return w
@@ -248,7 +248,7 @@ func (s *startup) hold(ctx context.Context, w drive.Wish) drive.Wish {
 const firstRun = 2 * time.Second
 
 // after opens if the outcome of a turn leaves nothing to wait for.
-func (s *startup) after(state drive.State, order *drive.Order) {
+func (s *startup) after(state loop.State, order *loop.Order) {
 	if s.passed() {
 		return
 	}
@@ -286,6 +286,6 @@ func (s *startup) serve(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Routes returns the HTTP routes of the agent.
-func (f *Follower) Routes() []drive.Route {
-	return append(f.loop.Routes(), drive.Route{Pattern: "GET /startupz", Serve: f.startup.serve})
+func (f *Follower) Routes() []loop.Route {
+	return append(f.loop.Routes(), loop.Route{Pattern: "GET /startupz", Serve: f.startup.serve})
 }

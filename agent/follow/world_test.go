@@ -28,8 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
@@ -381,7 +381,7 @@ func (p *pod) start(change ...func(*Config)) *agent {
 	c := Config{
 		Identity: Identity{Namespace: p.w.ns, Pod: p.name, PodUID: p.uid, GatewaySync: crName, Gateway: p.name},
 		Version:  "v0.0.1", PodInfo: filepath.Join(p.dir, "podinfo"), StartupFile: filepath.Join(p.dir, "repo", "startup.json"),
-		API: clients.Dynamic, Secrets: peers.Mounted{Dir: filepath.Join(p.dir, "secrets")}, Engine: engine, Log: log,
+		API: clients.Dynamic, Secrets: connect.Mounted{Dir: filepath.Join(p.dir, "secrets")}, Engine: engine, Log: log,
 		Metrics: metrics.NewAgent(a.reg, "v0.0.1", p.w.ns, crName, p.name),
 	}
 	for _, f := range change {
@@ -389,7 +389,7 @@ func (p *pod) start(change ...func(*Config)) *agent {
 	}
 	a.follower, err = New(c)
 	require.NoError(t, err)
-	a.http = httptest.NewServer(drive.Handler(a.follower.Routes()))
+	a.http = httptest.NewServer(loop.Handler(a.follower.Routes()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.follower.Run(ctx) }()

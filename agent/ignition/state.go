@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/pace"
 )
 
 // States on the gateway's status page [LIVE 8.3.6]. There may be others; they count as not running.
@@ -112,11 +112,11 @@ func (c *Client) backoff(n int) time.Duration {
 	for range min(n, 6) {
 		d += d / 2
 	}
-	return pace.Jitter(min(d, 8*c.cfg.PollInterval))
+	return backoff.Jitter(min(d, 8*c.cfg.PollInterval))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	if !pace.Wait(ctx, d) {
+	if !backoff.Wait(ctx, d) {
 		return fmt.Errorf("canceled: %w", context.Cause(ctx))
 	}
 	return nil

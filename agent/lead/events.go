@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -68,7 +68,7 @@ func (e *events) start(ctx context.Context) {
 // flush waits a moment for pending requests.
 func (e *events) flush(ctx context.Context) {
 	for range 10 {
-		if !pace.Wait(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
+		if !backoff.Wait(ctx, 20*time.Millisecond) || e.pending.Load() == 0 {
 			return
 		}
 	}

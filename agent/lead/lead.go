@@ -24,9 +24,9 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -186,7 +186,7 @@ func (l *Lead) Run(ctx context.Context) error {
 			l.wait(ctx, st.in+time.Millisecond)
 			continue
 		}
-		if pace.Wait(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
+		if backoff.Wait(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
 			l.campaign(ctx)
 		}
 	}
@@ -214,7 +214,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), func(string, string) { poke(changed) })
 	if err != nil {
 		l.Log.Error("the GatewaySync cannot be watched", "error", err)
-		pace.Wait(ctx, reconsider)
+		backoff.Wait(ctx, reconsider)
 		return
 	}
 	go syncs.Run(ctx)
@@ -232,13 +232,13 @@ func (l *Lead) campaign(ctx context.Context) {
 		gs, err := l.candidate(ctx, syncs)
 		if gs != nil {
 			l.elect(ctx, gs, syncs, changed)
-			pace.Wait(ctx, mathrand.N(settling))
+			backoff.Wait(ctx, mathrand.N(settling))
 			return
 		}
-		pause := pace.Jitter(l.patience) + l.patience/5
+		pause := backoff.Jitter(l.patience) + l.patience/5
 		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
 			failed++
-			pause = pace.Retry(failed, lockDuration) + turnIn(mathrand.Float64())
+			pause = backoff.Retry(failed, lockDuration) + turnIn(mathrand.Float64())
 		}
 		again := time.NewTimer(pause)
 		select {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 const (
@@ -40,12 +40,12 @@ func retryIn(reason v1alpha1.Reason, n int, interval time.Duration, polled bool)
 	case reason == v1alpha1.ReasonRefNotFound, reason == v1alpha1.ReasonAmbiguousRef, reason == v1alpha1.ReasonRefNotAllowed,
 		reason == v1alpha1.ReasonRefMoved:
 		// Git answers, but the ref may be pushed soon. Poll at least as often as for a branch that moves.
-		return pace.Retry(n, interval), polled
+		return backoff.Retry(n, interval), polled
 	case reason.Class() == v1alpha1.ClassStalled:
 		// Another spec wakes the lead; a secret is a file that may change.
-		return pace.Jitter(max(interval, time.Minute)), true
+		return backoff.Jitter(max(interval, time.Minute)), true
 	default:
-		return pace.Retry(n, pace.MaxRetry), true
+		return backoff.Retry(n, backoff.MaxRetry), true
 	}
 }
 
@@ -107,7 +107,7 @@ func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
 	case !polled:
 		t.due = time.Time{}
 	case t.due.IsZero(), t.due.After(latest):
-		t.due = now.Add(pace.Jitter(interval))
+		t.due = now.Add(backoff.Jitter(interval))
 	}
 }
 
@@ -125,7 +125,7 @@ func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled
 	if reason == v1alpha1.ReasonRefResolved {
 		t.failed = 0
 		if polled {
-			t.due = now.Add(pace.Jitter(interval))
+			t.due = now.Add(backoff.Jitter(interval))
 		}
 		return
 	}
@@ -135,6 +135,6 @@ func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled
 		t.due = now.Add(pause)
 	}
 	if away > 0 {
-		t.barred = now.Add(min(away, pace.MaxAsked))
+		t.barred = now.Add(min(away, backoff.MaxRetryAfter))
 	}
 }

@@ -19,9 +19,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -250,7 +250,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 			time.Sleep(40 * time.Minute)
 			want := minLook // the first delays are shorter than the minimum between two polls
 			for i, gap := range gaps(p.times(&p.looks)) {
-				nominal := max(min(firstRetry<<i, pace.MaxRetry), want)
+				nominal := max(min(firstRetry<<i, backoff.MaxRetry), want)
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
 			assert.InDelta(t, 14, len(p.times(&p.looks)), 3)
@@ -454,7 +454,7 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 			}
 			if at.IsZero() || at.After(now) {
 				if !at.IsZero() {
-					require.LessOrEqual(t, at.Sub(now), max(pace.MaxAsked, 27*time.Hour))
+					require.LessOrEqual(t, at.Sub(now), max(backoff.MaxRetryAfter, 27*time.Hour))
 				}
 				now = now.Add(time.Duration(r.IntN(5000)) * time.Millisecond)
 				continue
@@ -479,7 +479,7 @@ func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 			pause, ok := retryIn(reason, n, time.Second, true)
 			assert.True(t, ok)
 			assert.GreaterOrEqual(t, pause, 900*time.Millisecond)
-			assert.LessOrEqual(t, pause, pace.MaxRetry+pace.MaxRetry/10)
+			assert.LessOrEqual(t, pause, backoff.MaxRetry+backoff.MaxRetry/10)
 		}
 	}
 	_, ok := retryIn(v1alpha1.ReasonRefNotFound, 1, time.Minute, false)

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -229,7 +229,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		return err
 	}
 	t.complain("the target cannot be written; trying again", err)
-	t.retry = t.now().Add(pace.Jitter(firstRetry))
+	t.retry = t.now().Add(backoff.Jitter(firstRetry))
 	return nil
 }
 
@@ -280,7 +280,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	t.complain("the status cannot be written; trying again", err)
 	t.failed++
-	t.statusAt = now.Add(pace.Jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
+	t.statusAt = now.Add(backoff.Jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
 	return nil
 }
 

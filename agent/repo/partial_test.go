@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -252,7 +252,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 	assert.Positive(t, once)
 	assert.Zero(t, asked())
 	for range 3 * maxSingle { // retries become rarer, but never stop
-		now = now.Add(pace.MaxRetry + pace.MaxRetry/10)
+		now = now.Add(backoff.MaxRetry + backoff.MaxRetry/10)
 		assert.Equal(t, once, asked(), "one try, for one blob")
 	}
 	now = now.Add(time.Minute)

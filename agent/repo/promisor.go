@@ -10,8 +10,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/pace"
 )
 
 // promisor is the remote, if any, that promised the missing blobs of a partial store, as in a partial clone of git.
@@ -106,11 +106,11 @@ func (s *Store) fetchMissing(id plan.ID) error {
 	case p.ctx.Err() == nil && hasty != nil && hasty.Err() != nil:
 		p.failures++
 		p.late++
-		p.failed, p.until = err, s.now().Add(pace.TooSlow(p.late))
+		p.failed, p.until = err, s.now().Add(backoff.AfterTimeout(p.late))
 	case p.ctx.Err() == nil:
 		p.failures++
 		asked, _ := RetryAfter(err)
-		p.failed, p.until = err, s.now().Add(max(pace.Retry(p.failures, pace.MaxRetry), min(asked, pace.MaxAsked)))
+		p.failed, p.until = err, s.now().Add(max(backoff.Retry(p.failures, backoff.MaxRetry), min(asked, backoff.MaxRetryAfter)))
 	}
 	p.single-- // the blob was not fetched
 	return err

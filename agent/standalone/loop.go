@@ -5,14 +5,14 @@ import (
 	"log/slog"
 	"time"
 
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/pace"
 )
 
 // Config configures a Loop.
@@ -21,7 +21,7 @@ type Config struct {
 	Version    string // of the agent
 	Gateway    Identity
 	GatewayURL string // "" for files only
-	Secrets    peers.Beside
+	Secrets    connect.Beside
 	DryRun     bool
 	Engine     *sync.Engine
 	Remote     repo.RemoteOptions
@@ -29,7 +29,7 @@ type Config struct {
 	Metrics    *metrics.Agent
 	Now        func() time.Time
 	// Tell is called when the state has changed. It must not block.
-	Tell func(drive.State)
+	Tell func(loop.State)
 }
 
 // Identity is what a pod's metadata would say about its gateway.
@@ -43,10 +43,10 @@ type Identity struct {
 // Loop follows a GatewaySync in a file. One goroutine drives it; State may be called from others.
 type Loop struct {
 	Config
-	loop    *drive.Loop
+	loop    *loop.Loop
 	spec    spec
 	target  target
-	order   *drive.Order
+	order   *loop.Order
 	watcher *file.Watcher // nil for Once
 }
 
@@ -55,7 +55,7 @@ func New(c Config) *Loop {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Loop{Config: c, loop: drive.New(drive.Config{
+	return &Loop{Config: c, loop: loop.New(loop.Config{
 		Name: "standalone", Gateway: c.Gateway.Name, Version: c.Version, DryRun: c.DryRun,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: c.Tell,
 	})}
@@ -70,32 +70,32 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 // State returns the current state.
-func (l *Loop) State() drive.State { return l.loop.State() }
+func (l *Loop) State() loop.State { return l.loop.State() }
 
 // Routes returns the agent's HTTP routes.
-func (l *Loop) Routes() []drive.Route { return l.loop.Routes() }
+func (l *Loop) Routes() []loop.Route { return l.loop.Routes() }
 
-// Changed implements drive.Source.
+// Changed implements loop.Source.
 func (l *Loop) Changed() <-chan struct{} { return l.watcher.Changed() }
 
-// Look implements drive.Source. It reads the file and resolves the ref.
-func (l *Loop) Look(ctx context.Context, poked bool) drive.Wish {
+// Look implements loop.Source. It reads the file and resolves the ref.
+func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
 	if poked {
 		l.spec.raw = nil // evaluate a touched file even if its content is the same
 	}
 	l.reload()
 	if l.spec.gs == nil {
-		return drive.Wish{Problems: l.problems()}
+		return loop.Wish{Problems: l.problems()}
 	}
 	l.rotated()
 	l.resolve(ctx)
-	return drive.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
+	return loop.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
 }
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
 // new spec may name another repository. Only a pause and a force-sync request take effect at once.
-func (l *Loop) ordered() *drive.Order {
+func (l *Loop) ordered() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
@@ -105,8 +105,8 @@ func (l *Loop) ordered() *drive.Order {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
-		l.order = &drive.Order{
-			GatewaySync: gs.Name, Repo: peers.Name(gs.Spec.Git), Profile: l.spec.effective, Facts: l.facts(), Peers: l.spec.peers,
+		l.order = &loop.Order{
+			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: l.spec.effective, Facts: l.facts(), Connections: l.spec.connections,
 			Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(),
 		}
 		l.spec.fresh = false
@@ -114,13 +114,13 @@ func (l *Loop) ordered() *drive.Order {
 	return l.order
 }
 
-func (l *Loop) problems() []drive.Problem {
-	var list []drive.Problem
+func (l *Loop) problems() []loop.Problem {
+	var list []loop.Problem
 	if l.target.err != nil {
-		list = append(list, drive.NewProblem(l.target.err, v1alpha1.ReasonGitUnreachable))
+		list = append(list, loop.NewProblem(l.target.err, v1alpha1.ReasonGitUnreachable))
 	}
 	if l.spec.err != nil {
-		list = append(list, drive.NewProblem(l.spec.err, v1alpha1.ReasonProfilesInvalid))
+		list = append(list, loop.NewProblem(l.spec.err, v1alpha1.ReasonProfilesInvalid))
 	}
 	return list
 }
@@ -128,7 +128,7 @@ func (l *Loop) problems() []drive.Problem {
 // Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, or until waiting
 // cannot help. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve
 // themselves, such as a starting gateway; after that, timedOut is true.
-func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
+func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 	l.loop.Once = true
 	deadline := time.Time{}
 	for {
@@ -144,7 +144,7 @@ func (l *Loop) Once(ctx context.Context) (s drive.State, timedOut bool) {
 		if l.Now().Add(pause).After(deadline) {
 			return s, true
 		}
-		pace.Wait(ctx, pause)
+		backoff.Wait(ctx, pause)
 	}
 }
 

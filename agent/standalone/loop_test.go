@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/drive"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/gitserver"
@@ -34,7 +34,7 @@ func newDesk(t *testing.T) *desk {
 }
 
 // saved writes the GatewaySync file and returns the Wish that follows.
-func (d *desk) saved(annotations, ref, spec, profile string) drive.Wish {
+func (d *desk) saved(annotations, ref, spec, profile string) loop.Wish {
 	d.t.Helper()
 	require.NoError(d.t, os.WriteFile(d.loop.File, []byte(fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -60,7 +60,7 @@ func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
 	good := d.saved("", "main", "", "").Order
 	require.Equal(t, first, good.Commit.String())
 
-	for _, w := range []drive.Wish{
+	for _, w := range []loop.Wish{
 		d.saved("", "mian", "", ""),
 		d.saved("", "mian", "", mirror),
 		d.saved("stoker.io/requested-ref: v9", "main", "", mirror),
@@ -109,7 +109,7 @@ func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
 // Some volumes send no events, so the loop itself notices a changed secret and retries what failed without it.
 func TestLookTakesUpOtherSecrets(t *testing.T) {
 	d := newDesk(t)
-	d.loop.Secrets = peers.Beside{Dir: t.TempDir()}
+	d.loop.Secrets = connect.Beside{Dir: t.TempDir()}
 	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
 	const token = "  gateway: {api: {secretName: gateway}}"
 	order := d.saved("", "main", token, "").Order

@@ -7,8 +7,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/pace"
 )
 
 // target is the result of the last resolution.
@@ -42,12 +42,12 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.target.ref, l.target.err = t.ref, err
 		l.target.failures++
 		asked, _ := repo.RetryAfter(err)
-		pause := pace.Backoff(reason.Class(), l.target.failures, l.interval())
+		pause := backoff.After(reason.Class(), l.target.failures, l.interval())
 		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
 			// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
-			pause = pace.Retry(l.target.failures, l.interval())
+			pause = backoff.Retry(l.target.failures, l.interval())
 		}
-		l.target.due = l.Now().Add(max(pause, min(asked, pace.MaxAsked)))
+		l.target.due = l.Now().Add(max(pause, min(asked, backoff.MaxRetryAfter)))
 		return
 	}
 	l.Metrics.Resolved(string(v1alpha1.ReasonRefResolved), d)
@@ -56,7 +56,7 @@ func (l *Loop) resolve(ctx context.Context) {
 	}
 	l.target = t
 	if polled(l.spec.gs, t.ref) {
-		l.target.due = l.Now().Add(pace.Jitter(l.interval()))
+		l.target.due = l.Now().Add(backoff.Jitter(l.interval()))
 	} else {
 		l.target.due = l.Now().Add(never)
 	}
@@ -73,7 +73,7 @@ func (l *Loop) ask(ctx context.Context) (target, error) {
 		if err != nil {
 			return repo.Resolution{}, err
 		}
-		return l.spec.peers.Remote.Resolve(ctx, ref)
+		return l.spec.connections.Remote.Resolve(ctx, ref)
 	}
 	gs := l.spec.gs
 	want, err := v1alpha1.DesiredRef(gs, "")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -22,14 +22,14 @@ const maxFile = 1536 << 10
 
 // spec is the last valid content of the file.
 type spec struct {
-	raw       []byte
-	gs        *v1alpha1.GatewaySync
-	effective v1alpha1.Effective
-	peers     sync.Peers
-	warnings  []string
-	secrets   [sha256.Size]byte // peers.Fingerprint of its secrets
-	err       error
-	fresh     bool // no order has been made from it yet
+	raw         []byte
+	gs          *v1alpha1.GatewaySync
+	effective   v1alpha1.Effective
+	connections sync.Connections
+	warnings    []string
+	secrets     [sha256.Size]byte // connect.Fingerprint of its secrets
+	err         error
+	fresh       bool // no order has been made from it yet
 }
 
 // Load reads the only GatewaySync of a YAML file, which may contain other documents. It also returns warnings about
@@ -100,17 +100,17 @@ func (l *Loop) take(raw []byte) error {
 		return err
 	}
 	eff.DryRun = eff.DryRun || l.DryRun
-	ends, err := peers.Connect(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
+	made, err := connect.New(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
 	if err != nil {
 		return err
 	}
 	if old := l.spec.gs; old != nil {
 		gs.Status.Request = old.Status.Request // DesiredRef needs the history of requests
-		_ = l.spec.peers.Remote.Close()        // only closes connections
+		_ = l.spec.connections.Remote.Close()  // only closes connections
 	}
-	l.spec.gs, l.spec.effective, l.spec.peers, l.spec.fresh = gs, eff, ends, true
+	l.spec.gs, l.spec.effective, l.spec.connections, l.spec.fresh = gs, eff, made, true
 	l.target.due, l.target.failures = time.Time{}, 0
-	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", peers.Name(gs.Spec.Git))
+	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", connect.RepoName(gs.Spec.Git))
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (l *Loop) rotated() {
 	if l.watcher != nil {
 		l.watcher.Add(l.Secrets.Changing(spec)...)
 	}
-	is := peers.Fingerprint(spec, l.Secrets)
+	is := connect.Fingerprint(spec, l.Secrets)
 	if is == l.spec.secrets {
 		return
 	}

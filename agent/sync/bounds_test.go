@@ -59,7 +59,7 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 			cancel(context.Canceled)
 		}
 	}
-	r := b.engine.Sync(ctx, b.peers, b.target)
+	r := b.engine.Sync(ctx, b.conn, b.target)
 	require.ErrorIs(t, r.Err, context.Canceled)
 	assert.Nil(t, r.Changes, "the commit was not planned")
 	b.engine.Progress = func(string, int, int) {}

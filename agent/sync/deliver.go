@@ -31,10 +31,10 @@ const (
 
 // look returns the gateway's state, and an error with the reason if it is not running.
 func (s *run) look(ctx context.Context) (gatewayState, error) {
-	if s.peers.Gateway == nil {
+	if s.conn.Gateway == nil {
 		return noGateway, nil
 	}
-	ping, err := s.peers.Gateway.Ping(ctx)
+	ping, err := s.conn.Gateway.Ping(ctx)
 	switch {
 	case err == nil && ping.Running():
 		s.sawRunning()
@@ -156,7 +156,7 @@ func (s *run) move(ctx context.Context, changes *plan.Changes, staged *disk.Stag
 // lock takes the scan lock of each tree that changes. If that fails, the sync continues and notes it: the lock only
 // separates the gateway's writes from ours, and the disk package detects writes that slip through.
 func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
-	if s.before != running || !s.peers.Token || s.older() {
+	if s.before != running || !s.conn.Token || s.older() {
 		return nil
 	}
 	var locked []ignition.Kind
@@ -168,7 +168,7 @@ func (s *run) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
 		if !k.needs {
 			continue
 		}
-		if _, err := s.peers.Gateway.Lock(ctx, k.kind, lockHold); err != nil {
+		if _, err := s.conn.Gateway.Lock(ctx, k.kind, lockHold); err != nil {
 			s.note("written without the gateway's %s scan lock: %v", k.kind, err)
 			continue
 		}
@@ -183,7 +183,7 @@ func (s *run) unlock(ctx context.Context, locked []ignition.Kind) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
 	defer cancel()
 	for _, k := range locked {
-		if _, err := s.peers.Gateway.Scan(ctx, k); err != nil {
+		if _, err := s.conn.Gateway.Scan(ctx, k); err != nil {
 			s.note("the gateway's %s scan lock could not be released and lapses by itself: %v", k, err)
 		}
 	}
@@ -205,10 +205,10 @@ func (s *run) deliver(ctx context.Context) error {
 
 func (s *run) handOver(ctx context.Context) error {
 	switch {
-	case s.peers.Gateway == nil:
+	case s.conn.Gateway == nil:
 		s.r.Message = also(s.r.Message, "files only, no gateway is named: nothing was scanned or verified")
 		return nil
-	case !s.peers.Token:
+	case !s.conn.Token:
 		return s.withoutToken(ctx)
 	case s.t.BeforeStart:
 		return s.notStarted()
@@ -287,7 +287,7 @@ func (s *run) scan(ctx context.Context) error {
 			continue
 		}
 		started := s.Now()
-		res, err := s.peers.Gateway.Scan(ctx, k.kind)
+		res, err := s.conn.Gateway.Scan(ctx, k.kind)
 		out := ScanOutcome{Kind: string(k.kind), Duration: res.Status.Duration}
 		if err != nil {
 			out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
@@ -307,7 +307,7 @@ func (s *run) scan(ctx context.Context) error {
 
 // gatewayClock returns the gateway's time, for reading its log; our clock may differ.
 func (s *run) gatewayClock(ctx context.Context) time.Time {
-	if p, err := s.peers.Gateway.Ping(ctx); err == nil && !p.Date.IsZero() {
+	if p, err := s.conn.Gateway.Ping(ctx); err == nil && !p.Date.IsZero() {
 		return p.Date
 	}
 	return s.Now()
@@ -319,7 +319,7 @@ const maxNotes = 10
 // gatewayErrors adds the gateway's log errors since then as notes. They do not affect the outcome, because a busy
 // gateway always logs.
 func (s *run) gatewayErrors(ctx context.Context, since time.Time) {
-	lines, err := s.peers.Gateway.ErrorsSince(ctx, since)
+	lines, err := s.conn.Gateway.ErrorsSince(ctx, since)
 	if err != nil {
 		s.Log.Debug("the gateway's log is not readable", "error", err)
 		return

@@ -63,6 +63,6 @@ func TestAFileWithoutAnEndIsForeignWithoutBeingRead(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r = b.engine.Sync(ctx, b.peers, b.target)
+	r = b.engine.Sync(ctx, b.conn, b.target)
 	assert.NotEqual(t, sync.Synced, r.Phase)
 }

@@ -11,12 +11,12 @@ import (
 // If files are written while no gateway is configured, a gateway configured later still gets a scan.
 func TestAGatewayThatIsNamedLaterScansWhatWasWrittenBefore(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	gateway := b.peers.Gateway
+	gateway := b.conn.Gateway
 	b.push(first()...)
-	b.peers.Gateway = nil
+	b.conn.Gateway = nil
 	assert.Contains(t, b.synced().Message, "nothing was scanned or verified")
 	assert.Nil(t, b.gw.Loaded(db))
-	b.peers.Gateway = gateway
+	b.conn.Gateway = gateway
 	r := b.synced()
 	assert.Len(t, r.Scans, 2)
 	assert.NotNil(t, b.gw.Loaded(db))

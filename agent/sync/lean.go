@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // fetch fetches the target into the store. If the store was lost but the manifest was not, most files on the disk are
@@ -25,9 +25,9 @@ func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
 	}
 	lost := h.Complete && h.Files > 0 && (s.Store.Partial() || !s.Store.Has(h.Commit))
 	if !lost || s.force {
-		return s.Store.Fetch(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+		return s.Store.Fetch(ctx, s.conn.Remote, s.t.Commit, s.t.Name)
 	}
-	return s.Store.FetchTrees(ctx, s.peers.Remote, s.t.Commit, s.t.Name)
+	return s.Store.FetchTrees(ctx, s.conn.Remote, s.t.Commit, s.t.Name)
 }
 
 // remind tells an incomplete store, after a restart, from which remote to fetch the missing objects, because drift
@@ -37,7 +37,7 @@ func (s *run) remind(ctx context.Context) {
 	if of == nil || of.commit != s.t.Commit {
 		of = &lost{commit: s.t.Commit}
 	}
-	of.from(s.peers.Remote)
+	of.from(s.conn.Remote)
 	of.name = s.t.Name
 	s.lost = nil
 	switch {
@@ -104,10 +104,10 @@ func (e *Engine) find(ctx context.Context) {
 	}
 	of.failures++
 	asked, _ := repo.RetryAfter(err)
-	pause := max(pace.Retry(of.failures, pace.MaxRetry), min(asked, pace.MaxAsked))
+	pause := max(backoff.Retry(of.failures, backoff.MaxRetry), min(asked, backoff.MaxRetryAfter))
 	if slow {
 		of.late++
-		pause = pace.TooSlow(of.late)
+		pause = backoff.AfterTimeout(of.late)
 	}
 	of.until = e.Now().Add(pause)
 	level := slog.LevelDebug

@@ -183,7 +183,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	b.t.Cleanup(func() { assert.NoError(b.t, srv.Close()) })
 	u, err := repo.ParseURL(srv.URL(filepath.Base(b.repo.Dir)))
 	require.NoError(b.t, err)
-	b.peers.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	b.conn.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
 	require.NoError(b.t, err)
 	b.push(append(first(), withProject("keep"))...)
 	b.synced()
@@ -251,13 +251,13 @@ func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
 // A changed remote (new credentials or another address) is tried at once.
 func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	local := b.peers.Remote
+	local := b.conn.Remote
 	srv, look := b.unlike()
 	srv.Inject(gitserver.Status(http.StatusForbidden))
 	now := time.Now()
 	b.engine.Now = func() time.Time { return now }
 	assert.Equal(t, 1, look())
-	b.peers.Remote = local
+	b.conn.Remote = local
 	b.synced()
 	assert.Zero(t, look())
 }

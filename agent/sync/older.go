@@ -12,7 +12,7 @@ import (
 
 // askPlatform reads the gateway's version. An unknown version counts as a current one.
 func (s *run) askPlatform(ctx context.Context) error {
-	p, err := s.peers.Gateway.Platform(ctx)
+	p, err := s.conn.Gateway.Platform(ctx)
 	if err != nil {
 		s.Log.Debug("the gateway's version is not known", "error", err)
 		return ctx.Err()
@@ -46,7 +46,7 @@ func (s *run) handOverOlder(ctx context.Context) error {
 
 func (s *run) scanOlder(ctx context.Context) error {
 	started := s.Now()
-	did, err := s.peers.Gateway.ScanByModule(ctx)
+	did, err := s.conn.Gateway.ScanByModule(ctx)
 	if errors.Is(err, ignition.ErrNoScanModule) {
 		s.r.Message = also(s.r.Message, fmt.Sprintf(
 			"files only: Ignition %s has no interface for scans, and no project-scan module; it reads its projects by itself every few minutes", s.platform.Version))

@@ -217,7 +217,7 @@ func TestLeaveForAMassDeletionIsForWhatWasToldBeforeWhateverDoesNotEndIt(t *test
 		},
 		"what lies there is delivered": func(b *bench) {
 			b.again()
-			require.NotNil(b.t, b.engine.Resume(b.t.Context(), b.peers, b.target))
+			require.NotNil(b.t, b.engine.Resume(b.t.Context(), b.conn, b.target))
 		},
 		"a dry run of another commit": func(b *bench) {
 			b.push(gitserver.Write(view, `{"two": 2}`))

@@ -60,9 +60,9 @@ func TestAPodThatNobodyCanVerifyIsSyncedByItsFilesAlone(t *testing.T) {
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "two"
-	b.peers.Token = false
+	b.conn.Token = false
 	b.synced()
-	b.peers.Gateway = nil
+	b.conn.Gateway = nil
 	b.synced()
 }
 

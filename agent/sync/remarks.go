@@ -10,7 +10,7 @@ import (
 // unknown.
 func (s *run) identity(ctx context.Context) (ignition.Info, bool) {
 	if !s.infoAsked {
-		info, err := s.peers.Gateway.Info(ctx)
+		info, err := s.conn.Gateway.Info(ctx)
 		s.info, s.infoKnown, s.infoAsked = info, err == nil, true
 		if err != nil {
 			s.Log.Debug("the gateway does not say who it is", "error", err)
@@ -35,7 +35,7 @@ func (s *run) remarks(ctx context.Context) {
 	if s.trialExpired(ctx) {
 		s.note("the gateway's trial has expired: what was synced does not run before somebody %s", newTrial)
 	}
-	pending, err := s.peers.Gateway.PendingRestarts(ctx)
+	pending, err := s.conn.Gateway.PendingRestarts(ctx)
 	if err != nil {
 		s.Log.Debug("whether the gateway wants a restart is not known", "error", err)
 		return
@@ -50,7 +50,7 @@ const newTrial = "resets the trial on the gateway's home page, or activates a li
 
 // trialExpired reports whether the gateway says that its trial is over.
 func (s *run) trialExpired(ctx context.Context) bool {
-	expired, err := s.peers.Gateway.TrialExpired(ctx)
+	expired, err := s.conn.Gateway.TrialExpired(ctx)
 	if err != nil {
 		s.Log.Debug("whether the gateway's trial has expired is not known", "error", err)
 	}

@@ -177,10 +177,10 @@ func (s *run) version(ctx context.Context) ignition.Version {
 		s.Log.Debug("the gateway's last version cannot be read", "error", err)
 	}
 	last := ignition.ParseVersion(string(note))
-	if s.peers.Gateway == nil || s.t.BeforeStart {
+	if s.conn.Gateway == nil || s.t.BeforeStart {
 		return last
 	}
-	p, err := s.peers.Gateway.Platform(ctx)
+	p, err := s.conn.Gateway.Platform(ctx)
 	if err != nil || p.Version.IsZero() {
 		return last
 	}

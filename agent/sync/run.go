@@ -18,9 +18,9 @@ import (
 // run is the state of one sync.
 type run struct {
 	*Engine
-	peers Peers
-	t     Target
-	r     *Report
+	conn Connections
+	t    Target
+	r    *Report
 
 	dir     *disk.Dir
 	rules   plan.Rules
@@ -151,7 +151,7 @@ func (s *run) files(ctx context.Context) error {
 }
 
 func (s *run) bring(ctx context.Context) error {
-	s.lost.from(s.peers.Remote) // until the target is on the disk, drift detection needs the previous commit
+	s.lost.from(s.conn.Remote) // until the target is on the disk, drift detection needs the previous commit
 	changes, err := s.plan(ctx)
 	if err != nil {
 		return err

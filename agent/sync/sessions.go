@@ -61,10 +61,10 @@ func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]s
 	switch {
 	case s.older():
 		return nil, fmt.Errorf("the gateway is Ignition %s: %w", s.platform.Version, errNoSessionList)
-	case !s.peers.Token:
+	case !s.conn.Token:
 		return nil, fmt.Errorf("spec.gateway.api names no API token: %w", errNoSessionList)
 	}
-	list, err := s.peers.Gateway.Designers(ctx)
+	list, err := s.conn.Gateway.Designers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (s *run) parents(ctx context.Context, list []ignition.Designer, touched []s
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil
 	}
-	projects, err := s.peers.Gateway.Projects(ctx)
+	projects, err := s.conn.Gateway.Projects(ctx)
 	parents := make(map[string]string, len(projects))
 	for _, p := range projects {
 		parents[p.Name] = p.Parent

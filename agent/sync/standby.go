@@ -44,8 +44,8 @@ func replicated(path string) bool {
 // askPlace determines the node's place from the gateway, or from redundancy.xml if the gateway does not answer.
 func (s *run) askPlace(ctx context.Context, state gatewayState) error {
 	s.standby = standby{}
-	if state == running && s.peers.Token && !s.older() {
-		red, err := s.peers.Gateway.Redundancy(ctx)
+	if state == running && s.conn.Token && !s.older() {
+		red, err := s.conn.Gateway.Redundancy(ctx)
 		if err == nil {
 			s.standby = standby{
 				on: red.Paired() && !red.HasConfigAccess, paired: red.Paired(), role: red.Role, peer: red.PeerConnected, asked: true,

@@ -44,7 +44,7 @@ func newPair(t *testing.T, o simulator.Options) pair {
 func (b *bench) twin(o simulator.Options) *bench {
 	b.t.Helper()
 	dir := b.t.TempDir()
-	two := &bench{t: b.t, repo: b.repo, data: filepath.Join(dir, "data"), target: b.target, peers: b.peers}
+	two := &bench{t: b.t, repo: b.repo, data: filepath.Join(dir, "data"), target: b.target, conn: b.conn}
 	require.NoError(b.t, os.MkdirAll(two.data, 0o755))
 	o.Data, o.Strict, o.Role, o.Unknowns = two.data, true, ignition.RoleBackup, unknowns(b.t, o.Unknowns)
 	var err error

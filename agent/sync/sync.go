@@ -62,8 +62,8 @@ type Target struct {
 	Repair bool
 }
 
-// Peers are the git remote and the gateway. They follow the spec and may differ from sync to sync.
-type Peers struct {
+// Connections are the git remote and the gateway. They follow the spec and may differ from sync to sync.
+type Connections struct {
 	Remote  *repo.Remote
 	Gateway Gateway // nil: files only
 	// Token reports whether there is an API token. Without one, nothing is scanned or verified.
@@ -216,8 +216,8 @@ func (e *Engine) LostAndFound() (int64, error) {
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
 // files. Sync leaves nothing running.
-func (e *Engine) Sync(ctx context.Context, p Peers, t Target) *Report {
-	return e.sync(ctx, &run{Engine: e, peers: p, t: t})
+func (e *Engine) Sync(ctx context.Context, p Connections, t Target) *Report {
+	return e.sync(ctx, &run{Engine: e, conn: p, t: t})
 }
 
 func (e *Engine) sync(ctx context.Context, s *run) *Report {
@@ -240,7 +240,7 @@ func (e *Engine) sync(ctx context.Context, s *run) *Report {
 
 // Resume delivers what a gateway is owed of the commit on the disk, which works without git. It returns nil if the
 // rules have changed since, or there is nothing to resume.
-func (e *Engine) Resume(ctx context.Context, p Peers, t Target) *Report {
+func (e *Engine) Resume(ctx context.Context, p Connections, t Target) *Report {
 	d, err := e.Open()
 	if err != nil {
 		return nil // the first sync reports the error
@@ -251,5 +251,5 @@ func (e *Engine) Resume(ctx context.Context, p Peers, t Target) *Report {
 	if s.rules, err = s.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !s.settled() {
 		return nil
 	}
-	return e.sync(ctx, &run{Engine: e, peers: p, t: t, resumes: true})
+	return e.sync(ctx, &run{Engine: e, conn: p, t: t, resumes: true})
 }

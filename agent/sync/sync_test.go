@@ -38,7 +38,7 @@ type bench struct {
 	gw     *simulator.Gateway
 	data   string
 	engine *sync.Engine
-	peers  sync.Peers
+	conn   sync.Connections
 	target sync.Target
 }
 
@@ -54,7 +54,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	t.Cleanup(func() { assert.NoError(t, b.gw.Close()) })
 	u, err := repo.ParseURL(b.repo.Dir)
 	require.NoError(t, err)
-	b.peers.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	b.conn.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
 	require.NoError(t, err)
 	b.connect(ignition.Config{})
 	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
@@ -80,7 +80,7 @@ func (b *bench) connect(c ignition.Config) {
 	c.PollInterval, c.LockWait = 5*time.Millisecond, time.Second
 	client, err := ignition.New(c)
 	require.NoError(b.t, err)
-	b.peers.Gateway, b.peers.Token = client, true
+	b.conn.Gateway, b.conn.Token = client, true
 }
 
 // push creates a commit and makes it the target.
@@ -105,7 +105,7 @@ func first() []gitserver.Edit {
 	}
 }
 
-func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.peers, b.target) }
+func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.conn, b.target) }
 
 // synced runs a sync and expects it to succeed.
 func (b *bench) synced() *sync.Report {
@@ -265,7 +265,7 @@ func TestADataDirectoryThatIsReplacedIsOpenedAnew(t *testing.T) {
 	b.synced()
 	require.NoError(t, os.Rename(b.data, b.data+".old"))
 	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "config/resources/core"), 0o755))
-	b.peers.Gateway = nil
+	b.conn.Gateway = nil
 	r := b.sync()
 	require.Equal(t, sync.Synced, r.Phase, r.String())
 	assert.Equal(t, `{"one": 1}`, b.read(view), "the new one is synced from its start")
@@ -405,7 +405,7 @@ func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
 			stop()
 		}
 	}
-	r := b.engine.Sync(ctx, b.peers, b.target)
+	r := b.engine.Sync(ctx, b.conn, b.target)
 	assert.Equal(t, sync.Synced, r.Phase, r.String())
 	assert.NotNil(t, b.gw.Loaded(viewDir))
 }

@@ -69,7 +69,7 @@ func (s *run) keepPlace(was, now lastPlace) error {
 // placeKnown reports whether the place is certain: the gateway answered, or can never tell more than its role. While a
 // gateway is away its role stands in for its place, and its next answer may differ.
 func (s *run) placeKnown() bool {
-	return s.standby.asked || s.peers.Gateway == nil || !s.peers.Token || s.older()
+	return s.standby.asked || s.conn.Gateway == nil || !s.conn.Token || s.older()
 }
 
 // recall determines the place of a node of a pair for a sync that had nothing to do.

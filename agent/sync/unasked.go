@@ -92,7 +92,7 @@ func (s *run) there() bool {
 // confirmed reports whether the gateway has loaded the files on the disk, as far as that is ever checked. It returns an
 // error if the gateway was not seen running.
 func (s *run) confirmed(ctx context.Context) (bool, error) {
-	if s.peers.Gateway == nil || !s.peers.Token {
+	if s.conn.Gateway == nil || !s.conn.Token {
 		return true, nil
 	}
 	if err := s.owed.drop(s.dir); err != nil {

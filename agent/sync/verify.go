@@ -25,7 +25,7 @@ func (s *run) verifyProjects(ctx context.Context) error {
 	if len(s.owed.Projects)+len(s.owed.Gone) == 0 {
 		return nil
 	}
-	list, err := s.peers.Gateway.Projects(ctx)
+	list, err := s.conn.Gateway.Projects(ctx)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (s *run) verifyProjects(ctx context.Context) error {
 	for _, name := range s.owed.Projects {
 		p, ok := loaded[name]
 		if !ok { // the list may omit projects that cannot run: disabled ones, templates
-			if p, err = s.peers.Gateway.Project(ctx, name); err == nil {
+			if p, err = s.conn.Gateway.Project(ctx, name); err == nil {
 				ok = true
 			} else if !errors.Is(err, ignition.ErrNotFound) {
 				return err
@@ -87,7 +87,7 @@ func (s *run) verifyResources(ctx context.Context) error {
 		}
 		k := kind{r.Module, r.Type}
 		if _, asked := names[k]; !asked {
-			list, err := s.peers.Gateway.ResourceNames(ctx, k.module, k.typ)
+			list, err := s.conn.Gateway.ResourceNames(ctx, k.module, k.typ)
 			if err != nil && !errors.Is(err, ignition.ErrNotFound) {
 				return err
 			}

@@ -199,11 +199,11 @@ func (w *walk) sync(step int) sync.Phase {
 	if w.dice.IntN(3) == 0 {
 		w.during = func() { w.gateway(); before, meanwhile = w.versions(), true }
 	}
-	r := w.engine.Sync(w.t.Context(), sync.Peers{Remote: w.remote}, w.target)
+	r := w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	if r.Reason == v1alpha1.ReasonMassDeletion || meanwhile && r.Reason == v1alpha1.ReasonWriteFailed {
 		w.target.ForceID = fmt.Sprint(step)
 		w.say("%s; forced", r)
-		r = w.engine.Sync(w.t.Context(), sync.Peers{Remote: w.remote}, w.target)
+		r = w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	}
 	w.say("→ %s", r)
 	after := w.versions()

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 )
 
 var (
@@ -80,7 +80,7 @@ func Learn(ctx context.Context, client dynamic.Interface, asked Asked) (Sync, er
 		case looking.Err() == nil && n == 0: // a message of the Application is more useful than a later timeout
 			why = fmt.Errorf("%w: %w", ErrStale, err)
 		}
-		if !pace.Wait(waiting, pause) {
+		if !backoff.Wait(waiting, pause) {
 			break
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
@@ -21,11 +21,11 @@ type Mounts struct {
 	Dir string
 }
 
-var _ peers.Secrets = Mounts{}
+var _ connect.Secrets = Mounts{}
 
-// Read implements peers.Secrets.
-func (m Mounts) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
-	v, err := peers.Beside(m).Read(field, ref)
+// Read implements connect.Secrets.
+func (m Mounts) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+	v, err := connect.Beside(m).Read(field, ref)
 	switch {
 	case err == nil:
 		return v, nil
@@ -36,20 +36,20 @@ func (m Mounts) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.Strin
 	return v, fmt.Errorf("%s: %w", field, err)
 }
 
-// Reachable implements peers.Secrets. It does not wait: mounts do not change during a run.
-func (m Mounts) Reachable(field peers.Field, ref v1alpha1.SecretKeyRef) error {
+// Reachable implements connect.Secrets. It does not wait: mounts do not change during a run.
+func (m Mounts) Reachable(field connect.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
 	return err
 }
 
 // readOnce reads each secret once. A process substitution of a shell, <(command), is a pipe that is empty the second time.
 type readOnce struct {
-	peers.Secrets
+	connect.Secrets
 	mu    sync.Mutex
 	known map[v1alpha1.SecretKeyRef]secret.String
 }
 
-func (r *readOnce) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (r *readOnce) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v, ok := r.known[ref]; ok {
@@ -65,7 +65,7 @@ func (r *readOnce) Read(field peers.Field, ref v1alpha1.SecretKeyRef) (secret.St
 	return v, err
 }
 
-func (r *readOnce) Reachable(field peers.Field, ref v1alpha1.SecretKeyRef) error {
+func (r *readOnce) Reachable(field connect.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := r.Read(field, ref)
 	return err
 }

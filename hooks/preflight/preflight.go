@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/ignition/resource"
-	"stoker.io/stoker/agent/peers"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/offline"
@@ -80,7 +80,7 @@ func Look(ctx context.Context, asked Asked) (Result, error) {
 
 type look struct {
 	Asked
-	secrets peers.Secrets
+	secrets connect.Secrets
 	r       Result
 	want    v1alpha1.Desired // set if the desired ref is checked
 }
@@ -90,7 +90,7 @@ func (l *look) all(ctx context.Context) (err error) {
 	if !git || !l.credentials() {
 		return nil
 	}
-	remote, err := peers.Git(l.GatewaySync.Spec.Git, l.secrets, l.Remote)
+	remote, err := connect.Git(l.GatewaySync.Spec.Git, l.secrets, l.Remote)
 	if err != nil {
 		l.fail(err, v1alpha1.ReasonProfilesInvalid, "")
 		return nil
@@ -138,7 +138,7 @@ func below(e *field.Error, path string) bool {
 
 // credentials checks that the credentials for git exist. Those of the gateways concern only their agents.
 func (l *look) credentials() bool {
-	err := peers.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.secrets)
+	err := connect.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.secrets)
 	if err == nil {
 		return true
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // Keys of the Secret. The next certificate is stored before it is served. Its authority is published in the bundle and the
@@ -94,14 +94,14 @@ func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() 
 // Run maintains the certificate until ctx ends.
 func (o *Own) Run(ctx context.Context) error {
 	for {
-		pause := pace.Jitter(o.Every)
+		pause := backoff.Jitter(o.Every)
 		if err := o.check(ctx); err != nil && ctx.Err() == nil {
 			o.Log.Error("checking the certificate failed", "error", err)
-			pause = pace.Jitter(min(retryIn, o.Every))
+			pause = backoff.Jitter(min(retryIn, o.Every))
 		} else if o.absent {
-			pause = pace.Jitter(min(absentIn, o.Every)) // the installation is in progress
+			pause = backoff.Jitter(min(absentIn, o.Every)) // the installation is in progress
 		}
-		if !pace.Wait(ctx, pause) {
+		if !backoff.Wait(ctx, pause) {
 			return nil
 		}
 	}

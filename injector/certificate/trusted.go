@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // lookWithin is the time limit for reading the webhook configuration.
@@ -55,7 +55,7 @@ func (m *Trusted) Run(ctx context.Context) error {
 		if !m.trusted.Load() {
 			pause = min(absentIn, m.Every) // the installation or a renewal is in progress
 		}
-		if !pace.Wait(ctx, pace.Jitter(pause)) {
+		if !backoff.Wait(ctx, backoff.Jitter(pause)) {
 			return nil
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // Config configures Run.
@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config) error {
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		if !pace.Wait(ctx, c.Every) {
+		if !backoff.Wait(ctx, c.Every) {
 			return err
 		}
 	}

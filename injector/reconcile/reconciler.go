@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 )
 
 const (
@@ -174,7 +174,7 @@ func (u *Reconciler) next(ctx context.Context) bool {
 	default:
 		u.queue.Forget(name)
 		if again > 0 {
-			u.queue.AddAfter(name, pace.Jitter(again))
+			u.queue.AddAfter(name, backoff.Jitter(again))
 		}
 	}
 	u.Metrics.Turn("namespace", result, time.Since(begun))

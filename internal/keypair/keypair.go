@@ -14,8 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/file"
-	"stoker.io/stoker/internal/pace"
 )
 
 var errNone = errors.New("there is no certificate yet")
@@ -61,7 +61,7 @@ func (m *Mounted) Run(ctx context.Context) error {
 			said = err.Error()
 			m.log.Error("the certificate cannot be served; the last good one stays", "error", err)
 		}
-		if !pace.Wait(ctx, m.every) {
+		if !backoff.Wait(ctx, m.every) {
 			return nil
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // Pauses between two attempts to reach the API server. Those of client-go grow to a minute, so after an outage of ten seconds a
@@ -28,7 +28,7 @@ func patiently[T any](ctx context.Context, told func(error), do func() (T, error
 		if err == nil || answered(err) && !Passing(err) || ctx.Err() != nil {
 			return result, err
 		}
-		if !pace.Wait(ctx, wait.Jitter(pause, 1)) {
+		if !backoff.Wait(ctx, wait.Jitter(pause, 1)) {
 			return result, err
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 )
 
 // FieldManager is the field manager of all writes.
@@ -93,7 +93,7 @@ func (s *Setter) change(ctx context.Context, namespace, name string, uid types.U
 	syncs := kube.GatewaySyncs(s.client, namespace)
 	var conflict error
 	for attempt := range attempts {
-		if attempt > 0 && !pace.Wait(ctx, pace.Jitter(min(firstPause<<attempt, maxPause))) {
+		if attempt > 0 && !backoff.Wait(ctx, backoff.Jitter(min(firstPause<<attempt, maxPause))) {
 			return Answer{}, ctx.Err()
 		}
 		gs, err := syncs.Get(ctx, name)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/receiver/credential"
 	"stoker.io/stoker/receiver/gate"
@@ -80,7 +80,7 @@ func tooLarge(w http.ResponseWriter) string {
 // turnAway rejects a request, with a fixed delay. While the vault is unsure or the namespace is unseen, missing secrets prove
 // nothing, so every sender is asked to retry.
 func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, began time.Time) string {
-	pace.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
+	backoff.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
 	if s.vault.Unsure() || s.find.Unseen(r.PathValue("namespace")) {
 		w.Header().Set("Connection", "close")
 		busy(w, "not all secrets have been read yet")

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/internal/serve"
 	"stoker.io/stoker/internal/verb"
@@ -215,7 +215,7 @@ func persist(ctx context.Context, do func() (verb.Answer, error)) (verb.Answer, 
 		if err == nil || !passing(err) {
 			return answer, err
 		}
-		if !pace.Wait(ctx, pause) {
+		if !backoff.Wait(ctx, pause) {
 			return answer, err
 		}
 	}

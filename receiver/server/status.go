@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/pace"
 	"stoker.io/stoker/internal/verb"
 )
 
@@ -134,7 +134,7 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 		return status, nil
 	}
 	over, version := time.Now().Add(q.wait), ""
-	for looked := time.Now(); time.Now().Before(over) && pace.Wait(ctx, min(lookEach, time.Until(over))); {
+	for looked := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(lookEach, time.Until(over))); {
 		is := s.find.Get(seen.Namespace, seen.Name)
 		if is == nil || is.ResourceVersion == version && time.Since(looked) < lookAnyway {
 			continue

@@ -13,7 +13,7 @@ import (
 // on one floor cannot import each other. A room that is missing here has no floor yet.
 var floors = [][]string{
 	{"api/v1alpha1"},
-	{"internal/pace"},
+	{"internal/backoff"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon"},
 	{"internal/verb", "internal/status"},
 	{"agent/ignition/resource"},
@@ -24,7 +24,7 @@ var floors = [][]string{
 	{"agent/disk/lostfound"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
 	{"agent/sync"},
-	{"agent/peers", "agent/drive"},
+	{"agent/connect", "agent/loop"},
 	{"agent/standalone", "agent/follow", "agent/lead"},
 	{"agent"},
 	{"injector/inject", "injector/lookup"},
@@ -57,7 +57,7 @@ var bans = []ban{
 		why:     "it is pure: the same input gives the same plan, in the agent, in diff, in a dry run",
 	},
 	{
-		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync", "agent/peers", "agent/drive", "agent/standalone"},
+		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync", "agent/connect", "agent/loop", "agent/standalone"},
 		imports: []string{"k8s.io/client-go"},
 		deep:    true,
 		why:     "a sync runs without Kubernetes; only follow and lead talk to the API server",

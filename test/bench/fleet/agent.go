@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/follow"
 	"stoker.io/stoker/agent/lead"
-	"stoker.io/stoker/agent/peers"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
@@ -113,13 +113,13 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 		Disk: disk.Options{Log: log}, Limits: plan.DefaultLimits, MaxBlob: 512 << 20})
 	a.measured = prometheus.NewRegistry()
 	measured := metrics.NewAgent(a.measured, version, ns, crName, a.name)
-	secrets := peers.Mounted{Dir: filepath.Join(a.dir, "secrets")}
+	secrets := connect.Mounted{Dir: filepath.Join(a.dir, "secrets")}
 	remote := repo.RemoteOptions{Log: log}
 	a.leading, err = lead.New(lead.Config{
 		Namespace: ns, GatewaySync: crName, Pod: a.name, Clients: clients, Store: a.store, Log: log,
 		Metrics:  fleetMetrics{measured, metrics.NewFleet(a.measured, ns, crName)},
-		Connect:  func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) { return peers.Git(gs.Spec.Git, secrets, remote) },
-		Eligible: func(gs *v1alpha1.GatewaySync) error { return peers.Reachable(&gs.Spec, secrets) },
+		Connect:  func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) { return connect.Git(gs.Spec.Git, secrets, remote) },
+		Eligible: func(gs *v1alpha1.GatewaySync) error { return connect.Reachable(&gs.Spec, secrets) },
 	})
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package drive
+package loop
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // driftCheck is the state of the agent's comparisons of the owned files.
@@ -120,7 +120,7 @@ func (l *Loop) looked(err error) {
 		return
 	}
 	l.drift.failures++
-	l.drift.due = l.Now().Add(min(pace.Retry(l.drift.failures, pace.MaxRetry), l.period()))
+	l.drift.due = l.Now().Add(min(backoff.Retry(l.drift.failures, backoff.MaxRetry), l.period()))
 	l.Log.Warn("the files could not be compared with the manifest", "error", err)
 }
 

@@ -1,6 +1,6 @@
-// Package drive runs syncs during an agent's life: it delivers what a Source wants, retries failures, looks for drift,
+// Package loop runs syncs during an agent's life: it delivers what a Source wants, retries failures, looks for drift,
 // and publishes the state. A Source takes its wishes from a file or a SyncTarget.
-package drive
+package loop
 
 import (
 	"context"
@@ -41,7 +41,7 @@ type Order struct {
 	Repo        string // without credentials
 	Profile     v1alpha1.Effective
 	Facts       plan.Facts
-	Peers       sync.Peers
+	Connections sync.Connections
 	Ref, Name   string                                // see sync.Target
 	Commit      plan.ID                               // zero if not known yet
 	Admit       func(context.Context) (string, error) // see sync.Target

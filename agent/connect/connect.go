@@ -1,6 +1,6 @@
-// Package peers creates the git remote and the gateway client of a sync from a GatewaySync and its secret files. It
+// Package connect creates the git remote and the gateway client of a sync from a GatewaySync and its secret files. It
 // does not connect.
-package peers
+package connect
 
 import (
 	"crypto/sha256"
@@ -18,13 +18,13 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Connect creates both peers. An empty gatewayURL means no gateway, only files.
-func Connect(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Peers, error) {
+// New creates both connections. An empty gatewayURL means no gateway, only files.
+func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
-		return sync.Peers{}, err
+		return sync.Connections{}, err
 	}
-	p := sync.Peers{Remote: remote}
+	p := sync.Connections{Remote: remote}
 	if gatewayURL == "" {
 		return p, nil
 	}
@@ -45,7 +45,7 @@ func Connect(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets,
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
-		return sync.Peers{}, errors.Join(err, remote.Close())
+		return sync.Connections{}, errors.Join(err, remote.Close())
 	}
 	p.Gateway = client
 	return p, nil
@@ -130,8 +130,8 @@ func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]b
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Name returns the repository's URL without credentials.
-func Name(git v1alpha1.GitSpec) string {
+// RepoName returns the repository's URL without credentials.
+func RepoName(git v1alpha1.GitSpec) string {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
 		return "(invalid)"

@@ -1,4 +1,4 @@
-package drive
+package loop
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/pace"
+	"stoker.io/stoker/internal/backoff"
 )
 
 // attempt is the last sync that was tried.
@@ -54,7 +54,7 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
 		return
 	}
-	r := l.Engine.Resume(ctx, o.Peers, sync.Target{
+	r := l.Engine.Resume(ctx, o.Connections, sync.Target{
 		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
@@ -71,7 +71,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		within, cancel = context.WithDeadline(ctx, o.Until)
 		defer cancel()
 	}
-	r := l.Engine.Sync(within, o.Peers, sync.Target{
+	r := l.Engine.Sync(within, o.Connections, sync.Target{
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
 		Admit: o.Admit, ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
 	})
@@ -112,7 +112,7 @@ func (l *Loop) note(o *Order, r *sync.Report) {
 		}
 	} else {
 		l.sync.failures++
-		l.sync.due = l.Now().Add(pace.Backoff(class, l.sync.failures, l.period()))
+		l.sync.due = l.Now().Add(backoff.After(class, l.sync.failures, l.period()))
 	}
 	l.announce(previous, r)
 }

@@ -1,4 +1,4 @@
-package drive
+package loop
 
 import (
 	"errors"
@@ -58,7 +58,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	d.commit = func(title string) plan.ID {
 		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
 		require.NoError(t, err)
-		d.src.wish.Order = &Order{Commit: id, Ref: "main", Name: "refs/heads/main", Peers: sync.Peers{Remote: remote},
+		d.src.wish.Order = &Order{Commit: id, Ref: "main", Name: "refs/heads/main", Connections: sync.Connections{Remote: remote},
 			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 		d.turn()
 		d.runs(id, title)

@@ -1,5 +1,5 @@
-// Package pace computes bounded, jittered pauses between retries, and waits for them.
-package pace
+// Package backoff computes bounded, jittered pauses between retries, and waits for them.
+package backoff
 
 import (
 	"context"
@@ -13,14 +13,14 @@ const (
 	firstRetry = time.Second
 	// MaxRetry is the longest pause between two retries, before 10 % jitter.
 	MaxRetry = 5 * time.Minute
-	// MaxAsked is the longest pause that a server can ask for, for example by Retry-After.
-	MaxAsked = time.Hour
+	// MaxRetryAfter is the longest pause that a server can ask for, for example by Retry-After.
+	MaxRetryAfter = time.Hour
 	// waiting is how often to check for something that needs no action, such as a gateway that starts.
 	waiting = 2 * time.Second
 )
 
-// Backoff returns the pause after the nth failure in a row of a class. period is the regular poll interval.
-func Backoff(class v1alpha1.Class, n int, period time.Duration) time.Duration {
+// After returns the pause after the nth failure in a row of a class. period is the regular poll interval.
+func After(class v1alpha1.Class, n int, period time.Duration) time.Duration {
 	switch class {
 	case v1alpha1.ClassWorking:
 		return Jitter(min(waiting*time.Duration(min(n, 8)), MaxRetry))
@@ -39,9 +39,9 @@ func Retry(n int, most time.Duration) time.Duration {
 	return Jitter(min(firstRetry<<min(max(n-1, 0), 20), most))
 }
 
-// TooSlow returns the pause after the nth time that a large transfer exceeded its time limit and was discarded. It doubles from
+// AfterTimeout returns the pause after the nth time that a large transfer exceeded its time limit and was discarded. It doubles from
 // MaxRetry up to about 21 hours.
-func TooSlow(n int) time.Duration {
+func AfterTimeout(n int) time.Duration {
 	return Jitter(MaxRetry << min(max(n-1, 0), 8))
 }
 
