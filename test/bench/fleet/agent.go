@@ -14,10 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/follow"
 	"stoker.io/stoker/agent/lead"
-	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
