@@ -100,7 +100,7 @@ type ConfigResource struct {
 // of the gateway reads.
 func (c *Changes) Touches() (projects, config bool) {
 	for i := range c.List {
-		if x := &c.List[i]; x.writes() {
+		if x := &c.List[i]; x.Writes() {
 			projects = projects || strings.HasPrefix(x.Path, "projects/")
 			config = config || strings.HasPrefix(x.Path, "config/")
 		}
@@ -114,7 +114,7 @@ func (c *Changes) Projects() []string {
 	for i := range c.List {
 		x := &c.List[i]
 		rest, ok := strings.CutPrefix(x.Path, "projects/")
-		if !ok || !x.writes() {
+		if !ok || !x.Writes() {
 			continue
 		}
 		name, _, deep := strings.Cut(rest, "/")
@@ -134,7 +134,7 @@ func (c *Changes) ConfigResources() []ConfigResource {
 	index := make(map[string]int)
 	for i := range c.List {
 		x := &c.List[i]
-		if !x.writes() {
+		if !x.Writes() {
 			continue
 		}
 		dir := parent(x.Path)

@@ -45,7 +45,7 @@ func (c *Changes) Counts() Counts {
 
 // Writes reports whether the plan changes any file, and not only records.
 func (c *Changes) Writes() bool {
-	return slices.ContainsFunc(c.List, func(x Change) bool { return x.writes() })
+	return slices.ContainsFunc(c.List, func(x Change) bool { return x.Writes() })
 }
 
 // Summary returns the plan in one line.

@@ -19,7 +19,7 @@ func (p *planner) settleResources() error {
 	for i := range p.changes.List {
 		c := &p.changes.List[i]
 		dir := parent(c.Path)
-		if !c.writes() || dir == "" || dir == last && (lastConflict || !c.Conflict) {
+		if !c.Writes() || dir == "" || dir == last && (lastConflict || !c.Conflict) {
 			continue
 		}
 		for _, name := range [...]string{resource.File, resource.Thumbnail} {
@@ -160,5 +160,5 @@ func (p *planner) replaceDrifted(c Change) (Change, bool) {
 	return c, true
 }
 
-// writes reports whether a change touches the file itself.
-func (c *Change) writes() bool { return c.Op == Create || c.Op == Update || c.Op == Delete }
+// Writes reports whether a change touches the file itself.
+func (c *Change) Writes() bool { return c.Op == Create || c.Op == Update || c.Op == Delete }

@@ -22,7 +22,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 			b.push(first()...)
 			r := b.synced()
 			assert.Contains(t, r.Message, "project-scan module")
-			assert.Contains(t, r.Message, "not verified")
+			assert.Contains(t, r.Message, "nothing is verified")
 			assert.Equal(t, 1, b.gw.Count("POST /data/project-scan-endpoint/scan"))
 			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"))
 			assert.NotNil(t, b.gw.Loaded(viewDir))

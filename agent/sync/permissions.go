@@ -22,51 +22,51 @@ const firstBoot = 5 * time.Minute
 
 // refused handles a gateway that refuses our token. At a first boot it restores the permissions once and waits. It
 // returns other errors unchanged.
-func (s *run) refused(ctx context.Context, err error) error {
+func (l *loader) refused(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
 	}
-	if status.Status == http.StatusForbidden && s.trialExpired(ctx) { // it is not known whether that stops scans
-		return fmt.Errorf("the gateway's trial has expired, which may be why; it helps if somebody %s: %w", newTrial, err)
+	if status.Status == http.StatusForbidden && l.gateway.trialExpired(ctx) { // it is not known whether that stops scans
+		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", newTrial, err)
 	}
-	if slices.ContainsFunc(s.owed.Resources, func(r configID) bool { return r.Type == "api-token" }) {
-		s.note("the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")
+	if slices.ContainsFunc(l.unloaded.Resources, func(r configID) bool { return r.Type == "api-token" }) {
+		l.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
-	if !s.owed.Fresh || status.Status != http.StatusForbidden {
+	if !l.unloaded.Fresh || status.Status != http.StatusForbidden {
 		return err
 	}
-	if now := s.Now(); s.owed.Refused.IsZero() || s.owed.Refused.After(now) { // or recorded while the clock was ahead
-		s.owed.Refused = now
-		if saveErr := s.owed.save(s.dir); saveErr != nil {
+	if now := l.Now(); l.unloaded.Refused.IsZero() || l.unloaded.Refused.After(now) { // or recorded while the clock was ahead
+		l.unloaded.Refused = now
+		if saveErr := l.unloaded.save(l.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}
 	}
-	if putErr := s.putBackPermissions(ctx); putErr != nil {
-		s.note("ignition/security-properties could not be put back: %v", putErr)
+	if putErr := l.restorePermissions(ctx); putErr != nil {
+		l.note("ignition/security-properties could not be restored: %v", putErr)
 	}
-	until := s.owed.Refused.Add(firstBoot)
-	if s.Now().After(until) {
+	until := l.unloaded.Refused.Add(firstBoot)
+	if l.Now().After(until) {
 		return err
 	}
 	return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-		"a gateway rewrites its permissions at its first boot: waited for until %s: %w", until.UTC().Format(time.RFC3339), err)
+		"the gateway rewrites its permissions at its first boot; the agent retries until %s: %w", until.UTC().Format(time.RFC3339), err)
 }
 
-// putBackPermissions restores, once, the permissions of git that the first boot rewrote. The gateway reads them at its
+// restorePermissions restores, once, the permissions of git that the first boot rewrote. The gateway reads them at its
 // next start, or when a user starts a scan.
-func (s *run) putBackPermissions(ctx context.Context) error {
-	if s.owed.PutBack || !s.Store.Has(s.t.Commit) {
+func (l *loader) restorePermissions(ctx context.Context) error {
+	if l.unloaded.PutBack || !l.Store.Has(l.t.Commit) {
 		return nil
 	}
-	defer s.during(ctx)()
-	desired, err := s.desire(s.t.Commit)
-	if err != nil {
+	defer l.during(ctx)()
+	var err error
+	if l.desired, err = l.desire(l.t.Commit, l.rules); err != nil {
 		return err
 	}
-	h := s.dir.Manifest().Header()
+	h := l.dir.Manifest().Header()
 	changes, err := plan.Compute(plan.Input{
-		Desired: desired, From: h.Commit, To: s.t.Commit, Manifest: s.dir.Manifest(), State: s.dir.Within(ctx), Repair: true,
+		Desired: l.desired, From: h.Commit, To: l.t.Commit, Manifest: l.dir.Manifest(), State: l.dir.Within(ctx), Repair: true,
 	})
 	if err != nil {
 		return err
@@ -74,11 +74,11 @@ func (s *run) putBackPermissions(ctx context.Context) error {
 	changes.List = slices.DeleteFunc(changes.List, func(c plan.Change) bool {
 		return c.Op != plan.Create && c.Op != plan.Update || !isPermission(c.Path)
 	})
-	s.owed.PutBack = true
+	l.unloaded.PutBack = true
 	if len(changes.List) == 0 {
-		return s.owed.save(s.dir)
+		return l.unloaded.save(l.dir)
 	}
-	staged, err := s.dir.Stage(ctx, changes, s.Store.SortKey, s.source(changes))
+	staged, err := l.dir.Stage(ctx, changes, l.Store.SortKey, l.source(changes))
 	if err != nil {
 		return err
 	}
@@ -86,9 +86,9 @@ func (s *run) putBackPermissions(ctx context.Context) error {
 	if _, err := staged.Apply(ctx, h); err != nil {
 		return err
 	}
-	s.owed.ScanConfig = true
-	s.note("the first boot rewrote ignition/security-properties; what git has was put back (the gateway's version is in lost+found) and counts after a restart of the gateway")
-	return s.owed.save(s.dir)
+	l.unloaded.ScanConfig = true
+	l.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
+	return l.unloaded.save(l.dir)
 }
 
 func isPermission(file string) bool {

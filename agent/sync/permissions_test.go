@@ -100,7 +100,7 @@ func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
 	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 	found := false
 	for _, n := range r.Notes {
-		found = found || assert.ObjectsAreEqual(n, "the commit brings an API token: a running gateway knows it after a restart, or after a scan from its own web page (Platform > System > Modes)")
+		found = found || assert.ObjectsAreEqual(n, "the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	assert.True(t, found, "%q", r.Notes)
 	b.gw.ClearFaults()

@@ -81,53 +81,53 @@ func deletions(changes *plan.Changes) iter.Seq[string] {
 
 // rememberHeld records a reported mass deletion. The latest report replaces the one before even if it is smaller,
 // because it is the one that an operator approves.
-func (s *run) rememberHeld(h *plan.Held) error {
+func (j *job) rememberHeld(h *plan.Held) error {
 	if h.Reason != v1alpha1.ReasonMassDeletion {
 		return nil
 	}
-	now := heldBy(s.r.Changes) // as reported, including what the other node of a pair deletes
-	was, err := s.lastHeld()
+	now := heldBy(j.r.Changes) // as reported, including what the other node of a pair deletes
+	was, err := j.lastHeld()
 	if err != nil || was.Commit == now.Commit && was.Deletes == now.Deletes {
 		return err
 	}
-	now.Force = s.t.ForceID
+	now.Force = j.t.ForceID
 	b, err := json.Marshal(now)
 	if err != nil {
 		return fmt.Errorf("encode what is held: %w", err)
 	}
-	return s.dir.SetNote(heldNote, b)
+	return j.dir.SetNote(heldNote, b)
 }
 
 // forgetHeld drops the reported mass deletion if another commit is wanted now: a force-sync request may be meant for
 // that one. If the old commit comes back, it is reported again. A resuming sync does not know the wanted commit and
 // keeps the report.
-func (s *run) forgetHeld() error {
-	if s.t.Profile.DryRun || s.resumes {
+func (j *job) forgetHeld() error {
+	if j.t.Profile.DryRun || j.resumes {
 		return nil
 	}
-	was, err := s.lastHeld()
-	if err != nil || was.Commit == s.t.Commit {
+	was, err := j.lastHeld()
+	if err != nil || was.Commit == j.t.Commit {
 		return err
 	}
-	return s.dir.SetNote(heldNote, nil)
+	return j.dir.SetNote(heldNote, nil)
 }
 
 // mayDelete returns the function that reports whether a mass deletion was reported and then approved, or nil if none
 // was.
-func (s *run) mayDelete() (func(*plan.Changes) bool, error) {
-	if !s.force {
+func (j *job) mayDelete() (func(*plan.Changes) bool, error) {
+	if !j.force {
 		return nil, nil
 	}
-	was, err := s.lastHeld()
-	if err != nil || was.Commit != s.t.Commit || was.Deletes == "" || was.Force == s.t.ForceID {
+	was, err := j.lastHeld()
+	if err != nil || was.Commit != j.t.Commit || was.Deletes == "" || was.Force == j.t.ForceID {
 		return nil, err
 	}
 	return was.covers, nil
 }
 
-func (s *run) lastHeld() (held, error) {
+func (j *job) lastHeld() (held, error) {
 	var h held
-	b, err := s.dir.Note(heldNote)
+	b, err := j.dir.Note(heldNote)
 	if err == nil && b != nil && json.Unmarshal(b, &h) != nil {
 		h = held{} // a damaged file of our own approves nothing
 	}

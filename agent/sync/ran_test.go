@@ -30,7 +30,7 @@ func TestAVolumeThatHoldsTheTargetIsSyncedOnceTheGatewayOfItsPodRanAndIsNotAsked
 	for range 2 {
 		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, b.target.Commit, r.Commit)
-		assert.Contains(t, r.Message, "was not seen running since its pod started")
+		assert.Contains(t, r.Message, "has not run since its pod started")
 		b.again() // also for the next agent of this pod
 	}
 	require.NoError(t, b.gw.SetState(simulator.Starting))

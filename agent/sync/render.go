@@ -4,42 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 
-	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/ignition"
-	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 )
 
-// rulesAt returns the rules for a ref and a commit, which the profile's templates may use. They include the gateway's
-// mounts.
-func (s *run) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
-	f := s.t.Facts
-	f.Ref, f.Commit = ref, commit.String()
-	r, err := plan.ParseRules(s.t.Profile, f, s.Limits)
-	if err != nil {
-		return r, err
-	}
-	seen, err := disk.Mounts(s.DataDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // opening a missing directory reports it
-		return r, err
-	}
-	r.Mounts = plan.NewMounts(append(seen, s.Mounts...))
-	return r, nil
-}
-
-// desire returns the tree of the target.
-func (s *run) desire(commit plan.ID) (*plan.Desired, error) {
-	d, err := s.desireBy(commit, s.rules)
-	if err == nil {
-		s.desired = d
-	}
-	return d, err
-}
-
-func (e *Engine) desireBy(commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
+// desire returns the tree of a commit as the rules want it on the disk.
+func (e *Engine) desire(commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
 	root, err := e.Store.RootTree(commit)
 	if err != nil {
 		return nil, err
@@ -48,17 +19,17 @@ func (e *Engine) desireBy(commit plan.ID, rules plan.Rules) (*plan.Desired, erro
 }
 
 // previous returns the tree that the manifest was written for.
-func (s *run) previous(h plan.Header) (*plan.Desired, error) {
-	rules, err := s.rulesAt(h.Ref, h.Commit)
+func (j *job) previous(h plan.Header) (*plan.Desired, error) {
+	rules, err := j.rulesAt(h.Ref, h.Commit)
 	if err != nil {
 		return nil, err
 	}
-	rules.Form = s.rules.Form
-	root, err := s.Store.RootTree(h.Commit)
+	rules.Form = j.rules.Form
+	root, err := j.Store.RootTree(h.Commit)
 	if err != nil {
 		return nil, err
 	}
-	return s.cache.Desire(objects{spare{s.Store}, s.Engine}, root, rules)
+	return j.cache.Desire(objects{spare{j.Store}, j.Engine}, root, rules)
 }
 
 // objects reads trees and blobs until the context of Engine.during ends. plan takes no context, and a large commit has
@@ -124,15 +95,15 @@ type delivered struct {
 }
 
 // remember records what is on the disk now.
-func (s *run) remember(h plan.Header) {
-	if h.Commit != s.t.Commit || h.Rules != s.rules.Fingerprint() {
+func (j *job) remember(h plan.Header) {
+	if h.Commit != j.t.Commit || h.Rules != j.rules.Fingerprint() {
 		return // the sync did not change the disk
 	}
 	switch {
-	case !s.rules.Renders():
-		s.last = delivered{}
-	case s.desired != nil || s.last.commit != h.Commit || s.last.rules.Fingerprint() != h.Rules:
-		s.last = delivered{desired: s.desired, rules: s.rules, commit: h.Commit}
+	case !j.rules.Renders():
+		j.last = delivered{}
+	case j.desired != nil || j.last.commit != h.Commit || j.last.rules.Fingerprint() != h.Rules:
+		j.last = delivered{desired: j.desired, rules: j.rules, commit: h.Commit}
 	}
 }
 
@@ -147,7 +118,7 @@ func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 	}
 	if e.last.desired == nil {
 		var err error
-		if e.last.desired, err = e.desireBy(e.last.commit, e.last.rules); err != nil {
+		if e.last.desired, err = e.desire(e.last.commit, e.last.rules); err != nil {
 			return 0, err
 		}
 	}
@@ -156,38 +127,4 @@ func (e *Engine) wanted(w io.Writer, id plan.ID) (int64, error) {
 		return spare{e.Store}.WriteBlob(w, id)
 	}
 	return n, err
-}
-
-// versionNote has the gateway's last known version.
-const versionNote = "gateway-version"
-
-// form returns the form in which the gateway signs. It matters only if something is rendered.
-func (s *run) form(ctx context.Context) resource.Form {
-	if !s.rules.Renders() {
-		return resource.Form83
-	}
-	v := s.version(ctx)
-	return resource.FormOf(v.Major, v.Minor)
-}
-
-// version returns the gateway's version, or the last known one if it does not answer.
-func (s *run) version(ctx context.Context) ignition.Version {
-	note, err := s.dir.Note(versionNote)
-	if err != nil {
-		s.Log.Debug("the gateway's last version cannot be read", "error", err)
-	}
-	last := ignition.ParseVersion(string(note))
-	if s.conn.Gateway == nil || s.t.BeforeStart {
-		return last
-	}
-	p, err := s.conn.Gateway.Platform(ctx)
-	if err != nil || p.Version.IsZero() {
-		return last
-	}
-	if p.Version != last && !s.t.Profile.DryRun {
-		if err := s.dir.SetNote(versionNote, []byte(p.Version.String())); err != nil {
-			s.Log.Debug("the gateway's version cannot be kept", "error", err)
-		}
-	}
-	return p.Version
 }

@@ -187,7 +187,7 @@ func TestADesignerThatOpensAtTheLastMomentIsSeenUnderTheLock(t *testing.T) {
 	note, err := os.ReadDir(b.data + "/.stoker")
 	require.NoError(t, err)
 	for _, f := range note {
-		assert.NotEqual(t, "note-owed", f.Name(), "nothing is owed for what was not written")
+		assert.NotEqual(t, "note-unloaded", f.Name(), "nothing is recorded for files that were not written")
 	}
 	require.NoError(t, b.gw.CloseDesigner(id))
 	b.synced()
@@ -234,7 +234,7 @@ func TestACommitThatBringsTheTokenIsNotHeldForTheWantOfIt(t *testing.T) {
 		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
 	r := b.synced()
 	require.NotEmpty(t, r.Notes)
-	assert.Contains(t, r.Notes[0], "brings what it takes to ask")
+	assert.Contains(t, r.Notes[0], "grants the access that the check needs")
 }
 
 func TestAGatewayThatIsStoppedHasNoDesigners(t *testing.T) {
@@ -261,5 +261,5 @@ func TestTheLockOfAFailedApplyIsNotWaitedForWithoutEnd(t *testing.T) {
 	r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 	assert.Less(t, time.Since(began), 10*time.Second)
 	require.Len(t, r.Notes, 1)
-	assert.Contains(t, r.Notes[0], "lapses by itself")
+	assert.Contains(t, r.Notes[0], "expires by itself")
 }

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -98,11 +99,11 @@ type Engine struct {
 	taken int // changes whenever dir is opened or closed
 	cache *plan.Cache
 	last  delivered // what is on the disk
-	held  heldAt    // the last held sync
+	held  hold      // the last held sync
 	seen  string    // the start whose gateway was seen running
-	odd   oddities  // of a standby node
-	lost  *lost     // the commit on the disk if the store lost it, otherwise nil
-	asked func()    // called when drift detection needs a file that the store lacks
+	pair  redundancy.Memory
+	lost  *lost  // the commit on the disk if the store lost it, otherwise nil
+	asked func() // called when drift detection needs a file that the store lacks
 
 	planning context.Context //nolint:containedctx // of the plan that is made, see during; nil for none
 }
@@ -216,40 +217,42 @@ func (e *Engine) LostAndFound() (int64, error) {
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
 // files. Sync leaves nothing running.
-func (e *Engine) Sync(ctx context.Context, p Connections, t Target) *Report {
-	return e.sync(ctx, &run{Engine: e, conn: p, t: t})
+func (e *Engine) Sync(ctx context.Context, c Connections, t Target) *Report {
+	return e.sync(ctx, &job{Engine: e, conn: c, t: t})
 }
 
-func (e *Engine) sync(ctx context.Context, s *run) *Report {
-	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: s.t.Ref, Target: s.t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
-	s.r = r
-	err := s.all(ctx)
-	if s.dir != nil {
-		h := s.dir.Manifest().Header()
+func (e *Engine) sync(ctx context.Context, j *job) *Report {
+	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
+	j.r = r
+	err := j.run(ctx)
+	if j.dir != nil {
+		h := j.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
-		s.remember(h)
-		s.gone(h)
+		j.remember(h)
+		if e.lost != nil && e.lost.commit != h.Commit {
+			e.lost = nil
+		}
 	}
-	if s.looking {
-		err = errors.Join(err, s.dir.Close())
+	if j.readOnly {
+		err = errors.Join(err, j.dir.Close())
 	}
 	r.Duration = e.Now().Sub(r.Started)
 	r.settle(err)
 	return r
 }
 
-// Resume delivers what a gateway is owed of the commit on the disk, which works without git. It returns nil if the
-// rules have changed since, or there is nothing to resume.
-func (e *Engine) Resume(ctx context.Context, p Connections, t Target) *Report {
+// Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
+// returns nil if the rules have changed since, or there is nothing to resume.
+func (e *Engine) Resume(ctx context.Context, c Connections, t Target) *Report {
 	d, err := e.Open()
 	if err != nil {
 		return nil // the first sync reports the error
 	}
 	h := d.Manifest().Header()
 	t.Ref, t.Name, t.Commit, t.ForceID = h.Ref, "", h.Commit, ""
-	s := &run{Engine: e, t: t, r: &Report{}, dir: d}
-	if s.rules, err = s.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !s.settled() {
+	j := &job{Engine: e, conn: c, t: t, r: &Report{}, dir: d}
+	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !j.filesDone() {
 		return nil
 	}
-	return e.sync(ctx, &run{Engine: e, conn: p, t: t, resumes: true})
+	return e.sync(ctx, &job{Engine: e, conn: c, t: t, resumes: true})
 }

@@ -326,7 +326,7 @@ func TestAScanThatFailsIsOwedUntilItIsDoneAlsoByAnotherEngine(t *testing.T) {
 	r := b.sync()
 	assert.Equal(t, sync.Error, r.Phase, r.String())
 	assert.Equal(t, commit, r.Commit, "the files are there, and that is said")
-	assert.Contains(t, r.Message, "the gateway has not taken them")
+	assert.Contains(t, r.Message, "the gateway has not loaded them")
 	require.NoError(t, b.engine.Close())
 
 	b.gw.ClearFaults()

@@ -41,7 +41,7 @@ func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gi
 	p.master.synced()
 	p.push(then...)
 	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
-	assert.Contains(t, r.Message, "replicated files are not those of "+p.backup.target.Commit.Short())
+	assert.Contains(t, r.Message, "replicated files do not match "+p.backup.target.Commit.Short())
 	return p
 }
 
@@ -151,11 +151,11 @@ func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
-	assert.NotContains(t, p.backup.standby().Message, "came by the pair", "what lay there at first is nobody's")
+	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "what lay there at first is nobody's")
 	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
 	p.master.synced()
 	p.push(gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json"))
-	assert.Contains(t, p.backup.standby().Message, "1 resources came by the pair and are in no commit that this node met ("+second)
+	assert.Contains(t, p.backup.standby().Message, "the pair copied 1 resources that are in no commit of this node ("+second)
 	p.Failover(true)
 	for range 2 {
 		assert.Contains(t, p.backup.synced().Message, second+" first")
@@ -169,8 +169,8 @@ func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
 	p.master.standby()
 
 	p.push(gitserver.Write(second+"/view.json", `{"good": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
-	assert.NotContains(t, p.backup.synced().Message, "came by the pair")
-	assert.NotContains(t, p.master.standby().Message, "came by the pair")
+	assert.NotContains(t, p.backup.synced().Message, "the pair copied")
+	assert.NotContains(t, p.master.standby().Message, "the pair copied")
 }
 
 // A gateway whose API fails for a moment keeps its role.

@@ -91,7 +91,7 @@ func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
 	look := func(why string) {
 		t.Helper()
 		for range 2 {
-			assert.Contains(t, waiting(p.backup).Message, "replicated files are not those of", why)
+			assert.Contains(t, waiting(p.backup).Message, "replicated files do not match", why)
 			*now = now.Add(4 * time.Minute)
 		}
 	}

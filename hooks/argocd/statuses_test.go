@@ -198,7 +198,7 @@ var statuses = []struct {
 	{"paused_synced", "Healthy", "all 2 gateways run main at aaaaaaa; paused", func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true")
 		for i := range 2 {
-			s.stands(i, v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; aaaaaaa is there already")
+			s.stands(i, v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; aaaaaaa is on the disk already")
 		}
 		s.write()
 	}},

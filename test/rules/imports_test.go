@@ -23,6 +23,7 @@ var floors = [][]string{
 	{"agent/repo/wire", "agent/disk/format"},
 	{"agent/disk/lostfound"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
+	{"agent/redundancy"},
 	{"agent/sync"},
 	{"agent/connect", "agent/loop"},
 	{"agent/standalone", "agent/follow", "agent/lead"},
@@ -57,7 +58,7 @@ var bans = []ban{
 		why:     "it is pure: the same input gives the same plan, in the agent, in diff, in a dry run",
 	},
 	{
-		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/sync", "agent/connect", "agent/loop", "agent/standalone"},
+		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/redundancy", "agent/sync", "agent/connect", "agent/loop", "agent/standalone"},
 		imports: []string{"k8s.io/client-go"},
 		deep:    true,
 		why:     "a sync runs without Kubernetes; only follow and lead talk to the API server",

@@ -25,19 +25,19 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 
 func TestWhatIsOwedIsReadBackAsItWasWrittenAndGoesWhenItIsSettled(t *testing.T) {
 	d, _ := openDir(t)
-	o, err := loadOwed(d)
+	o, err := loadUnloaded(d)
 	require.NoError(t, err)
 	assert.True(t, o.empty())
 
-	o = owed{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Gone: []string{"b"},
+	o = unloaded{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Gone: []string{"b"},
 		Resources: []configID{{"core", "ignition", "database-connection", "db"}}}
 	require.NoError(t, o.save(d))
-	back, err := loadOwed(d)
+	back, err := loadUnloaded(d)
 	require.NoError(t, err)
 	assert.Equal(t, o, back)
 
-	require.NoError(t, owed{Commit: plan.ID{1, 2}}.save(d))
-	note, err := d.Note(owedNote)
+	require.NoError(t, unloaded{Commit: plan.ID{1, 2}}.save(d))
+	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
 	assert.Nil(t, note, "a commit alone is no debt")
 }
@@ -56,14 +56,14 @@ func TestADamagedNoteStillOwesBothScans(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, data := openDir(t)
-			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+owedNote)))
+			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+unloadedNote)))
 			for range 2 { // the first call sets the note aside
-				o, err := loadOwed(d)
+				o, err := loadUnloaded(d)
 				require.NoError(t, err)
 				assert.True(t, o.ScanProjects && o.ScanConfig)
 			}
-			require.NoError(t, owed{}.save(d))
-			o, err := loadOwed(d)
+			require.NoError(t, unloaded{}.save(d))
+			o, err := loadUnloaded(d)
 			require.NoError(t, err)
 			assert.True(t, o.empty())
 		})
@@ -76,7 +76,7 @@ func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *test
 		{Op: plan.Create, Path: "config/resources/core/ignition/database-connection/db/resource.json"},
 		{Op: plan.Create, Path: "config/resources/core/ignition/system-properties/config.json"},
 		{Op: plan.Create, Path: "projects/a/project.json"}}}
-	o := owed{}.add(first, []string{"a"}, nil)
+	o := unloaded{}.add(first, []string{"a"}, nil)
 	assert.True(t, o.ScanProjects && o.ScanConfig)
 	assert.Equal(t, []configID{{"core", "ignition", "database-connection", "db"}}, o.Resources, "singletons have no name to look up")
 
@@ -97,18 +97,18 @@ func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *test
 
 func TestDebtsAreBounded(t *testing.T) {
 	changes := &plan.Changes{}
-	for i := range maxOwed + 50 {
+	for i := range maxUnloaded + 50 {
 		changes.List = append(changes.List, plan.Change{Op: plan.Create, Path: fmt.Sprintf("config/resources/core/ignition/database-connection/db%05d/resource.json", i)})
 	}
-	o := owed{}.add(changes, nil, nil)
-	assert.Len(t, o.Resources, maxOwed)
+	o := unloaded{}.add(changes, nil, nil)
+	assert.Len(t, o.Resources, maxUnloaded)
 
 	d, _ := openDir(t)
 	for i := range o.Resources {
 		o.Resources[i].Name += strings.Repeat("<", 200) // six bytes each in JSON
 	}
 	require.NoError(t, o.save(d))
-	back, err := loadOwed(d)
+	back, err := loadUnloaded(d)
 	require.NoError(t, err)
-	assert.Equal(t, o.Resources[:maxOwed/4], back.Resources)
+	assert.Equal(t, o.Resources[:maxUnloaded/4], back.Resources)
 }

@@ -1,4 +1,4 @@
-package sync
+package redundancy
 
 import (
 	"bytes"
@@ -9,27 +9,31 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // members distinguishes the files of a resource from files that only lie beside it, such as a README. A gateway does
 // not know the latter, and whether a pair copies them is unknown, so both nodes write them.
 type members struct {
-	s    *run
-	list []plan.Change // the whole plan
+	dir     *disk.Dir
+	desired *plan.Desired
+	list    []plan.Change // the whole plan
 	// wanted and live have the directory read last: changes are sorted, so that each directory is read once.
-	wanted, live found
+	wanted, live listing
 }
 
-// found is what the resource.json of a directory lists.
-type found struct {
+// listing is what the resource.json of a directory lists.
+type listing struct {
 	dir   string
 	files []string
 	all   bool // every file of the directory belongs to the resource
 }
 
-func (f found) has(name string) bool { return f.all || slices.Contains(f.files, name) }
+func (f listing) has(name string) bool { return f.all || slices.Contains(f.files, name) }
 
 // marks returns the names of the files that make a resource, a project or a deployment mode.
 func marks() []string { return []string{resource.File, unaryFile, "project.json", "config-mode.json"} }
@@ -48,7 +52,7 @@ func (m *members) has(c plan.Change) (bool, error) {
 	case slices.Contains(marks(), name):
 		return true, nil
 	case c.Op == plan.Delete:
-		err := m.live.read(dir, m.lying)
+		err := m.live.read(dir, m.onDisk)
 		return m.live.has(name), err
 	}
 	err := m.wanted.read(dir, m.inGit)
@@ -56,11 +60,11 @@ func (m *members) has(c plan.Change) (bool, error) {
 }
 
 // read reads the file lists of a directory. If a resource.json is invalid, every file counts as part of the resource.
-func (f *found) read(dir string, read func(file string) ([]byte, error)) error {
+func (f *listing) read(dir string, read func(file string) ([]byte, error)) error {
 	if f.dir == dir {
 		return nil
 	}
-	*f = found{}
+	*f = listing{}
 	for _, name := range []string{resource.File, unaryFile} {
 		raw, err := read(dir + "/" + name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +83,7 @@ func (f *found) read(dir string, read func(file string) ([]byte, error)) error {
 	return nil
 }
 
-func (m *members) lying(file string) ([]byte, error) { return m.s.dir.Read(file, maxListing) }
+func (m *members) onDisk(file string) ([]byte, error) { return m.dir.Read(file, maxListing) }
 
 // inGit reads git's version of a file. A file that the plan does not change is as at the last sync.
 func (m *members) inGit(file string) ([]byte, error) {
@@ -88,7 +92,7 @@ func (m *members) inGit(file string) ([]byte, error) {
 	if named {
 		id = m.list[i].ID // zero if deleted
 	} else {
-		rec, owned, err := m.s.dir.Manifest().Get(file)
+		rec, owned, err := m.dir.Manifest().Get(file)
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +103,20 @@ func (m *members) inGit(file string) ([]byte, error) {
 	if id.IsZero() {
 		return nil, fs.ErrNotExist
 	}
-	out := &bytes.Buffer{}
-	_, err := m.s.desired.WriteWanted(&bounded{w: out, left: maxListing, limit: maxListing, path: file}, id)
-	return out.Bytes(), err
+	out := &limitedBuffer{path: file}
+	_, err := m.desired.WriteWanted(out, id)
+	return out.b.Bytes(), err
+}
+
+// limitedBuffer is a buffer that fails beyond maxListing.
+type limitedBuffer struct {
+	b    bytes.Buffer
+	path string
+}
+
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	if l.b.Len()+len(p) > maxListing {
+		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than %d bytes", l.path, maxListing)
+	}
+	return l.b.Write(p)
 }

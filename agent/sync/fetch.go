@@ -13,39 +13,39 @@ import (
 )
 
 // fetch fetches the target into the store. If the store was lost but the manifest was not, most files on the disk are
-// already right, so fetch gets only the trees, and differing gets the missing blobs.
-func (s *run) fetch(ctx context.Context) (repo.FetchStats, error) {
-	h := s.dir.Manifest().Header()
-	if s.t.Admit != nil && h.Commit != s.t.Commit {
-		name, err := s.t.Admit(ctx)
+// already right, so fetch gets only the trees, and fetchBlobs gets the missing blobs.
+func (f *files) fetch(ctx context.Context) (repo.FetchStats, error) {
+	h := f.dir.Manifest().Header()
+	if f.t.Admit != nil && h.Commit != f.t.Commit {
+		name, err := f.t.Admit(ctx)
 		if err != nil {
 			return repo.FetchStats{}, err
 		}
-		s.t.Name = name
+		f.t.Name = name
 	}
-	lost := h.Complete && h.Files > 0 && (s.Store.Partial() || !s.Store.Has(h.Commit))
-	if !lost || s.force {
-		return s.Store.Fetch(ctx, s.conn.Remote, s.t.Commit, s.t.Name)
+	lost := h.Complete && h.Files > 0 && (f.Store.Partial() || !f.Store.Has(h.Commit))
+	if !lost || f.force {
+		return f.Store.Fetch(ctx, f.conn.Remote, f.t.Commit, f.t.Name)
 	}
-	return s.Store.FetchTrees(ctx, s.conn.Remote, s.t.Commit, s.t.Name)
+	return f.Store.FetchTrees(ctx, f.conn.Remote, f.t.Commit, f.t.Name)
 }
 
 // remind tells an incomplete store, after a restart, from which remote to fetch the missing objects, because drift
 // detection reads what git wanted. It does not fetch them; a store that still cannot get them fails at the read.
-func (s *run) remind(ctx context.Context) {
-	of := s.lost
-	if of == nil || of.commit != s.t.Commit {
-		of = &lost{commit: s.t.Commit}
+func (j *job) remind(ctx context.Context) {
+	of := j.lost
+	if of == nil || of.commit != j.t.Commit {
+		of = &lost{commit: j.t.Commit}
 	}
-	of.from(s.conn.Remote)
-	of.name = s.t.Name
-	s.lost = nil
+	of.from(j.conn.Remote)
+	of.name = j.t.Name
+	j.lost = nil
 	switch {
-	case !s.Store.Has(s.t.Commit):
-		s.lost = of
-	case s.Store.Partial() && !s.Store.Promises(of.remote, of.commit):
-		if err := s.trees(ctx, of); err != nil {
-			s.Log.Debug("the store has not all files of the commit, and cannot get them", "commit", of.commit.String(), "error", err)
+	case !j.Store.Has(j.t.Commit):
+		j.lost = of
+	case j.Store.Partial() && !j.Store.Promises(of.remote, of.commit):
+		if err := j.trees(ctx, of); err != nil {
+			j.Log.Debug("store cannot fetch missing files", "commit", of.commit.String(), "error", err)
 		}
 	}
 }
@@ -69,13 +69,6 @@ func (l *lost) from(remote *repo.Remote) {
 	}
 }
 
-// gone drops a lost commit if the disk has another one.
-func (e *Engine) gone(h plan.Header) {
-	if e.lost != nil && e.lost.commit != h.Commit {
-		e.lost = nil
-	}
-}
-
 // find fetches the lost trees for drift detection. Drift detection runs often, on every agent, and blocks the loop, so
 // find has a short timeout and backs off after failures, longer after timeouts. The next commit brings what never
 // arrives in time.
@@ -94,7 +87,7 @@ func (e *Engine) find(ctx context.Context) {
 	}
 	if err == nil {
 		if e.lost = nil; of.failures > 0 {
-			e.Log.Info("files that the gateway wrote are compared with git by their meaning again", "commit", of.commit.String())
+			e.Log.Info("comparing files by meaning again", "commit", of.commit.String())
 		}
 		return
 	}
@@ -114,7 +107,7 @@ func (e *Engine) find(ctx context.Context) {
 	if of.failures == 1 {
 		level = slog.LevelWarn
 	}
-	e.Log.Log(ctx, level, "git cannot be asked what it has of a file that the gateway wrote, so that it counts as drift", "commit", of.commit.String(), "error", err)
+	e.Log.Log(ctx, level, "git unreachable, rewritten file counts as drift", "commit", of.commit.String(), "error", err)
 }
 
 func (e *Engine) trees(ctx context.Context, of *lost) error {
@@ -122,18 +115,18 @@ func (e *Engine) trees(ctx context.Context, of *lost) error {
 	return err
 }
 
-// differing fetches in one request the blobs whose wanted id has changed since the last sync, or whose file has other
+// fetchBlobs fetches in one request the blobs whose wanted id has changed since the last sync, or whose file has other
 // bytes. A partial store fetches other blobs (of a file changed on the gateway, of a template) when they are read.
-func (s *run) differing(ctx context.Context) error {
-	if !s.Store.Partial() {
+func (f *files) fetchBlobs(ctx context.Context) error {
+	if !f.Store.Partial() {
 		return nil
 	}
 	var ids []plan.ID
-	for d, err := range s.desired.Walk() {
+	for d, err := range f.desired.Walk() {
 		if err != nil {
 			return err
 		}
-		rec, owned, err := s.dir.Manifest().Get(d.Path)
+		rec, owned, err := f.dir.Manifest().Get(d.Path)
 		if err != nil {
 			return err
 		}
@@ -141,8 +134,8 @@ func (s *run) differing(ctx context.Context) error {
 			ids = append(ids, d.ID)
 		}
 	}
-	stats, err := s.Store.FetchBlobs(ctx, ids)
-	s.r.Fetch.Objects += stats.Objects
-	s.r.Fetch.Bytes += stats.Bytes
+	stats, err := f.Store.FetchBlobs(ctx, ids)
+	f.r.Fetch.Objects += stats.Objects
+	f.r.Fetch.Bytes += stats.Bytes
 	return err
 }

@@ -12,10 +12,10 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// owed is what the gateway has not yet loaded of the files on the disk. It is saved before the first file moves, and
+// unloaded is what the gateway has not yet loaded of the files on the disk. It is saved before the first file moves, and
 // dropped when the gateway has confirmed the files. So a crash, a restart or a stopped gateway never makes a
 // half-delivered commit look delivered.
-type owed struct {
+type unloaded struct {
 	Commit plan.ID `json:"commit"`
 	// ScanProjects and ScanConfig report which trees changed since the gateway last read them.
 	ScanProjects bool `json:"scanProjects,omitempty"`
@@ -39,44 +39,44 @@ type configID struct {
 	Name       string `json:"name"`
 }
 
-const owedNote = "owed"
+const unloadedNote = "unloaded"
 
-// maxOwed bounds the lists. Verifying the first entries of a longer list proves as well that the scan worked.
-const maxOwed = 1000
+// maxUnloaded bounds the lists. Verifying the first entries of a longer list proves as well that the scan worked.
+const maxUnloaded = 1000
 
-// maxOwedBytes bounds the encoded lists, because names can be long.
-const maxOwedBytes = 512 << 10
+// maxUnloadedBytes bounds the encoded lists, because names can be long.
+const maxUnloadedBytes = 512 << 10
 
 func half[T any](list []T) []T { return list[:len(list)/2] }
 
-func loadOwed(d *disk.Dir) (owed, error) {
-	var o owed
-	b, err := d.Note(owedNote)
+func loadUnloaded(d *disk.Dir) (unloaded, error) {
+	var o unloaded
+	b, err := d.Note(unloadedNote)
 	if err != nil || b == nil {
 		return o, err
 	}
 	if json.Unmarshal(b, &o) != nil {
-		// The file is ours and written by rename; a broken one still means that something is owed.
-		o = owed{ScanProjects: true, ScanConfig: true}
+		// The file is ours and written by rename; a broken one still means that something is not loaded.
+		o = unloaded{ScanProjects: true, ScanConfig: true}
 	}
 	return o, nil
 }
 
-func (o owed) empty() bool {
+func (o unloaded) empty() bool {
 	return !o.ScanProjects && !o.ScanConfig && len(o.Projects)+len(o.Gone)+len(o.Resources) == 0
 }
 
-func (o owed) save(d *disk.Dir) error {
+func (o unloaded) save(d *disk.Dir) error {
 	if o.empty() {
-		return d.SetNote(owedNote, nil)
+		return d.SetNote(unloadedNote, nil)
 	}
 	for {
 		b, err := json.Marshal(o)
 		if err != nil {
-			return fmt.Errorf("encode what is owed to the gateway: %w", err)
+			return fmt.Errorf("encode what the gateway has not loaded: %w", err)
 		}
-		if len(b) <= maxOwedBytes {
-			return d.SetNote(owedNote, b)
+		if len(b) <= maxUnloadedBytes {
+			return d.SetNote(unloadedNote, b)
 		}
 		o.Projects, o.Gone, o.Resources = half(o.Projects), half(o.Gone), half(o.Resources)
 	}
@@ -84,7 +84,7 @@ func (o owed) save(d *disk.Dir) error {
 
 // add merges the changes of a plan. projects are those that the gateway has to show after it, gone those that it must
 // not show.
-func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
+func (o unloaded) add(changes *plan.Changes, projects, gone []string) unloaded {
 	p, c := changes.Touches()
 	o.Commit = changes.To
 	o.ScanProjects = o.ScanProjects || p
@@ -98,7 +98,7 @@ func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
 		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })
 		// A singleton has no name, and how the API names resources in folders is not known; for these a finished scan
 		// must do.
-		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxOwed {
+		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxUnloaded {
 			continue
 		}
 		o.Resources = append(o.Resources, id)
@@ -108,18 +108,18 @@ func (o owed) add(changes *plan.Changes, projects, gone []string) owed {
 
 // projects returns the projects that the gateway has to show after the changes, and those that it must not show. It has
 // to show the ones that have a project.json, from git or its own.
-func (s *run) projects(changes *plan.Changes) (there, gone []string, err error) {
-	names, err := s.desired.Dirs("projects")
+func (f *files) projects(changes *plan.Changes) (there, gone []string, err error) {
+	names, err := f.desired.Dirs("projects")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, name := range union(names, changes.Projects()) {
 		file := "projects/" + name + "/project.json"
-		_, wanted, err := s.desired.Lookup(file)
+		_, wanted, err := f.desired.Lookup(file)
 		if err != nil {
 			return nil, nil, err
 		}
-		st, err := s.dir.Stat(file)
+		st, err := f.dir.Stat(file)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -135,7 +135,7 @@ func (s *run) projects(changes *plan.Changes) (there, gone []string, err error) 
 }
 
 // drop removes what the disk does not have, such as the promises of a sync that was rolled back after a crash.
-func (o *owed) drop(d *disk.Dir) error {
+func (o *unloaded) drop(d *disk.Dir) error {
 	var failed error
 	there := func(path string) bool {
 		st, err := d.Stat(path)
@@ -157,7 +157,7 @@ func union(a, b []string) []string {
 	out := slices.Concat(a, b)
 	slices.Sort(out)
 	out = slices.Compact(out)
-	return out[:min(len(out), maxOwed)]
+	return out[:min(len(out), maxUnloaded)]
 }
 
 func without(a, b []string) []string {

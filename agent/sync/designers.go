@@ -17,61 +17,61 @@ import (
 // lost, but the user gets a conflict at the next save and may restore the old files. So a profile can make the sync
 // check the open sessions before files move.
 
-// strict reports whether an open Designer keeps files from moving.
-func (s *run) strict() bool {
-	p := s.t.Profile.DesignerSessionPolicy
+// designersBlock reports whether an open Designer keeps files from moving.
+func (f *files) designersBlock() bool {
+	p := f.t.Profile.DesignerSessionPolicy
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
 }
 
-// sessions checks the Designers that have open what a plan changes. It returns DesignerSessionActive if the policy is
+// checkDesigners checks the Designers that have open what a plan changes. It returns DesignerSessionActive if the policy is
 // wait or fail, and otherwise notes the sessions.
-func (s *run) sessions(ctx context.Context, changes *plan.Changes) error {
+func (f *files) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
-	all := s.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
-	if s.before != running || len(touched) == 0 && (!all || !writesAny(changes)) {
+	all := f.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
+	if f.before != running || len(touched) == 0 && (!all || !slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Writes() })) {
 		return nil
 	}
-	strict := s.strict()
-	open, err := s.openSessions(ctx, touched, all)
+	strict := f.designersBlock()
+	open, err := f.openSessions(ctx, touched, all)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil && strict:
-		return s.unknownSessions(changes, err)
+		return f.unknownSessions(changes, err)
 	case err != nil:
-		s.Log.Debug("the open Designers are not known", "error", err)
+		f.Log.Debug("open Designers unknown", "error", err)
 		return nil
 	case len(open) == 0:
 		return nil
 	case !strict:
-		s.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
+		f.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
 		return nil
 	}
-	s.wait("")
+	f.held = f.holdOf("")
 	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
-	s.r.refused = s.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !s.t.Repair
+	f.r.refused = f.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !f.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))
 }
 
-var errNoSessionList = errors.New("it has no list of Designer sessions")
+var errNoSessionList = errors.New("it does not list Designer sessions")
 
 // openSessions describes the sessions that count.
-func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
+func (f *files) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
 	switch {
-	case s.older():
-		return nil, fmt.Errorf("the gateway is Ignition %s: %w", s.platform.Version, errNoSessionList)
-	case !s.conn.Token:
-		return nil, fmt.Errorf("spec.gateway.api names no API token: %w", errNoSessionList)
+	case f.gateway.legacy():
+		return nil, fmt.Errorf("the gateway is Ignition %s: %w", f.gateway.platform.Version, errNoSessionList)
+	case !f.gateway.token:
+		return nil, fmt.Errorf("spec.gateway.api has no API token: %w", errNoSessionList)
 	}
-	list, err := s.conn.Gateway.Designers(ctx)
+	list, err := f.gateway.Designers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if all {
 		return describe(list, func(ignition.Designer) (string, bool) { return "", true }), nil
 	}
-	parents, err := s.parents(ctx, list, touched)
+	parents, err := f.parents(ctx, list, touched)
 	if err != nil {
 		return nil, err
 	}
@@ -80,11 +80,11 @@ func (s *run) openSessions(ctx context.Context, touched []string, all bool) ([]s
 
 // parents maps each project of the gateway to its parent. It queries the gateway only if a session is open on a project
 // that does not change itself.
-func (s *run) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
+func (f *files) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil
 	}
-	projects, err := s.conn.Gateway.Projects(ctx)
+	projects, err := f.gateway.Projects(ctx)
 	parents := make(map[string]string, len(projects))
 	for _, p := range projects {
 		parents[p.Name] = p.Parent
@@ -116,7 +116,7 @@ func describe(list []ignition.Designer, counts func(ignition.Designer) (from str
 		}
 		who := d.User
 		if who == "" {
-			who = "somebody"
+			who = "an unnamed user"
 		}
 		switch {
 		case d.Project == "":
@@ -135,17 +135,17 @@ func describe(list []ignition.Designer, counts func(ignition.Designer) (from str
 // unknownSessions decides for wait and fail if the open sessions are unknown: it does not assume that there are none.
 // The exception is a commit that brings the token or the permissions that the query lacks; without it, nothing would
 // ever be written.
-func (s *run) unknownSessions(changes *plan.Changes, err error) error {
-	policy := s.t.Profile.DesignerSessionPolicy
+func (f *files) unknownSessions(changes *plan.Changes, err error) error {
+	policy := f.t.Profile.DesignerSessionPolicy
 	switch {
 	case errors.Is(err, errNoSessionList) || errors.Is(err, ignition.ErrNotFound):
 		return failure.New(v1alpha1.ReasonProfilesInvalid,
-			"designerSessionPolicy is %s, and the open Designers cannot be asked for (%w): set designerSessionPolicy: proceed for this gateway", policy, err)
+			"designerSessionPolicy is %s, but the gateway cannot list the open Designers (%w): set designerSessionPolicy: proceed for this gateway", policy, err)
 	case failure.Is(err, v1alpha1.ReasonGatewayForbidden) && bringsAccess(changes):
-		s.note("written without knowing which Designers are open, because the commit brings what it takes to ask: %v", err)
+		f.note("written without checking for open Designers, because the commit grants the access that the check needs: %v", err)
 		return nil
 	}
-	return fmt.Errorf("designerSessionPolicy is %s, and the gateway does not say which Designers are open: %w", policy, err)
+	return fmt.Errorf("designerSessionPolicy is %s, but the gateway did not list the open Designers: %w", policy, err)
 }
 
 // bringsAccess reports whether a plan writes an API token or the gateway's permissions.
@@ -153,13 +153,6 @@ func bringsAccess(changes *plan.Changes) bool {
 	return slices.ContainsFunc(changes.ConfigResources(), func(r plan.ConfigResource) bool {
 		return r.Module == "ignition" && (r.Type == "api-token" || r.Type == "security-properties") && !r.Deleted
 	})
-}
-
-func writesAny(changes *plan.Changes) bool { return slices.ContainsFunc(changes.List, writes) }
-
-// writes reports whether a change moves a file.
-func writes(c plan.Change) bool {
-	return c.Op == plan.Create || c.Op == plan.Update || c.Op == plan.Delete
 }
 
 // maxNamed bounds the names in one message.

@@ -1,0 +1,116 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// lockHold is how long the gateway keeps the scan lock if the scan that releases it never comes. Only renames happen
+// under the lock, so it is normally held far shorter.
+const lockHold = 60 * time.Second
+
+// apply makes the staged files live, under the gateway's scan lock if possible. It first records what the gateway then
+// has to load.
+func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
+	defer f.step("apply")()
+	if err := f.checkDesigners(ctx, changes); err != nil {
+		return errors.Join(err, staged.Discard())
+	}
+	before := f.unloaded
+	there, gone, err := f.projects(changes)
+	if err == nil {
+		f.unloaded = before.add(changes, there, gone)
+		f.unloaded.Fresh = f.unloaded.Fresh || f.before == away
+		err = f.unloaded.save(f.dir)
+	}
+	if err != nil {
+		return errors.Join(err, staged.Discard())
+	}
+	locked := f.lock(ctx, changes)
+	applied, err := f.rename(ctx, changes, staged)
+	if err != nil {
+		f.unlock(ctx, locked)
+		if !applied {
+			f.unloaded = before
+			err = errors.Join(err, before.save(f.dir))
+		}
+		return err
+	}
+	if f.t.BeforeStart {
+		// The gateway reads everything when it starts; only verification remains.
+		f.unloaded.ScanProjects, f.unloaded.ScanConfig = false, false
+		return f.unloaded.save(f.dir)
+	}
+	return nil
+}
+
+// rename checks the Designers once more and renames the files. It runs under the lock.
+func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
+	if f.designersBlock() { // the other policies only need the note that already exists
+		if err := f.checkDesigners(ctx, changes); err != nil {
+			return false, errors.Join(err, staged.Discard())
+		}
+	}
+	if f.rules.Conflict != plan.GitWins {
+		staged.RefuseForeign() // what the gateway writes now is a conflict like any other
+	}
+	res, err := staged.Apply(ctx, f.node.Header(changes))
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
+		return false, failure.New(v1alpha1.ReasonConflictDetected, "%w; the next sync plans again", foreign)
+	}
+	if err != nil {
+		return res.Applied, err
+	}
+	f.held = hold{}
+	c := changes.Counts()
+	f.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
+	f.r.Message = changes.Summary()
+	if more := res.Saved - c.Conflicts; more > 0 {
+		f.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
+	}
+	return true, nil
+}
+
+// lock takes the scan lock of each tree that changes. If that fails, the sync continues and notes it: the lock only
+// separates the gateway's writes from ours, and the disk package detects writes that slip through.
+func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
+	if f.before != running || !f.gateway.token || f.gateway.legacy() {
+		return nil
+	}
+	var locked []ignition.Kind
+	projects, config := changes.Touches()
+	for _, k := range []struct {
+		kind  ignition.Kind
+		needs bool
+	}{{ignition.ConfigScan, config}, {ignition.Projects, projects}} {
+		if !k.needs {
+			continue
+		}
+		if _, err := f.gateway.Lock(ctx, k.kind, lockHold); err != nil {
+			f.note("written without the gateway's %s scan lock: %v", k.kind, err)
+			continue
+		}
+		locked = append(locked, k.kind)
+	}
+	return locked
+}
+
+// unlock releases locks after a failed apply. Only a scan can release a lock; it finds nothing new, because the files
+// were rolled back. unlock waits at most Grace; the locks also expire by themselves.
+func (f *files) unlock(ctx context.Context, locked []ignition.Kind) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Grace)
+	defer cancel()
+	for _, k := range locked {
+		if _, err := f.gateway.Scan(ctx, k); err != nil {
+			f.note("the gateway's %s scan lock could not be released and expires by itself: %v", k, err)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"syscall"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// gateway is the gateway during one sync, with what is known of it.
+type gateway struct {
+	Gateway     // nil: none is configured
+	token       bool
+	log         *slog.Logger
+	dir         *disk.Dir
+	readOnly    bool // write no notes
+	start       string
+	beforeStart bool
+	seen        *string // the start whose gateway was seen running
+
+	platform            ignition.Platform
+	info                ignition.Info
+	infoKnown, infoRead bool
+}
+
+// gatewayState is the gateway's state as seen by a ping.
+type gatewayState int
+
+const (
+	noGateway gatewayState = iota // none is configured
+	away                          // the port refuses connections: stopped, or just starting
+	busy                          // starting, waiting for commissioning, or unreachable
+	running
+)
+
+// state returns the gateway's state, and an error with the reason if it is not running.
+func (g *gateway) state(ctx context.Context) (gatewayState, error) {
+	if g.Gateway == nil {
+		return noGateway, nil
+	}
+	ping, err := g.Ping(ctx)
+	switch {
+	case err == nil && ping.Running():
+		g.recordRunning()
+		return running, nil
+	case err == nil && ping.Commissioning():
+		return busy, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
+	case err == nil:
+		return busy, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return away, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
+	default:
+		// An untrusted certificate or a lost packet does not tell the gateway's state: it may be running.
+		return busy, err
+	}
+}
+
+// runningNote has the start whose gateway was seen running, so that a restarted agent does not check again.
+const runningNote = "gateway-ran"
+
+// seenRunning reports whether the gateway was seen running since its start.
+func (g *gateway) seenRunning() bool {
+	if g.start == "" || *g.seen == g.start {
+		return true
+	}
+	note, err := g.dir.Note(runningNote)
+	if err != nil {
+		g.log.Debug("last gateway start unreadable", "error", err)
+	}
+	if string(note) != g.start {
+		return false
+	}
+	*g.seen = g.start
+	return true
+}
+
+func (g *gateway) recordRunning() {
+	if g.beforeStart || g.seenRunning() {
+		return
+	}
+	*g.seen = g.start
+	if err := g.dir.SetNote(runningNote, []byte(g.start)); err != nil {
+		g.log.Debug("gateway start not recorded", "error", err)
+	}
+}
+
+// readPlatform reads the gateway's version, once. An unknown version counts as a current one.
+func (g *gateway) readPlatform(ctx context.Context) error {
+	if g.platform != (ignition.Platform{}) {
+		return nil
+	}
+	p, err := g.Platform(ctx)
+	if err != nil {
+		g.log.Debug("gateway version unknown", "error", err)
+		return ctx.Err()
+	}
+	g.platform = p
+	return nil
+}
+
+// legacy reports whether the gateway is older than 8.3, without a REST interface.
+func (g *gateway) legacy() bool {
+	v := g.platform.Version
+	return !v.IsZero() && !v.AtLeast(8, 3)
+}
+
+// versionNote has the gateway's last known version.
+const versionNote = "gateway-version"
+
+// version returns the gateway's version, or the last known one if it does not answer.
+func (g *gateway) version(ctx context.Context) ignition.Version {
+	note, err := g.dir.Note(versionNote)
+	if err != nil {
+		g.log.Debug("last gateway version unreadable", "error", err)
+	}
+	last := ignition.ParseVersion(string(note))
+	if g.Gateway == nil || g.beforeStart {
+		return last
+	}
+	p, err := g.Platform(ctx)
+	if err != nil || p.Version.IsZero() {
+		return last
+	}
+	if p.Version != last && !g.readOnly {
+		if err := g.dir.SetNote(versionNote, []byte(p.Version.String())); err != nil {
+			g.log.Debug("gateway version not recorded", "error", err)
+		}
+	}
+	return p.Version
+}
+
+// identity returns the gateway's name, version and mode, and reads them at most once. ok is false if they are unknown.
+func (g *gateway) identity(ctx context.Context) (ignition.Info, bool) {
+	if !g.infoRead {
+		info, err := g.Info(ctx)
+		g.info, g.infoKnown, g.infoRead = info, err == nil, true
+		if err != nil {
+			g.log.Debug("gateway identity unknown", "error", err)
+		}
+	}
+	return g.info, g.infoKnown
+}
+
+// trialExpired reports whether the gateway says that its trial is over.
+func (g *gateway) trialExpired(ctx context.Context) bool {
+	expired, err := g.TrialExpired(ctx)
+	if err != nil {
+		g.log.Debug("gateway trial state unknown", "error", err)
+	}
+	return expired
+}
+
+// clock returns the gateway's time, for reading its log; our clock, which gives fallback, may differ.
+func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
+	if p, err := g.Ping(ctx); err == nil && !p.Date.IsZero() {
+		return p.Date
+	}
+	return fallback
+}

@@ -1,0 +1,90 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A dry run and a pause send nothing to the gateway. About files that are already there they report only what is known.
+
+// endDryRun ends a dry run.
+func (j *job) endDryRun(ctx context.Context) error {
+	if j.r.DryRun { // the plan is the answer
+		return nil
+	}
+	confirmed, err := j.confirmed(ctx)
+	if err != nil || confirmed {
+		return err
+	}
+	j.r.Phase, j.r.Reason, j.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
+	j.r.Message = fmt.Sprintf("dry run, nothing was sent to the gateway: the files of %s are on the disk, and it has not confirmed them", j.t.Commit.Short())
+	return nil
+}
+
+// paused ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
+func (j *job) paused(ctx context.Context) error {
+	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+	j.r.Phase = Held
+	if j.openDir() != nil {
+		return held
+	}
+	if err := j.forgetHeld(); err != nil {
+		return err
+	}
+	if j.open() != nil || !j.filesDone() {
+		return held
+	}
+	confirmed, err := j.confirmed(ctx)
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		return held
+	}
+	stays, err := j.placeStays(ctx)
+	if err != nil {
+		return err
+	}
+	if !stays {
+		return held
+	}
+	j.r.Phase, j.r.Reason = Synced, v1alpha1.ReasonPaused
+	if j.node.Standby() {
+		j.r.Phase = Standby
+	}
+	j.r.Message = "syncing is paused; " + j.t.Commit.Short() + " is on the disk already"
+	return nil
+}
+
+// placeStays reports whether the node of a pair has the same place as when its files were last compared.
+func (j *job) placeStays(ctx context.Context) (bool, error) {
+	if !j.node.Paired() {
+		return true, nil
+	}
+	j.r.Paired = true
+	state, _ := j.gateway.state(ctx)
+	return j.node.Stays(ctx, j.gateway.place(state))
+}
+
+// confirmed reports whether the gateway has loaded the files on the disk, as far as that is ever checked. It returns an
+// error if the gateway was not seen running.
+func (j *job) confirmed(ctx context.Context) (bool, error) {
+	if j.conn.Gateway == nil || !j.conn.Token {
+		return true, nil
+	}
+	if err := j.unloaded.drop(j.dir); err != nil {
+		return false, err
+	}
+	if j.t.BeforeStart {
+		return false, j.notStarted()
+	}
+	if !j.gateway.seenRunning() {
+		if err := j.awaitStart(ctx); err != nil {
+			return false, err
+		}
+	}
+	return j.unloaded.empty(), nil
+}
