@@ -144,22 +144,31 @@ func (c *cli) sync() *cobra.Command {
 		Short: "Look at git again now, and sync what moved",
 		Long: `Look at git again now, and sync what moved.
 
-With --force every managed file is compared by its content, drift is repaired, and gateways scan again. It is also the
-answer to a sync that is held as MassDeletion.`,
+With --force every managed file is compared by its content, drift is repaired, and gateways scan again.
+
+With --confirm-deletion you approve what a sync to that commit is held for as MassDeletion, on all gateways. It approves no
+other commit.`,
 		Example: `  # do not wait for spec.polling.interval
   stoker sync line --wait
 
   # verify all files, repair what was changed on the gateways
   stoker sync line --force
 
+  # approve what commit 1f0c2d3 deletes
+  stoker sync line --confirm-deletion=1f0c2d3
+
   # in the PostSync hook of Argo CD: a fresh look, and every gateway runs what it finds
   stoker sync line --wait --no-rollback --by argocd --id "$JOB_UID"`,
 		Args: cobra.ExactArgs(1),
 	}
 	force := command.Flags().Bool("force", false, "verify every managed file by its content, and repair")
+	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 digits)")
 	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
+			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
+		}
 		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (verb.Answer, error) {
-			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force})
+			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}

@@ -35,6 +35,9 @@ func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	if in.force != "" && in.force != clip(gs.ForceSync(), maxForce) {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says forceSync %q, and the GatewaySync does not: waiting for its lead", in.force)
 	}
+	if in.confirmed != "" && in.confirmed != gs.ConfirmedDeletion() {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.confirmed)
+	}
 	return nil
 }
 

@@ -41,6 +41,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
 		"a forced sync that is not asked for": {says: "forceSync",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
+		"a deletion that is not confirmed": {says: "confirms the deletion",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := shared(t)
@@ -72,7 +74,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			assert.Equal(t, first, p.report().Status.Commit)
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
-			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName, s.ForceSync = "main", "refs/heads/main", "" })
+			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion = "main", "refs/heads/main", "", "" })
 			p.synced(second, "two")
 		})
 	}

@@ -21,6 +21,7 @@ type instruction struct {
 	generation  int64
 	requestedAt string
 	force       string
+	confirmed   string // the commit whose mass deletion is approved, or its first digits
 	paused      bool
 	term        int32
 	owner       types.UID // the UID of the target's GatewaySync; "" if unknown
@@ -56,6 +57,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	}
 	in := known
 	in.ref, in.name, in.revision, in.requestedAt, in.force, in.term = s.Ref, s.RefName, max(s.Revision, 0), s.RequestedAt, s.ForceSync, s.Lead.Transitions
+	in.confirmed = s.ConfirmDeletion
 	bad := func(field string, err error) (instruction, error) {
 		return known, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
 	}

@@ -199,7 +199,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	f.made = m
 	f.order = &loop.Order{
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Connections: f.spec.connections,
-		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, Admit: f.admitted.admit, ForceID: m.in.force,
+		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, Admit: f.admitted.admit, ForceID: m.in.force, ConfirmDeletion: m.in.confirmed,
 		BeforeStart: m.beforeStart, Start: f.start(), Until: f.startup.until(m.beforeStart),
 		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
 	}

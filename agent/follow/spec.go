@@ -26,9 +26,9 @@ type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
 	epoch int       // as suspect was then
-	// ref, commit and force are what it was found to ask for: another word of the target has it read again.
-	ref, force string
-	commit     plan.ID
+	// ref, commit, force and confirmed are what it was found to ask for. If the target says something else, it is read again.
+	ref, force, confirmed string
+	commit                plan.ID
 
 	of          *v1alpha1.GatewaySync // that the connections were made for
 	connections sync.Connections
@@ -42,11 +42,11 @@ type spec struct {
 
 // asked is the part of an instruction that the result depends on.
 type asked struct {
-	generation int64
-	ref, force string
-	commit     plan.ID
-	owner      types.UID
-	problem    problem
+	generation            int64
+	ref, force, confirmed string
+	commit                plan.ID
+	owner                 types.UID
+	problem               problem
 }
 
 var errGone = errors.New("the GatewaySync is gone")
@@ -64,13 +64,13 @@ const (
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
 	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
-		s.unread, s.ref, s.commit, s.force = time.Time{}, in.ref, in.commit, in.force
+		s.unread, s.ref, s.commit, s.force, s.confirmed = time.Time{}, in.ref, in.commit, in.force, in.confirmed
 		return s.gs, nil
 	}
 	if in.generation == 0 { // the target will say when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.generation, in.ref, in.force, in.commit, in.owner, in.problem}
+	this := asked{in.generation, in.ref, in.force, in.confirmed, in.commit, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -125,14 +125,15 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // unchanged: keep its connections
 	}
-	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force = gs, in.owner, epoch, in.ref, in.commit, in.force
+	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force, s.confirmed = gs, in.owner, epoch, in.ref, in.commit, in.force, in.confirmed
 	return gs, nil
 }
 
 // vouches reports whether the GatewaySync is known to ask for what a target says. Commits of spec.git.ref are many, and git
 // tells which are its own.
 func (s *spec) vouches(in *instruction) bool {
-	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref && in.commit == s.commit) && (in.force == "" || in.force == s.force)
+	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref && in.commit == s.commit) && (in.force == "" || in.force == s.force) &&
+		(in.confirmed == "" || in.confirmed == s.confirmed)
 }
 
 // lasts reports whether the GatewaySync has been unreadable for longer than moment.

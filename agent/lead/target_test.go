@@ -29,6 +29,7 @@ func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
 		func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/tags/v2" },
 		func(s *v1alpha1.SyncTargetSpec) { s.Generation++ },
 		func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" },
+		func(s *v1alpha1.SyncTargetSpec) { s.ConfirmDeletion = "0123456" },
 		func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "now" },
 		func(s *v1alpha1.SyncTargetSpec) { s.Paused = true },
 	} {

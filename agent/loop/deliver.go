@@ -73,7 +73,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	r := l.Engine.Sync(within, o.Connections, sync.Target{
 		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
-		Admit: o.Admit, ForceID: o.ForceID, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
+		Admit: o.Admit, ForceID: o.ForceID, ConfirmDeletion: o.ConfirmDeletion, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.sync.working {

@@ -46,8 +46,10 @@ type Order struct {
 	Commit      plan.ID                               // zero if not known yet
 	Admit       func(context.Context) (string, error) // see sync.Target
 	ForceID     string
-	BeforeStart bool
-	Start       string // see sync.Target
+	// ConfirmDeletion is the commit whose mass deletion an operator has approved; see sync.Target.
+	ConfirmDeletion string
+	BeforeStart     bool
+	Start           string // see sync.Target
 	// Until is when a sync ends that has not moved files yet; zero means never.
 	Until time.Time
 	// Revision, Generation, RequestedAt and Term identify the order; the reports repeat them.

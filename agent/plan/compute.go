@@ -18,9 +18,8 @@ type Input struct {
 	State    State
 	// To is the commit of Desired, From the commit of Previous.
 	To, From ID
-	// AllowMassDeletion reports whether an operator approved the mass deletion of this plan. If nil, or if it returns
-	// false, the plan is held.
-	AllowMassDeletion func(*Changes) bool
+	// AllowMassDeletion reports that an operator approved the mass deletion of this commit; otherwise the plan is held.
+	AllowMassDeletion bool
 	// Repair replaces what only the gateway changed by git's version, after saving the gateway's version to lost+found.
 	// The conflict policy still decides about what both changed. Repair makes the plan a full one.
 	Repair bool

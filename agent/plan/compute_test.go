@@ -135,7 +135,7 @@ func TestDeletedProjectIsHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Equal(t, "4 files would be deleted (105 are ours), with them the whole of project line1: if that is meant, allow it by force-sync",
+		assert.Equal(t, "4 files would be deleted (105 are ours), with them the whole of project line1: to approve it, run stoker sync NAME --confirm-deletion="+c.To.Short(),
 			c.Held.Message)
 		assert.Len(t, c.Held.Paths, 4)
 		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")

@@ -136,10 +136,8 @@ func change(t *testing.T, c *plan.Changes, path string) plan.Change {
 func full(in *plan.Input)   { in.Previous = nil }
 func repair(in *plan.Input) { in.Repair = true }
 func verify(in *plan.Input) { in.Verify = true }
-func force(in *plan.Input)  { in.AllowMassDeletion = anything }
+func force(in *plan.Input)  { in.AllowMassDeletion = true }
 func nothing(_ *plan.Input) {}
-
-func anything(*plan.Changes) bool { return true }
 
 func text(pairs ...string) plantest.Files {
 	files := make(plantest.Files)

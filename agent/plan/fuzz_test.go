@@ -232,7 +232,7 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 		desired, err := cache.Desire(objects, commit, rules(commit))
 		require.NoError(t, err)
 		in := plan.Input{
-			Desired: desired, Previous: previous, Manifest: manifest, State: disk, AllowMassDeletion: anything,
+			Desired: desired, Previous: previous, Manifest: manifest, State: disk, AllowMassDeletion: true,
 			From: manifest.Head.Commit, To: desired.Root(), Repair: w.next(4) == 1, Verify: w.next(8) == 1,
 		}
 		changes, err := plan.Compute(in)

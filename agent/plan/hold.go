@@ -136,7 +136,7 @@ func (p *planner) massDeletion() (*Held, error) {
 	if !many && len(projects) == 0 && len(headless) == 0 && len(moved) == 0 {
 		return nil, nil
 	}
-	if p.AllowMassDeletion != nil && p.AllowMassDeletion(p.changes) {
+	if p.AllowMassDeletion {
 		return nil, nil
 	}
 	what := ""
@@ -153,8 +153,8 @@ func (p *planner) massDeletion() (*Held, error) {
 	}
 	return &Held{
 		Reason: v1alpha1.ReasonMassDeletion,
-		Message: fmt.Sprintf("%s would be deleted (%d are ours)%s: if that is meant, allow it by force-sync",
-			files(deleted), p.owned, what),
+		Message: fmt.Sprintf("%s would be deleted (%d are ours)%s: to approve it, run stoker sync NAME --confirm-deletion=%s",
+			files(deleted), p.owned, what, p.To.Short()),
 		Paths: first,
 	}, nil
 }

@@ -94,20 +94,20 @@ func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
-// new spec may name another repository. Only a pause and a force-sync request take effect at once.
+// new spec may name another repository. Only a pause, a force-sync request and a confirmed deletion take effect at once.
 func (l *Loop) ordered() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
-		if paused, force := l.spec.effective.Paused, gs.ForceSync(); o.Profile.Paused != paused || o.ForceID != force {
-			next := *o
-			next.Profile.Paused, next.ForceID = paused, force
+		next := *o
+		next.Profile.Paused, next.ForceID, next.ConfirmDeletion = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion()
+		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		l.order = &loop.Order{
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: l.spec.effective, Facts: l.facts(), Connections: l.spec.connections,
-			Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(),
+			Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(),
 		}
 		l.spec.fresh = false
 	}

@@ -133,10 +133,8 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 			f.Log.Debug("previous commit unreadable, comparing every file", "commit", h.Commit.String(), "error", err)
 		}
 	}
+	in.AllowMassDeletion = v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
-	if in.AllowMassDeletion, err = f.mayDelete(); err != nil {
-		return nil, err
-	}
 	f.r.Changes, err = plan.Compute(in)
 	return f.r.Changes, err
 }
@@ -170,7 +168,7 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 		}
 	}
 	if h := changes.Held; h != nil && f.held == f.holdOf(h.Message) {
-		return nil, errors.Join(failure.New(h.Reason, "%s", h.Message), f.rememberHeld(h))
+		return nil, failure.New(h.Reason, "%s", h.Message)
 	}
 	if err := f.validateAdopted(ctx, changes); err != nil {
 		return nil, err
@@ -183,7 +181,7 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 	}
 	if h := changes.Held; h != nil {
 		f.held = f.holdOf(h.Message)
-		return nil, errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard(), f.rememberHeld(h))
+		return nil, errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard())
 	}
 	return staged, nil
 }

@@ -31,9 +31,6 @@ func (j *job) paused(ctx context.Context) error {
 	if j.openDir() != nil {
 		return held
 	}
-	if err := j.forgetHeld(); err != nil {
-		return err
-	}
 	if j.open() != nil || !j.filesDone() {
 		return held
 	}

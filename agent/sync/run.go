@@ -20,8 +20,6 @@ type job struct {
 	conn Connections
 	t    Target
 	r    *Report
-	// resumes reports that the target is the commit on the disk, because the wanted commit is unknown.
-	resumes bool
 
 	// Set by open.
 	dir      *disk.Dir
@@ -49,9 +47,6 @@ func (j *job) run(ctx context.Context) error {
 		return j.paused(ctx)
 	}
 	if err := j.open(); err != nil {
-		return err
-	}
-	if err := j.forgetHeld(); err != nil {
 		return err
 	}
 	done := j.filesDone()
@@ -170,14 +165,10 @@ func (j *job) forced() (bool, error) {
 	return string(done) != j.t.ForceID, err
 }
 
-// handled records the force-sync request as handled, and drops the approved mass deletion, so that a repetition is
-// reported again.
+// handled records the force-sync request as handled.
 func (j *job) handled() error {
 	if !j.force {
 		return nil
-	}
-	if err := j.dir.SetNote(heldNote, nil); err != nil {
-		return err
 	}
 	return j.dir.SetNote(forcedNote, []byte(j.t.ForceID))
 }

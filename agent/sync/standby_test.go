@@ -178,7 +178,7 @@ func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 	p.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
 	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	p.master.ended(sync.Held, v1alpha1.ReasonMassDeletion)
-	p.master.target.ForceID = "yes"
+	p.master.target.ConfirmDeletion = p.master.target.Commit.String()
 	p.master.synced()
 	p.backup.standby()
 }
@@ -200,7 +200,7 @@ func TestAMassDeletionIsHeldOnStandbyAsOnTheActiveNode(t *testing.T) {
 		assert.NotEmpty(t, b.read(external+"/config.json"))
 	}
 	for _, b := range []*bench{p.master, p.backup} {
-		b.target.ForceID = "yes"
+		b.target.ConfirmDeletion = b.target.Commit.String()
 	}
 	p.master.synced()
 	p.backup.standby()

@@ -49,8 +49,10 @@ type Target struct {
 	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
 	Facts plan.Facts
 	// ForceID is the value of the annotation stoker.io/force-sync. A new value forces the sync: every file is verified
-	// by its hash, differences are repaired, the gateway scans again, and a mass deletion is allowed.
+	// by its hash, differences are repaired, and the gateway scans again.
 	ForceID string
+	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
+	ConfirmDeletion string
 	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
 	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool
@@ -254,5 +256,5 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Target) *Report {
 	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !j.filesDone() {
 		return nil
 	}
-	return e.sync(ctx, &job{Engine: e, conn: c, t: t, resumes: true})
+	return e.sync(ctx, &job{Engine: e, conn: c, t: t})
 }

@@ -201,7 +201,7 @@ func (w *walk) sync(step int) sync.Phase {
 	}
 	r := w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	if r.Reason == v1alpha1.ReasonMassDeletion || meanwhile && r.Reason == v1alpha1.ReasonWriteFailed {
-		w.target.ForceID = fmt.Sprint(step)
+		w.target.ForceID, w.target.ConfirmDeletion = fmt.Sprint(step), w.target.Commit.String()
 		w.say("%s; forced", r)
 		r = w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	}

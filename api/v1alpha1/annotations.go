@@ -27,6 +27,8 @@ const (
 	AnnotationRequestedTags = "stoker.io/requested-tags"
 	// AnnotationForceSync asks, with any new value, to verify every managed file by its content.
 	AnnotationForceSync = "stoker.io/force-sync"
+	// AnnotationConfirmDeletion is a commit, in full or its first 7 digits or more, whose mass deletion an operator approves.
+	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
 	// AnnotationPaused is "true" where a person has paused the GatewaySync.
 	AnnotationPaused = "stoker.io/paused"
 )

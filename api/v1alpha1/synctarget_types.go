@@ -84,6 +84,10 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	ForceSync string `json:"forceSync,omitempty"`
+	// The annotation stoker.io/confirm-deletion: the commit whose mass deletion an operator has approved, or its first digits.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{7,40})?$`
+	ConfirmDeletion string `json:"confirmDeletion,omitempty"`
 	// True: nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`

@@ -36,6 +36,8 @@ type Request struct {
 	Follows bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool
+	// ConfirmDeletion is the commit whose mass deletion is approved, or its first digits.
+	ConfirmDeletion string
 	// UID is that of the GatewaySync that the request is meant for; "" is whichever has the name at the time of the write.
 	UID types.UID
 	// Decider, if not nil, decides again for the object that is written, in place of the fields above.
@@ -161,6 +163,9 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	}
 	if r.Force {
 		write[v1alpha1.AnnotationForceSync] = &at
+	}
+	if r.ConfirmDeletion != "" {
+		write[v1alpha1.AnnotationConfirmDeletion] = &r.ConfirmDeletion
 	}
 	if r.ID != "" {
 		ids[r.By] = remember(ids[r.By], r.ID, keptIDs)

@@ -115,7 +115,7 @@ func TestAGatewayThatWasThereBeforeIsAdopted(t *testing.T) {
 	p.checkQuiet(head)
 }
 
-func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
+func TestMassDeletionHeldUntilConfirmed(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
 	p.start()
@@ -124,7 +124,7 @@ func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
 	s := p.reason("MassDeletion")
 	assert.Contains(t, s.Message, "line")
 	assert.Equal(t, view("one"), p.read(viewPath))
-	p.spec.annotations = map[string]string{"stoker.io/force-sync": "yes, I mean it"}
+	p.spec.annotations = map[string]string{"stoker.io/confirm-deletion": second[:7]}
 	p.saveSpec()
 	p.synced(second)
 	assert.Empty(t, p.read(viewPath))
@@ -133,12 +133,11 @@ func TestAMassDeletionIsHeldUntilSomebodyForcesIt(t *testing.T) {
 
 	third := p.repo.Commit("and again", gitserver.Delete(inGit+"projects/other"))
 	code, out := p.once()
-	assert.Equal(t, 6, code, "a force that was dealt with does not count twice: %s", out)
+	assert.Equal(t, 6, code, "the confirmation is for one commit: %s", out)
 	assert.Contains(t, out, "MassDeletion", third)
 }
 
-// A pending force-sync request does not approve the deletions of a later commit.
-func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
+func TestForceSyncConfirmsNoMassDeletion(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
 	code, out := p.once()
@@ -147,14 +146,14 @@ func TestAForceThatWasNeverDealtWithAllowsNoLaterMassDeletion(t *testing.T) {
 	p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
 	code, out = p.once()
 	require.Equal(t, 1, code, out)
-	p.repo.Commit("mended, and a project dropped", gitserver.Write(inGit+viewPath, view("two")), gitserver.Delete(inGit+"projects/other"))
+	last := p.repo.Commit("fixed, and a project dropped", gitserver.Write(inGit+viewPath, view("two")), gitserver.Delete(inGit+"projects/other"))
 	for range 2 { // waiting does not approve it either
 		code, out = p.once()
 		require.Equal(t, 6, code, out)
 		require.Contains(t, out, "MassDeletion", first)
 		require.NotEmpty(t, p.read("projects/other/project.json"))
 	}
-	p.spec.annotations["stoker.io/force-sync"] = "and delete it"
+	p.spec.annotations["stoker.io/confirm-deletion"] = last
 	code, out = p.once()
 	require.Equal(t, 0, code, out)
 	assert.Empty(t, p.read("projects/other/project.json"))
