@@ -74,7 +74,9 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			assert.Equal(t, first, p.report().Status.Commit)
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
-			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion = "main", "refs/heads/main", "", "" })
+			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) {
+				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion = "main", "refs/heads/main", "", ""
+			})
 			p.synced(second, "two")
 		})
 	}
