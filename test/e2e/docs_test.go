@@ -52,7 +52,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	for c := range w.lines.Of("docs/cli.md") {
 		switch {
 		case strings.Contains(c.Text, " /manifest/"): // a command of a Job
-			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can be run")
+			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can run: checked")
 		case strings.HasPrefix(c.Text, "stoker diff "):
 			diffs = append(diffs, shell.Type(t, c.Text))
 		default:
