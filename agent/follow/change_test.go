@@ -424,7 +424,9 @@ func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *test
 	p.start()
 	p.synced(first, "one")
 	q.start()
-	s := q.await("it says so", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "another agent uses the data directory") })
+	s := q.await("it says so", func(s v1alpha1.SyncReportStatus) bool {
+		return strings.Contains(s.Message, "another agent uses the data directory")
+	})
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Empty(t, s.Commit)
 	p.agent.end()
