@@ -35,8 +35,8 @@ func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
 	} {
 		assert.EqualValues(t, i+1, tell(change), "change %d", i)
 	}
-	assert.EqualValues(t, 8, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
-	assert.EqualValues(t, 8, tell(func(s *v1alpha1.SyncTargetSpec) {
+	assert.EqualValues(t, 9, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
+	assert.EqualValues(t, 9, tell(func(s *v1alpha1.SyncTargetSpec) {
 		s.Problem = &v1alpha1.TargetProblem{Reason: v1alpha1.ReasonAuthFailed}
 	}))
 	assert.NotNil(t, s.Problem)
