@@ -25,17 +25,17 @@ func (c *cli) rollback() *cobra.Command {
 		Short: "Go back to the last good commit",
 		Long: `Go back to the last good commit: the last one that ran on every gateway, verified.
 
-Where a branch led to what is rolled back, the rollback counts until the branch moves on: its next commit is taken again.
-Where a request did, it counts until somebody asks for another ref.
+A rollback of spec.git.ref lasts until the ref resolves to another commit; the gateways then follow it again. A rollback of a
+request lasts until another ref is requested.
 
-With --if-needed it is for a Job that runs when a sync failed, for whatever reason. It asks for a fresh look at git, waits
-for the verdict on what is wanted now, and goes back only where the commit itself is what fails: a file that is no JSON, a
-template, a source that is not there. Where gateways are away, a person is waited for, or they are still on their way, going
-back would help nobody and hold off a good commit: then, and where there is nothing to go back to, it says so and ends with 0.`,
-		Example: `  # back to the last commit that ran on all gateways
+Use --if-needed in a Job that runs after a failed sync. The command requests a poll of git, waits for the result of the desired
+commit, and rolls back only if the commit itself fails: invalid JSON, a template error, or a missing source. If gateways are
+unavailable, wait for an approval or are still syncing, or if there is no earlier commit, the command changes nothing,
+prints the reason, and exits with 0.`,
+		Example: `  # roll back to the last commit that ran on all gateways
   stoker rollback line --wait
 
-  # to an earlier one
+  # roll back to an earlier commit
   stoker history line
   stoker rollback line --to 8a9ef4f
 
@@ -44,9 +44,9 @@ back would help nobody and hold off a good commit: then, and where there is noth
 		Args: cobra.ExactArgs(1),
 	}
 	f := command.Flags()
-	ifNeeded := f.Bool("if-needed", false, "go back only where the commit that is wanted now fails, and end with 0 where not")
-	verdict := f.Duration("verdict-timeout", time.Minute, "with --if-needed: how long to wait for the verdict on the commit")
-	to := f.String("to", "", "a commit of the history, seven digits or more; left out: the last good one")
+	ifNeeded := f.Bool("if-needed", false, "roll back only if the desired commit fails; otherwise exit with 0")
+	verdict := f.Duration("verdict-timeout", time.Minute, "with --if-needed: maximum time to wait for the result of the commit")
+	to := f.String("to", "", "commit of the history, seven digits or more (default: the last good commit)")
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		failed := ""
 		if err := verb.CheckTo(*to); err != nil { // before anything else happens
@@ -54,7 +54,7 @@ back would help nobody and hold off a good commit: then, and where there is noth
 		}
 		if *ifNeeded {
 			if *verdict <= 0 {
-				return outcome(exitUsage, "--verdict-timeout must be more than nothing")
+				return outcome(exitUsage, "--verdict-timeout must be positive")
 			}
 			needed, commit, err := got.needed(ctx, args[0], *verdict)
 			if err != nil || !needed {
@@ -95,7 +95,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return false, "", p.explain(name, err)
 	case verb.Taken(gs, a.by, a.id):
 		if v := verb.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
-			return not("request %s went back before, and by now another ref is wanted", a.id)
+			return not("request %s rolled back before, and another ref is desired by now", a.id)
 		}
 		return true, "", nil // a repeated Job gets the same answer
 	case gs.Status.LastGood == nil:

@@ -35,38 +35,38 @@ func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []
 // sends adds the flags of a request with a sender.
 func (a *asking) sends(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&a.by, "by", "cli", "who asks: "+strings.Join(verb.Senders, ", "))
-	f.StringVar(&a.id, "id", "", "tells a request that is repeated from a new one, such as the name of a Job or a promotion")
-	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run it, as the command wait does")
+	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(verb.Senders, ", "))
+	f.StringVar(&a.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
+	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
 	a.limits = waitFlags(command)
 }
 
 func (c *cli) setRef() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set-ref NAME [REF]",
-		Short: "Ask for a ref: a branch, a tag or a commit",
-		Long: `Ask for a ref: a branch, a tag or a commit.
+		Short: "Request a ref: a branch, a tag or a commit",
+		Long: `Request a ref: a branch, a tag or a commit.
 
-The request stands in annotations of the GatewaySync and counts until spec.git.ref changes, or somebody asks for another
-ref. To ask for the ref that spec.git.ref says ends an earlier request. To ask for what is wanted already is
-to ask for a fresh look at git; with --id a repeat changes nothing.
+The command writes the request to annotations of the GatewaySync. It is in force until spec.git.ref changes or another ref is
+requested. Requesting spec.git.ref ends an earlier request. Requesting the desired ref again makes the lead poll git; with
+--id, a repeated request changes nothing.
 
-With --commit the request is for a ref at a commit. A tag that was moved since it was chosen is refused as RefMoved, the gateways
-stay as they are, and it is not followed later either, even if it is moved back: that takes another request.
+With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
+their files. Moving the tag back does not revive the request; send another one.
 
-In a hook Job of Argo CD, --application stands for the ref: it is the commit that the sync brings, where that is one of
-spec.git.repo. The id of the request is then the Job's name, with the start of the sync and the commit's first digits where they
-are not part of it, so that a Job that is repeated asks once; one whose sync is over asks for nothing, and ends with 4.`,
+In a hook Job of Argo CD, use --application instead of REF. It requests the commit of the sync, which must be a commit of
+spec.git.repo. The id of the request contains the name of the Job, the start of the sync and the first digits of the commit,
+so a repeated Job requests only once. If the sync is already over, the command requests nothing and exits with 4.`,
 		Example: `  # run the tag v2.4.0 on all gateways of the GatewaySync line, and wait for it
   stoker set-ref line v2.4.0 --wait
 
   # run the tag v2.4.0 only if it is still the commit that was tested
   stoker set-ref line v2.4.0 --commit 3abea812817f08376beec80744660b4fbcb76fc2 --wait
 
-  # from a Job that may be repeated
+  # in a Job that may be repeated
   stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"
 
-  # from a hook Job of Argo CD: the commit that is being synced
+  # in a hook Job of Argo CD: request the commit that is being synced
   stoker set-ref line --application argocd/line
 
   # follow the branch of spec.git.ref again
@@ -81,7 +81,7 @@ are not part of it, so that a Job that is repeated asks once; one whose sync is 
 		}
 		switch {
 		case from.on() && len(args) == 2:
-			return outcome(exitUsage, "a ref and --application: name one of them")
+			return outcome(exitUsage, "REF and --application exclude each other")
 		case from.on():
 			var err error
 			if ref, err = got.syncing(ctx, command, name, from); err != nil {
@@ -95,7 +95,7 @@ are not part of it, so that a Job that is repeated asks once; one whose sync is 
 		})
 	})
 	a.sends(command)
-	command.Flags().StringVar(&a.commit, "commit", "", "the commit that the ref has to stand at, all 40 digits")
+	command.Flags().StringVar(&a.commit, "commit", "", "commit that the ref must resolve to, all 40 digits")
 	from = c.syncs(command)
 	return command
 }
@@ -141,27 +141,27 @@ func idOf(job application.Job, found application.Sync) string {
 func (c *cli) sync() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sync NAME",
-		Short: "Look at git again now, and sync what moved",
-		Long: `Look at git again now, and sync what moved.
+		Short: "Poll git now, and sync changes",
+		Long: `Poll git now, and sync changes.
 
-With --force every managed file is compared by its content, drift is repaired, and gateways scan again.
+With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again.
 
-With --confirm-deletion you approve what a sync to that commit is held for as MassDeletion, on all gateways. It approves no
-other commit.`,
-		Example: `  # do not wait for spec.polling.interval
+With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways.
+It approves no other commit.`,
+		Example: `  # poll without waiting for spec.polling.interval
   stoker sync line --wait
 
-  # verify all files, repair what was changed on the gateways
+  # verify all files, and repair those that were changed on the gateways
   stoker sync line --force
 
   # approve what commit 1f0c2d3 deletes
   stoker sync line --confirm-deletion=1f0c2d3
 
-  # in the PostSync hook of Argo CD: a fresh look, and every gateway runs what it finds
+  # in the PostSync hook of Argo CD: poll git, and wait until every gateway runs the result
   stoker sync line --wait --no-rollback --by argocd --id "$JOB_UID"`,
 		Args: cobra.ExactArgs(1),
 	}
-	force := command.Flags().Bool("force", false, "verify every managed file by its content, and repair")
+	force := command.Flags().Bool("force", false, "compare the content of every managed file, and repair drift")
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 digits)")
 	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
@@ -183,10 +183,10 @@ other commit.`,
 func (c *cli) pause() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pause NAME",
-		Short: "Sync nothing until resume",
-		Long: `Sync nothing until resume. Gateways keep what they run and may restart; drift is still reported.
+		Short: "Pause syncing until resume",
+		Long: `Pause syncing until resume. Gateways keep their files and may restart; agents still report drift.
 
-It is an annotation, which Argo CD does not revert.`,
+The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker pause line
   stoker resume line`,
 		Args: cobra.ExactArgs(1),
@@ -202,7 +202,7 @@ It is an annotation, which Argo CD does not revert.`,
 func (c *cli) resume() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "resume NAME",
-		Short:   "Sync again after pause",
+		Short:   "Resume syncing after pause",
 		Example: `  stoker resume line`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -239,7 +239,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 		return err
 	}
 	if answer.Ref != "" && d.Ref != answer.Ref {
-		return outcome(exitSuperseded, "superseded: %s; by now it is to run %s", answer.Message, d.Ref)
+		return outcome(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
 	}
 	full := resourceName(answer.GatewaySync)
 	if err := a.print(*a.output, result{

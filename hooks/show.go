@@ -34,17 +34,17 @@ func bareObject(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
 func (c *cli) get() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "get [NAME]",
-		Short: "List GatewaySyncs: which ref they are to run, and how many gateways do",
+		Short: "List GatewaySyncs with their refs and gateways",
 		Example: `  stoker get
   stoker get -A
   stoker get line -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	all := command.Flags().BoolP("all-namespaces", "A", false, "list those of all namespaces")
+	all := command.Flags().BoolP("all-namespaces", "A", false, "list the GatewaySyncs of all namespaces")
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *all && len(args) > 0 {
-			return outcome(exitUsage, "a name and --all-namespaces: a name is of one namespace")
+			return outcome(exitUsage, "NAME and --all-namespaces exclude each other")
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -172,10 +172,10 @@ func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any)
 func (c *cli) status() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status NAME",
-		Short: "Tell where each gateway stands, and why",
-		Long: `Tell where each gateway stands, and why.
+		Short: "Show the state of each gateway",
+		Long: `Show the state of each gateway.
 
-As JSON or YAML it is the verdict that wait comes to: phase, ref, commit, numbers of gateways, and who is behind.`,
+As JSON or YAML, the output is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.`,
 		Example: `  stoker status line
   stoker status line -o json`,
 		Args: cobra.ExactArgs(1),

@@ -25,39 +25,39 @@ type limits struct {
 
 func waitFlags(command *cobra.Command) *limits {
 	l := &limits{}
-	command.Flags().DurationVar(&l.timeout, "timeout", 15*time.Minute, "how long to wait at most; longer than spec.progressDeadline, so that its verdict is heard")
-	command.Flags().DurationVar(&l.empty, "timeout-empty", time.Minute, "how long to wait for a first gateway, once somebody has looked and found none")
+	command.Flags().DurationVar(&l.timeout, "timeout", 15*time.Minute, "maximum time to wait; longer than spec.progressDeadline, to report its result")
+	command.Flags().DurationVar(&l.empty, "timeout-empty", time.Minute, "maximum time to wait for a first gateway after the status reported none")
 	return l
 }
 
 // holds adds the flag --no-rollback.
 func (l *limits) holds(command *cobra.Command) {
-	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "end with 1 while a rollback holds off spec.git.ref")
+	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
 }
 
 func (c *cli) wait() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait NAME",
-		Short: "Wait until every gateway runs what is asked for",
-		Long: `Wait until every gateway runs what is asked for.
+		Short: "Wait until every gateway runs the desired ref",
+		Long: `Wait until every gateway runs the desired ref.
 
-Every gateway counts: it runs the commit of the desired ref, for today's spec, verified, and has dealt with the last request.
-The wait ends at once where a gateway cannot get there by trying again (1), where another ref is asked for meanwhile (4),
-and when syncing is paused (6); with --no-rollback also where the gateways run what a rollback went back to (1). At the end
-of --timeout it is 6 where all that is missing waits for a person or a Designer, else 3. On a terminal it tells what is
-missing; in a pipe it says nothing until the end. Where they stand is asked at least once, however short the time is.`,
-		Example: `  # until the gateways run what is wanted now
+The wait succeeds when every gateway runs the commit of the desired ref for the current spec, verified, and has handled the
+last request. It ends early if a gateway reports an error that a retry does not fix (1), if another ref is requested (4), or
+if syncing is paused (6); with --no-rollback also if the gateways run the commit of a rollback (1). After --timeout the
+exit code is 6 if the remaining gateways wait for an approval or a Designer session, and 3 otherwise. On a terminal the
+command prints its progress. It reads the status at least once, however short --timeout is.`,
+		Example: `  # wait until the gateways run the desired ref
   stoker wait line
 
-  # until they run this ref; where another one is wanted by then, that is said at once
+  # wait until they run this ref; fail at once if another ref is desired
   stoker wait line --ref v2.4.0 --timeout 5m
 
-  # from a hook Job of Argo CD, where set-ref --application asked before
+  # in a hook Job of Argo CD, after set-ref --application
   stoker wait line --application argocd/line`,
 		Args: cobra.ExactArgs(1),
 	}
-	ref := command.Flags().String("ref", "", "the ref that is waited for; left out: the one that is wanted when the wait begins")
-	commit := command.Flags().String("commit", "", "the commit that is waited for, all 40 digits: the wait ends with 4 if the gateways are to run another one")
+	ref := command.Flags().String("ref", "", "ref to wait for (default: the desired ref when the wait begins)")
+	commit := command.Flags().String("commit", "", "commit to wait for, all 40 digits; the exit code is 4 if another commit is desired")
 	l := waitFlags(command)
 	l.holds(command)
 	from := c.syncs(command)
@@ -129,12 +129,12 @@ func heldOff(gs *v1alpha1.GatewaySync, v verb.Verdict) string {
 // returns the last verdict. The error says how the wait ended unless the gateways got there.
 func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (verb.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
-		return verb.Verdict{}, outcome(exitUsage, "--timeout must be more than nothing, and --timeout-empty not less")
+		return verb.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
 	w := &watcher{cli: c, place: p, name: name, ref: ref, commit: commit}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	last := verb.Verdict{Message: "the API server has not said yet where GatewaySync " + name + " stands"}
+	last := verb.Verdict{Message: "the status of GatewaySync " + name + " was not read yet"}
 	for n := 0; ; n++ {
 		looking := waiting
 		if n == 0 { // even the shortest wait reports where the gateways stand
@@ -179,7 +179,7 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 		return verb.Verdict{}, err
 	}
 	if w.uid != "" && gs.UID != w.uid {
-		return verb.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and made anew meanwhile", w.name)
+		return verb.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and recreated", w.name)
 	}
 	w.uid = gs.UID
 	v, err := verb.Look(ctx, w.Clients, gs, w.ref)
@@ -248,7 +248,7 @@ func (w *watcher) none(after time.Duration) error {
 func (w *watcher) late(v verb.Verdict, l *limits) error {
 	switch {
 	case v.Phase == "":
-		return outcome(exitTimeout, "the API server did not say where GatewaySync %s stands within %s", w.name, l.timeout)
+		return outcome(exitTimeout, "the status of GatewaySync %s could not be read within %s", w.name, l.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return w.none(l.timeout)
 	case v.Phase == verb.Held:

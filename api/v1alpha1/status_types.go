@@ -54,7 +54,7 @@ type GatewaySyncStatus struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
-	// Ref that was synced last.
+	// Ref that was synced last; the first seven digits if it is a commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	LastSyncRef string `json:"lastSyncRef,omitempty"`

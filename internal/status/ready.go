@@ -257,6 +257,9 @@ func (w *writer) lastSync() {
 	}
 	st.LastSyncTime = last.LastSyncTime.DeepCopy()
 	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
+	if v1alpha1.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
+		st.LastSyncRef = short(last.SyncedRef)
+	}
 }
 
 // unhandle resets a request that was only given up because there were no agents, and now there are. While the deadline is over

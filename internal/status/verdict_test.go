@@ -22,6 +22,7 @@ func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
 	assert.Equal(t, "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "aaaaaaa", st.Target.RefShort)
 	assert.Equal(t, commitA, st.Target.Ref)
+	assert.Equal(t, "aaaaaaa", st.LastSyncRef)
 }
 
 // `kubectl get` shows the same as `stoker status`.
