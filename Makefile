@@ -1,4 +1,4 @@
-# `make help` lists the targets. CONTRIBUTING.md says what they need; tools are pinned and built from modules.
+# `make help` lists the targets. CONTRIBUTING.md says what they need. Tools are pinned and built from modules.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -23,13 +23,13 @@ PLAIN := $(if $(RACE),$(shell grep -rl --include='*_test.go' '^//go:build.*!race
 # A program with the race detector waits a second when it ends, for reports of others. That is long for hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
 
-# Most packages wait for something real, so that there may be more of them at a time than processors. The longest come
-# first. Those that need processors and a disk alone come later: continuous integration runs pods beside them. What only a
-# test needs and is heavy lives in modules of its own.
+# Most packages wait for something real, so twice as many run at a time as there are processors. The longest come first.
+# Those that keep a processor and a disk busy come last: continuous integration runs pods beside them. Heavy dependencies
+# of tests live in modules of their own.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/charts test/crd test/argocd test/argocd/v3
 FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
-ALONE   := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
+BUSY    := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
 # $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
 # more than six failures in one run of go test fail at once.
@@ -37,10 +37,10 @@ gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
 raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(RACE) -timeout 20m $(1),$(2))
 
-.PHONY: help build demo test test-first test-rest test-plain test-modules e2e lint fuzz bench generate
+.PHONY: help build demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
@@ -49,20 +49,22 @@ build: ## build the binaries into bin/
 demo: ## a gateway, a git server and the agent on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-test: test-first test-rest ## unit, integration and scenario tests
+# make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
+test: ## what each commit passes, in minutes, without Kubernetes or root
+	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./...
 
-test-first:
+test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
+
+test-api:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
-	go vet ./...
 	@go run ./test/cluster build >/dev/null
-	$(call raced,$(ATATIME),$(FIRST) $(shell comm -23 <(go list ./... | sort) <(go list $(ALONE) | sort)))
+	$(call raced,$(ATATIME),$(FIRST) $(shell comm -23 <(go list ./... | sort) <(go list $(BUSY) | sort)))
 
-test-rest:
-	$(call raced,$(ATATIME),$(ALONE))
-	@$(MAKE) --no-print-directory --output-sync -j2 test-plain test-modules
+test-busy:
+	$(call raced,$(ATATIME),$(BUSY))
 
 test-plain:
-	$(if $(PLAIN),$(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
+	$(if $(PLAIN),STOKER_TEST_FULL=1 $(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-count=1 -timeout 20m,./...)); done

@@ -182,6 +182,9 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 
 // Runs the whole bench with the real agent on the smallest repository.
 func TestTheBenchRunsFromEndToEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for seconds")
+	}
 	work := t.TempDir()
 	var out strings.Builder
 	err := run(t.Context(), []string{"-sizes", "T", "-n", "1", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)

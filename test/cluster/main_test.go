@@ -52,6 +52,10 @@ func TestMain(m *testing.M) {
 // cacheOfItsOwn returns a cache that shares the builds of the real one but has its own run directory. It
 // hides clusters with nodes of other users.
 func cacheOfItsOwn(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
+	}
 	shared, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
 	_, err = shared.Kubernetes(t.Context(), "")

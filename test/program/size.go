@@ -10,6 +10,9 @@ import (
 // Small builds a main package as a release does, and fails the test if the binary has more bytes than ceiling.
 func Small(t testing.TB, room string, ceiling int64) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("builds a release")
+	}
 	file := filepath.Join(t.TempDir(), filepath.Base(room))
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "stoker.io/stoker/"+room)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -107,6 +107,7 @@ func writers(c counts) map[string]int {
 }
 
 func TestAFleetIsMeasuredFromEndToEndAndLeavesNothing(t *testing.T) {
+	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
 	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))

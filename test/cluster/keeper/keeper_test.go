@@ -34,6 +34,10 @@ func short(t *testing.T) string {
 
 // controlConfig returns a cluster with only a control plane. It does not need root.
 func controlConfig(t *testing.T) keeper.Config {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
+	}
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
 	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))

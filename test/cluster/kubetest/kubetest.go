@@ -1,4 +1,5 @@
-// Package kubetest provides tests with a real Kubernetes. It builds what is missing and never skips a test.
+// Package kubetest provides tests with a real Kubernetes. It builds what is missing. Only go test -short skips a test that
+// uses it: make test runs on a machine that has no Kubernetes, and make test-cluster runs all tests.
 //
 //	func TestMain(m *testing.M) { kubetest.Main(m) }
 //
@@ -136,6 +137,14 @@ func (m M) Run() int {
 // Main is the TestMain of a package that uses Control.
 func Main(m *testing.M) { os.Exit(M{m}.Run()) }
 
+// NotShort skips a test of go test -short.
+func NotShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
+	}
+}
+
 // buildWithin bounds building and starting together.
 const buildWithin = 20 * time.Minute
 
@@ -143,6 +152,7 @@ const buildWithin = 20 * time.Minute
 // but do not run.
 func Control(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
+	NotShort(t)
 	o := options{version: os.Getenv(build.VersionVariable)}
 	for _, set := range opts {
 		set(&o)

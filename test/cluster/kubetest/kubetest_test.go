@@ -167,6 +167,7 @@ func TestControlPlanesSideBySideDoNotKnowEachOther(t *testing.T) {
 }
 
 func TestNothingIsLeftAfterTheEnd(t *testing.T) {
+	kubetest.NotShort(t)
 	t.Parallel()
 	var pids []int
 	var dir string
@@ -213,6 +214,7 @@ func TestAKilledTestLeavesNothing(t *testing.T) {
 		fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
 		<-t.Context().Done()
 	}
+	kubetest.NotShort(t)
 	t.Parallel()
 	holder := exec.Command(os.Args[0], "-test.run=^TestAKilledTestLeavesNothing$", "-test.timeout=5m")
 	holder.Env = append(os.Environ(), holdVariable+"=1")
