@@ -56,7 +56,7 @@ func TestTheReferenceListsEveryMetric(t *testing.T) {
 	reference.Metrics(t, "../docs/agent.md", reg)
 }
 
-func TestTroubleshootingHasASectionForEveryReasonUnderItsClass(t *testing.T) {
+func TestTroubleshootingCoversEveryReason(t *testing.T) {
 	var class string
 	sections := map[string]string{}
 	classes := map[string]bool{}

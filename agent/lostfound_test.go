@@ -48,7 +48,7 @@ func lost(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), talk.String()
 }
 
-func TestAPersonFindsReadsAndRestoresWhatASyncReplaced(t *testing.T) {
+func TestLostFoundCommands(t *testing.T) {
 	data, sync := lostSite(t)
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
 
@@ -82,7 +82,7 @@ func TestAPersonFindsReadsAndRestoresWhatASyncReplaced(t *testing.T) {
 	}
 }
 
-func TestARestoreNeverReplacesWhatGitDoesNotHave(t *testing.T) {
+func TestRestoreKeepsUncommittedFiles(t *testing.T) {
 	data, _ := lostSite(t)
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
 	require.NoError(t, os.WriteFile(file, []byte("somebody's newer work\n"), 0o600))
@@ -93,7 +93,7 @@ func TestARestoreNeverReplacesWhatGitDoesNotHave(t *testing.T) {
 }
 
 // F2: neither the restore path nor the index of lost+found leads outside the data directory.
-func TestARestoreFollowsNoLinkAndBelievesNoIndexThatLeadsOut(t *testing.T) {
+func TestRestoreStaysInDirectory(t *testing.T) {
 	data, _ := lostSite(t)
 	outside := t.TempDir()
 	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))

@@ -33,7 +33,7 @@ func shown(s settings, onTerminal bool) (out, talk string) {
 	return stdout.String(), stderr.String()
 }
 
-func TestATerminalShowsPlansAndProgressOnceAndFewLogs(t *testing.T) {
+func TestTerminalOutput(t *testing.T) {
 	out, talk := shown(settings{}, true)
 	assert.Equal(t, "first sync → ab00000: 1 created\n+ projects/p/project.json\nwarning: no config; skipped\nnote: without the lock\ng: Synced at ab00000 (main): done\n", out)
 	assert.Contains(t, talk, "\r\x1b[Kstage 5/10\r\x1b[K", "a log line does not run into the progress")
@@ -41,7 +41,7 @@ func TestATerminalShowsPlansAndProgressOnceAndFewLogs(t *testing.T) {
 	assert.NotContains(t, talk, "following", "the plans say it")
 }
 
-func TestElsewhereThereAreOnlyLogsAsJSON(t *testing.T) {
+func TestJSONLogsWithoutTerminal(t *testing.T) {
 	out, talk := shown(settings{}, false)
 	assert.Empty(t, out)
 	lines := strings.Split(strings.TrimSpace(talk), "\n")

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
+func TestCommandLineErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"--secret", "token=x", "--max-files", "0", "--log-level", "loud", "--gateway-url", "ftp://x:S3CR3T@h", "extra"}, nil, &out)
 	require.ErrorIs(t, err, daemon.ErrUsage)
@@ -35,7 +35,7 @@ func TestHelpIsNoError(t *testing.T) {
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, nil, io.Discard, &out))
 }
 
-func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
+func TestObjectCachePerDataDirectory(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", "/cache")
 	a, b := settings{DataDir: "/data/a"}, settings{DataDir: "/data/b"}
 	dirA, err := a.repoDir()
@@ -49,7 +49,7 @@ func TestEveryDataDirectoryHasItsOwnCacheOfObjects(t *testing.T) {
 	assert.Equal(t, "/elsewhere", dir)
 }
 
-func TestAPodsEnvironmentIsReadAndWhatIsWrongWithItIsSaidWhole(t *testing.T) {
+func TestPodEnvironment(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x", "GATEWAY_MOUNTS=config"}, &out)
 	require.ErrorIs(t, err, daemon.ErrUsage)

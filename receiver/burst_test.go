@@ -20,7 +20,7 @@ const burst, senders = 10000, 700
 
 // R6: ten thousand simultaneous pushes to two replicas, with a real fleet that does not poll. Each gateway syncs at most twice,
 // once per commit. The last push must not be lost, health must answer all the time, and memory must stay bounded.
-func TestR6ABurstIsAFewLooksAndTheLastPushIsNotLost(t *testing.T) {
+func TestR6PushBurst(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2, webhooked)
 	install(t, p.Cluster)

@@ -92,7 +92,7 @@ func certificate(t *testing.T, dir string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 }
 
-func TestAReceiverServesTLSAndIsChecked(t *testing.T) {
+func TestServesTLS(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := line(t, cluster)

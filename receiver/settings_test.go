@@ -26,7 +26,7 @@ func noEnv(string) string { return "" }
 
 func someEnv(string) string { return "x" }
 
-func TestACommandLineThatCannotRunIsExplainedAtOnceAndWhole(t *testing.T) {
+func TestCommandLineErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"--log-level=loud", "--log-format=xml", "--watch-namespace=A", "--watch-label-selector=a=b=c", "extra"}, noEnv, &out)
 	require.ErrorIs(t, err, daemon.ErrUsage)

@@ -203,7 +203,7 @@ func (z *zeros) Read(b []byte) (int, error) {
 }
 
 // A request answered with 202 must be in the object, even if the receiver is killed.
-func TestWhatWasAcceptedIsNotLostWhenTheReceiverEnds(t *testing.T) {
+func TestAcceptedRequestsSurviveShutdown(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := line(t, cluster)

@@ -25,7 +25,7 @@ func write(t *testing.T, name, content string) string {
 func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{Name: name, Key: key} }
 
 // C7: an error about a secret names the place of the secret, never its value.
-func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
+func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
 	s := Beside{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
 	v, err := s.Read(GitToken, ref("git", "token"))
@@ -44,7 +44,7 @@ func TestSecretsAreReadAnewFromTheFileThatWasNamedOrFromBeside(t *testing.T) {
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
-func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t *testing.T) {
+func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "git", "..data", "token"), "S3CR3T-1\n")
 	require.NoError(t, os.Symlink("..data/token", filepath.Join(dir, "git", "token"))) // as the kubelet does
@@ -76,7 +76,7 @@ func TestAPodThatDoesNotMountASecretHasToBeRestartedAndOneWithoutTheKeyHasNot(t 
 }
 
 // A pod mounts only the keys that were named when it was created. Another key never appears.
-func TestAnotherKeyOfAMountedSecretNeedsAnotherPod(t *testing.T) {
+func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1")
 	write(t, filepath.Join(dir, "git", "beside"), "S3CR3T-2")
@@ -103,7 +103,7 @@ func TestAnotherKeyOfAMountedSecretNeedsAnotherPod(t *testing.T) {
 	assert.Equal(t, "S3CR3T-3", v.Reveal())
 }
 
-func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
+func TestHandWrittenPodSecretFiles(t *testing.T) {
 	m := Mounted{Files: map[Field]string{GitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
 	v, err := m.Read(GitToken, ref("whatever", "name"))
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestAPodWrittenByHandHasAFileForEachField(t *testing.T) {
 }
 
 // C7: a value instead of a file path is a common mistake. The error must not repeat the path that failed to open.
-func TestAValueInThePlaceOfItsFileIsNeverTold(t *testing.T) {
+func TestSecretValueInsteadOfPath(t *testing.T) {
 	for name, value := range map[string]string{
 		"a key":            "-----BEGIN OPENSSH PRIVATE KEY-----\n" + strings.Repeat("S3CR3T", 60),
 		"a token":          "ghp_S3CR3T",
@@ -137,7 +137,7 @@ func TestAValueInThePlaceOfItsFileIsNeverTold(t *testing.T) {
 	}
 }
 
-func TestEverySecretThatASpecNamesIsAskedFor(t *testing.T) {
+func TestEverySecretOfSpecIsRead(t *testing.T) {
 	git := ref("git", "key")
 	api, ca := ref("api", "key"), ref("ca", "key")
 	for name, spec := range map[string]v1alpha1.GatewaySyncSpec{

@@ -138,7 +138,7 @@ func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
 }
 
 // A rejected request leaves the gateways at their commit, even if their agents restart.
-func TestFollowerStaysAtEarlierRequestWhileAnotherIsRefused(t *testing.T) {
+func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	w.commit("one")

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-func TestWithoutTheAPIServerTheGatewayIsLookedAfterAndNothingThatHappensIsLost(t *testing.T) {
+func TestAPIServerOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, kubetest.Control(t, kubetest.Private()))
 	p := w.pod("line-0")
@@ -62,7 +62,7 @@ func TestWithoutTheAPIServerTheGatewayIsLookedAfterAndNothingThatHappensIsLost(t
 }
 
 // An agent may watch the target, but not read the GatewaySync, for example with revoked or handwritten permissions.
-func TestAGatewaySyncThatCannotBeReadIsLoggedAtOnceAndSaidWhenItIsNoMomentAnyMore(t *testing.T) {
+func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -110,7 +110,7 @@ spec:
 `
 
 // C1, C2: if the API lacks its rules, invalid content affects only the objects that contain it.
-func TestObjectsThatNobodyCheckedDoNotHarmTheAgent(t *testing.T) {
+func TestMalformedObjects(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	cluster.Apply(t, "../../charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml")

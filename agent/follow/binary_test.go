@@ -106,7 +106,7 @@ func (a *process) anonymous() int {
 // grace is the default termination grace period of a pod.
 const grace = 30 * time.Second
 
-func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
+func TestAgentLifecycle(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	a := p.run(w.cluster.Kubeconfig())
@@ -146,7 +146,7 @@ func TestTheRealAgentFromItsPodsFirstStartToItsEnd(t *testing.T) {
 	}
 }
 
-func TestSIGTERMDuringASyncEndsItOrTakesItBackWithinTheGracePeriodAndReportsTheTruth(t *testing.T) {
+func TestSIGTERMDuringSync(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0", func(o *simulator.Options) { o.ScanDelay = 2 * time.Second })
 	first := w.commit("one")

@@ -14,7 +14,7 @@ import (
 )
 
 // A gateway with a complete volume starts, even if the agent's own cache or its metrics port is unusable.
-func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T) {
+func TestCompleteVolumeStartsWithoutCache(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -54,7 +54,7 @@ func TestAGatewayWithACompleteVolumeStartsWithoutAPlaceForTheCache(t *testing.T)
 }
 
 // Without a commit on the volume, the gateway waits for the first sync, which cannot run, until the deadline.
-func TestAnEmptyVolumeWaitsForAPlaceForTheCache(t *testing.T) {
+func TestEmptyVolumeWaitsForCache(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	place := filepath.Join(p.dir, "repo")

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T) {
+func TestTargetOfNewerGenerationWaits(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -42,7 +42,7 @@ func TestATargetOfAnotherGenerationWaitsUntilTheGatewaySyncIsThere(t *testing.T)
 }
 
 // A commit that returns needs a new report: only the agent knows that its files were checked again.
-func TestEveryRevisionOfTheTargetIsAnsweredAlsoWhereNothingHasToBeDone(t *testing.T) {
+func TestEveryTargetRevisionIsAnswered(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -73,7 +73,7 @@ func TestEveryRevisionOfTheTargetIsAnsweredAlsoWhereNothingHasToBeDone(t *testin
 	assert.Equal(t, first, s.Commit)
 }
 
-func TestNobodyReadsTheSpecBeforeItsLeadHasResolvedTheRef(t *testing.T) {
+func TestSpecWaitsForResolvedRef(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -91,7 +91,7 @@ func TestNobodyReadsTheSpecBeforeItsLeadHasResolvedTheRef(t *testing.T) {
 	assert.Equal(t, 1, p.agent.traffic.count("GET gatewaysyncs"))
 }
 
-func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *testing.T) {
+func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	commit := w.repo.Commit("one",
@@ -131,7 +131,7 @@ func TestAnnotationsAndLabelsOfThePodAndTheSpecAreSyncedWithoutANewCommit(t *tes
 	assert.Equal(t, "south 8 line-0", p.title())
 }
 
-func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.T) {
+func TestRequestAcknowledgement(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 
@@ -173,7 +173,7 @@ func TestARequestIsEchoedWhenItIsDealtWithAndAForcedSyncWhenItIsDone(t *testing.
 	assert.Equal(t, "three", p.title())
 }
 
-func TestAPausedGatewayStaysAndFollowsAgainWhenItIsResumed(t *testing.T) {
+func TestPauseAndResume(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -211,7 +211,7 @@ func repairing(t *testing.T) (w *world, p *pod, first string) {
 }
 
 // An operator who pauses syncing to repair a gateway by hand expects this even if the pod cannot follow the spec.
-func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
+func TestPauseWithInvalidSpec(t *testing.T) {
 	w, p, first := repairing(t)
 	stays := func(what string, generation int64, paused bool) {
 		t.Helper()
@@ -254,7 +254,7 @@ func TestAPauseCountsAtOnceWhileTheSpecCannotBeFollowed(t *testing.T) {
 }
 
 // One edit may both pause and break the spec. A renamed profile must not overwrite manual repairs.
-func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *testing.T) {
+func TestPauseOfProfileAndDefaults(t *testing.T) {
 	yes := true
 	for name, c := range map[string]struct {
 		reason v1alpha1.Reason
@@ -288,7 +288,7 @@ func TestAPauseOfTheProfileOrTheDefaultsCountsThoughNeitherCanBeFollowed(t *test
 }
 
 // The rest of the target may be invalid, or for newer agents only.
-func TestAPauseCountsThoughItsTargetCannotBeFollowed(t *testing.T) {
+func TestPauseWithInvalidTarget(t *testing.T) {
 	w, p, first := repairing(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })
 	p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
@@ -313,7 +313,7 @@ func (p *pod) staysAsMendedByHand() {
 	assert.Equal(p.w.t, "by hand", p.title())
 }
 
-func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
+func TestTargetBurstSyncsLast(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 	w.git.Inject(gitserver.Slow(2000)) // keeps the current sync busy, without failing it
@@ -333,7 +333,7 @@ func TestOfABurstOfTargetsTheLastIsSyncedAndNotEachOfThem(t *testing.T) {
 	assert.Less(t, strings.Count(p.agent.log.String(), "msg=sync "), 20)
 }
 
-func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
+func TestDeletedTargetKeepsGateway(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 	second := w.commit("two")
@@ -352,7 +352,7 @@ func TestATargetThatIsGoneLeavesTheGatewayAsItIs(t *testing.T) {
 	p.synced(second, "two of other")
 }
 
-func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
+func TestUnmountedSecretIsReported(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 	second := w.commit("two")
@@ -375,7 +375,7 @@ func TestASecretThatThePodDoesNotMountIsSaidAndTheGatewayStays(t *testing.T) {
 	p.synced(second, "two")
 }
 
-func TestATargetForNewerAgentsOnlyIsNotFollowed(t *testing.T) {
+func TestTargetForNewerAgent(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) { s.Format, s.MinFormat = 2, 2 })
@@ -385,7 +385,7 @@ func TestATargetForNewerAgentsOnlyIsNotFollowed(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 }
 
-func TestARestartedAgentWritesNothingNewAndAnotherPodOfTheNameTakesTheReportOver(t *testing.T) {
+func TestReportAcrossRestarts(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -414,7 +414,7 @@ func TestARestartedAgentWritesNothingNewAndAnotherPodOfTheNameTakesTheReportOver
 	assert.Equal(t, before.UID, p.report().UID)
 }
 
-func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *testing.T) {
+func TestTwoAgentsOnOneVolume(t *testing.T) {
 	w := shared(t)
 	p, q := w.pod("line-0"), w.pod("line-1")
 	q.data, q.gw = p.data, p.gw
@@ -436,7 +436,7 @@ func TestTwoAgentsOnOneVolumeDoNotMixAndTheSecondFollowsWhenTheFirstEnds(t *test
 }
 
 // C7: also if the repository URL contains the credential, and if the gateway and git reject theirs.
-func TestCredentialsAreNeverSaidWhateverFails(t *testing.T) {
+func TestCredentialsNeverLogged(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestAGatewayIsSyncedToItsTargetAndToTheNextOneAndAnIdleAgentWritesNothing(t *testing.T) {
+func TestFollowTargets(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")

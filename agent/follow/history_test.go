@@ -48,7 +48,7 @@ func (s *secondTime) count() int {
 	return s.gets
 }
 
-func TestTheSpecIsReadAgainWhereItsGenerationMayBeAnotherOfTheSameNumber(t *testing.T) {
+func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 	renewed := func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now }
 	for name, happens := range map[string]func(*world, *Follower){
 		"after the API server was away": func(w *world, f *Follower) {

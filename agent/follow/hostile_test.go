@@ -23,7 +23,7 @@ import (
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
-func TestATargetIsReadOrRefusedByItsField(t *testing.T) {
+func TestReadTarget(t *testing.T) {
 	good := v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 3, Ref: "main", RefName: "refs/heads/main", Commit: commit, RequestedAt: "1", ForceSync: "2",
 		Lead: v1alpha1.LeadRecord{Transitions: 5}}
 	in, err := read(&v1alpha1.SyncTarget{Spec: good})
@@ -160,7 +160,7 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 	}
 }
 
-func TestWhatIsCutSaysSo(t *testing.T) {
+func TestTruncatedMessageIsMarked(t *testing.T) {
 	assert.Equal(t, "abc", clip("abc", 3))
 	assert.Equal(t, "a…", clip("abcde", 4))
 	assert.Equal(t, "é…", clip("ééé", 5))
@@ -172,7 +172,7 @@ func TestWhatIsCutSaysSo(t *testing.T) {
 	assert.Equal(t, before, s, "what fits stays as it is")
 }
 
-func TestTheSpecSaysWhereTheGatewayListensAndElseTheEnvironment(t *testing.T) {
+func TestGatewayAddress(t *testing.T) {
 	port := int32(9088)
 	for _, c := range []struct {
 		spec v1alpha1.GatewaySpec

@@ -25,7 +25,7 @@ import (
 )
 
 // C3, C10: a reporter sends few writes in virtual hours, whatever its input, and loses none.
-func TestHoursOfReportingAreFewWritesAndNoneThatIsLost(t *testing.T) {
+func TestReportWritesOverHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
 		var mu gosync.Mutex
@@ -129,7 +129,7 @@ func TestHoursOfReportingAreFewWritesAndNoneThatIsLost(t *testing.T) {
 }
 
 // An API server that was restored from a backup serves an old report, and does not notify the agent.
-func TestAReportThatWentBackToABackupIsWrittenAgainSoonAfterTheAPIServerIsBack(t *testing.T) {
+func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
 		var sent atomic.Int64

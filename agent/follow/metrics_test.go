@@ -32,7 +32,7 @@ func gathered(t *testing.T, a *agent, name string) float64 {
 }
 
 // C8: synced content does not create series.
-func TestMetricsAreCleanAndTheirNumberDoesNotGrowWithWhatIsSynced(t *testing.T) {
+func TestMetricsCardinality(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	w.gatewaySync(p)

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-func TestTheLargestReportIsAdmittedByTheAPIAndSmall(t *testing.T) {
+func TestLargestReport(t *testing.T) {
 	w := shared(t)
 	long := strings.Repeat("x", 5000)
 	s := worst(long, long, long, 1000)
@@ -33,7 +33,7 @@ func TestTheLargestReportIsAdmittedByTheAPIAndSmall(t *testing.T) {
 	assert.LessOrEqual(t, len(raw), 4<<10)
 }
 
-func TestTheOutcomeOfAnEarlierOrderIsNotThatOfTheOneInForce(t *testing.T) {
+func TestOutcomeOfEarlierOrder(t *testing.T) {
 	id, err := plan.ParseID(commit)
 	require.NoError(t, err)
 	old := &loop.Order{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}
@@ -78,7 +78,7 @@ func (f *Follower) composed(s loop.State) (status v1alpha1.SyncReportStatus) {
 }
 
 // The report of an earlier agent may arrive from the API server at any time, even while a report is composed.
-func TestWhatIsInheritedWhileAReportIsMadeIsNotLost(t *testing.T) {
+func TestInheritedReportDuringWrite(t *testing.T) {
 	r := &reporter{now: time.Now, woken: make(chan struct{}, 1)}
 	r.set(v1alpha1.SyncReportStatus{Commit: "a"})
 	inherited := make(chan struct{})
@@ -131,7 +131,7 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 	assert.Equal(t, r.retry, r.next(), "after a failure nothing is sent before its time")
 }
 
-func TestWhatASyncDidStaysReportedUntilAnotherDoesSomething(t *testing.T) {
+func TestLastSyncStaysReported(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
 	f.order = &loop.Order{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}

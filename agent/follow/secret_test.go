@@ -15,7 +15,7 @@ import (
 )
 
 // The kubelet adds no key to a running pod that was created without it. The agent reports this, and another agent leads.
-func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *testing.T) {
+func TestMissingSecretKeyYieldsLead(t *testing.T) {
 	w := shared(t)
 	old := w.pod("line-0")
 	first := w.commit("one")
@@ -53,7 +53,7 @@ func TestAnAgentWithoutTheKeyThatTheSpecNamesNowReportsItAndLetsAnotherLead(t *t
 }
 
 // A rejected credential is retried once a minute. If the kubelet updates it, lead and agent retry at once.
-func TestACredentialThatIsMendedCountsWhenTheKubeletBringsIt(t *testing.T) {
+func TestFixedCredentialIsPickedUp(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")

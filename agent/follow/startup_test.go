@@ -77,7 +77,7 @@ func deadline(d string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = d }
 }
 
-func TestTheFirstSyncComesBeforeTheGatewaysStartAndIsVerifiedAfterIt(t *testing.T) {
+func TestFirstSyncBeforeStart(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -97,7 +97,7 @@ func TestTheFirstSyncComesBeforeTheGatewaysStartAndIsVerifiedAfterIt(t *testing.
 	assert.Empty(t, s.Scan, "its start has read everything")
 }
 
-func TestAVolumeWithAWholeCommitLetsTheGatewayStartAtOnceWithoutTheAPIServer(t *testing.T) {
+func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -118,7 +118,7 @@ func TestAVolumeWithAWholeCommitLetsTheGatewayStartAtOnceWithoutTheAPIServer(t *
 	assert.Equal(t, "one", p.title())
 }
 
-func TestAPodWhoseGatewayHasNotStartedDoesNotSaySynced(t *testing.T) {
+func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
 	p.agent.end()
@@ -154,7 +154,7 @@ func TestAPodWhoseGatewayHasNotStartedDoesNotSaySynced(t *testing.T) {
 	assert.Empty(t, p.gw.Requests())
 }
 
-func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
+func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0", func(o *simulator.Options) { o.Down = true })
 	first := w.commit("one")
@@ -184,7 +184,7 @@ func TestAVolumeThatIsNotSeededIsNotTouchedBeforeTheGatewayRuns(t *testing.T) {
 	p.synced(first, "one")
 }
 
-func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver(t *testing.T) {
+func TestStartupWait(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -208,7 +208,7 @@ func TestStartupWaitWaitsForTheTargetsCommitAlsoWithoutTheAPIServerButNotForEver
 	assert.Contains(t, a.opens(), "waited for 1h")
 }
 
-func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUntilTheDeadline(t *testing.T) {
+func TestStartupByReason(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -235,7 +235,7 @@ func TestWhatWaitsForAPersonLetsTheGatewayStartAndWhatMayComeByItselfDoesNotUnti
 	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
 }
 
-func TestAnAgentWithoutRightsLetsTheGatewayStartWhereNobodyBindsThem(t *testing.T) {
+func TestStartupWithoutRights(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	config := w.cluster.RESTConfig()
@@ -250,7 +250,7 @@ func TestAnAgentWithoutRightsLetsTheGatewayStartWhereNobodyBindsThem(t *testing.
 	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
 }
 
-func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
+func TestStartupDeadlineEndsSync(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -274,7 +274,7 @@ func TestASyncBeforeTheStartGivesWayToTheStart(t *testing.T) {
 }
 
 // A sync that was pending before the gateway started becomes an ordinary sync beside a running gateway, with a scan.
-func TestAnOrderOfBeforeTheStartIsOneBesideARunningGatewayOnceThatWasLetStart(t *testing.T) {
+func TestPreStartOrderAfterStart(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
@@ -303,7 +303,7 @@ func TestAnOrderOfBeforeTheStartIsOneBesideARunningGatewayOnceThatWasLetStart(t 
 	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
-func TestAnAgentBesideAGatewayThatRunsDoesNotCountOnItsStart(t *testing.T) {
+func TestAgentBesideRunningGateway(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -333,7 +333,7 @@ func problemOf(generation int64, reason v1alpha1.Reason, message string) func(*v
 }
 
 // A first start with a wrong Secret: no commit is known, and an operator must act.
-func TestARefThatWaitsForAPersonLetsTheGatewayStartAndIsSaidOnce(t *testing.T) {
+func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	gs := w.gatewaySync(p)
@@ -361,7 +361,7 @@ func TestARefThatWaitsForAPersonLetsTheGatewayStartAndIsSaidOnce(t *testing.T) {
 	assert.EqualValues(t, 2, s.Revision)
 }
 
-func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
+func TestStartupWaitsForMissingRef(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	w.gatewaySync(p, deadline("5m"))
@@ -381,7 +381,7 @@ func TestARefThatMayComeByItselfIsWaitedForAsLongAsTheSpecSays(t *testing.T) {
 }
 
 // The gateways run a commit, the spec names a ref that does not exist, and a pod starts on a new volume.
-func TestANewPodStartsThoughTheSpecIsAheadOfItsTarget(t *testing.T) {
+func TestNewPodStartsBehindSpec(t *testing.T) {
 	w := shared(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")

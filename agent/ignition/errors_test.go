@@ -139,7 +139,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	assert.Zero(t, asked.Load())
 }
 
-func TestRedirectToHTTPSSaysToSetTLS(t *testing.T) {
+func TestRedirectToHTTPSError(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: 302, Location: "https://127.0.0.1:8043/data"}))
 	_, err := client(t, g).Info(t.Context())

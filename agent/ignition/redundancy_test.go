@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestTheRoleIsReadFromRedundancyXML(t *testing.T) {
+func TestRoleFromRedundancyXML(t *testing.T) {
 	const head = `<?xml version="1.0" encoding="UTF-8" standalone="no"?>
 <!DOCTYPE properties SYSTEM "http://java.sun.com/dtd/properties.dtd">
 <properties>

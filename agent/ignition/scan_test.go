@@ -183,7 +183,7 @@ func TestScanOfUnreachableGateway(t *testing.T) {
 	}
 }
 
-func TestCancelledScanSaysSo(t *testing.T) {
+func TestCanceledScanError(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
 	stopped := errors.New("the agent stops")

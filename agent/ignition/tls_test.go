@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestTrustedGatewayIsTalkedToOverTLS(t *testing.T) {
+func TestTrustedGatewayOverTLS(t *testing.T) {
 	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
 	token, err := g.IssueToken(simulator.TokenSpec{Name: "tls", Levels: []string{"Authenticated/ApiKeys/Stoker"}, Secure: true})
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 	}
 }
 
-func TestTLSToAPlainPortSaysSo(t *testing.T) {
+func TestTLSToPlainPortError(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.URL(), "http:", "https:", 1) })
 	_, err := c.Info(t.Context())
@@ -72,7 +72,7 @@ func TestTLSToAPlainPortSaysSo(t *testing.T) {
 	assert.ErrorContains(t, err, "does not use TLS")
 }
 
-func TestPlainHTTPToATLSPortSaysSo(t *testing.T) {
+func TestPlainHTTPToTLSPortError(t *testing.T) {
 	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
 	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.TLSURL(), "https:", "http:", 1) })
 	_, err := c.Info(t.Context())

@@ -15,7 +15,7 @@ import (
 )
 
 // This test uses real pods, one of which terminates slowly because of a finalizer.
-func TestASoleGatewayThatIsStartedAgainIsWaitedFor(t *testing.T) {
+func TestSoleGatewayRestart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 0, slow)
 	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })
@@ -48,7 +48,7 @@ func TestASoleGatewayThatIsStartedAgainIsWaitedFor(t *testing.T) {
 	assert.Equal(t, at, gs.Status.LastHandledRequest)
 }
 
-func TestTimesOfAStatusAreThoseOfTheAPIServer(t *testing.T) {
+func TestStatusUsesServerTime(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.ahead = 20 * time.Minute

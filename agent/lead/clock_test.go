@@ -13,7 +13,7 @@ import (
 )
 
 // The lead checks deadlines against times that the previous lead wrote, whose node may have another clock.
-func TestADeadlineLastsAsLongAsItSaysWhateverTheClocksOfLeads(t *testing.T) {
+func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
 		p.unreachable(1)

@@ -29,7 +29,7 @@ func siteAt(version string) *unstructured.Unstructured {
 }
 
 // With several API servers, one may lag in lists and watches, but a get by name returns the latest version.
-func TestALeadBeginsWithTheGatewaySyncThatIsThere(t *testing.T) {
+func TestLeadStartsWithExistingObject(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		is    string // "" if it does not exist

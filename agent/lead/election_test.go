@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestOneOfThreeLeadsAndTheOthersAskForNothing(t *testing.T) {
+func TestOneOfThreeLeads(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 3)
 	agents := map[string]*candidate{}
@@ -85,7 +85,7 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	assert.Equal(t, 1, s.events()["g:site:RefResolved"], "a new lead does not repeat what the old one said")
 }
 
-func TestALeadThatCrashesIsReplacedWhenItsLockIsOver(t *testing.T) {
+func TestCrashedLeadIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	one := s.candidate("gw-0")
@@ -159,7 +159,7 @@ func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 }
 
 // If no agent has the credential that the spec names, one leads to report that, until an agent with the credential arrives.
-func TestALeadThatLacksACredentialSaysSoAndGivesWay(t *testing.T) {
+func TestLeadWithoutCredentialYields(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	lacks := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.git.auth.token names Secret git, which this pod does not mount: restart the pod")
@@ -192,7 +192,7 @@ func (s *site) reportsNewer(name string) {
 	}, tenfold, 10*time.Millisecond)
 }
 
-func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
+func TestNewerAgentTakesLead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
@@ -207,7 +207,7 @@ func TestAnOlderAgentLeavesTheLeadToANewerOne(t *testing.T) {
 }
 
 // After a rollback of the agent to an older version, all pods restarted: only the target of the newer version is left.
-func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
+func TestDowngradedAgentsLead(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]int32{"that this version can follow": v1alpha1.TargetFormat, "that it cannot": v1alpha1.TargetFormat + 1} {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestAgentsThatWereTakenBackToAnOlderVersionLeadAgain(t *testing.T) {
 
 // C13: any token of a gateway can claim a newer format. The claim only delays older agents while a newer agent could still
 // lead.
-func TestNewerReportDelaysOlderAgentsForAWhileOnly(t *testing.T) {
+func TestNewerReportDelaysOlderAgents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
@@ -248,7 +248,7 @@ func TestNewerReportDelaysOlderAgentsForAWhileOnly(t *testing.T) {
 }
 
 // An evicted pod keeps its report until the pod is deleted.
-func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
+func TestReportOfEndedPodDoesNotBlockLead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	s.reportsNewer("gw-0")
@@ -263,7 +263,7 @@ func TestANewerReportOfAPodThatHasEndedKeepsNobodyFromLeading(t *testing.T) {
 }
 
 // All candidates compete when the lock becomes free, which is often when the API server has trouble.
-func TestACandidateThatTheAPIServerDidNotAnswerAsksAgainSoon(t *testing.T) {
+func TestCandidateRetriesAfterAPIError(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	var said program.Log
@@ -275,7 +275,7 @@ func TestACandidateThatTheAPIServerDidNotAnswerAsksAgainSoon(t *testing.T) {
 	s.untilTarget(s.first)
 }
 
-func TestTheLeadEndsWithItsGatewaySyncAndMakesNothingAnew(t *testing.T) {
+func TestLeadEndsWithGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	c := s.candidate("gw-0")
@@ -293,7 +293,7 @@ func TestTheLeadEndsWithItsGatewaySyncAndMakesNothingAnew(t *testing.T) {
 }
 
 // A target left by a deleted GatewaySync of the same name must not count for the new one, although both have generation 1.
-func TestATargetOfAnEarlierGatewaySyncIsNotBelieved(t *testing.T) {
+func TestTargetOfEarlierGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	c := s.candidate("gw-0")
@@ -309,7 +309,7 @@ func TestATargetOfAnEarlierGatewaySyncIsNotBelieved(t *testing.T) {
 	assert.Equal(t, gs.UID, got.OwnerReferences[0].UID)
 }
 
-func TestATargetThatSomebodyRemovesComesBack(t *testing.T) {
+func TestDeletedTargetIsRecreated(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
@@ -337,7 +337,7 @@ func (s *site) calm(agents map[string]*candidate, lead string) map[string]int {
 	return before
 }
 
-func TestFiftyAgentsWaitWithoutARequestAndOneTakesOver(t *testing.T) {
+func TestFiftyCandidatesOneLead(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	s := newSite(t, n, slow)

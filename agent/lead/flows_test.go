@@ -22,7 +22,7 @@ func slow(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" }
 
 func now() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
-func TestABranchThatMovesIsFollowedAndOneThatGoesIsToldOf(t *testing.T) {
+func TestFollowBranch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
@@ -55,7 +55,7 @@ func TestABranchThatMovesIsFollowedAndOneThatGoesIsToldOf(t *testing.T) {
 	}, tenfold, 50*time.Millisecond, "%v", s.events())
 }
 
-func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
+func TestRequestOverridesSpec(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	c := s.candidate("gw-0")
@@ -93,7 +93,7 @@ func TestARequestOverridesTheSpecUntilTheSpecChanges(t *testing.T) {
 	})
 }
 
-func TestAPlainAnnotationCountsFromWhenItIsSeen(t *testing.T) {
+func TestAnnotationWithoutTime(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
@@ -188,7 +188,7 @@ func TestTargetNamesBranchesAndTagsOnly(t *testing.T) {
 	assert.Empty(t, target.RefName)
 }
 
-func TestACommitOfTheSpecNeedsNoGitAndIsNeverPolled(t *testing.T) {
+func TestCommitRefNeedsNoGit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": s.first}}})
@@ -203,7 +203,7 @@ func TestACommitOfTheSpecNeedsNoGitAndIsNeverPolled(t *testing.T) {
 }
 
 // One advertisement serves the whole fleet. A burst of hints costs few polls, and the last hint is answered.
-func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
+func TestHintBurst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 3, slow)
 	s.candidate("gw-0")
@@ -227,7 +227,7 @@ func TestABurstOfHintsIsOneOrTwoLooksAndTheLastCounts(t *testing.T) {
 	assert.Zero(t, s.git.Stats().UploadPacks)
 }
 
-func TestAWrongSecretIsShownAndARightOneHelps(t *testing.T) {
+func TestWrongSecretThenFixed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.git.SetAuth(gitserver.Token("S3CR3T-right"))
@@ -262,7 +262,7 @@ func TestAWrongSecretIsShownAndARightOneHelps(t *testing.T) {
 	s.untilReady("True/Synced")
 }
 
-func TestASpecIsToldBeforeGitAnswersAndARefThatIsGoneIsToldToWhoStarts(t *testing.T) {
+func TestSpecPublishedBeforeGitAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.git.Inject(gitserver.Status(503))
@@ -290,7 +290,7 @@ func TestASpecIsToldBeforeGitAnswersAndARefThatIsGoneIsToldToWhoStarts(t *testin
 	assert.Equal(t, first, told, "gateways that run a commit have nothing to do for it")
 }
 
-func TestATargetThatWasRemovedCountsOnFromTheReports(t *testing.T) {
+func TestRevisionAfterTargetDeletion(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	c := s.candidate("gw-0")
@@ -310,7 +310,7 @@ func TestATargetThatWasRemovedCountsOnFromTheReports(t *testing.T) {
 	s.untilReady("True/Synced")
 }
 
-func TestABurstOfReportsIsOneStatusASecond(t *testing.T) {
+func TestReportBurst(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	s := newSite(t, n, slow)
@@ -375,7 +375,7 @@ func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
 	s.patchStatus(change)
 }
 
-func TestPodsWithoutAnAgentAndPodsThatEndAreToldApart(t *testing.T) {
+func TestPodsWithoutAgentOrEnding(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
@@ -391,7 +391,7 @@ func TestPodsWithoutAnAgentAndPodsThatEndAreToldApart(t *testing.T) {
 	})
 }
 
-func TestPauseIsToldTheAgentsAtOnce(t *testing.T) {
+func TestPauseReachesAgents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
@@ -404,7 +404,7 @@ func TestPauseIsToldTheAgentsAtOnce(t *testing.T) {
 	})
 }
 
-func TestANewSpecReachesTheAgentsWhileGitIsAway(t *testing.T) {
+func TestNewSpecDuringGitOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
@@ -425,7 +425,7 @@ func TestANewSpecReachesTheAgentsWhileGitIsAway(t *testing.T) {
 	assert.EqualValues(t, 2, s.target().Generation, "its generation is not for the agents before its commit is known")
 }
 
-func TestADeadlineThatIsOverIsToldAndTheWorkGoesOn(t *testing.T) {
+func TestDeadlineExceededKeepsWorking(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "8s" })
 	s.candidate("gw-0")

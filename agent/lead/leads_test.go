@@ -109,7 +109,7 @@ func (s *story) want() string {
 }
 
 // A rollback may name a commit that the lead has not seen yet. The older commit that the lead knows must not end the rollback.
-func TestARollbackOfACommitThatTheLeadHasNotSeenIsInForce(t *testing.T) {
+func TestRollbackOfUnseenCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &story{paper: newPaper(t, 1)}
 		s.GatewaySync.Spec.Polling.Interval = "24h"

@@ -53,7 +53,7 @@ func (s *site) raw(kind kube.Kind, object map[string]any) {
 }
 
 // C2: a malformed object affects only itself, and the lead reports it.
-func TestMalformedObjectsStopNobodyElse(t *testing.T) {
+func TestMalformedObjectsAreIsolated(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, lax(t), 2)
 	s.candidate("gw-0")

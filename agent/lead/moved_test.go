@@ -43,7 +43,7 @@ func (s *site) aside(message string, edits ...gitserver.Edit) string {
 }
 
 // F16: gateways run only the commit that was chosen. A tag that moved since is refused until another request.
-func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
+func TestRequestForMovedTagIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]func(*v1alpha1.GatewaySync){
 		"requested over a branch":    slow,
@@ -89,7 +89,7 @@ func TestATagThatMovedSinceItWasChosenIsRefused(t *testing.T) {
 }
 
 // F16: the target keeps the commit while the request is in force.
-func TestATagThatMovesAfterItWasTakenIsNotFollowed(t *testing.T) {
+func TestMovedTagIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
@@ -128,7 +128,7 @@ func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
 }
 
 // The ref already runs, but at another commit than the requested one. Starting agents must get the requested commit.
-func TestACommitThatIsRequestedForTheRefThatRuns(t *testing.T) {
+func TestRequestedCommitOfRunningRef(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")

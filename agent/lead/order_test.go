@@ -18,7 +18,7 @@ import (
 )
 
 // Every lead reaches the same result: all state is in the objects, because leads may change at any time.
-func TestLeadsThatFollowEachOtherAgreeInAnyOrderOfThings(t *testing.T) {
+func TestSuccessiveLeadsAgree(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))

@@ -240,7 +240,7 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 }
 
 // C3: retries back off, and the lead honors the delay that a server asks for. Only one Event reports the failure.
-func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
+func TestFailedPollBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
 		p.answer = func(n int) found {
@@ -266,7 +266,7 @@ func TestALookThatFailsIsTriedAgainLessAndLess(t *testing.T) {
 	})
 }
 
-func TestAnotherSecretIsTriedAtOnceAndOnlyOnce(t *testing.T) {
+func TestChangedSecretIsTriedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
 		p.answer = func(int) found {
@@ -284,7 +284,7 @@ func TestAnotherSecretIsTriedAtOnceAndOnlyOnce(t *testing.T) {
 	})
 }
 
-func TestABurstOfRequestsIsCoalescedAndTheLastIsAnswered(t *testing.T) {
+func TestRequestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
 		p.lead(func() {
@@ -309,7 +309,7 @@ func TestABurstOfRequestsIsCoalescedAndTheLastIsAnswered(t *testing.T) {
 	})
 }
 
-func TestReportsThatComeAllTheTimeAreOneStatusASecond(t *testing.T) {
+func TestContinuousReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
@@ -342,7 +342,7 @@ func TestReportsThatComeAllTheTimeAreOneStatusASecond(t *testing.T) {
 	})
 }
 
-func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
+func TestRefusedStatusBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
 		p.refuse = apierrors.NewForbidden(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("no"))
@@ -355,7 +355,7 @@ func TestAStatusThatIsRefusedIsTriedAgainLessAndLess(t *testing.T) {
 	})
 }
 
-func TestAWatchThatBringsNothingIsNotAskedOverAndOver(t *testing.T) {
+func TestSilentWatchIsNotReopened(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		wait time.Duration
@@ -488,7 +488,7 @@ func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 	assert.True(t, ok, "what failed is tried again")
 }
 
-func TestTheServersWishToBeLeftAloneIsKeptAlsoForRequests(t *testing.T) {
+func TestRetryAfterAppliesToRequests(t *testing.T) {
 	var turns turns
 	turns.begin(question{git: "g"}, noon)
 	turns.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)

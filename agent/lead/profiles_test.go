@@ -15,7 +15,7 @@ func mapping(source string) v1alpha1.SyncProfile {
 }
 
 // Adding an incomplete profile must not stop gateways of other profiles.
-func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
+func TestInvalidProfileInUse(t *testing.T) {
 	const wrong = "spec.sync.profiles[next].mappings[0].source"
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
@@ -55,7 +55,7 @@ func TestAProfileThatIsWrongMakesTheSpecInvalidOnceAGatewayHasIt(t *testing.T) {
 	})
 }
 
-func TestAPodThatHasNotReportedHasTheProfileThatItAsksFor(t *testing.T) {
+func TestProfileOfUnreportedPod(t *testing.T) {
 	for asked, want := range map[string]string{"": "True/ProfilesValid", "default": "True/ProfilesValid", "next": "False/ProfilesInvalid"} {
 		s := newFleet(1)
 		s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
@@ -66,7 +66,7 @@ func TestAPodThatHasNotReportedHasTheProfileThatItAsksFor(t *testing.T) {
 	}
 }
 
-func TestProfilesThatAreAllWrongAndNobodysYetAreSaid(t *testing.T) {
+func TestUnusedInvalidProfilesAreReported(t *testing.T) {
 	s := newFleet(0)
 	s.GatewaySync.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"b": mapping("{{if}}"), "a": mapping("{{end}}")}
 	s.Flawed, s.Invalid = validate(s.GatewaySync)
@@ -76,7 +76,7 @@ func TestProfilesThatAreAllWrongAndNobodysYetAreSaid(t *testing.T) {
 	assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), "valid: none; used by no gateway, and wrong: a, b: [spec.sync.profiles[a]")
 }
 
-func TestWhatTheObjectItselfMayNotSayIsInvalidWhoeverUsesIt(t *testing.T) {
+func TestInvalidSpecWithoutGateways(t *testing.T) {
 	s := newFleet(1)
 	p := mapping("projects")
 	p.Prune = "mirrored"

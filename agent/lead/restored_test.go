@@ -25,7 +25,7 @@ func copied(t *testing.T, from, to string) {
 }
 
 // The backup says Ready for an old commit. The lead has seen resource versions that do not exist any more.
-func TestALeadHearsOfWhatIsThereAfterEtcdWasRestoredFromABackup(t *testing.T) {
+func TestLeadAfterEtcdRestore(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, kubetest.Control(t, kubetest.Private()), 2)
 	agent := s.candidate("gw-0")

@@ -10,7 +10,7 @@ import (
 )
 
 // A client that can write SyncTargets can enter a holder that does not exist. This delays other agents by at most a minute.
-func TestALockIsBelievedForAMinuteAtMost(t *testing.T) {
+func TestLockDurationIsCapped(t *testing.T) {
 	for _, c := range []struct {
 		says int32
 		free time.Duration

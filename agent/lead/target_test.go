@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
+func TestRevisionCounts(t *testing.T) {
 	s := v1alpha1.SyncTargetSpec{Format: 1, Ref: "main", Commit: commitA, Lead: v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}}
 	tell := func(change func(*v1alpha1.SyncTargetSpec)) int64 {
 		want := *s.DeepCopy()
@@ -48,7 +48,7 @@ func TestTheRevisionCountsWhatAgentsMayDoSomethingElseFor(t *testing.T) {
 	}
 }
 
-func TestATargetThatIsMadeAnewCountsOnFromWhatWasReported(t *testing.T) {
+func TestRecreatedTargetContinuesRevision(t *testing.T) {
 	s := newFleet(3)
 	s.Reports[0].Status.Revision, s.Reports[1].Status.Revision, s.Reports[2].Status.Revision = 7, math.MaxInt64, -3
 	assert.EqualValues(t, 7, reported(s.Reports))
@@ -58,7 +58,7 @@ func TestATargetThatIsMadeAnewCountsOnFromWhatWasReported(t *testing.T) {
 	assert.Zero(t, reported(nil))
 }
 
-func TestWhatWaitsForAPersonIsToldAndWhatPassesIsNot(t *testing.T) {
+func TestTransientErrorsAreNotReported(t *testing.T) {
 	desired := status.Ref{Desired: v1alpha1.Desired{Ref: "main"}}
 	given := func(err error) status.Ref { r := desired; r.Err = err; return r }
 	fail := func(reason v1alpha1.Reason) status.Ref {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestFewCandidatesComeAtTheSameMomentHoweverManyThereAre(t *testing.T) {
+func TestCandidatesAreSpread(t *testing.T) {
 	const moment, times = 100 * time.Millisecond, 300 // moment is the time until the others can see a new holder
 	for _, n := range []int{1, 3, 20, 200, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestFewCandidatesComeAtTheSameMomentHoweverManyThereAre(t *testing.T) {
 	}
 }
 
-func TestATurnIsNeverBeforeNowOrAfterTheSpread(t *testing.T) {
+func TestCandidateDelayBounds(t *testing.T) {
 	for _, x := range []float64{-1, 0, 1e-300, 0.5, 0.999, 0.9999999, 1, 2} {
 		assert.GreaterOrEqual(t, turnIn(x), time.Duration(0), x)
 		assert.LessOrEqual(t, turnIn(x), spread, x)

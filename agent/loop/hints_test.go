@@ -27,7 +27,7 @@ func owned(paths ...string) iter.Seq2[plan.Owned, error] {
 	}
 }
 
-func TestAChangeBesideOurFilesIsAHintAndOneElsewhereIsNot(t *testing.T) {
+func TestFileEventsAreHints(t *testing.T) {
 	defer leak.None(t)
 	root := t.TempDir()
 	for _, dir := range []string{"projects/p", "db", ".stoker"} {
@@ -50,7 +50,7 @@ func TestAChangeBesideOurFilesIsAHintAndOneElsewhereIsNot(t *testing.T) {
 	assert.Equal(t, map[string]bool{".": true}, h.dirs, "what is no longer ours is no longer watched")
 }
 
-func TestALimitOfWatchesIsSaidOnceAndNothingFails(t *testing.T) {
+func TestWatchLimitIsLoggedOnce(t *testing.T) {
 	root := t.TempDir()
 	var said bytes.Buffer
 	h := newHints(root, slog.New(slog.NewTextHandler(&said, nil)))
@@ -70,7 +70,7 @@ func TestALimitOfWatchesIsSaidOnceAndNothingFails(t *testing.T) {
 }
 
 // Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
-func TestHintsBringALookForwardButNotWithoutBound(t *testing.T) {
+func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
 	l := &Loop{Config: Config{Now: func() time.Time { return now }}}
 	l.hinted()

@@ -29,7 +29,7 @@ func (w *wants) Look(context.Context, bool) Wish { w.looks++; return w.wish }
 func (w *wants) Changed() <-chan struct{} { return nil }
 
 // C3: work that is due but not allowed does not make the loop spin.
-func TestALoopThatMayNotTryDoesNotTurnInHaste(t *testing.T) {
+func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
@@ -59,7 +59,7 @@ func TestALoopThatMayNotTryDoesNotTurnInHaste(t *testing.T) {
 
 // A gateway that takes minutes to start is asked many times. The first error among its answers counts as a first failure, with
 // a short retry delay.
-func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
+func TestNewFailureResetsBackoff(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
@@ -81,7 +81,7 @@ func TestTheFirstFailureOfAnotherKindIsTriedAgainSoon(t *testing.T) {
 }
 
 // I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
-func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
+func TestContinuousDryRunWritesNothing(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log, data := slog.New(slog.DiscardHandler), t.TempDir()
 	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
@@ -101,7 +101,7 @@ func TestADryRunThatGoesOnLeavesTheDataDirectoryAlone(t *testing.T) {
 }
 
 // Both nodes of a redundant pair are asked for their role once a period. This does not prevent drift checks.
-func TestANodeOfAPairIsAskedAgainAndLookedAtAllTheSame(t *testing.T) {
+func TestPairNodeIsPolled(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now }, Period: time.Minute,

@@ -102,7 +102,7 @@ func copied(t *testing.T, from, to string) {
 	require.NoError(t, err, string(out))
 }
 
-func TestABackupOfTheGatewayThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *testing.T) {
+func TestGatewayBackupRestored(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	remove(t, d.data, ".stoker")
 	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of a backup"}`), 0o600))
@@ -110,7 +110,7 @@ func TestABackupOfTheGatewayThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t
 	d.runs(d.second, "two")
 }
 
-func TestAnOlderVolumeThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *testing.T) {
+func TestOlderVolumeRestored(t *testing.T) {
 	older := filepath.Join(t.TempDir(), "older")
 	d := deliveredTwice(t, func(data string) { copied(t, data, older) })
 	remove(t, d.data, ".stoker", "projects", "config")
@@ -129,7 +129,7 @@ func TestAnOlderVolumeThatIsPutBackWhileTheAgentRunsIsBroughtToTheTarget(t *test
 }
 
 // A copy over existing files keeps every inode.
-func TestAnOlderVolumeThatIsCopiedOverTheOneInUseIsBroughtToTheTarget(t *testing.T) {
+func TestOlderVolumeCopiedOver(t *testing.T) {
 	older := filepath.Join(t.TempDir(), "older")
 	d := deliveredTwice(t, func(data string) { copied(t, data, older) })
 	copied(t, older, d.data)
@@ -138,7 +138,7 @@ func TestAnOlderVolumeThatIsCopiedOverTheOneInUseIsBroughtToTheTarget(t *testing
 	d.commit("three")
 }
 
-func TestAManifestThatIsDamagedUnderTheAgentStopsNothing(t *testing.T) {
+func TestDamagedManifest(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	path := filepath.Join(d.data, ".stoker/manifest")
 	fi, err := os.Stat(path)
@@ -156,7 +156,7 @@ func TestAManifestThatIsDamagedUnderTheAgentStopsNothing(t *testing.T) {
 }
 
 // The loop must not keep reporting Synced if it cannot check the files.
-func TestFilesThatCannotBeLookedAtAreNotCalledSynced(t *testing.T) {
+func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.loop.Period = time.Hour
 	look := func(err error) State {
@@ -181,7 +181,7 @@ func TestFilesThatCannotBeLookedAtAreNotCalledSynced(t *testing.T) {
 	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted anew")
 }
 
-func TestAVolumeThatIsEmptiedWhileTheAgentRunsIsNotCalledSynced(t *testing.T) {
+func TestEmptiedVolumeIsNotSynced(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	remove(t, d.data, ".stoker", "projects", "config")
 	for range 3 {
@@ -204,7 +204,7 @@ func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
 }
 
 // The retry of a failed repair is still that repair, so the state keeps reporting the same problem.
-func TestARepairThatCannotBeIsSaidUntilItIsDone(t *testing.T) {
+func TestFailedRepairIsReported(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	o := *d.src.wish.Order
 	o.Profile.DriftPolicy = v1alpha1.DriftRepair

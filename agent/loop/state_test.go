@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestHistoryKeepsTheNewestAndSaysARepeatedFailureOnce(t *testing.T) {
+func TestHistoryIsBounded(t *testing.T) {
 	var h []Past
 	for i := range 50 {
 		h = remember(h, &sync.Report{Target: plan.ID{byte(i)}, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Added: 1}})

@@ -24,7 +24,7 @@ func effective() v1alpha1.Effective {
 	}
 }
 
-func TestRulesSayWhatTheProfileSays(t *testing.T) {
+func TestRulesFollowProfile(t *testing.T) {
 	r, err := plan.ParseRules(effective(), plan.Facts{}, plan.Limits{Files: 7})
 	require.NoError(t, err)
 	assert.Equal(t, []plan.Mapping{

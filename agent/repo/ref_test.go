@@ -127,7 +127,7 @@ func TestResolve(t *testing.T) {
 	})
 }
 
-func TestAnEmptyRepositorySaysSo(t *testing.T) {
+func TestEmptyRepository(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		_, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
@@ -142,7 +142,7 @@ func TestAnEmptyRepositorySaysSo(t *testing.T) {
 	})
 }
 
-func TestAnEmptyRepositoryOverSSHSaysSo(t *testing.T) {
+func TestEmptyRepositoryOverSSH(t *testing.T) {
 	_, err := shellRemote(t, repotest.NewShellSite(t, gitserver.SSHOptions{})).Resolve(t.Context(), parseRef(t, "main"))
 	repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 	assert.ErrorContains(t, err, "is empty")

@@ -48,7 +48,7 @@ spec:
 }
 
 // The disk content came from the old ref, repository and profile. All of them stay in force until git resolves the new ref.
-func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
+func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	const mirror = ", prune: mirror"
 	d := newDesk(t)
 	w := d.saved("", "nowhere", "", "")
@@ -88,7 +88,7 @@ func TestASpecWhoseRefDoesNotResolveLeavesTheLastOrderInForce(t *testing.T) {
 }
 
 // A volume that was briefly unavailable returns without an event, and the file has the same bytes as before.
-func TestAFileThatIsBackUnchangedIsInForceAgain(t *testing.T) {
+func TestRestoredSpecFile(t *testing.T) {
 	d := newDesk(t)
 	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
 	require.Empty(t, d.saved("", "main", "", "").Problems)

@@ -27,14 +27,14 @@ func writeFile(t *testing.T, name, content string) string {
 	return file
 }
 
-func TestAFileGivesItsGatewaySyncANameAndKeepsOtherDocumentsOut(t *testing.T) {
+func TestLoadMultipleDocuments(t *testing.T) {
 	gs, _, err := Load(writeFile(t, "line-1.yaml", "kind: ConfigMap\napiVersion: v1\nodd: field\n---\n"+minimal+"---\n# nothing\n"))
 	require.NoError(t, err, "the ConfigMap is nobody's business")
 	assert.Equal(t, "line-1", gs.Name)
 	assert.Equal(t, "standalone", gs.Namespace)
 }
 
-func TestLoadRefusesABrokenFileByTheNameOfItsField(t *testing.T) {
+func TestLoadErrorsNameTheField(t *testing.T) {
 	for broken, names := range map[string]string{
 		strings.Replace(minimal, "ref: main", "ref: [main]", 1):                    "ref",
 		strings.Replace(minimal, "ref: main", "ref: -x", 1):                        "spec.git.ref",

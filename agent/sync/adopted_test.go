@@ -16,7 +16,7 @@ import (
 )
 
 // A commit with an invalid file must fail even if that file is already on the gateway, for example through a copy.
-func TestWhatLiesThereAlreadyIsValidatedLikeWhatIsWritten(t *testing.T) {
+func TestExistingFilesAreValidated(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, content string
 		reason        v1alpha1.Reason

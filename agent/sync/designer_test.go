@@ -19,7 +19,7 @@ import (
 
 // A Designer saves a view between the plan, which repairs only view.json, and its replacement. If the sync kept the resource.json
 // of that save, a gateway that compares only resource.json would keep the Designer's view.
-func TestAViewThatADesignerSavesWhileItIsRepairedIsGitsWholly(t *testing.T) {
+func TestDesignerSaveDuringRepair(t *testing.T) {
 	const git = `{"one": 1}`
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
 	b.push(append(first(), gitserver.Write(view, git), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", git)))...)

@@ -16,7 +16,7 @@ import (
 )
 
 // F15: an edit that keeps size and mtime is drift. A repair restores the file and saves the edit to lost+found.
-func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
+func TestRepairWithSameSizeAndMtime(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.synced()
@@ -47,7 +47,7 @@ func TestRepairOfAChangeThatKeepsSizeAndMtime(t *testing.T) {
 }
 
 // F11: a file of terabytes in a mapped folder must not block a sync or the shutdown of the agent.
-func TestAFileWithoutAnEndIsForeignWithoutBeingRead(t *testing.T) {
+func TestEndlessFileIsNotRead(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	path := filepath.Join(b.data, view)

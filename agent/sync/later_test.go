@@ -9,7 +9,7 @@ import (
 )
 
 // If files are written while no gateway is configured, a gateway configured later still gets a scan.
-func TestAGatewayThatIsNamedLaterScansWhatWasWrittenBefore(t *testing.T) {
+func TestLateGatewayAddressScans(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	gateway := b.conn.Gateway
 	b.push(first()...)

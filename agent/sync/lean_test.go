@@ -54,7 +54,7 @@ func views(n int) gitserver.Edit {
 	return gitserver.Files(files)
 }
 
-func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
+func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(append(first(), views(300))...)
 	b.synced()
@@ -126,7 +126,7 @@ func TestWithTheStoreLostACommitCostsItsTreesAndTheChangedFiles(t *testing.T) {
 
 // A recreated pod has an empty store, but the volume has the commit. Files that the gateway signs again are not drift. The agent
 // fetches the trees only once it needs a wanted file.
-func TestWithTheStoreLostWhatTheGatewaySignsIsNoDrift(t *testing.T) {
+func TestLostStoreSignedResources(t *testing.T) {
 	const file = viewDir + "/resource.json"
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
@@ -201,7 +201,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 }
 
 // Every agent checks drift every 30 s, and a file may differ for weeks. The checks must not load a failing git server.
-func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
+func TestDriftCheckWithFailingGitServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault gitserver.Fault
 		quiet time.Duration // after the first failure
@@ -249,7 +249,7 @@ func TestLooksAtDriftLeaveAGitServerAloneThatFails(t *testing.T) {
 }
 
 // A changed remote (new credentials or another address) is tried at once.
-func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
+func TestDriftCheckUsesNewRemote(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	local := b.conn.Remote
 	srv, look := b.unlike()
@@ -263,7 +263,7 @@ func TestALookAtDriftAsksAnotherRemoteAtOnce(t *testing.T) {
 }
 
 // The loop that checks drift also handles pauses, so a silent git server must not block it.
-func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
+func TestDriftCheckWithSilentGitServer(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	srv, look := b.unlike()
 	b.engine.LookWait = 50 * time.Millisecond
@@ -280,7 +280,7 @@ func TestLooksAtDriftAreNotHeldUpByAGitServerThatSaysNothing(t *testing.T) {
 }
 
 // The trees may arrive in time while the blobs stall, one or all of them, for example if a new gateway version signed many files.
-func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
+func TestDriftCheckBlobTimeout(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	srv, look := b.unlike()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
@@ -313,7 +313,7 @@ func TestLooksAtDriftWaitForNoBlobLongerThanForTrees(t *testing.T) {
 }
 
 // Until the next commit is on disk, the files belong to the previous commit and are compared with it.
-func TestWithTheStoreLostFilesAreJudgedByTheirCommitWhileTheNextOneWaits(t *testing.T) {
+func TestLostStoreWhileHeld(t *testing.T) {
 	t.Run("for git", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		srv, look := b.unlike()

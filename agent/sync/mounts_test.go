@@ -77,7 +77,7 @@ func (c *container) sees() string {
 
 // Users keep a password out of git with a placeholder in git and a Secret mounted over it. The agent sees only the file below.
 // Renaming a new file over it would remove the Secret from the gateway's container.
-func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
+func TestMountedSecretOverGitFile(t *testing.T) {
 	if !inside(t) {
 		return
 	}
@@ -107,7 +107,7 @@ func TestASecretThatTheGatewayMountsOverAFileOfGitsStaysMounted(t *testing.T) {
 }
 
 // A file mounted from a ConfigMap in the agent's container, too, cannot be replaced. It must not block the rest of the commit.
-func TestAFileThatIsAMountForTheAgentTooDoesNotBlockTheCommit(t *testing.T) {
+func TestMountedFileDoesNotBlock(t *testing.T) {
 	if !inside(t) {
 		return
 	}

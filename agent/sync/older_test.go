@@ -37,7 +37,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 	}
 }
 
-func TestAGatewayBefore83WithoutTheModuleGetsFilesOnly(t *testing.T) {
+func TestOldGatewayWithoutModule(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44"})
 	b.push(first()...)
 	r := b.synced()
@@ -66,7 +66,7 @@ func TestOn83TheModuleIsNotUsed(t *testing.T) {
 	assert.Zero(t, b.gw.Count("GET /data/project-scan-endpoint/confirm-support"))
 }
 
-func TestOnAGatewayBefore83DesignersCannotBeWaitedFor(t *testing.T) {
+func TestOldGatewayDesignerPolicy(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 	b.push(first()...)
@@ -75,7 +75,7 @@ func TestOnAGatewayBefore83DesignersCannotBeWaitedFor(t *testing.T) {
 	assert.Empty(t, b.read(view))
 }
 
-func TestWhatAPersonShouldKnowOfTheGatewayIsNoted(t *testing.T) {
+func TestGatewayNotes(t *testing.T) {
 	b := newBench(t, simulator.Options{Mode: "dev", Name: "plant-2", FixedName: true})
 	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "prod", "plant-1"
 	b.gw.SetPendingRestarts("module Vision was installed")

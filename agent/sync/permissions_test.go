@@ -29,7 +29,7 @@ func withPermissions() []gitserver.Edit {
 
 // The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once and then waits until
 // the gateway reads them, at its next start or at a manual scan.
-func TestARefusalAfterTheFirstBootIsWaitedOut(t *testing.T) {
+func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(withPermissions()...)
 	b.target.BeforeStart = true
@@ -64,7 +64,7 @@ func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 }
 
 // If the clock was years ahead at the first boot and is correct now, the wait is still limited.
-func TestARefusalUnderAClockThatWasAheadIsNotWaitedOutForYears(t *testing.T) {
+func TestRefusalTimeInFuture(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(first()...)
 	b.target.BeforeStart = true
@@ -80,7 +80,7 @@ func TestARefusalUnderAClockThatWasAheadIsNotWaitedOutForYears(t *testing.T) {
 }
 
 // For a gateway that ran all the time, a rejected request is an error at once.
-func TestARefusalOfARunningGatewayIsAnErrorAndNothingIsPutBack(t *testing.T) {
+func TestRefusalOfRunningGateway(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(withPermissions()...)
 	b.synced()
@@ -91,7 +91,7 @@ func TestARefusalOfARunningGatewayIsAnErrorAndNothingIsPutBack(t *testing.T) {
 	assert.Equal(t, taken, b.read(permissions+"/config.json"))
 }
 
-func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
+func TestTokenInCommitNeedsRestart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	const token = "config/resources/core/ignition/api-token/ci"
 	b.push(append(first(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
@@ -108,7 +108,7 @@ func TestATokenThatComesWithTheCommitIsSaidToNeedARestart(t *testing.T) {
 }
 
 // It is unknown whether an expired trial stops scans. The agent reports the expired trial either way.
-func TestAnExpiredTrialIsSaid(t *testing.T) {
+func TestExpiredTrialIsReported(t *testing.T) {
 	t.Run("of a gateway that took its files", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(first()...)

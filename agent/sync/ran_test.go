@@ -13,7 +13,7 @@ import (
 
 const asked = "GET /StatusPing"
 
-func TestAVolumeThatHoldsTheTargetIsSyncedOnceTheGatewayOfItsPodRanAndIsNotAskedForAgain(t *testing.T) {
+func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Start = "one"
 	b.push(first()...)
@@ -54,7 +54,7 @@ func TestAVolumeThatHoldsTheTargetIsSyncedOnceTheGatewayOfItsPodRanAndIsNotAsked
 	assert.Len(t, b.gw.Requests(), 1)
 }
 
-func TestAPodThatNobodyCanVerifyIsSyncedByItsFilesAlone(t *testing.T) {
+func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.synced()
@@ -91,7 +91,7 @@ func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
 	p.backup.standby()
 }
 
-func TestWhatIsWrittenBeforeTheStartIsSyncedOnceTheGatewayRan(t *testing.T) {
+func TestWrittenBeforeStartSyncedAfter(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.synced()

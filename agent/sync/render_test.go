@@ -65,7 +65,7 @@ func (b *bench) again() {
 }
 
 // The signature of a rendered resource must match the gateway's own, so that the gateway rewrites nothing.
-func TestTheGatewayLeavesARenderedResourceAsItIs(t *testing.T) {
+func TestRenderedResourceIsStable(t *testing.T) {
 	b := rendering(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: true}})
 	b.push(sealedFiles(t)...)
 	r := b.synced()
@@ -96,7 +96,7 @@ func TestTheGatewayLeavesARenderedResourceAsItIs(t *testing.T) {
 	assert.Zero(t, d.Files, "%+v", d)
 }
 
-func TestAnotherNameOfTheSameCommitIsDeliveredToWhatAsksForIt(t *testing.T) {
+func TestRefNameOfSameCommit(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	b.push(sealedFiles(t)...)
 	b.synced()
@@ -114,7 +114,7 @@ func TestAnotherNameOfTheSameCommitIsDeliveredToWhatAsksForIt(t *testing.T) {
 
 // It is not drift if the gateway signs a rendered resource again, even for an agent that has just started and rendered nothing. An
 // edit is drift.
-func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
+func TestDriftOfRenderedFilesAfterRestart(t *testing.T) {
 	for name, restart := range map[string]bool{"the same engine": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
 			b := rendering(t, simulator.Options{})
@@ -145,7 +145,7 @@ func TestDriftKnowsWhatWasRenderedAlsoAfterARestart(t *testing.T) {
 }
 
 // If a commit cannot be rendered, the sync fails before any file changes.
-func TestACommitThatCannotBeRenderedKeepsTheLastGoodOne(t *testing.T) {
+func TestRenderFailureKeepsLastCommit(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	good := b.push(sealedFiles(t)...)
 	b.synced()
@@ -170,7 +170,7 @@ func TestACommitThatCannotBeRenderedKeepsTheLastGoodOne(t *testing.T) {
 }
 
 // If a signature does not show its form, the agent signs as the gateway's version does.
-func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
+func TestSignatureFormByVersion(t *testing.T) {
 	for version, form := range map[string]resource.Form{"8.3.8": resource.Form83, "8.1.44": resource.Form81} {
 		t.Run(version, func(t *testing.T) {
 			b := rendering(t, simulator.Options{Version: version, NoWriteBack: true})
@@ -199,7 +199,7 @@ func TestTheGatewaysVersionTellsTheFormOfASignature(t *testing.T) {
 }
 
 // After the store is lost, it has only trees. The agent then fetches files to render like files that differ.
-func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
+func TestLostStoreRendersTemplates(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	b.push(sealedFiles(t)...)
 	b.synced()
@@ -222,7 +222,7 @@ func TestWithTheStoreLostTemplatesAreRenderedAllTheSame(t *testing.T) {
 }
 
 // The agent reads a binary file only up to its first NUL byte. The store must not report this short read as damage.
-func TestABinaryFileInATemplateMappingIsCopied(t *testing.T) {
+func TestBinaryFileInTemplateMapping(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	binary := "\x00{{.Nobody}}" + strings.Repeat("0123456789abcdef", 20_000)
 	b.push(append(sealedFiles(t), gitserver.Write("projects/line/logo.bin", binary))...)

@@ -122,7 +122,7 @@ func TestAHeldSyncStagesOnce(t *testing.T) {
 }
 
 // If another conflict changes a held plan, the agent stages and validates it again.
-func TestAHeldSyncIsStagedAgainWhereItIsAnotherPlan(t *testing.T) {
+func TestHeldSyncRestagesNewPlan(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
 	b.push(first()...)
@@ -146,7 +146,7 @@ func TestAHeldSyncIsStagedAgainWhereItIsAnotherPlan(t *testing.T) {
 	assert.Equal(t, `{"two": 2}`, b.read(view))
 }
 
-func TestFailIsAnErrorAndGoesOnWhenTheDesignerIsClosed(t *testing.T) {
+func TestDesignerPolicyFail(t *testing.T) {
 	b := family(t, v1alpha1.DesignerFail)
 	id := b.designer("maria", "base")
 	b.push(gitserver.Write(theme, `{}`))
@@ -171,7 +171,7 @@ func TestProceedWritesAndNotesWhoWasThere(t *testing.T) {
 }
 
 // A user opens a Designer during staging. The check under the lock finds it, and the scan releases the lock.
-func TestADesignerThatOpensAtTheLastMomentIsSeenUnderTheLock(t *testing.T) {
+func TestDesignerOpensUnderLock(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	good := b.target.Commit
 	b.push(gitserver.Write(theme, `{}`))
@@ -226,7 +226,7 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 }
 
 // Otherwise a first commit that brings the API token would wait for itself.
-func TestACommitThatBringsTheTokenIsNotHeldForTheWantOfIt(t *testing.T) {
+func TestCommitDeliversToken(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))
 	const token = "config/resources/core/ignition/api-token/ci"
@@ -249,7 +249,7 @@ func TestAGatewayThatIsStoppedHasNoDesigners(t *testing.T) {
 }
 
 // The agent waits for the scan that releases the lock only for the grace period.
-func TestTheLockOfAFailedApplyIsNotWaitedForWithoutEnd(t *testing.T) {
+func TestLockOfFailedApply(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.push(gitserver.Write(theme, `{}`))
 	none := `{"items":[],"metadata":{"total":0,"matching":0}}`

@@ -13,7 +13,7 @@ import (
 
 // A user edits a file in git without updating the signature in resource.json. A gateway that compares only resource.json would keep
 // the old file, and no API would show that.
-func TestAGatewayThatGoesByTheResourceJSONTakesWhatWasEditedByHand(t *testing.T) {
+func TestHandEditedResource(t *testing.T) {
 	signed := func(file string) string {
 		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{` +
 			`"lastModification":{"actor":"maria","timestamp":"2026-01-01T00:00:00Z"},"lastModificationSignature":"00ff"}}`

@@ -97,7 +97,7 @@ func night() []gitserver.Edit {
 	}
 }
 
-func TestABackupWritesWhatThePairDoesNotCopyAndWaitsForTheRest(t *testing.T) {
+func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), night()...)...)
 	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
@@ -121,7 +121,7 @@ func TestABackupWritesWhatThePairDoesNotCopyAndWaitsForTheRest(t *testing.T) {
 	assert.Nil(t, r.Changes, "nothing to do is no plan")
 }
 
-func TestABackupBeforeItsMasterIsNotAheadAndComesAfterIt(t *testing.T) {
+func TestBackupSyncsAfterMaster(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	good := p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
@@ -138,7 +138,7 @@ func TestABackupBeforeItsMasterIsNotAheadAndComesAfterIt(t *testing.T) {
 	assert.Empty(t, p.backup.read(db+"/config.json"))
 }
 
-func TestAFailoverMakesTheBackupSyncLikeAnyOther(t *testing.T) {
+func TestFailoverActivatesBackup(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)
 	p.master.synced()
@@ -160,7 +160,7 @@ func TestAFailoverMakesTheBackupSyncLikeAnyOther(t *testing.T) {
 }
 
 // conflictPolicy hold protects users' work on this gateway. On standby, differences come from replication.
-func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
+func TestReplicatedChangesOnStandby(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	for _, b := range []*bench{p.master, p.backup} {
 		b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
@@ -184,7 +184,7 @@ func TestOnStandbyWhatThePairBringsIsNoConflictAndNoMassDeletion(t *testing.T) {
 }
 
 // The backup deletes files that the pair does not replicate only if the active node may delete them, too.
-func TestAMassDeletionIsHeldOnStandbyAsOnTheActiveNode(t *testing.T) {
+func TestMassDeletionOnStandby(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	for _, b := range []*bench{p.master, p.backup} {
@@ -207,7 +207,7 @@ func TestAMassDeletionIsHeldOnStandbyAsOnTheActiveNode(t *testing.T) {
 	assert.Empty(t, p.backup.read(external+"/config.json"))
 }
 
-func TestABackupThatIsAloneSaysThatNobodyMayWrite(t *testing.T) {
+func TestLoneBackupReportsNoWriter(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)
 	p.backup.gw.SetConfigAccess(false, false)
@@ -219,7 +219,7 @@ func TestABackupThatIsAloneSaysThatNobodyMayWrite(t *testing.T) {
 }
 
 // It is unknown whether a pair replicates files outside of resources, so both agents write them.
-func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
+func TestUnreplicatedFileOnBothNodes(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	const note, beside = "projects/line/README.md", viewDir + "/notes.txt"
 	p.push(append(first(), gitserver.Write(note, "hello"), gitserver.Write(beside, "b"))...)
@@ -235,7 +235,7 @@ func TestAFileBesideAResourceIsWrittenOnBothNodes(t *testing.T) {
 	assert.Empty(t, p.backup.read(beside))
 }
 
-func TestWhatIsRenderedForBothNodesIsTheSame(t *testing.T) {
+func TestPairRendersTheSame(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	for _, b := range []*bench{p.master, p.backup} {
 		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects", Template: true}}
@@ -258,7 +258,7 @@ func TestWhatIsRenderedForBothNodesIsTheSame(t *testing.T) {
 
 // A change on the standby node is drift, even with driftPolicy repair. The agent does not wait, because no replication will
 // overwrite it.
-func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
+func TestDriftOnStandbyIsReported(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), night()...)...)
 	p.master.synced()
@@ -276,7 +276,7 @@ func TestDriftOnStandbyIsSaidAndWaitsForNobody(t *testing.T) {
 }
 
 // The API is not available before the gateway starts, so the agent reads the role from redundancy.xml.
-func TestABackupThatIsStoppedIsABackupByItsFile(t *testing.T) {
+func TestStoppedBackupByFile(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), night()...)...)
 	require.NoError(t, p.backup.gw.SetState(simulator.Down))
@@ -292,7 +292,7 @@ func TestABackupThatIsStoppedIsABackupByItsFile(t *testing.T) {
 	assert.NotNil(t, p.backup.gw.Loaded(external))
 }
 
-func TestARedundancyFileThatCannotBeReadIsANote(t *testing.T) {
+func TestUnreadableRedundancyFileIsANote(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, "redundancy.xml"), []byte("<properties><entry"), 0o644))
 	require.NoError(t, b.gw.RecordCanaries())

@@ -136,7 +136,7 @@ func (b *bench) read(path string) string {
 	return string(raw)
 }
 
-func TestEachTreeIsScannedOnceAndOnlyWhereSomethingChanged(t *testing.T) {
+func TestScanOnlyChangedTrees(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.gw.ResetRequests()
@@ -163,7 +163,7 @@ func TestEachTreeIsScannedOnceAndOnlyWhereSomethingChanged(t *testing.T) {
 	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config")+b.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
-func TestFilesMoveUnderTheScanLockWhichTheScanReleases(t *testing.T) {
+func TestFilesMoveUnderScanLock(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.gw.ResetRequests()
@@ -178,7 +178,7 @@ func TestFilesMoveUnderTheScanLockWhichTheScanReleases(t *testing.T) {
 	assert.Equal(t, []string{"scan-lock/config", "scan-lock/projects", "scan/config", "scan/projects"}, order)
 }
 
-func TestALockThatSomebodyElseHoldsIsANoteAndNoReasonToStop(t *testing.T) {
+func TestForeignScanLockIsANote(t *testing.T) {
 	for name, o := range map[string]simulator.Options{"refused at once": {}, "waited for": {Unknowns: simulator.Unknowns{LockWaits: true}}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, o)
@@ -192,7 +192,7 @@ func TestALockThatSomebodyElseHoldsIsANoteAndNoReasonToStop(t *testing.T) {
 }
 
 // A failed apply is rolled back and followed by the scan that releases the lock.
-func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
+func TestFailedApplyIsRolledBack(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good := b.push(first()...)
 	b.synced()
@@ -221,7 +221,7 @@ func TestAFailedApplyIsTakenBackAndLeavesNoLockBehind(t *testing.T) {
 }
 
 // A write by the gateway between plan and apply is a conflict and follows the conflict policy.
-func TestAWriteDuringTheSyncGoesByTheConflictPolicy(t *testing.T) {
+func TestWriteDuringSync(t *testing.T) {
 	for policy, c := range map[v1alpha1.ConflictPolicy]struct {
 		live  string
 		phase sync.Phase
@@ -259,7 +259,7 @@ func TestAWriteDuringTheSyncGoesByTheConflictPolicy(t *testing.T) {
 }
 
 // A data directory restored from a backup is a different directory, so the agent must open it again.
-func TestADataDirectoryThatIsReplacedIsOpenedAnew(t *testing.T) {
+func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.synced()
@@ -275,7 +275,7 @@ func TestADataDirectoryThatIsReplacedIsOpenedAnew(t *testing.T) {
 	assert.FileExists(t, filepath.Join(b.data, ".stoker/manifest"))
 }
 
-func TestBeforeItsGatewayStartsASyncAsksNobodyAndOwesNoScan(t *testing.T) {
+func TestSyncBeforeGatewayStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.push(first()...)
@@ -291,7 +291,7 @@ func TestBeforeItsGatewayStartsASyncAsksNobodyAndOwesNoScan(t *testing.T) {
 	assert.Equal(t, []string{"line"}, r.Projects, "and was asked whether it took them")
 }
 
-func TestAGatewayThatStartsOrWaitsForItsCommissioningIsLeftInPeace(t *testing.T) {
+func TestStartingGatewayIsNotScanned(t *testing.T) {
 	for state, reason := range map[simulator.State]v1alpha1.Reason{
 		simulator.Starting:      v1alpha1.ReasonWaitingForGateway,
 		simulator.Commissioning: v1alpha1.ReasonWaitingForCommissioning,
@@ -309,7 +309,7 @@ func TestAGatewayThatStartsOrWaitsForItsCommissioningIsLeftInPeace(t *testing.T)
 }
 
 // If the agent cannot connect to a gateway, the gateway may still run. The agent must not treat it as stopped.
-func TestAGatewayWhoseCertificateIsNotTrustedIsNotWrittenFor(t *testing.T) {
+func TestUntrustedGatewayCertificate(t *testing.T) {
 	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
 	b.connect(ignition.Config{URL: b.gw.TLSURL()})
 	b.push(first()...)
@@ -319,7 +319,7 @@ func TestAGatewayWhoseCertificateIsNotTrustedIsNotWrittenFor(t *testing.T) {
 	b.synced()
 }
 
-func TestAScanThatFailsIsOwedUntilItIsDoneAlsoByAnotherEngine(t *testing.T) {
+func TestFailedScanStaysPending(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	commit := b.push(first()...)
 	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
@@ -336,7 +336,7 @@ func TestAScanThatFailsIsOwedUntilItIsDoneAlsoByAnotherEngine(t *testing.T) {
 	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config"), "what was done is not done again")
 }
 
-func TestAConfigResourceThatTheGatewayDoesNotShowIsNotCalledSynced(t *testing.T) {
+func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
@@ -347,7 +347,7 @@ func TestAConfigResourceThatTheGatewayDoesNotShowIsNotCalledSynced(t *testing.T)
 }
 
 // Errors that the gateway logs during the sync are added to the report but do not change its result.
-func TestErrorsThatTheGatewayLogsAreAttachedToTheReport(t *testing.T) {
+func TestGatewayLogErrorsInReport(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.gw.Log("Old.Logger", "from before")
 	b.push(first()...)
@@ -366,7 +366,7 @@ func TestErrorsThatTheGatewayLogsAreAttachedToTheReport(t *testing.T) {
 	assert.NotContains(t, notes, "from before")
 }
 
-func TestAFileOverTheLimitIsRefusedBeforeAnythingMoves(t *testing.T) {
+func TestFileSizeLimit(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(append(first(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
 	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)

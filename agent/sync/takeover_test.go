@@ -45,7 +45,7 @@ func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gi
 	return p
 }
 
-func TestANodeThatTakesOverBesideARevertBringsTheCommitBack(t *testing.T) {
+func TestTakeoverDuringRevert(t *testing.T) {
 	ofPairs(t)
 	p := behind(t, "", nil, []gitserver.Edit{gitserver.Write(view, `{"bad": 1}`)}, []gitserver.Edit{gitserver.Write(view, `{"one": 1}`)})
 	p.Failover(true)
@@ -57,7 +57,7 @@ func TestANodeThatTakesOverBesideARevertBringsTheCommitBack(t *testing.T) {
 	assert.Zero(t, p.backup.synced().Files.Saved)
 }
 
-func TestWhatThePairBroughtIsNobodysEditUnderAnyPolicy(t *testing.T) {
+func TestReplicatedFileIsNoEdit(t *testing.T) {
 	ofPairs(t)
 	edits := func(edits ...gitserver.Edit) []gitserver.Edit { return edits }
 	for _, policy := range []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins} {
@@ -83,7 +83,7 @@ func TestWhatThePairBroughtIsNobodysEditUnderAnyPolicy(t *testing.T) {
 
 // A node at the target commit is overwritten by replication from a node that is behind. It must report this on standby and restore
 // the commit at the next failover.
-func TestANodeThatWasCopiedOverIsWholeAgainWhenItTakesOver(t *testing.T) {
+func TestTakeoverAfterReplication(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)
@@ -106,7 +106,7 @@ func TestANodeThatWasCopiedOverIsWholeAgainWhenItTakesOver(t *testing.T) {
 
 // The pair replicates a user's edit from the active node. The standby first waits, because the edit could be part of a commit, and
 // then reports drift. A failover restores the commit.
-func TestDriftThatThePairCopiedIsWaitedForAWhileAndSaid(t *testing.T) {
+func TestReplicatedDriftIsReported(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := time.Now()
@@ -146,7 +146,7 @@ func TestDriftThatThePairCopiedIsWaitedForAWhileAndSaid(t *testing.T) {
 
 // The backup's agent misses a commit that adds a view and the next one that removes it. The agent must not delete the view, and
 // reports it while it exists.
-func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
+func TestReplicatedFileIsReported(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
@@ -174,7 +174,7 @@ func TestWhatOnlyThePairBroughtIsSaidUntilItIsGone(t *testing.T) {
 }
 
 // A gateway whose API fails for a moment keeps its role.
-func TestAnActiveBackupThatDoesNotSayItsPlaceKeepsIt(t *testing.T) {
+func TestActiveBackupWithoutRole(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)

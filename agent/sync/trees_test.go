@@ -17,7 +17,7 @@ import (
 
 // A patch changes every resource of a real gateway. A gateway that verifies all signatures must leave each one unchanged. The
 // simulator computes the signatures independently.
-func TestAGatewayLeavesEveryPatchedResourceOfARealTreeAsItIs(t *testing.T) {
+func TestPatchedRealTreeIsStable(t *testing.T) {
 	files := trees.Files(t, trees.Gateway83(t))
 	b := newBench(t, simulator.Options{Mode: "dev", Unknowns: simulator.Unknowns{SignConfig: true}})
 	b.engine.MaxBlob = 0

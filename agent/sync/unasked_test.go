@@ -13,7 +13,7 @@ import (
 )
 
 // A dry run must not report Synced for files that the gateway rejected.
-func TestADryRunOfFilesThatTheGatewayHasNotTakenIsNotSyncedAndTellsItNothing(t *testing.T) {
+func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.synced()
@@ -38,7 +38,7 @@ func TestADryRunOfFilesThatTheGatewayHasNotTakenIsNotSyncedAndTellsItNothing(t *
 	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
-func TestADryRunBesideAGatewayThatHasNotStartedIsNotSyncedBeforeItWasSeenRunning(t *testing.T) {
+func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
 	b.target.Start = "one"
@@ -57,7 +57,7 @@ func TestADryRunBesideAGatewayThatHasNotStartedIsNotSyncedBeforeItWasSeenRunning
 }
 
 // A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
-func TestAPausedGatewayIsSyncedWhereItRunsTheTargetAndElseHeld(t *testing.T) {
+func TestPausedGatewayPhase(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good := b.push(first()...)
 	b.target.Start = "one"
@@ -102,7 +102,7 @@ func TestAPausedGatewayIsSyncedWhereItRunsTheTargetAndElseHeld(t *testing.T) {
 	paused(sync.Synced, "it was seen running")
 }
 
-func TestAPausedNodeOfAPairSaysItsPlaceAndIsHeldWhereThatIsAnother(t *testing.T) {
+func TestPausedNodeOfPair(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)
 	p.master.synced()

@@ -23,7 +23,7 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 	return d, data
 }
 
-func TestWhatIsOwedIsReadBackAsItWasWrittenAndGoesWhenItIsSettled(t *testing.T) {
+func TestPendingScanRecord(t *testing.T) {
 	d, _ := openDir(t)
 	o, err := loadUnloaded(d)
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestADamagedNoteStillOwesBothScans(t *testing.T) {
 	}
 }
 
-func TestDebtsOfSeveralSyncsAddUpAndThoseOfOneThatWasTakenBackAreDropped(t *testing.T) {
+func TestPendingScansAccumulate(t *testing.T) {
 	d, data := openDir(t)
 	first := &plan.Changes{To: plan.ID{1}, List: []plan.Change{
 		{Op: plan.Create, Path: "config/resources/core/ignition/database-connection/db/resource.json"},

@@ -36,7 +36,7 @@ func waiting(b *bench) *sync.Report {
 }
 
 // The backup's volume is new or lost its .stoker. The agent has no record of a file that was edited on the active node.
-func TestANewBackupBesideDriftOnTheActiveNodeIsStandbyAfterAWhile(t *testing.T) {
+func TestNewBackupBesideDrift(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
@@ -63,7 +63,7 @@ func TestANewBackupBesideDriftOnTheActiveNodeIsStandbyAfterAWhile(t *testing.T) 
 }
 
 // A commit adds a view, and a user edits it on the active node before the backup's agent sees it.
-func TestANewViewThatIsEditedAtOnceIsDriftOnStandbyAfterAWhile(t *testing.T) {
+func TestEditedViewIsDriftOnStandby(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
@@ -84,7 +84,7 @@ func TestANewViewThatIsEditedAtOnceIsDriftOnStandbyAfterAWhile(t *testing.T) {
 
 // A file without a record may belong to the commit of the other node. The time until it counts as drift runs only while all other
 // files match and no replication is pending.
-func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
+func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
@@ -120,7 +120,7 @@ func TestAFileWithoutARecordIsNoDriftWhileTheOtherNodeIsAtWork(t *testing.T) {
 	look("git has changed it since")
 }
 
-func TestWhatTheActiveNodeKeptFromTheBeginningIsDriftOnStandbyAfterAWhile(t *testing.T) {
+func TestActiveNodeFileIsDriftOnStandby(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
@@ -141,7 +141,7 @@ func TestWhatTheActiveNodeKeptFromTheBeginningIsDriftOnStandbyAfterAWhile(t *tes
 
 // With prune mirror, the next sync of the active node deletes the view. Until then the backup need not wait, because no file is
 // missing.
-func TestAViewThatCameAfterTheActiveNodesPlanIsWaitedForByNobodyUnderMirror(t *testing.T) {
+func TestLateViewUnderMirror(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	for _, b := range []*bench{p.master, p.backup} {
@@ -163,7 +163,7 @@ func TestAViewThatCameAfterTheActiveNodesPlanIsWaitedForByNobodyUnderMirror(t *t
 	assert.Empty(t, p.backup.read(second+"/view.json"))
 }
 
-func TestDriftWithARecordAndWithoutIsWaitedForAtOneTime(t *testing.T) {
+func TestDriftWaitsTogether(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()

@@ -26,7 +26,7 @@ import (
 // In random order, files and directories in git replace each other, the gateway writes and deletes, also during apply, and
 // mappings, rules and agents change. The sync must lose no version of the gateway and fail only to refuse a change. A Synced
 // gateway must have the commit except for reported drift.
-func TestWhateverGitAndTheGatewayDoNothingIsLostAndSyncedIsSynced(t *testing.T) {
+func TestRandomHistoriesLoseNothing(t *testing.T) {
 	for _, seed := range []uint64{3, 6, 16, 22, 30} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newWalk(t, seed).run(40) })
 	}

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAbsenceIsCountedFromWhatTheStatusSays(t *testing.T) {
+func TestAbsenceSince(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	is := func(kind string, status metav1.ConditionStatus, reason Reason, minutesAgo time.Duration) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: string(reason), LastTransitionTime: metav1.NewTime(noon.Add(-minutesAgo * time.Minute))}
@@ -71,7 +71,7 @@ func TestAbsenceIsCountedFromWhatTheStatusSays(t *testing.T) {
 	}
 }
 
-func TestAnAbsenceGoesOnWithTheWorkOnlyWhereItIsTheSame(t *testing.T) {
+func TestAbsenceContinues(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	a := Absence{Since: noon, Work: noon.Add(-time.Minute), Late: true}
 	since, late := a.Begun(true)
@@ -82,7 +82,7 @@ func TestAnAbsenceGoesOnWithTheWorkOnlyWhereItIsTheSame(t *testing.T) {
 	assert.False(t, late)
 }
 
-func TestThereAreNoGatewaysOnlyWithoutPodsAndWithoutHope(t *testing.T) {
+func TestNoGateways(t *testing.T) {
 	assert.True(t, Absence{}.Gone(0, 0), "there never were")
 	assert.False(t, Absence{}.Gone(1, 0), "they come back")
 	assert.True(t, Absence{Over: true}.Gone(1, 0), "they do not")

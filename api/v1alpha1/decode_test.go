@@ -90,7 +90,7 @@ func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 }
 
 // C2: objects are decoded one by one, so a bad object affects only itself.
-func TestABadObjectDoesNotStopTheNextOne(t *testing.T) {
+func TestBadObjectInList(t *testing.T) {
 	bad := map[string]any{"metadata": map[string]any{"name": "bad"}, "spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": int64(1) << 40}}}}
 	_, err := v1alpha1.FromUnstructured(bad)
 	require.ErrorContains(t, err, "spec.sync.defaults.syncPeriod must be a whole number")

@@ -112,7 +112,7 @@ func TestDesiredRef(t *testing.T) {
 	}
 }
 
-func TestDesiredRefTellsWhoAskedOnlyWhileTheRequestCounts(t *testing.T) {
+func TestDesiredRefRequester(t *testing.T) {
 	gs := smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedBy, "kargo")
@@ -130,7 +130,7 @@ func TestDesiredRefTellsWhoAskedOnlyWhileTheRequestCounts(t *testing.T) {
 }
 
 // F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing.
-func TestDesiredRefOfSomethingThatIsNoRefIsAnError(t *testing.T) {
+func TestDesiredRefInvalid(t *testing.T) {
 	for _, ref := range []string{"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"} {
 		gs := smallest()
 		annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
@@ -192,7 +192,7 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 }
 
 // The API server limits the length in characters, not bytes.
-func TestARequestBesideALongNameOfAnyAlphabetLapsesAsAnyOther(t *testing.T) {
+func TestRequestWithLongRefLapses(t *testing.T) {
 	for _, letter := range []string{"x", "я", "道", "𝔵"} {
 		long := strings.Repeat(letter, 255)
 		rollback := func(requested string) *v1alpha1.GatewaySync {
@@ -220,7 +220,7 @@ func TestARequestBesideALongNameOfAnyAlphabetLapsesAsAnyOther(t *testing.T) {
 	}
 }
 
-func TestARequestedOverThatTheStatusHasNoRoomForIsNone(t *testing.T) {
+func TestRequestedOverTooLong(t *testing.T) {
 	gs := smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566))

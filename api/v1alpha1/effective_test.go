@@ -214,7 +214,7 @@ func TestEffectiveErrors(t *testing.T) {
 	}
 }
 
-func TestWhatAProfileSaysOfAPauseCountsThoughThePodIsWrong(t *testing.T) {
+func TestProfilePauseWithInvalidPod(t *testing.T) {
 	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "gone": true} {
 		gs, no := plant(), false
 		gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
@@ -225,7 +225,7 @@ func TestWhatAProfileSaysOfAPauseCountsThoughThePodIsWrong(t *testing.T) {
 	}
 }
 
-func TestAMistakeInAnotherProfileIsNotThisGatewaysProblem(t *testing.T) {
+func TestErrorInOtherProfile(t *testing.T) {
 	gs := plant()
 	gs.Spec.Sync.Profiles["area"].Mappings[0].Destination = "/etc"
 	_, err := gs.Effective("default", nil)

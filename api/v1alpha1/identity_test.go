@@ -60,7 +60,7 @@ func TestGatewayLabel(t *testing.T) {
 	}
 }
 
-func TestGatewayNameRefusesAnAnnotationThatIsNoName(t *testing.T) {
+func TestGatewayNameInvalidAnnotation(t *testing.T) {
 	for _, value := range []string{" ", "a b", "../a", "a/b", "-a", "a-", "{{.x}}", "a\n", "é", strings.Repeat("a", 201)} {
 		_, err := v1alpha1.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})
 		var named *v1alpha1.Error

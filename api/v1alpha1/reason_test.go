@@ -38,7 +38,7 @@ func TestReasonsHoldEveryConstantOnceWithItsMeaning(t *testing.T) {
 	}
 }
 
-func TestAReasonThatIsNotKnownIsTriedAgain(t *testing.T) {
+func TestUnknownReasonIsTransient(t *testing.T) {
 	assert.Equal(t, v1alpha1.ClassRetry, v1alpha1.Reason("OfTomorrow").Class())
 }
 

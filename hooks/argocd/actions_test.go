@@ -91,7 +91,7 @@ func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*verb.Setter) (verb.A
 	return answer.GatewaySync, answer, err
 }
 
-func TestARollbackInArgoCDWritesWhatTheCommandLineWrites(t *testing.T) {
+func TestRollbackActionMatchesCLI(t *testing.T) {
 	t.Parallel()
 	rollback, discovery := action(t, "rollback"), load(t, "actions/discovery.lua")
 	seen := map[string]int{}
@@ -124,7 +124,7 @@ func TestARollbackInArgoCDWritesWhatTheCommandLineWrites(t *testing.T) {
 	}
 }
 
-func TestForceSyncPauseAndResumeInArgoCDWriteWhatTheCommandLineWrites(t *testing.T) {
+func TestActionsMatchCLI(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*verb.Setter) (verb.Answer, error){
 		"force-sync": func(s *verb.Setter) (verb.Answer, error) {
@@ -197,7 +197,7 @@ func offers(t testing.TB, discovery *script, gs *v1alpha1.GatewaySync) map[strin
 	return out
 }
 
-func TestPauseAndResumeAreOfferedWhereTheyChangeSomething(t *testing.T) {
+func TestPauseAndResumeDiscovery(t *testing.T) {
 	discovery := load(t, "actions/discovery.lua")
 	for _, c := range []struct {
 		name          string

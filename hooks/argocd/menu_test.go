@@ -91,7 +91,7 @@ type (
 )
 
 // The verbs define what an action must write.
-func TestTheTestdataOfActionsIsWhatTheVerbsWrite(t *testing.T) {
+func TestActionTestdata(t *testing.T) {
 	var tests actionTests
 	files := 0
 	for _, f := range fleets {

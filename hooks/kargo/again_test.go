@@ -86,7 +86,7 @@ func (a *application) sync() error {
 
 // The test promotes a broken version twice through git. The second time there is nothing to commit, and the gateways are healthy,
 // because they run the commit of the rollback. Only the PostSync hook can detect that git names another version.
-func TestASecondPromotionOfABrokenVersionFailsBecauseOfThePostSyncHook(t *testing.T) {
+func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "v1.0.0" }))
 	l.Tag("v1.0.0", l.First)

@@ -204,7 +204,7 @@ func (m metric) measure(ctx context.Context) (string, error) {
 
 const chosen = "1111111111111111111111111111111111111111"
 
-func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
+func TestStageVerification(t *testing.T) {
 	t.Parallel()
 	yes, busy, broken := phase("Succeeded", ""), phase("Progressing", ""), answer{502, "text/html", "bad gateway"}
 	for _, c := range []struct {
@@ -241,7 +241,7 @@ func TestAStageIsVerifiedWhileTheGatewaysRunWhatWasPromoted(t *testing.T) {
 	require.Error(t, err, "an argument without a value")
 }
 
-func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
+func TestVerificationJobIsValid(t *testing.T) {
 	t.Parallel()
 	run, err := analyse(t, "stoker-wait", map[string]string{"namespace": "plant", "gatewaysync": "site", "commit": chosen, "image": "hooks:1"})
 	require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestTheJobThatVerifiesIsOneThatKubernetesTakes(t *testing.T) {
 }
 
 // The ServiceAccount is in the namespace of the Project and has only read access in the namespace of the gateways.
-func TestTheJobThatVerifiesWaitsForGatewaysOfAnotherNamespace(t *testing.T) {
+func TestVerificationAcrossNamespaces(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 1)
 	p.Start()

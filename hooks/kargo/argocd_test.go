@@ -8,7 +8,7 @@ import (
 )
 
 // Fake steps record the configuration that Kargo would pass to them.
-func TestTheGitWayWritesTheRefAndSyncsWhatItPushed(t *testing.T) {
+func TestGitPromotion(t *testing.T) {
 	t.Parallel()
 	pushed := "1234567890123456789012345678901234567890" // only digits: unquoted, it would become a number
 	got := map[string]map[string]any{}
@@ -37,7 +37,7 @@ func TestTheGitWayWritesTheRefAndSyncsWhatItPushed(t *testing.T) {
 	assert.Equal(t, map[string]any{"ref": "1.10", "commit": pushed}, p.state["stoker"])
 }
 
-func TestTheGitWayWritesNothingForARefThatIsNoString(t *testing.T) {
+func TestGitPromotionRejectsNonStringRef(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"1.10", ""} {
 		p := promote(t, "stoker-argocd", variable{"ref", "${{ commitFrom('https://git.example.com/site.git').Tag }}"},

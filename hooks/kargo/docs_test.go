@@ -79,7 +79,7 @@ func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
 	}
 }
 
-func TestWhatTheDocumentQuotesIsSaid(t *testing.T) {
+func TestDocumentedMessages(t *testing.T) {
 	t.Parallel()
 	text := section(t, "## When it does not work")
 	b, err := os.ReadFile("stoker-request.yaml")

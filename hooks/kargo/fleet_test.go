@@ -195,7 +195,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 }
 
 // P4: a promotion that cannot succeed, or that is superseded, fails with the reason, and the gateways do not change.
-func TestAPromotionThatCannotSucceedEndsWithTheReason(t *testing.T) {
+func TestFailedPromotionReason(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, door.Locked))
 	l.Start()
@@ -300,7 +300,7 @@ func (l *line) git(p *promotion) []step {
 }
 
 // If gateways wait for an operator, the promotion must fail at its own timeout and report what it waited for.
-func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
+func TestHeldPromotionMessage(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, door.Locked))
 	l.Start()
@@ -323,7 +323,7 @@ func TestAPromotionThatWaitsForAPersonSaysSo(t *testing.T) {
 }
 
 // The receiver must refuse a ref that is not a string, although the task never sends one.
-func TestTheReceiverRefusesARefThatIsANumber(t *testing.T) {
+func TestNumericRefIsRejected(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 0, door.Locked))
 	p := l.promotion("1.10")

@@ -176,7 +176,7 @@ func stagePod(sync string) *corev1.Pod {
 	}
 }
 
-func TestTheExamplesPipelineCarriesATagFromDevToProd(t *testing.T) {
+func TestExamplePipeline(t *testing.T) {
 	t.Parallel()
 	syncs := gatewaySyncs(t)
 	folder := t.TempDir()

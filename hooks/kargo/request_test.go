@@ -104,7 +104,7 @@ func requestOf(t *testing.T, s *script, more ...variable) *promotion {
 	}, more...)...)
 }
 
-func TestARequestIsWhatKargoWasSeenToSend(t *testing.T) {
+func TestRequestMatchesRecording(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, accepted, then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "2 of 2 gateways run v1.0.0"`)))
 	p := requestOf(t, s)
@@ -129,7 +129,7 @@ func TestARequestIsWhatKargoWasSeenToSend(t *testing.T) {
 	}, p.state["stoker"], "what the Stage's next steps read as outputs.stoker")
 }
 
-func TestWhatEndsAPromotionAtOnceSaysWhy(t *testing.T) {
+func TestPermanentFailureMessage(t *testing.T) {
 	t.Parallel()
 	login := answer{200, "text/html", "<html>sign in</html>"}
 	for _, c := range []struct {
@@ -288,7 +288,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 }
 
 // A new pod of Kargo's controller starts at the first step, so it sends the request again with the same id.
-func TestARestartOfTheControllerSendsTheSameRequestAgain(t *testing.T) {
+func TestControllerRestartRepeatsRequest(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, then(says(202, `{"result": "accepted"}`), says(202, `{"result": "repeated"}`)), then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "done"`)))
 	p := requestOf(t, s)
@@ -340,7 +340,7 @@ func TestRefsArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestAVarWithoutAValueIsMissedBeforeAPromotionBegins(t *testing.T) {
+func TestMissingVariable(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string][]string{"stoker-request": {"ref", "commit", "namespace", "gatewaysync"}, "stoker-argocd": {"ref", "repoURL", "path", "application"}} {
 		for left := range all {
@@ -355,7 +355,7 @@ func TestAVarWithoutAValueIsMissedBeforeAPromotionBegins(t *testing.T) {
 	}
 }
 
-func TestASecretThatIsNotThereIsAWrongSecret(t *testing.T) {
+func TestMissingSecretIsRejected(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, always(says(401, `{"message": "no secret came with it"}`)), nil)
 	p := requestOf(t, s)
@@ -380,7 +380,7 @@ func TestAPromotionThatIsAbortedStops(t *testing.T) {
 }
 
 // Without failureExpression, Kargo repeats a refused request without end. The tasks must avoid this trap.
-func TestWithoutAFailureExpressionARefusalIsNoEnd(t *testing.T) {
+func TestRefusalWithoutFailureExpression(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, always(says(401, `{"message": "no"}`)), nil)
 	p := requestOf(t, s)

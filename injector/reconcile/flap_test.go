@@ -77,7 +77,7 @@ func (l *lone) away(d time.Duration, there podsThere) map[verb.Phase]int {
 func pod() podsThere { return podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}} }
 
 // An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes.
-func TestAnAgentThatComesAndGoesDoesNotMoveTheDeadline(t *testing.T) {
+func TestFlappingAgentKeepsDeadline(t *testing.T) {
 	for name, c := range map[string]struct{ there, away time.Duration }{
 		"mostly there": {4 * time.Minute, time.Minute},
 		"mostly away":  {time.Minute, 4 * time.Minute},
@@ -102,7 +102,7 @@ func TestAnAgentThatComesAndGoesDoesNotMoveTheDeadline(t *testing.T) {
 	}
 }
 
-func TestAnAbsenceThatTakesTooLongIsToldEachTime(t *testing.T) {
+func TestEachLongAbsenceIsReported(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
 		assert.Zero(t, l.leads(time.Minute)[verb.Failed], "who was away for so long has time again")
@@ -112,7 +112,7 @@ func TestAnAbsenceThatTakesTooLongIsToldEachTime(t *testing.T) {
 	}
 }
 
-func TestAnotherCommitHasADeadlineOfItsOwnAlsoWhereAgentsComeAndGo(t *testing.T) {
+func TestNewCommitNewDeadline(t *testing.T) {
 	l := newLone(t)
 	l.seen.Target.Commit = older
 	for range 3 {
@@ -128,7 +128,7 @@ func TestAnotherCommitHasADeadlineOfItsOwnAlsoWhereAgentsComeAndGo(t *testing.T)
 	assert.Equal(t, verb.Failed, l.look())
 }
 
-func TestWhoAsksAgainIsWaitedForOnceAlsoWhereAgentsComeAndGo(t *testing.T) {
+func TestRepeatedRequestWaitsOnce(t *testing.T) {
 	for name, answers := range map[string]bool{"git answers": true, "the agent ends before git does": false} {
 		l := newLone(t)
 		for range 3 {
@@ -159,7 +159,7 @@ func TestWhoAsksAgainIsWaitedForOnceAlsoWhereAgentsComeAndGo(t *testing.T) {
 
 // A rollout starts just before the deadline. The status must report the unfinished work. For a while, the reconciler cannot know that the
 // fleet was not scaled to zero.
-func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
+func TestFleetRestartAtDeadline(t *testing.T) {
 	l := newLone(t)
 	l.leads(9*time.Minute + 50*time.Second)
 	l.away(9*time.Minute, podsThere{})
@@ -175,7 +175,7 @@ func TestAFleetThatIsStartedAgainAtItsDeadlineIsNotNoGateways(t *testing.T) {
 	assert.Equal(t, "Unknown/NoGateways", outcome(&l.gs.Status)["Ready"])
 }
 
-func TestASpecThatChangesWhileNobodyIsThereIsNotWaitedForForEver(t *testing.T) {
+func TestSpecChangeWithoutAgents(t *testing.T) {
 	l := newLone(t)
 	l.leads(time.Minute)
 	l.away(time.Minute, pod())

@@ -54,7 +54,7 @@ func outcome(s *v1alpha1.GatewaySyncStatus) map[string]string {
 	return out
 }
 
-func TestAGatewaySyncThatNeverHadGatewaysWaitsForNothing(t *testing.T) {
+func TestGatewaySyncWithoutGateways(t *testing.T) {
 	s := leaderless(syncOf(), podsThere{}, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(s))
 	assert.EqualValues(t, 3, s.ObservedGeneration)
@@ -65,7 +65,7 @@ func TestAGatewaySyncThatNeverHadGatewaysWaitsForNothing(t *testing.T) {
 	}
 }
 
-func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
+func TestAbsentAgentsDeadline(t *testing.T) {
 	pods := podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}}
 	gs := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "10m" })
 	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "Ready", Status: "True", Reason: "Synced", LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour))})
@@ -108,7 +108,7 @@ func TestAgentsThatAreAwayAreWaitedForUntilTheDeadline(t *testing.T) {
 	assert.Equal(t, "2026-11-20T12:35:00Z", gs.Status.LastHandledRequest)
 }
 
-func TestGatewaysThatAreGoneForGoodAreNoGateways(t *testing.T) {
+func TestRemovedGateways(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	gs.Status = *leaderless(gs, podsThere{}, noon)
 	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
@@ -120,7 +120,7 @@ func TestGatewaysThatAreGoneForGoodAreNoGateways(t *testing.T) {
 }
 
 // A lost node leaves pods that terminate forever. Because of them, the fleet must not count as empty, which would be healthy.
-func TestPodsThatEndAreWaitedForAndAreNotNoGateways(t *testing.T) {
+func TestEndingPodsAreWaitedFor(t *testing.T) {
 	there := podsThere{ending: []*corev1.Pod{podNamed("gw-0", true)}}
 	for name, gs := range map[string]*v1alpha1.GatewaySync{"known": syncOf(gateways("gw")), "not known": syncOf()} {
 		gs.Status = *leaderless(gs, there, noon)
@@ -156,7 +156,7 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 }
 
 // The status names what keeps an agent from running. The message must not change between retries.
-func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
+func TestLeaderlessStatusExplainsPods(t *testing.T) {
 	waits := func(container, reason string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: container,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "secret plant-db not found"}}}}}
@@ -194,7 +194,7 @@ func TestAStatusWithoutALeadSaysWhyPodsDoNotRun(t *testing.T) {
 	}
 }
 
-func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
+func TestStatusPatchPrecondition(t *testing.T) {
 	gs := syncOf(gateways("gw"))
 	change, err := kube.StatusDifference(&gs.Status, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func TestAStatusPatchIsBoundToTheVersionThatWasSeen(t *testing.T) {
 }
 
 // The clock of the lead may be wrong. Only the time without a change counts, measured by our clock.
-func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) {
+func TestLeaseIsFree(t *testing.T) {
 	target := func(holder string, renewed time.Time, seconds int32) *v1alpha1.SyncTarget {
 		t := &v1alpha1.SyncTarget{}
 		t.Spec.Lead = v1alpha1.LeadRecord{Holder: holder, Renewed: &metav1.MicroTime{Time: renewed}, DurationSeconds: seconds}
@@ -252,7 +252,7 @@ func TestALockIsFreeOnlyWhenItIsReleasedOrNotRenewedWhileWeLooked(t *testing.T) 
 	assert.True(t, l.free(target("gone", noon, 3600), noon.Add(61*time.Second)), "a lock does not hold for as long as anybody writes into it")
 }
 
-func TestWhatWasSaidIsRememberedWithinABound(t *testing.T) {
+func TestReportedEventsAreBounded(t *testing.T) {
 	var s sentEvents
 	for i := range 3 * maxSent {
 		s.add(time.Duration(i).String())
@@ -262,7 +262,7 @@ func TestWhatWasSaidIsRememberedWithinABound(t *testing.T) {
 	assert.False(t, s.seen("0s"))
 }
 
-func TestThePodsOfOthersAreKeptByNameOnly(t *testing.T) {
+func TestForeignPodsAreTrimmed(t *testing.T) {
 	got, err := slim(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"x": "y"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}, ServiceAccountName: "web"},

@@ -79,7 +79,7 @@ func TestEvictionIsRecordedFirst(t *testing.T) {
 
 // If a rollout of the Deployment is in progress when the GatewaySync appears, each ReplicaSet has a pod. The younger one existed
 // before the eviction.
-func TestOlderPodOfNextReplicaSetIsNoSuccessor(t *testing.T) {
+func TestOlderPodIsNoSuccessor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, _ := evicting(t, &now, func(bool, string) error { return nil })
 	old := ownedPod("gw-1-a", "gw", "ReplicaSet", false, 0, ofDeployment("gw", "1"))

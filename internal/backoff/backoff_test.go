@@ -12,7 +12,7 @@ import (
 )
 
 // C10: every pause is positive and within its bound, for any number of failures.
-func TestPausesGrowWithFailuresAndStayWithinTheirBounds(t *testing.T) {
+func TestBackoffGrowsWithinBounds(t *testing.T) {
 	for _, class := range []v1alpha1.Class{v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassHeld, v1alpha1.ClassStalled} {
 		for _, n := range []int{1, 2, 5, 20, 64, 1 << 30} {
 			d := After(class, n, 30*time.Second)
@@ -30,7 +30,7 @@ func TestPausesGrowWithFailuresAndStayWithinTheirBounds(t *testing.T) {
 	}
 }
 
-func TestAWaitIsAsLongAsItIsAskedForUnlessItsContextEnds(t *testing.T) {
+func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		assert.True(t, Wait(t.Context(), time.Hour))

@@ -42,7 +42,7 @@ func parse(out io.Writer, args ...string) (settings, error) {
 	return s, err
 }
 
-func TestHowACommandLineEndsIsItsExitCodeAndIsToldOnce(t *testing.T) {
+func TestExitCode(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		code int
@@ -68,7 +68,7 @@ func TestHowACommandLineEndsIsItsExitCodeAndIsToldOnce(t *testing.T) {
 	assert.Equal(t, "sweeper: the broom broke\n", talk.String())
 }
 
-func TestHelpIsNoErrorAndShowsWhatTheBinaryIsAndEveryFlag(t *testing.T) {
+func TestHelp(t *testing.T) {
 	var talk bytes.Buffer
 	_, err := parse(&talk, "--help")
 	require.ErrorIs(t, err, flag.ErrHelp)
@@ -76,7 +76,7 @@ func TestHelpIsNoErrorAndShowsWhatTheBinaryIsAndEveryFlag(t *testing.T) {
 	assert.Regexp(t, `(?s)^sweeper sweeps\.\n\n  sweeper \[flags\]\n\nFlags:\n  -health-addr address\n.*  -mood mood\n.*  -watch-namespace namespace\n.*\n\nEnvironment: none\.\n$`, talk.String())
 }
 
-func TestEverythingThatIsWrongIsSaidAtOnce(t *testing.T) {
+func TestAllErrorsAtOnce(t *testing.T) {
 	var talk bytes.Buffer
 	_, err := parse(&talk, "--mood=odd", "--log-format=xml", "--log-level=loud", "--watch-namespace=a", "--watch-namespace=B", "--watch-label-selector=a=b=c", "extra")
 	require.ErrorIs(t, err, daemon.ErrUsage)
@@ -101,7 +101,7 @@ func TestSettingsAreRead(t *testing.T) {
 	assert.True(t, s.Selector.Matches(labels.Set{"tier": "live"}), "without a selector all are served")
 }
 
-func TestTheLogHasItsFormatAndBeginsAtItsLevel(t *testing.T) {
+func TestLogFormatAndLevel(t *testing.T) {
 	for _, c := range []struct{ format, level, want string }{
 		{"json", "warn", `{"level":"WARN","msg":"two"}` + "\n"},
 		{"text", "info", "level=INFO msg=one\nlevel=WARN msg=two\n"},
@@ -185,7 +185,7 @@ func own(addr string) []daemon.Endpoint {
 	}}}
 }
 
-func TestItServesAndWorksUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
+func TestRunUntilCanceled(t *testing.T) {
 	defer leak.None(t)
 	ready := make(chan struct{})
 	r := run(t, daemon.Config{
@@ -227,7 +227,7 @@ func TestItServesAndWorksUntilItsContextEndsAndLeavesNothingBehind(t *testing.T)
 	assert.Contains(t, r.log.String(), `"namespace":"stoker-system"`)
 }
 
-func TestAServerThatCannotListenNamesItsFlagAndEndsWhatListens(t *testing.T) {
+func TestListenErrorNamesFlag(t *testing.T) {
 	defer leak.None(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestAServerThatCannotListenNamesItsFlagAndEndsWhatListens(t *testing.T) {
 	}
 }
 
-func TestALoopThatFailsEndsTheOthersAndTheServers(t *testing.T) {
+func TestFailedLoopEndsAll(t *testing.T) {
 	defer leak.None(t)
 	broke := errors.New("the broom broke")
 	r := run(t, daemon.Config{Endpoints: own("127.0.0.1:0"), Loops: []func(context.Context) error{

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/leak"
 )
 
-func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
+func TestWatchFile(t *testing.T) {
 	defer leak.None(t)
 	file := filepath.Join(t.TempDir(), "gs.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
@@ -35,7 +35,7 @@ func TestAFileThatIsReplacedOrWrittenIsNoticed(t *testing.T) {
 	noticed("a secret volume's flip")
 }
 
-func TestAnyOfSeveralFilesIsNoticedAlsoWhereOneCannotBeWatched(t *testing.T) {
+func TestWatchSeveralFiles(t *testing.T) {
 	defer leak.None(t)
 	git, api := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "key")
 	w := Watch(slog.New(slog.DiscardHandler), git, filepath.Join(t.TempDir(), "missing", "x"), api)
@@ -52,7 +52,7 @@ func TestAnyOfSeveralFilesIsNoticedAlsoWhereOneCannotBeWatched(t *testing.T) {
 }
 
 // Some file systems have no events, and some directories cannot be watched. The caller polls the file anyway.
-func TestWithoutEventsTheWatcherIsSilentAndNoError(t *testing.T) {
+func TestWatchWithoutEvents(t *testing.T) {
 	w := Watch(slog.New(slog.DiscardHandler), filepath.Join(t.TempDir(), "missing", "gs.yaml"))
 	defer w.Close()
 	select {

@@ -33,7 +33,7 @@ func TestAddressesOfOneRepositoryAreTheSame(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAddressIsTheSameAsNothing(t *testing.T) {
+func TestInvalidAddress(t *testing.T) {
 	for _, bad := range []string{
 		"", " ", "line", "https://", "https:///plants", "https://git.example.com", "https://git.example.com/", "ftp://git.example.com/a", "oci://git.example.com/a",
 		"file://git.example.com/a", "git@git.example.com:", ":a", "@:a", "https://.*/", "https://[::1/a", "/", "./a:b", strings.Repeat("a", 3000) + ":b", "https://git.example.com/%zz",

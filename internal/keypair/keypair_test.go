@@ -34,7 +34,7 @@ func pair(t *testing.T) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
-func TestAMountedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
+func TestCertificateReload(t *testing.T) {
 	dir := t.TempDir()
 	write := func(cert, key []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), cert, 0o600))

@@ -30,7 +30,7 @@ func (d *dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Date": {date}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
 }
 
-func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
+func TestServerTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &dated{}
 		clients, err := ConnectTo(&rest.Config{Host: "http://server.invalid", Transport: server}, "test")

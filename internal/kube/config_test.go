@@ -23,7 +23,7 @@ import (
 // behindAProxy marks the child process, which starts with a proxy in its environment, because net/http reads it only once.
 const behindAProxy = "STOKER_TEST_BEHIND_A_PROXY"
 
-func TestFromAPodTheAPIServerIsAskedDirectlyWhateverProxyThereIs(t *testing.T) {
+func TestInClusterIgnoresProxy(t *testing.T) {
 	if os.Getenv(behindAProxy) == "" {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 		c.Env = append(os.Environ(), behindAProxy+"=1", "HTTPS_PROXY=http://proxy.invalid:3128", "https_proxy=", "NO_PROXY=", "no_proxy=")

@@ -93,7 +93,7 @@ func listFirst(action clienttesting.Action) (bool, watch.Interface, error) {
 	return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 }
 
-func TestWhatAnAPIServerThatIsAwayOrBusySaysPasses(t *testing.T) {
+func TestTransientAPIErrors(t *testing.T) {
 	syncs := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: GatewaySync.Plural}
 	for _, err := range []error{
 		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, context.DeadlineExceeded, apierrors.NewInternalError(errors.New("etcd")),
@@ -111,7 +111,7 @@ func TestWhatAnAPIServerThatIsAwayOrBusySaysPasses(t *testing.T) {
 	}
 }
 
-func TestAnInformerIsBackSoonAfterTheAPIServer(t *testing.T) {
+func TestInformerAfterOutage(t *testing.T) {
 	for _, says := range []error{nil, apierrors.NewServiceUnavailable("etcd is away"), apierrors.NewInternalError(errors.New("etcdserver: no leader")), apierrors.NewTimeoutError("etcd", 1)} {
 		t.Run(fmt.Sprint(says), func(t *testing.T) { isBackSoon(t, says) })
 	}
@@ -167,7 +167,7 @@ func isBackSoon(t *testing.T, says error) {
 
 // If the store of the API server was restored from a backup, a watch from a later version receives no events. So an interrupted
 // watch must start with a new list.
-func TestAWatchThatWasInterruptedBeginsAnewWithWhatThereIs(t *testing.T) {
+func TestInterruptedWatchRelists(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		away  func(*away)
@@ -216,7 +216,7 @@ func TestAWatchThatWasInterruptedBeginsAnewWithWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerThatIsSlowOrBusyIsNotListedOverAndOver(t *testing.T) {
+func TestBusyAPIServerIsNotRelisted(t *testing.T) {
 	for name, given := range map[string]func(*away){
 		"slow": func(a *away) { a.slow.Store(int64(atOnce + time.Second)) },
 		"busy": func(a *away) { a.busy.Store(1 << 20) },
@@ -251,7 +251,7 @@ func TestAnAPIServerThatIsSlowOrBusyIsNotListedOverAndOver(t *testing.T) {
 	}
 }
 
-func TestWhatTheAPIServerAnswersIsNotTriedAgainHere(t *testing.T) {
+func TestAPIErrorsAreNotRetried(t *testing.T) {
 	calls, told := 0, 0
 	tell := func(error) { told++ }
 	_, err := patiently(t.Context(), tell, func() (int, error) {

@@ -47,7 +47,7 @@ func (w *Watched) run(t *testing.T) {
 	require.Eventually(t, w.HasSynced, time.Minute, time.Millisecond)
 }
 
-func TestGatewaySyncsOfWatchedNamespacesAreSeenOnceAndOthersNot(t *testing.T) {
+func TestWatchedNamespaces(t *testing.T) {
 	only, err := labels.Parse("at in (b, c)")
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -91,7 +91,7 @@ func TestGatewaySyncsOfWatchedNamespacesAreSeenOnceAndOthersNot(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerThatCannotBeWatchedIsTold(t *testing.T) {
+func TestWatchErrorIsReported(t *testing.T) {
 	client, refused := plants(), errors.New("no right")
 	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, nil, refused })
 	failed := make(chan error, 1)
@@ -117,7 +117,7 @@ func TestAnAPIServerThatCannotBeWatchedIsTold(t *testing.T) {
 }
 
 // Missing permissions in one namespace must not affect the others. Without permissions in any namespace, the caches never sync.
-func TestNamespacesThatMayNotBeListedAreNotWaitedFor(t *testing.T) {
+func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 	for _, c := range []struct {
 		refused []string
 		served  bool

@@ -14,7 +14,7 @@ import (
 )
 
 // C8: pods add no series.
-func TestSeriesOfAnInjectorDoNotGrowWithPods(t *testing.T) {
+func TestInjectorCardinality(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := metrics.NewInjector(reg, "v1")
 	record := func() {

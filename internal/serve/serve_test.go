@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/leak"
 )
 
-func TestRunServesUntilItsContextEndsAndLeavesNothingBehind(t *testing.T) {
+func TestRunUntilCanceled(t *testing.T) {
 	defer leak.None(t)
 	s, err := serve.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.Copy(io.Discard, r.Body)

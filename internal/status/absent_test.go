@@ -40,7 +40,7 @@ func TestAgentsThatAreBackAreNoNews(t *testing.T) {
 }
 
 // A rollout restarts the only pod while a request is pending. A wave must not pass before the gateway is back.
-func TestARequestIsNotHandledWhileTheGatewayIsStartedAgain(t *testing.T) {
+func TestRequestDuringRestart(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.ends(0, true)
@@ -118,7 +118,7 @@ func TestGatewaysThatDoNotComeBack(t *testing.T) {
 	}
 }
 
-func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
+func TestReturningGatewaysGetNewDeadline(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.ends(0, true)
@@ -134,7 +134,7 @@ func TestGatewaysThatComeBackAfterTheDeadlineHaveTimeAgain(t *testing.T) {
 
 // The deadline of pending work does not restart when gateways disappear. Whether they are gone for good depends only on how
 // long they are away.
-func TestGatewaysThatGoAtTheirDeadlineAreLateAndNotGone(t *testing.T) {
+func TestGatewaysGoneAtDeadline(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.asks("t1", commitB)
@@ -173,7 +173,7 @@ func TestGatewaysThatGoAtTheirDeadlineAreLateAndNotGone(t *testing.T) {
 }
 
 // No caller waits for such a request any longer. Otherwise agents that come and go would restart the wait each time.
-func TestARequestThatWasGivenUpStaysGivenUpUntilGitIsAsked(t *testing.T) {
+func TestAbandonedRequestUntilPoll(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.moves(commitB)
@@ -198,7 +198,7 @@ func TestARequestThatWasGivenUpStaysGivenUpUntilGitIsAsked(t *testing.T) {
 }
 
 // The injector gives up a request if there is no agent. Neither the next lead nor any gateway has dealt with that request.
-func TestARequestThatWasGivenUpIsNotHandledOnceAgentsAreBack(t *testing.T) {
+func TestAbandonedRequestStays(t *testing.T) {
 	for name, ready := range map[string]v1alpha1.Reason{"there was none": v1alpha1.ReasonNoGateways, "they were away": v1alpha1.ReasonProgressDeadlineExceeded,
 		"another one said so": v1alpha1.ReasonAgentsAway} {
 		s := newScene(t, 2)
@@ -227,7 +227,7 @@ func (s *scene) tries(i int) {
 }
 
 // Each attempt takes more than a second, so that each is reported.
-func TestAFailureIsToldOnceHoweverOftenItIsTried(t *testing.T) {
+func TestRepeatedFailureIsOneEvent(t *testing.T) {
 	for _, c := range []struct {
 		reason, another v1alpha1.Reason
 		event           string

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestAClockThatWasAheadOnceIsNotTheLastForYears(t *testing.T) {
+func TestFutureTimestamps(t *testing.T) {
 	s := newScene(t, 2)
 	future := metav1.NewTime(noon.AddDate(10, 0, 0))
 	s.report(0).Started = &future

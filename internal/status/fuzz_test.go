@@ -180,7 +180,7 @@ func FuzzStatusSummarise(f *testing.F) {
 	})
 }
 
-func TestAStatusIsTrueInAnyOrderOfThings(t *testing.T) {
+func TestStatusInAnyOrder(t *testing.T) {
 	ready := 0
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -27,7 +27,7 @@ func TestGitThatIsAwayMakesNoGatewayUnready(t *testing.T) {
 }
 
 // A wave, a Job or an operator waits for the answer to a request, and none of them should wait forever.
-func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
+func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused")
@@ -71,7 +71,7 @@ func TestARequestThatGitCannotAnswerHasADeadline(t *testing.T) {
 }
 
 // Retried Jobs and pushes may send requests at shorter intervals than the deadline.
-func TestRequestsThatComeWhileGitIsAwayDoNotMoveTheDeadlineOfThoseBefore(t *testing.T) {
+func TestLaterRequestsKeepDeadline(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")

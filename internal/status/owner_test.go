@@ -11,7 +11,7 @@ import (
 )
 
 // An earlier pod of the same name may have used another volume. Its report says nothing about the current pod.
-func TestAReportCountsForThePodThatOwnsItOnly(t *testing.T) {
+func TestReportBelongsToPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		owners []metav1.OwnerReference
 		ready  string
@@ -35,7 +35,7 @@ func TestAReportCountsForThePodThatOwnsItOnly(t *testing.T) {
 }
 
 // The agent has its gateway name from its environment, and delivered files contain that name.
-func TestAPodThatIsGivenAnotherNameWhileItRunsIsTheGatewayThatItsAgentServes(t *testing.T) {
+func TestRenamedPodKeepsGateway(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	s.Pods[0].Annotations[v1alpha1.AnnotationGatewayName] = "gw-1"
@@ -52,7 +52,7 @@ func TestAPodThatIsGivenAnotherNameWhileItRunsIsTheGatewayThatItsAgentServes(t *
 	assert.Equal(t, "False/DuplicateGateway", condition(s.write(), v1alpha1.ConditionReady))
 }
 
-func TestAnAgentThatSomebodyPutThereByHandIsTheGatewayThatItSays(t *testing.T) {
+func TestHandWrittenAgentIdentity(t *testing.T) {
 	s := newScene(t, 1)
 	s.Pods[0].Labels, s.report(0).Gateway = nil, "press"
 	st := s.write()
@@ -62,7 +62,7 @@ func TestAnAgentThatSomebodyPutThereByHandIsTheGatewayThatItSays(t *testing.T) {
 }
 
 // The ref moves to B and back to A, while the agent's report of B is delayed: the disk still holds B.
-func TestAReportOfACommitBeforeIsNotTakenForOneOfItsReturn(t *testing.T) {
+func TestStaleReportOfSameCommit(t *testing.T) {
 	s := newScene(t, 1)
 	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
 	s.moves(commitB)

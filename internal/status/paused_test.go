@@ -10,7 +10,7 @@ import (
 )
 
 // A pause changes no file: what ran before still runs, and no Event is due.
-func TestAFleetThatIsPausedWhereItIsStaysReadyAndPausingItIsNoSync(t *testing.T) {
+func TestPausedFleetStaysReady(t *testing.T) {
 	s := newScene(t, 3)
 	s.write()
 	for _, paused := range []bool{true, false, true} {
@@ -50,7 +50,7 @@ func TestAFleetThatIsPausedWhereItIsStaysReadyAndPausingItIsNoSync(t *testing.T)
 }
 
 // An operator pauses one profile for maintenance. Its gateway is stopped and cannot say what it runs.
-func TestAPausedGatewayThatCannotBeAskedIsPausedWithoutADeadlineUntilItIsResumed(t *testing.T) {
+func TestPausedUnreachableGateway(t *testing.T) {
 	for _, c := range []struct {
 		phase  v1alpha1.GatewaySyncState
 		reason v1alpha1.Reason
@@ -90,7 +90,7 @@ func TestAPausedGatewayThatCannotBeAskedIsPausedWithoutADeadlineUntilItIsResumed
 	}
 }
 
-func TestWhatIsWrongWithTheSpecOfAPausedGatewayIsSaid(t *testing.T) {
+func TestInvalidSpecOfPausedGateway(t *testing.T) {
 	s := newScene(t, 1)
 	s.fails(0, v1alpha1.ReasonProfileNotFound, "profile x is not there")
 	s.report(0).Paused = true

@@ -44,7 +44,7 @@ func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
 	assert.True(t, s.last.Again.IsZero(), "nothing changes by itself")
 }
 
-func TestACommitThatIsAskedForIsNotSaidTwice(t *testing.T) {
+func TestRequestedCommitShownOnce(t *testing.T) {
 	s := newScene(t, 1)
 	s.GatewaySync.Spec.Git.Ref = commitA
 	s.Ref.Desired.Ref, s.Target.Ref, s.report(0).Ref = commitA, commitA, commitA
@@ -54,7 +54,7 @@ func TestACommitThatIsAskedForIsNotSaidTwice(t *testing.T) {
 }
 
 // The speed of git decides whether a status is written in between. The Events must be the same.
-func TestAnotherRefIsToldOfAlikeHoweverFastGitAnswers(t *testing.T) {
+func TestRefChangeEvent(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		s := newScene(t, 1)
 		s.write()
@@ -261,7 +261,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 	}
 }
 
-func TestWorkThatTakesTooLongIsStalledAndGoesOn(t *testing.T) {
+func TestSlowSyncIsStalled(t *testing.T) {
 	s := newScene(t, 2)
 	s.GatewaySync.Spec.ProgressDeadline = "2m"
 	s.write()
@@ -325,7 +325,7 @@ func TestHintsDoNotKeepADeadlineAway(t *testing.T) {
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 }
 
-func TestARequestIsHandledWhenEveryGatewayHasDealtWithIt(t *testing.T) {
+func TestRequestHandledByAll(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	const at = "2026-01-02T12:00:01.000000001Z"
@@ -342,7 +342,7 @@ func TestARequestIsHandledWhenEveryGatewayHasDealtWithIt(t *testing.T) {
 	assert.Equal(t, at, s.write().LastHandledRequest, "until the next one is handled")
 }
 
-func TestARollbackIsToldWhenItRunsEverywhere(t *testing.T) {
+func TestRollbackEvent(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.moves(commitB)
@@ -390,7 +390,7 @@ func TestConditionsOfOthersStay(t *testing.T) {
 	assert.True(t, theirs.LastTransitionTime.Equal(&meta.FindStatusCondition(st.Conditions, theirs.Type).LastTransitionTime))
 }
 
-func TestDriftIsToldOnceAndIsNoReasonAgainstReady(t *testing.T) {
+func TestDriftEventAndReady(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.report(0).Drift.Files = 3
@@ -435,7 +435,7 @@ func TestTheHistoryHasTen(t *testing.T) {
 }
 
 // Otherwise a rollback could choose a commit that no gateway ever ran.
-func TestACommitIsNotGoodBeforeAGatewayRanIt(t *testing.T) {
+func TestLastGoodNeedsARunningGateway(t *testing.T) {
 	s := newScene(t, 0)
 	st := s.write()
 	require.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
@@ -478,7 +478,7 @@ func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
 	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "what is about all of them is not left out")
 }
 
-func TestAReportOfNoKnownStateIsAnErrorOfItsGateway(t *testing.T) {
+func TestUnknownReportState(t *testing.T) {
 	s := newScene(t, 2)
 	s.report(1).Phase, s.report(1).Commit = "Odd", strings.Repeat("c", 90)
 	row := s.write().DiscoveredGateways[1]

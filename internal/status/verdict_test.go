@@ -10,7 +10,7 @@ import (
 )
 
 // A commit of forty digits is not a name, and a rolled-back fleet does not run what the spec says.
-func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
+func TestRollbackNamesHeldCommit(t *testing.T) {
 	s := newScene(t, 2)
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
 		v1alpha1.AnnotationRequestedOver: commitA + "@main"}
@@ -26,7 +26,7 @@ func TestARollbackSaysWhatIsHeldOff(t *testing.T) {
 }
 
 // `kubectl get` shows the same as `stoker status`.
-func TestNoGatewayCountsAsReadyForARefThatDoesNotExist(t *testing.T) {
+func TestMissingRefIsNotReady(t *testing.T) {
 	s := newScene(t, 3)
 	assert.Equal(t, "3/3", s.write().GatewaysReady)
 	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}

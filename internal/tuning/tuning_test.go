@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatWasGivenIsCheckedAndWhatWasNotIsTheDefault(t *testing.T) {
+func TestDefaultsAndChecks(t *testing.T) {
 	s := Settings{LogLevel: "info", MaxFiles: 7, LostFoundAge: time.Hour}
 	read := func(args ...string) []error {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestSizesAreReadAndPrintedInTheirUnits(t *testing.T) {
 	}
 }
 
-func TestAnAgeIsReadInDaysTooAndElseItsFormIsSaid(t *testing.T) {
+func TestParseAge(t *testing.T) {
 	for text, want := range map[string]time.Duration{"30d": 720 * time.Hour, "720h": 720 * time.Hour, "1h30m": 90 * time.Minute, "0d": 0} {
 		var a age
 		require.NoError(t, a.Set(text), text)

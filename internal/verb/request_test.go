@@ -47,7 +47,7 @@ func desired(t *testing.T, gs *v1alpha1.GatewaySync) v1alpha1.Desired {
 	return d
 }
 
-func TestARequestIsInForceAndToldWithWhoAndWhen(t *testing.T) {
+func TestRequestRecordsSenderAndTime(t *testing.T) {
 	gs := plant("main")
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "cli"}).Outcome)
 	assert.Equal(t, map[string]string{
@@ -72,7 +72,7 @@ func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
 }
 
 // Without an id, the request may be a repeat, or the branch or tag may have moved. It must cause a new poll.
-func TestARefThatIsWantedAlreadyIsLookedAtAgain(t *testing.T) {
+func TestRequestForCurrentRefPolls(t *testing.T) {
 	for name, first := range map[string]Request{
 		"the spec wants it": {By: "github"}, "a request wants it": {Ref: "v2", By: "kargo", ID: "p-1"}, "a rollback": {Ref: commitA, Unless: commitB, By: "argocd"},
 	} {
@@ -97,7 +97,7 @@ func TestARefThatIsWantedAlreadyIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-func TestARepeatAfterSomebodyElseAskedIsNotCarriedOutAgain(t *testing.T) {
+func TestRepeatAfterOtherRequest(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"})
 	ask(t, gs, Request{Ref: "v3", By: "cli"})
@@ -108,7 +108,7 @@ func TestARepeatAfterSomebodyElseAskedIsNotCarriedOutAgain(t *testing.T) {
 	assert.Equal(t, "v3", ask(t, gs, Request{By: "github"}).Ref)
 }
 
-func TestARequestThatLapsedCountsWhenItIsMadeAnew(t *testing.T) {
+func TestLapsedRequestCanBeRepeated(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: "v2", By: "cli"})
 	gs.Status.Request = &v1alpha1.RequestStatus{Lapsed: gs.Annotations[v1alpha1.AnnotationRequestedOver]}
@@ -127,7 +127,7 @@ func TestTheRefOfTheSpecEndsAnOverride(t *testing.T) {
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedUnless)
 }
 
-func TestAHintAsksForALookAndLeavesTheRequest(t *testing.T) {
+func TestHintKeepsRequest(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: "v2", By: "kargo"})
 	at := gs.Annotations[v1alpha1.AnnotationRequestedAt]
@@ -159,7 +159,7 @@ func TestAnOlderPromotionNeverOverwritesANewerOne(t *testing.T) {
 }
 
 // Kargo's clock was ahead for one promotion. Later promotions must still be accepted, and their order must hold again.
-func TestAPromotionOfALaterTimeHoldsNoneOffForLong(t *testing.T) {
+func TestFuturePromotionTime(t *testing.T) {
 	ahead := func(d time.Duration, n int) string {
 		stamp, ms := "", noon.Add(d).UnixMilli()
 		for range 10 {
@@ -185,7 +185,7 @@ func TestAPromotionOfALaterTimeHoldsNoneOffForLong(t *testing.T) {
 
 // Argo CD retries both the Job that requests a commit and the Job that rolls back. A build that got no answer may repeat its
 // request after the next build's.
-func TestARepeatAfterAnotherRequestOfTheSameSenderIsNotCarriedOutAgain(t *testing.T) {
+func TestRepeatAfterOwnRequest(t *testing.T) {
 	gs := plant("main")
 	forth := Request{Ref: commitB, By: "argocd", ID: "stoker-set-ref-bbbbbbb-sync-1795150392"}
 	back := Request{Ref: commitA, By: "argocd", ID: "stoker-rollback-bbbbbbb-syncfail-1795150392"}
@@ -229,7 +229,7 @@ func TestAFollowedTagIsRememberedForSomeTime(t *testing.T) {
 	assert.Empty(t, Followed(gs))
 }
 
-func TestTheIdsOfSendersDoNotTouchEachOtherAndCannotGrow(t *testing.T) {
+func TestSenderIDsAreBounded(t *testing.T) {
 	gs := plant("main")
 	foreign := `{"somebody":"` + strings.Repeat("x", 10000) + `","github":"` + strings.Repeat(strings.Repeat("x", 200)+" ", 50) + `","kargo":"` + later + `"}`
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: foreign}
@@ -250,7 +250,7 @@ func TestTheIdsOfSendersDoNotTouchEachOtherAndCannotGrow(t *testing.T) {
 	}
 }
 
-func TestARequestThatCannotBeIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+func TestInvalidRequestIsRejected(t *testing.T) {
 	for _, r := range []Request{
 		{Ref: "v2", By: "nobody"}, {Ref: "v2", By: ""}, {Ref: "v2", By: "cli", ID: "a b"}, {Ref: "v2", By: "cli", ID: strings.Repeat("x", 257)},
 		{Ref: "v2", By: "cli", Unless: "main"}, {By: "cli", Unless: commitA}, {By: "cli", ID: "a\xff"},
@@ -265,7 +265,7 @@ func TestARequestThatCannotBeIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 	}
 }
 
-func TestABadAnnotationIsMendedByTheNextRequest(t *testing.T) {
+func TestBadAnnotationIsReplaced(t *testing.T) {
 	gs := plant("main")
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "a b"}
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "cli"}).Outcome)

@@ -30,7 +30,7 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 	gs.Annotations = map[string]string{name: value}
 }
 
-func TestRollbackRequestsWhatTheStatusSays(t *testing.T) {
+func TestRollbackReadsStatus(t *testing.T) {
 	r, _, err := rollback(rolled(), "")
 	require.NoError(t, err)
 	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
@@ -103,7 +103,7 @@ func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
 }
 
 // A fix may arrive between the verdict and the rollback. The rollback must not hold it off.
-func TestARollbackFromWhatFailedLeavesALaterCommitAlone(t *testing.T) {
+func TestRollbackKeepsLaterCommit(t *testing.T) {
 	client, namespace := served(t)
 	lead(t, client, namespace, "main", commitB)
 	s := NewSetter(client, nil)
@@ -123,7 +123,7 @@ func TestARollbackFromWhatFailedLeavesALaterCommitAlone(t *testing.T) {
 
 // Another sender may make a request between the verdict and the rollback. Until the lead handles it, the status still describes
 // the failed commit. The rollback must wait for a verdict on the new request.
-func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T) {
+func TestRollbackWaitsForVerdict(t *testing.T) {
 	other := "c" + commitB[1:]
 	asked := func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v4", v1alpha1.AnnotationRequestedAt: "2026-01-02T12:00:00Z"}
@@ -158,7 +158,7 @@ func TestARollbackFromWhatFailedWaitsForTheVerdictOnWhatIsWantedNow(t *testing.T
 	}
 }
 
-func TestOnTheAPIServerARequestThatCameAfterTheVerdictOutlivesTheRollback(t *testing.T) {
+func TestAPIServerRequestOutlivesRollback(t *testing.T) {
 	client, namespace := served(t)
 	lead(t, client, namespace, "main", commitB)
 	s := NewSetter(client, nil)

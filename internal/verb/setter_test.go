@@ -34,7 +34,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	return client, namespace
 }
 
-func TestOnTheAPIServerARequestIsOneManagersAndLeavesTheRest(t *testing.T) {
+func TestAPIServerRequestFieldManager(t *testing.T) {
 	client, namespace := served(t)
 	s := NewSetter(client, nil)
 	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
@@ -57,7 +57,7 @@ func TestOnTheAPIServerARequestIsOneManagersAndLeavesTheRest(t *testing.T) {
 	assert.Equal(t, version, answer.GatewaySync.ResourceVersion, "not a byte was written")
 }
 
-func TestOnTheAPIServerPauseAndResumeAreIdempotent(t *testing.T) {
+func TestAPIServerPauseAndResume(t *testing.T) {
 	client, namespace := served(t)
 	s := NewSetter(client, nil)
 	for _, step := range []struct {
@@ -82,7 +82,7 @@ func (d *deciding) Decide(gs *v1alpha1.GatewaySync) (Request, string, error) { r
 
 // A team recreates the GatewaySync during a request. A sender authorized for the old object may not know the secret of the new
 // one.
-func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor(t *testing.T) {
+func TestAPIServerRequestForReplacedObject(t *testing.T) {
 	client, namespace := served(t)
 	syncs := client.Resource(kube.GatewaySync.Resource()).Namespace(namespace)
 	first, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
@@ -120,7 +120,7 @@ func TestOnTheAPIServerARequestForAnObjectThatIsGoneIsNotWrittenIntoItsSuccessor
 }
 
 // Many promotions arrive in any order while a lead writes the status all the time. The newest promotion must win.
-func TestOnTheAPIServerTheNewestOfManyPromotionsStandsInTheEnd(t *testing.T) {
+func TestAPIServerNewestPromotionWins(t *testing.T) {
 	client, namespace := served(t)
 	syncs := kube.GatewaySyncs(client, namespace)
 	ctx, stop := context.WithCancel(t.Context())

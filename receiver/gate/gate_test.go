@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestABodyIsReadWholeOrNotAtAll(t *testing.T) {
+func TestBodyLimit(t *testing.T) {
 	b := NewBodies(1)
 	for name, c := range map[string]struct {
 		length int
@@ -76,7 +76,7 @@ func TestOnlyAFewLargeBodiesAreInMemory(t *testing.T) {
 	})
 }
 
-func TestOneAddressHasAThirdOfThePlacesForLargeBodies(t *testing.T) {
+func TestLargeBodiesPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBodies(6)
 		read := func(from string) (release func(), err error) {
@@ -111,7 +111,7 @@ func TestOneAddressHasAThirdOfThePlacesForLargeBodies(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreBoundedInAllAndForEachAddress(t *testing.T) {
+func TestConnectionLimits(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var open, closed atomic.Int64

@@ -28,7 +28,7 @@ func object(name string, spec map[string]any) *unstructured.Unstructured {
 }
 
 // C2: an undecodable GatewaySync affects only itself. The receiver refuses its senders and must report the error to the operator.
-func TestOnesThatAreServedAreKnownAndThoseThatCannotBeAreTold(t *testing.T) {
+func TestServedGatewaySyncs(t *testing.T) {
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"},
 		object("line", map[string]any{"git": map[string]any{"ref": "main"}}),
 		object("closed", map[string]any{"webhook": map[string]any{"enabled": false}}),

@@ -65,7 +65,7 @@ var plant = Key{"plant", "line"}
 
 func pushed(id string) verb.Request { return verb.Request{By: "github", ID: id} }
 
-func TestHintsThatComeWhileOneIsCarriedOutAreOneThatBeginsLater(t *testing.T) {
+func TestHintsDuringWorkAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: 20 * time.Millisecond}
 		q := New(Config{Do: b.do})
@@ -119,7 +119,7 @@ func TestHintsBecomeRareWhileTheyKeepComing(t *testing.T) {
 	})
 }
 
-func TestRequestsForRefsKeepTheirOrderAndWaitForNoHint(t *testing.T) {
+func TestRefRequestsKeepOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: 10 * time.Millisecond}
 		q := New(Config{Do: b.do, Pace: time.Minute, MaxPace: time.Minute})
@@ -149,7 +149,7 @@ func TestRequestsForRefsKeepTheirOrderAndWaitForNoHint(t *testing.T) {
 
 // Kargo later queries the progress of its promotion by id. If the queue dropped the id, the receiver would report the promotion as
 // unknown.
-func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
+func TestOrderedHintKeepsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, Waiting: 3})
@@ -175,7 +175,7 @@ func TestAHintWhoseIDHasAnOrderKeepsItBesideOthers(t *testing.T) {
 }
 
 // A request authorized for one object must not apply to a new object with the same name.
-func TestRequestsForAnObjectAreNotOneWithThoseForItsSuccessor(t *testing.T) {
+func TestRequestsForReplacedObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do})
@@ -213,7 +213,7 @@ func (n *numbers) Join(other verb.Decider) (verb.Decider, bool) {
 	return &numbers{n.list + o.list}, true
 }
 
-func TestRequestsThatOneDecidesForAreOneWhileNothingElseIsAskedForBetweenThem(t *testing.T) {
+func TestEqualRequestsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, Waiting: 5})
@@ -251,7 +251,7 @@ func TestRequestsThatOneDecidesForAreOneWhileNothingElseIsAskedForBetweenThem(t 
 	})
 }
 
-func TestOneRefAgainAndAgainIsAHintThatKeepsItsPlace(t *testing.T) {
+func TestRepeatedRefIsAHint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})
@@ -273,7 +273,7 @@ func TestOneRefAgainAndAgainIsAHintThatKeepsItsPlace(t *testing.T) {
 	})
 }
 
-func TestThereIsRoomForSoManyObjectsAndSoManyRequestsAndNoMore(t *testing.T) {
+func TestQueueLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, Objects: 3, Waiting: 2, AtOnce: 2})
@@ -302,7 +302,7 @@ func TestThereIsRoomForSoManyObjectsAndSoManyRequestsAndNoMore(t *testing.T) {
 	})
 }
 
-func TestWhatIsAskedIsCarriedOutThoughNobodyWaitsForIt(t *testing.T) {
+func TestAbandonedHintIsCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: 50 * time.Millisecond}
 		q := New(Config{Do: b.do, Pace: time.Hour, MaxPace: time.Hour})
@@ -326,7 +326,7 @@ func TestWhatIsAskedIsCarriedOutThoughNobodyWaitsForIt(t *testing.T) {
 
 // The API server is away for fifteen seconds, and all callers get an error after nine. The queue must then drop their refs,
 // because another replica may have written newer ones.
-func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *testing.T) {
+func TestAbandonedRefIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var mu sync.Mutex
@@ -379,7 +379,7 @@ func TestARefThatNobodyWaitsForAnyMoreIsNotWrittenOverWhatWasAskedForSince(t *te
 }
 
 // A caller that has already waited for something else has less time left.
-func TestARefIsNotWrittenAfterTheDeadlineOfWhoAsks(t *testing.T) {
+func TestNoWriteAfterDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: 5 * time.Second}
 		q := New(Config{Do: b.do})
@@ -402,7 +402,7 @@ func TestARefIsNotWrittenAfterTheDeadlineOfWhoAsks(t *testing.T) {
 	})
 }
 
-func TestAFailureIsToldToAllThatItConcerns(t *testing.T) {
+func TestFailureReachesAllCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("down")
 		b := &book{fails: down, took: time.Millisecond}

@@ -66,7 +66,7 @@ func TestAnIdThatCannotBeKeptIsNone(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithABodyIsSaidInWords(t *testing.T) {
+func TestBodyErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		header http.Header
 		body   string
@@ -97,7 +97,7 @@ func TestWhatIsWrongWithABodyIsSaidInWords(t *testing.T) {
 	assert.ErrorContains(t, err, "refs")
 }
 
-func TestCommitsOfAFreightAreChosenByTheirRepository(t *testing.T) {
+func TestFreightCommitByRepository(t *testing.T) {
 	git := v1alpha1.GitSpec{Repo: "git@git.plant.example:north/line.git"}
 	line := func(tag, id string) Commit {
 		return Commit{Repository: Repository{Address: "https://git.plant.example/north/line"}, Tag: tag, ID: id}

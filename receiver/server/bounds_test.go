@@ -38,7 +38,7 @@ func (s stuck) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // A full receiver must answer 429 or 503. After another 4xx or a 500, git hosts and Kargo steps drop the request.
-func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
+func TestFullQueueAnswers503(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	arrived, open := make(chan struct{}, 1), make(chan struct{})
@@ -82,7 +82,7 @@ func TestWhoFindsNoRoomIsAskedToComeAgain(t *testing.T) {
 }
 
 // C8: values in requests, with or without a valid secret, create no metric series.
-func TestC8SendersDoNotChooseHowManySeriesThereAre(t *testing.T) {
+func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	const seed = 8

@@ -27,7 +27,7 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A short outage of the API server only delays the answer. During a long outage the receiver answers 503 instead of 401, whether
 // or not the GatewaySync exists.
-func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
+func TestAPIServerOutageAnswers503(t *testing.T) {
 	t.Parallel()
 	var patches, secrets atomic.Int64
 	w := newWorld(t, plant)
@@ -66,7 +66,7 @@ func TestWhileTheAPIServerIsAwaySendersAreAskedToComeAgain(t *testing.T) {
 
 // Missing permissions in one namespace, or a namespace that does not exist yet, must not affect other namespaces. Requests for
 // that namespace get 503, because the secret may be right.
-func TestANamespaceThatMayNotBeWatchedStopsNothingInTheOthers(t *testing.T) {
+func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	w.more = []string{"elsewhere"}

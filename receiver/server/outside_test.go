@@ -18,7 +18,7 @@ import (
 
 // R7: without the secret, a caller cannot find out whether a GatewaySync, its Secret or the permission to read it exists. Status,
 // headers, body and time are the same.
-func TestR7WhatThereIsIsNotSeenFromOutside(t *testing.T) {
+func TestR7ObjectsCannotBeProbed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	large := strings.Repeat("x", 900<<10)
@@ -79,7 +79,7 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // R7: the same holds if the API server is slow and the receiver reads the Secret for the first time.
-func TestR7NoRequestWaitsForASecretToBeRead(t *testing.T) {
+func TestR7RequestsDoNotWaitForSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return slow{rt} }
@@ -116,7 +116,7 @@ func headerText(h http.Header) string {
 }
 
 // C9: every route with every method: without a credential, with a wrong one, and with the right one. A new route needs a row here.
-func TestC9OnlyAPostOfWhoKnowsTheSecretChangesAnything(t *testing.T) {
+func TestC9OnlyAuthenticatedPostsWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	rows := map[string]struct {
@@ -185,7 +185,7 @@ func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 }
 
 // C7: the test puts secrets into every part of a request. Logs of all levels, metrics and answers must not contain them.
-func TestC7NoSecretIsEverSaid(t *testing.T) {
+func TestC7NoSecretIsLogged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	body := push("refs/heads/main")

@@ -31,7 +31,7 @@ func (m moment) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A team recreates a GatewaySync while the receiver carries out a request for the old one. The secret of the old one must change
 // nothing in the new one and reveal nothing about it, not even its existence.
-func TestR7WhoKnowsTheSecretOfAGatewaySyncThatIsGoneIsToldNothingOfItsSuccessor(t *testing.T) {
+func TestR7SecretOfDeletedGatewaySync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others) // others keep the Secret in the cache
 	var next sync.Map

@@ -40,7 +40,7 @@ func (w *world) status(name, ref, id string, mods ...func(*http.Request)) said {
 	return w.send(http.MethodGet, "/status/"+w.ns+"/"+name+"?"+q.Encode(), "", append([]func(*http.Request){bearer(ownSecret)}, mods...)...)
 }
 
-func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
+func TestStatusOfRequestedRef(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	id := "test.01hz0000000000000000000002.abcdef0"
@@ -74,7 +74,7 @@ func TestWhoAskedForARefIsToldHowFarItIs(t *testing.T) {
 
 // A desired branch or tag may have moved. After another request for it, the status must not report the old result, whatever the
 // sender.
-func TestWhoAsksForWhatRunsAlreadyIsToldOnceGitWasLookedAt(t *testing.T) {
+func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, `{"app":{"metadata":{"annotations":{"git.ref":"main"}}}}`, ``} {
@@ -118,7 +118,7 @@ func written(at time.Time) func(*v1alpha1.GatewaySync) {
 }
 
 // The clock of a client may be wrong. The age of a request counts from the time that the API server recorded.
-func TestOnTheAPIServerARequestIsAsOldAsItsWrite(t *testing.T) {
+func TestAPIServerRequestTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(plant, "spec:", "spec:\n  progressDeadline: 5m", 1))
 	for _, at := range []string{"2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"} {

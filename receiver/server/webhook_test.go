@@ -55,7 +55,7 @@ metadata: {name: tagged}
 spec: {git: {repo: "https://git.example.com/acme/plant.git", ref: main}, webhook: {followTags: ["v*"], secretRef: {name: webhook, key: secret}}}
 `
 
-func TestAPushOfTheDesiredBranchAsksForAFreshLookAndForNothingElse(t *testing.T) {
+func TestPushOfDesiredBranchPolls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	body := push("refs/heads/main")
@@ -144,7 +144,7 @@ func TestAnAuthenticatedCallerAsksForARef(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, w.post("closed", `{}`, bearer(installSecret)).Code)
 }
 
-func TestTagsAndReleasesAreFollowedUpwardsWhereTheGatewaySyncSaysSo(t *testing.T) {
+func TestFollowNewerTags(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	n := 0
@@ -251,7 +251,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 }
 
 // Deliveries of one sender for one repository are merged; others are not.
-func TestADeliveryIsJoinedByOnesOfItsKind(t *testing.T) {
+func TestDeliveriesAreCoalesced(t *testing.T) {
 	of := func(ref string, change func(*delivery)) *delivery {
 		d := decider(follows("main"), sender.Request{Sender: sender.Gitea, Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
 		if change != nil {
@@ -292,7 +292,7 @@ func (careless) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
 }
 
 // R2: a panic in the queue, outside of request handlers, must not end the process either.
-func TestWhatNobodyHasThoughtOfCostsOneRequest(t *testing.T) {
+func TestPanicCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	key := queue.Key{Namespace: w.ns, Name: "plant"}
@@ -307,7 +307,7 @@ func TestWhatNobodyHasThoughtOfCostsOneRequest(t *testing.T) {
 }
 
 // The receiver must judge a push by the current spec.git.ref, not by its cache.
-func TestAPushRightAfterTheSpecChangedIsHeard(t *testing.T) {
+func TestPushAfterSpecChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	for i := range 10 {
@@ -322,7 +322,7 @@ func TestAPushRightAfterTheSpecChangedIsHeard(t *testing.T) {
 }
 
 // R4: without the secret, both routes refuse every other credential.
-func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
+func TestR4SecretIsRequired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	body := push("refs/heads/main")
@@ -383,7 +383,7 @@ func TestR4NobodyIsLetInWithoutTheSecret(t *testing.T) {
 }
 
 // For the sender, a missing permission looks like a wrong secret. Only the log names it.
-func TestARightThatIsMissingIsNamedInTheLogAndNowhereElse(t *testing.T) {
+func TestMissingRightIsLogged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	for range 3 {

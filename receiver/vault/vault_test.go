@@ -181,7 +181,7 @@ func TestWhatBecomesRightIsTakenUp(t *testing.T) {
 	})
 }
 
-func TestWhileTheAPIServerIsAwayTheLastValueCountsForAWhile(t *testing.T) {
+func TestLastValueDuringOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, nil)
 		v.settle()
@@ -207,7 +207,7 @@ func TestWhileTheAPIServerIsAwayTheLastValueCountsForAWhile(t *testing.T) {
 }
 
 // While the API server cannot answer, the receiver asks senders to retry. A refusal would be final.
-func TestAnAPIServerThatCannotAnswerIsAway(t *testing.T) {
+func TestAPIServerErrorIsAnOutage(t *testing.T) {
 	for name, err := range map[string]error{
 		"etcd is not reached":         apierrors.NewServerTimeout(resource, "get", 2),
 		"it takes too long":           apierrors.NewTimeoutError("slow", 1),
@@ -236,7 +236,7 @@ func TestAnAPIServerThatCannotAnswerIsAway(t *testing.T) {
 }
 
 // If the encryption key of a Secret is lost, the API server fails for this Secret alone and forever. Others must stay available.
-func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
+func TestUndecryptableSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
 			c.takes = 0 // the client reads one Secret after the other
@@ -269,7 +269,7 @@ func TestASecretThatCannotBeDecryptedMakesNobodyUnsureForGood(t *testing.T) {
 	})
 }
 
-func TestASecretThatMayNotBeReadSaysNothingOfTheOthers(t *testing.T) {
+func TestForbiddenSecretIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
 			c.takes = 0
@@ -288,7 +288,7 @@ func TestASecretThatMayNotBeReadSaysNothingOfTheOthers(t *testing.T) {
 	})
 }
 
-func TestARightThatIsTakenAwayLetsNobodyInSoonAfter(t *testing.T) {
+func TestRevokedRightLocksOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, nil)
 		v.settle()
@@ -308,7 +308,7 @@ func TestARightThatIsTakenAwayLetsNobodyInSoonAfter(t *testing.T) {
 	})
 }
 
-func TestWhatIsNamedAnewIsReadAtOnce(t *testing.T) {
+func TestNewReferenceIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, nil)
 		v.settle()
@@ -323,7 +323,7 @@ func TestWhatIsNamedAnewIsReadAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatIsReadIsBoundedAndWhatIsNewComesFirst(t *testing.T) {
+func TestReadsAreBounded(t *testing.T) {
 	var all []Place
 	for i := range maxEntries + 100 {
 		all = append(all, Place{"plant", fmt.Sprintf("%05d", i), "secret"})

@@ -109,7 +109,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-func TestARollbackWithNothingToGoBackToSaysSo(t *testing.T) {
+func TestRollbackWithoutTarget(t *testing.T) {
 	vm := argoCD(t)
 	obj := object(t, scripts+"/actions/testdata/new.yaml")
 	action, err := vm.GetResourceAction(obj, "rollback")

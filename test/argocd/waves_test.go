@@ -46,7 +46,7 @@ func examples(t *testing.T) map[string][]*unstructured.Unstructured {
 	return found
 }
 
-func TestArgoCDUnderstandsEveryHookAndWaveOfTheExamples(t *testing.T) {
+func TestExampleHooksAndWaves(t *testing.T) {
 	for dir, objects := range examples(t) {
 		for _, obj := range objects {
 			name := dir + ": " + obj.GetKind() + " " + obj.GetName() + obj.GetGenerateName()
@@ -74,7 +74,7 @@ func TestArgoCDUnderstandsEveryHookAndWaveOfTheExamples(t *testing.T) {
 }
 
 // Argo CD finishes a wave before it starts the next one.
-func TestTheGatewaySyncOfAnExampleComesBeforeItsGateways(t *testing.T) {
+func TestExampleSyncOrder(t *testing.T) {
 	for _, name := range []string{"plain", "kustomize"} {
 		phases := map[common.HookType]int{}
 		found := map[string]int{}

@@ -40,7 +40,7 @@ func TestTheSameRepositoryIsMadeEveryTime(t *testing.T) {
 	assert.Equal(t, refs(generated(t)), refs(generated(t)))
 }
 
-func TestASecondRunTakesTheRepositoryFromTheCache(t *testing.T) {
+func TestRepositoryCache(t *testing.T) {
 	cache := t.TempDir()
 	first, err := generate(t.Context(), cache, tiny)
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestASecondRunTakesTheRepositoryFromTheCache(t *testing.T) {
 	assert.Len(t, left, 1, "nothing half made stays")
 }
 
-func TestTheRepositoryHasTheShapeThatTheCasesNeed(t *testing.T) {
+func TestRepositoryShape(t *testing.T) {
 	dir := generated(t)
 	files := gitLines(t, dir, "ls-tree", "-r", "--name-only", baseRef, mapped)
 	assert.Len(t, files, tiny.files)
@@ -121,7 +121,7 @@ func TestMeasureSeesTheWholeTree(t *testing.T) {
 	assert.Positive(t, s.wall)
 }
 
-func TestMeasureSaysWhatAFailedCommandSaid(t *testing.T) {
+func TestFailedCommandOutput(t *testing.T) {
 	_, err := measure(t.Context(), command{t.TempDir(), os.Environ(), []string{"sh", "-c", "echo broken >&2; exit 3"}})
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)

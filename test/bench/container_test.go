@@ -38,7 +38,7 @@ func inContainer(t *testing.T, limit int64, text string) *confined {
 // hold allocates about thirty megabytes.
 const hold = `x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null`
 
-func TestWhoNeedsTooMuchMemoryIsKilledInTheContainer(t *testing.T) {
+func TestContainerMemoryLimit(t *testing.T) {
 	s, err := inContainer(t, 16<<20, hold).sync(t.Context())
 	require.NoError(t, err, "it is a result")
 	assert.True(t, s.killed)

@@ -100,7 +100,7 @@ func TestEachKindOfGoalCanBeMissed(t *testing.T) {
 	}
 }
 
-func TestGrowthIsShownWhereThereIsMoreThanOneSize(t *testing.T) {
+func TestGrowthBySize(t *testing.T) {
 	r := large(210*time.Millisecond, 20<<20, 5900)
 	assert.NotContains(t, report(t, r, "-sizes", "L"), "grows")
 	r.add("M", "one", once, sample{wall: 50 * time.Millisecond, cpu: 40 * time.Millisecond, server: 30 * time.Millisecond, anon: 14 << 20})

@@ -107,7 +107,7 @@ func binding(name, role string) *rbacv1.RoleBinding {
 }
 
 // C5, I2: The injector has the rights that it needs and no others.
-func TestTheInjectorBindsOneRoleAndReadsOneSecret(t *testing.T) {
+func TestInjectorRights(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	in := s.Namespace(t)

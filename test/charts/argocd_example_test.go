@@ -61,7 +61,7 @@ func helmExample(t *testing.T, given values) objects {
 
 // A private git server and a cluster without a default StorageClass need additional values. They must
 // reach every object that uses them.
-func TestTheHelmExampleTakesAnAuthorityAndAStorageClass(t *testing.T) {
+func TestHelmExampleValues(t *testing.T) {
 	t.Parallel()
 	const (
 		class  = "spec/volumeClaimTemplates/0/spec/storageClassName"

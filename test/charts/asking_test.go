@@ -69,7 +69,7 @@ func webhookSecret(t *testing.T, p *plant, name, value string) {
 
 // C5, R7: The receiver sets request annotations in all namespaces. It reads only the Secrets listed in
 // webhookReceiver.secrets.
-func TestTheReceiverAsksAndReadsTheSecretsThatWereNamed(t *testing.T) {
+func TestReceiverRights(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	elsewhere := newPlant(t, p.server)
@@ -137,7 +137,7 @@ func TestTheReceiverAsksAndReadsTheSecretsThatWereNamed(t *testing.T) {
 }
 
 // A disabled receiver leaves no object behind, whatever its other values are.
-func TestNothingOfAReceiverThatIsOffIsRendered(t *testing.T) {
+func TestDisabledReceiver(t *testing.T) {
 	t.Parallel()
 	off := with(onIngress, onTLS, onNetworking, set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "stoker-webhook"}}),
 		set("metrics.serviceMonitor.enabled", true), set("watchNamespaces", []any{"north"}), set("webhookReceiver.enabled", false))
@@ -163,7 +163,7 @@ func TestWithNamespacesListedTheReceiverAsksThereOnly(t *testing.T) {
 }
 
 // C5: The Jobs of a namespace may make requests there and read the listed Applications.
-func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
+func TestHookRights(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	elsewhere := newPlant(t, p.server)
@@ -215,7 +215,7 @@ func TestHooksAskInTheirNamespaceAndReadTheirApplications(t *testing.T) {
 
 // Runs the program of the image with the arguments and rights that the chart sets. It answers the check of
 // helm test and accepts requests with the secret of the GatewaySync. It rejects all other requests alike.
-func TestTheReceiverRunsWithTheRightsOfTheChart(t *testing.T) {
+func TestReceiverRunsWithChartRights(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	webhookSecret(t, p, "stoker-webhook", "S3CR3T-chart")

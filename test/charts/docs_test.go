@@ -170,7 +170,7 @@ func (r *reader) pushed(to, from string) {
 }
 
 // The Applications of the examples ignore exactly the fields that the injector writes.
-func TestTheExampleForArgoCDNamesWhatTheChartRenders(t *testing.T) {
+func TestArgoCDExampleMatchesChart(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "examples", "argocd", "stoker.yaml"))
 	require.NoError(t, err)

@@ -47,7 +47,7 @@ func commands[T any](s instructions.Stage) []T {
 }
 
 // Every image of the chart is a target in the Dockerfile. It runs only its program, and not as root.
-func TestEveryImageOfTheChartIsATargetOfTheDockerfile(t *testing.T) {
+func TestImagesAreDockerfileTargets(t *testing.T) {
 	t.Parallel()
 	all := stages(t)
 	for part, name := range parts {
@@ -105,7 +105,7 @@ func shipped(t *testing.T, part string) string {
 // parts maps each image to the program that it runs.
 var parts = map[string]string{"agent": "agent", "injector": "injector", "receiver": "receiver", "hooks": "stoker"}
 
-func TestTheBuildOfTheImagesMakesStaticProgramsThatKnowTheirVersion(t *testing.T) {
+func TestImageBuild(t *testing.T) {
 	t.Parallel()
 	for part, name := range parts {
 		path := shipped(t, name)

@@ -88,7 +88,7 @@ func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 			}
 			arguments := slices.Clone(one.Args)
 			if name == receiverCheck {
-				continue // covered by TestTheReceiverRunsWithTheRightsOfTheChart
+				continue // covered by TestReceiverRunsWithChartRights
 			}
 			image := p.Annotations["stoker.io/image-of-agents"] // the kubelet substitutes it
 			for i, a := range arguments {
@@ -106,7 +106,7 @@ func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 	assert.Greater(t, len(tried), 20)
 }
 
-func TestTheReceiverHasTheDefaultsThatTheChartCountsOn(t *testing.T) {
+func TestReceiverDefaultsMatchChart(t *testing.T) {
 	t.Parallel()
 	code, said := exits(t, "receiver", "--nobody-knows=this")
 	assert.Equal(t, 2, code, said)
@@ -125,7 +125,7 @@ func defaults(t *testing.T, help string, of map[string]string) {
 	}
 }
 
-func TestTheInjectorHasTheDefaultsThatTheChartCountsOn(t *testing.T) {
+func TestInjectorDefaultsMatchChart(t *testing.T) {
 	t.Parallel()
 	code, said := exits(t, "injector", "--agent-image=x:1", "--nobody-knows=this")
 	assert.Equal(t, 2, code, said)

@@ -73,14 +73,14 @@ func TestBaseIsTheChartWithItsDefaults(t *testing.T) {
 	same(t, rendered(t, nil), base)
 }
 
-func TestOverlayOfAClusterIsTheChartWithItsDefaults(t *testing.T) {
+func TestClusterOverlayMatchesChart(t *testing.T) {
 	t.Parallel()
 	overlay := kustomized(t, filepath.Join(kustomizeDir, "overlays", "cluster"))
 	require.Contains(t, overlay, "Namespace/"+namespace)
 	same(t, rendered(t, nil), overlay)
 }
 
-func TestOverlayOfANamespaceIsTheChartThatWatchesIt(t *testing.T) {
+func TestNamespaceOverlayMatchesChart(t *testing.T) {
 	t.Parallel()
 	same(t, rendered(t, set("watchNamespaces", []any{"ignition"})), kustomized(t, filepath.Join(kustomizeDir, "overlays", "namespaced")))
 }
@@ -129,7 +129,7 @@ func without(t *testing.T, o *object, path, key string) *object {
 
 // Users who install Argo CD with kustomize add the component. Others patch its ConfigMaps with the patches
 // of the chart. Both must keep the other content of the ConfigMaps.
-func TestArgoCDIsToldTheSameByChartAndKustomize(t *testing.T) {
+func TestArgoCDFilesMatchKustomize(t *testing.T) {
 	t.Parallel()
 	dir := overlay(t, "resources: [argocd.yaml]\ncomponents: [../../components/argocd]\n")
 	names := []string{"argocd-cm", "argocd-notifications-cm"}
@@ -187,7 +187,7 @@ func TestEveryComponentHasATest(t *testing.T) {
 
 // The agent's image is an argument of the injector, not a field called image. The overlay must not change
 // the variables of other containers.
-func TestARegistryOfOnesOwnIsForTheAgentTooAndForNobodyElse(t *testing.T) {
+func TestPrivateRegistry(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, folder := range []string{"kustomize", "charts/stoker/files/crds"} {

@@ -97,7 +97,7 @@ func other(o *object) (func() any, bool) {
 	return made, ok
 }
 
-func TestObjectsOfOtherProjectsAreAsTheirTypesSay(t *testing.T) {
+func TestThirdPartyObjectsAreValid(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, c := range valueCases {

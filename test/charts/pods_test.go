@@ -66,7 +66,7 @@ func TestPodsAreRestricted(t *testing.T) {
 
 // A terminating replica keeps serving until its callers have noticed. A rollout never reduces the number
 // of available replicas.
-func TestAReplicaLeavesAfterItsCallersHaveHeardOfIt(t *testing.T) {
+func TestGracefulTermination(t *testing.T) {
 	t.Parallel()
 	all, found := rendered(t, on), pods(t, on)
 	for name, part := range map[string]string{deployment: "stoker-injector", receiver: "stoker-receiver"} {

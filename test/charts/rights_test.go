@@ -122,7 +122,7 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 }
 
 // Checks the roles of every installation in valueCases.
-func TestNoRightIsAmongThoseThatNobodyShallHave(t *testing.T) {
+func TestForbiddenRights(t *testing.T) {
 	t.Parallel()
 	for _, c := range valueCases {
 		for name, o := range rendered(t, c.values()) {
@@ -155,7 +155,7 @@ func TestNoRightIsAmongThoseThatNobodyShallHave(t *testing.T) {
 
 // C6: With namespaces listed, the injector has no rights outside of them and its own namespace, except on
 // its own webhook configuration.
-func TestWithNamespacesListedTheInjectorHasRightsThereOnly(t *testing.T) {
+func TestInjectorRightsPerNamespace(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, set("watchNamespaces", []any{"north"}))
 	for name, o := range all {

@@ -26,7 +26,7 @@ func refused(t *testing.T, v values, words ...string) {
 // place returns a dotted path in the notation of the schema's messages.
 func place(path string) string { return "/" + strings.ReplaceAll(path, ".", "/") }
 
-func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
+func TestValueOfWrongType(t *testing.T) {
 	t.Parallel()
 	for path, v := range leaves(t) {
 		for _, wrong := range []any{[]any{}, values{}, "not this", 0.5, true} {
@@ -44,7 +44,7 @@ func TestAValueOfAnotherTypeIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestAValueThatNobodyKnowsIsRefusedByName(t *testing.T) {
+func TestUnknownValue(t *testing.T) {
 	t.Parallel()
 	groups := map[string]bool{"": true}
 	for path := range leaves(t) {
@@ -65,7 +65,7 @@ func TestAValueThatNobodyKnowsIsRefusedByName(t *testing.T) {
 	refused(t, set("imagePullSecrets", []any{values{"names": "registry"}}), "/imagePullSecrets/0")
 }
 
-func TestAValueThatCannotWorkIsRefusedByName(t *testing.T) {
+func TestInvalidValue(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		path  string

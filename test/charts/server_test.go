@@ -243,7 +243,7 @@ func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 
 // A field that the API server defaults would be a permanent difference to git, and Argo CD would report
 // OutOfSync.
-func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
+func TestWebhookConfigurationHasNoDefaults(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	o := rendered(t, nil)[webhooks]
@@ -254,7 +254,7 @@ func TestOfTheWebhookConfigurationNothingIsFilledInByOthers(t *testing.T) {
 
 // The injector writes caBundle to the live object. Applying the same manifest, or that of the next
 // version, must keep it.
-func TestCABundleOutlivesAnApplyOfTheManifest(t *testing.T) {
+func TestCABundleSurvivesApply(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	configurations := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations()

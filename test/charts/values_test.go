@@ -259,7 +259,7 @@ func ingress(port string, from []any) values {
 	return in
 }
 
-func TestEveryValueDoesWhatItSays(t *testing.T) {
+func TestEveryValueHasAnEffect(t *testing.T) {
 	t.Parallel()
 	defaults := all(t, nil)
 	for _, c := range valueCases {

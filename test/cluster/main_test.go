@@ -92,7 +92,7 @@ func TestAClusterLivesAsLongAsACommand(t *testing.T) {
 }
 
 // Ctrl-C reaches the command and every process that it has started, except those that keep the cluster.
-func TestAClusterEndsWithACommandThatIsInterrupted(t *testing.T) {
+func TestInterruptEndsCluster(t *testing.T) {
 	runs := cacheOfItsOwn(t)
 	cmd := exec.Command(os.Args[0], "run", "-control", "--", "sh", "-c", `echo "$KUBECONFIG"; exec sleep 1000`)
 	cmd.Env = append(os.Environ(), commandVariable+"=1")

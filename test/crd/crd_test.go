@@ -36,13 +36,13 @@ const folder = "../../charts/stoker/files/crds/"
 
 // C2: The API server accepts the CRD. Unbounded lists, maps and strings would make the estimated cost of
 // the rules too high, and only this test shows it.
-func TestAPIServerAcceptsTheCRD(t *testing.T) {
+func TestAPIServerAcceptsCRD(t *testing.T) {
 	crd, _ := load(t, "gatewaysyncs")
 	assert.Empty(t, crdvalidation.ValidateCustomResourceDefinition(context.Background(), crd))
 }
 
 // F4, F5, C2: The CRD and the Go validation give the same verdict on every object of the table.
-func TestCRDAndGoComeToTheSameVerdict(t *testing.T) {
+func TestCRDMatchesGoValidation(t *testing.T) {
 	server := newServer(t)
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 }
 
 // The defaults exist both as markers and as code. Both must have the same effect.
-func TestDefaultsOfTheCRDAndOfTheCodeAreTheSame(t *testing.T) {
+func TestCRDDefaultsMatchCode(t *testing.T) {
 	server := newServer(t)
 	for _, spec := range []verdicts.O{
 		nil,
@@ -268,7 +268,7 @@ func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JS
 }
 
 // A column whose field has been renamed is empty without any error.
-func TestEveryColumnShowsAFieldThatTheKindHas(t *testing.T) {
+func TestPrinterColumns(t *testing.T) {
 	columns := map[string][]string{}
 	for _, plural := range []string{"gatewaysyncs", "synctargets", "syncreports"} {
 		crd, props := load(t, plural)

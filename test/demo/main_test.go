@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheStoryComesOutAsItIsTold(t *testing.T) {
+func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the agent and tells the whole story")
 	}

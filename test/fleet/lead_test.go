@@ -16,7 +16,7 @@ import (
 // notLeading is what an agent logs when its term has ended. After that it no longer writes as lead.
 const notLeading = `"msg":"not leading any more"`
 
-func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
+func TestLeadFailover(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 3)
 	p.Start()
@@ -48,7 +48,7 @@ func TestAFleetGoesOnWhenItsLeadIsKilledAndWhenItStops(t *testing.T) {
 
 // C4: A lead's process is stopped for longer than its lock is valid. When it resumes, another agent leads,
 // and the old lead overwrites neither the target nor the status.
-func TestALeadThatWasStoppedForAWhileOverwritesNothing(t *testing.T) {
+func TestSuspendedLeadOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
 	p.Start()

@@ -125,7 +125,7 @@ func TestAPersonAsksForRefsAndWaits(t *testing.T) {
 
 // P5, P4: A Job that starts twice makes one request. A wait that started on an older generation does not
 // end on it. It reports which gateway is behind, and ends when the object is deleted.
-func TestRepeatedJobsAskOnceAndAWaitSeesWhatBecomesOfItsFleet(t *testing.T) {
+func TestRepeatedHookJobs(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
 	who := newPerson(t, p)

@@ -48,7 +48,7 @@ func running(t *testing.T, args ...string) map[string]string {
 	return printed
 }
 
-func TestTokenAndCertificateAreHandedOutAndTheTokenIsUsedAgain(t *testing.T) {
+func TestTokenAndCertificateFiles(t *testing.T) {
 	dir := t.TempDir()
 	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
 	args := []string{"--data", filepath.Join(dir, "data"), "--seed", "--tls-listen", "127.0.0.1:0", "--token-out", token, "--ca-out", ca}
@@ -82,7 +82,7 @@ func readme(t *testing.T) string {
 	return string(raw)
 }
 
-func TestREADMENamesEveryFlag(t *testing.T) {
+func TestREADMECoversFlags(t *testing.T) {
 	var usage bytes.Buffer
 	_, err := parse([]string{"-h"}, &usage)
 	require.ErrorIs(t, err, flag.ErrHelp)
@@ -97,7 +97,7 @@ func TestREADMENamesEveryFlag(t *testing.T) {
 	assert.Greater(t, flags, 15)
 }
 
-func TestREADMEHasAnExampleOfEveryAdminRoute(t *testing.T) {
+func TestREADMECoversAdminRoutes(t *testing.T) {
 	at := running(t, "--data", t.TempDir(), "--seed")
 	resp, err := http.Get(at["ADMIN"] + "/?")
 	require.NoError(t, err)

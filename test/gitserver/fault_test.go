@@ -34,7 +34,7 @@ func TestTruncateCutsTheAnswerOnceAndThenHeals(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestTruncatedAnswerIsAnUnexpectedEndAndNotAShortBody(t *testing.T) {
+func TestTruncatedAnswer(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Truncate(10))
 	res, err := http.Get(advertisement(srv))
@@ -45,7 +45,7 @@ func TestTruncatedAnswerIsAnUnexpectedEndAndNotAShortBody(t *testing.T) {
 	assert.Len(t, body, 10)
 }
 
-func TestStallHoldsTheAnswerUntilTheClientGivesUp(t *testing.T) {
+func TestStall(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Stall(20))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func TestStatusesAreAnsweredWithoutGit(t *testing.T) {
 	}
 }
 
-func TestThrottleSaysWhenToComeBack(t *testing.T) {
+func TestThrottleRetryAfter(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	remove := srv.Inject(gitserver.Throttle(7 * time.Second))
 	res, err := http.Get(advertisement(srv))
@@ -141,7 +141,7 @@ func TestRedirectLeadsToTheOtherServer(t *testing.T) {
 	assert.Equal(t, "site.git", other.Requests()[0].Repo)
 }
 
-func TestRewriteChangesWhatGitSaid(t *testing.T) {
+func TestRewriteAnswer(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Rewrite(func([]byte) []byte { return []byte("hello") }).On(gitserver.Advertisement))
 	res, err := http.Get(advertisement(srv))

@@ -68,7 +68,7 @@ func TestRefusedThinGivesAPackThatStandsAlone(t *testing.T) {
 	}
 }
 
-func TestRefusedShallowFailsADepthFetchButNotAFullOne(t *testing.T) {
+func TestRefusedShallow(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Refuse(gitserver.Shallow)
 	_, err := git(t, "clone", "-q", "--depth=1", srv.URL("site.git"), filepath.Join(t.TempDir(), "a"))
@@ -77,7 +77,7 @@ func TestRefusedShallowFailsADepthFetchButNotAFullOne(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestRefusedShallowIsRefusedToAClientThatAsksAllTheSame(t *testing.T) {
+func TestRefusedShallowForInsistingClient(t *testing.T) {
 	srv, _, second := start(t, gitserver.Options{})
 	srv.Refuse(gitserver.Shallow)
 	body := "0032want " + second + "\n000cdeepen 1" + "0000" + "0009done\n"
@@ -113,7 +113,7 @@ func TestRefusedFilterSendsEverything(t *testing.T) {
 	assert.Greater(t, srv.Stats().PackBytes, int64(10000))
 }
 
-func TestAServerThatRefusesSingleAcksAnswersOnlyWhoAsksForMultiAckDetailed(t *testing.T) {
+func TestMultiAckDetailedOnly(t *testing.T) {
 	srv, repo, _ := start(t, gitserver.Options{})
 	head := repo.Commit("first", gitserver.Write("a", "a"))
 	srv.Refuse(gitserver.SingleAck)

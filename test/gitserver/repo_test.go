@@ -98,7 +98,7 @@ func TestRefsAreMadeAndRemoved(t *testing.T) {
 	assert.Equal(t, "refs/heads/main", refs())
 }
 
-func TestRawTreesHoldNamesThatGitWouldNotWrite(t *testing.T) {
+func TestRawTrees(t *testing.T) {
 	r := newRepo(t)
 	inner := r.RawTree(gitserver.RawEntry{Mode: "100644", Name: "config", Content: "[core]"})
 	hostile := r.RawTree(

@@ -100,7 +100,7 @@ func TestPackBytesAreThoseOfThePack(t *testing.T) {
 	}
 }
 
-func TestAFilteredShallowFetchOfAnOldCommitWorks(t *testing.T) {
+func TestFilteredShallowFetch(t *testing.T) {
 	srv, repo, second := start(t, gitserver.Options{})
 	first := repo.Git("rev-parse", second+"^")
 	clone := filepath.Join(t.TempDir(), "c.git")
@@ -147,7 +147,7 @@ func TestAuthChangesWhileTheServerRuns(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestTLSIsTrustedThroughItsOwnAuthorityOnly(t *testing.T) {
+func TestTLSAuthority(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{TLS: true})
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, srv.CA(), 0o600))
@@ -157,7 +157,7 @@ func TestTLSIsTrustedThroughItsOwnAuthorityOnly(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestAnotherAddressIsServedWithACertificateForIt(t *testing.T) {
+func TestCertificateForOtherAddress(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{Host: "127.0.0.2", TLS: true})
 	assert.Contains(t, srv.URL(""), "https://127.0.0.2:")
 	ca := filepath.Join(t.TempDir(), "ca.pem")

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestAGoroutineThatEndsLateIsNoLeakAndOneThatStaysIs(t *testing.T) {
+func TestLeaks(t *testing.T) {
 	before, end := goleak.IgnoreCurrent(), make(chan struct{})
 	go func() { <-end }()
 	require.ErrorContains(t, find(0, before), "found unexpected goroutines")

@@ -25,7 +25,7 @@ func (l *listener) Errorf(f string, a ...any) { l.said = append(l.said, fmt.Spri
 
 const page = "| flag | default | |\n|---|---|---|\n| `--name` | | |\n| `--age` | `720h` | of it |\n\n| `stoker_lost` | `kind`, `why` | |\n"
 
-func TestAPageThatSaysWhatIsSoPassesAndEveryOtherOneIsToldFrom(t *testing.T) {
+func TestComparePage(t *testing.T) {
 	flags := func(age time.Duration, more ...string) *flag.FlagSet {
 		f := flag.NewFlagSet("x", flag.ContinueOnError)
 		f.String("name", "", "")

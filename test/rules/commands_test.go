@@ -88,7 +88,7 @@ func TestEveryCommandOfTheDocumentsIsTyped(t *testing.T) {
 	report(t, untyped(files(t), document.Ledger))
 }
 
-func TestTheRuleOfCommandsCatchesWhatIsLeftOut(t *testing.T) {
+func TestCommandRuleFindsGaps(t *testing.T) {
 	page := file{"docs/a.md", []byte("# A\n\n    kubectl get pods\n    helm list\n")}
 	test := func(body string) file {
 		return file{"x/y_test.go", []byte("package y\n\nfunc TestA(t *testing.T) {\n\t" + body + "\n}\n")}

@@ -148,7 +148,7 @@ func TestTheLicenceIsThere(t *testing.T) {
 }
 
 // Trust F3: This version of Go fixed an escape from os.Root.
-func TestTheModuleAsksForAGoWithASafeRoot(t *testing.T) {
+func TestModuleGoVersion(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = root
 	out, err := cmd.Output()

@@ -204,7 +204,7 @@ func TestImportsPointDown(t *testing.T) { report(t, brokenArrows(packages(t))) }
 
 func TestImportsKeepToTheirRoom(t *testing.T) { report(t, brokenBans(packages(t))) }
 
-func TestNoPackageHasANameThatSaysNothing(t *testing.T) {
+func TestPackageNames(t *testing.T) {
 	for _, p := range packages(t) {
 		name := room(p.ImportPath)[strings.LastIndex(room(p.ImportPath), "/")+1:]
 		for _, empty := range []string{"util", "utils", "helper", "helpers", "common", "manager", "handler", "misc"} {

@@ -171,7 +171,7 @@ func TestProductCodeKeepsToTheRules(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+func TestPackageComments(t *testing.T) {
 	documented := map[string]bool{}
 	for _, f := range files(t) {
 		if !f.isGo() || f.isSample() {

@@ -15,7 +15,7 @@ import (
 const edited = `{"edited": "on the gateway"}`
 
 // F15: An edit on the gateway is drift until git changes the same file; then it is a conflict.
-func TestAnEditOnTheGatewayIsDriftThenAConflictAndEndsInLostAndFound(t *testing.T) {
+func TestGatewayEditEndsInLostFound(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -35,7 +35,7 @@ func TestAnEditOnTheGatewayIsDriftThenAConflictAndEndsInLostAndFound(t *testing.
 	p.checkQuiet(second)
 }
 
-func TestDriftIsRepairedWhereThePolicySaysSo(t *testing.T) {
+func TestDriftRepair(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      driftPolicy: repair\n"
 	head := p.repo.Commit("first", site()...)
@@ -58,7 +58,7 @@ func TestDriftIsRepairedWhereThePolicySaysSo(t *testing.T) {
 	p.checkQuiet(head)
 }
 
-func TestAConflictUnderHoldStopsTheWholeSyncUntilGitAgrees(t *testing.T) {
+func TestConflictUnderHold(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      conflictPolicy: hold\n"
 	first := p.repo.Commit("first", site()...)
@@ -176,7 +176,7 @@ func TestEventsAreEnoughWhereTheClockIsSlow(t *testing.T) {
 	p.synced(second)
 }
 
-func TestForceSyncFindsWhatStatCannotSeeAndRepairsIt(t *testing.T) {
+func TestForceSyncRepairs(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	head := p.repo.Commit("first", site()...)
 	p.start()

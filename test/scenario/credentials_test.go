@@ -36,7 +36,7 @@ spec:
 
 // F10: The agent sends nothing to an unknown host and reports HostKeyUnknown. Once the line of the message
 // is in the Secret, the agent fetches the commit without a restart.
-func TestAnSSHRepositoryIsReadOnceItsHostIsKnown(t *testing.T) {
+func TestSSHRepository(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	signer, key, err := gitserver.NewSSHKey()
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestCorrectedSecretCountsAtOnce(t *testing.T) {
 	})
 }
 
-func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
+func TestGitHubApp(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	app, key, err := gitserver.NewApp(7, 42, "plant", "site")
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestARepositoryIsReadAsAGitHubApp(t *testing.T) {
 	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }
 
-func TestAPasswordInTheAddressIsUsedAndNeverSaid(t *testing.T) {
+func TestPasswordInURLIsNeverLogged(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.git.SetAuth(gitserver.Basic("me", "S3CR3T-9"))
 	first := p.repo.Commit("first", site()...)

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestCommitsArriveOnTheGatewayAndARestartChangesNothing(t *testing.T) {
+func TestCommitsArrive(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -41,7 +41,7 @@ func TestCommitsArriveOnTheGatewayAndARestartChangesNothing(t *testing.T) {
 	p.checkQuiet(third)
 }
 
-func TestAnEarlierCommitATagAndABranchAreDeliveredAsTheSpecNamesThem(t *testing.T) {
+func TestCommitTagAndBranch(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.repo.AnnotatedTag("v1", first)
@@ -63,7 +63,7 @@ func TestAnEarlierCommitATagAndABranchAreDeliveredAsTheSpecNamesThem(t *testing.
 	p.checkQuiet(first)
 }
 
-func TestAMovedMappingReleasesWhatItLeavesAndDeliversWhatItGains(t *testing.T) {
+func TestMovedMapping(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write("shared/projects/common/project.json", projectJSON("Common")))...)
 	p.start()
@@ -93,7 +93,7 @@ func TestAnotherRepositoryIsTakenUpWithoutARestart(t *testing.T) {
 }
 
 // F16: Rewritten history is an ordinary change of the ref.
-func TestAForcePushToUnrelatedHistoryIsDeliveredAndADeletedBranchKeepsTheLastCommit(t *testing.T) {
+func TestForcePushAndDeletedBranch(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
 	p.start()
@@ -114,7 +114,7 @@ func TestAForcePushToUnrelatedHistoryIsDeliveredAndADeletedBranchKeepsTheLastCom
 	p.synced(orphan)
 }
 
-func TestADryRunPrintsThePlanAndTouchesNothing(t *testing.T) {
+func TestDryRunPrintsPlan(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
 	code, out := p.once("--dry-run")
@@ -129,7 +129,7 @@ func TestADryRunPrintsThePlanAndTouchesNothing(t *testing.T) {
 	assert.Contains(t, out, "ConfigSyntaxError", broken)
 }
 
-func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
+func TestDryRunBesideAgent(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -147,7 +147,7 @@ func TestADryRunBesideARunningAgentLooksWithoutDisturbing(t *testing.T) {
 	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"))
 }
 
-func TestADryRunThatGoesOnKeepsNoAgentFromStarting(t *testing.T) {
+func TestContinuousDryRunBesideAgent(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start("--dry-run")
@@ -173,7 +173,7 @@ func TestMappingsThatLeadNowhereAreNoSuccess(t *testing.T) {
 }
 
 // The agent must not write to an unseeded volume, because Ignition seeds only an empty directory.
-func TestAnUnseededVolumeIsLeftAloneUntilTheGatewayHasStarted(t *testing.T) {
+func TestUnseededVolume(t *testing.T) {
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Down = true })
 	p.removeAll()
 	head := p.repo.Commit("first", site()...)
@@ -188,7 +188,7 @@ func TestAnUnseededVolumeIsLeftAloneUntilTheGatewayHasStarted(t *testing.T) {
 
 // The agent writes files for a stopped gateway. It scans and verifies them once the gateway runs, because
 // it cannot know when the gateway read what.
-func TestAStoppedGatewayGetsItsFilesBeforeItStarts(t *testing.T) {
+func TestStoppedGatewayIsSynced(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -205,7 +205,7 @@ func TestAStoppedGatewayGetsItsFilesBeforeItStarts(t *testing.T) {
 }
 
 // A pending scan survives a crash between writing the files and the scan.
-func TestAScanThatWasNotDeliveredIsMadeUpForAfterACrash(t *testing.T) {
+func TestPendingScanAfterCrash(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -223,7 +223,7 @@ func TestAScanThatWasNotDeliveredIsMadeUpForAfterACrash(t *testing.T) {
 	assert.Positive(t, p.gw.Count("POST /data/api/v1/scan/projects"))
 }
 
-func TestATokenThatTheGatewayRefusesIsSaidAndAMendedOneIsTakenUp(t *testing.T) {
+func TestRefusedTokenThenFixed(t *testing.T) {
 	p := newPlant(t)
 	token := p.gw.Token()
 	p.secret("gateway/apiKey", "stoker:nonsense")
@@ -236,7 +236,7 @@ func TestATokenThatTheGatewayRefusesIsSaidAndAMendedOneIsTakenUp(t *testing.T) {
 	assert.NotContains(t, p.agent.Log.String(), token)
 }
 
-func TestAProjectThatTheGatewayCannotLoadIsNotCalledSynced(t *testing.T) {
+func TestUnloadableProjectIsNotSynced(t *testing.T) {
 	p := newPlant(t)
 	head := p.repo.Commit("orphan", site(gitserver.Write(inGit+"projects/child/project.json",
 		`{"title": "Child", "description": "", "parent": "nobody", "enabled": true, "inheritable": false}`))...)
@@ -248,7 +248,7 @@ func TestAProjectThatTheGatewayCannotLoadIsNotCalledSynced(t *testing.T) {
 	assert.NotEqual(t, head, mended)
 }
 
-func TestRealTreesAreSyncedAdoptedAndThenLeftAlone(t *testing.T) {
+func TestRealTrees(t *testing.T) {
 	for _, tree := range realTrees(t) {
 		t.Run(tree.name, func(t *testing.T) {
 			p := newPlant(t, withoutGateway)
@@ -272,7 +272,7 @@ func TestRealTreesAreSyncedAdoptedAndThenLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAHundredCommitsInARowKeepTheStoreSmall(t *testing.T) {
+func TestStoreStaysSmall(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
 	var head string

@@ -43,7 +43,7 @@ func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
 }
 
 // Follows the README of the quick start: one repository and two gateways, each with its own profile.
-func TestTheQuickStartBringsEachGatewayItsOwnFiles(t *testing.T) {
+func TestQuickStart(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(examples, "quickstart", "gatewaysync.yaml"))
 	require.NoError(t, err)
 	for site, other := range map[string]string{"site-a": "site-b", "site-b": "site-a"} {

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
+func TestBrokenCommitKeepsLastGood(t *testing.T) {
 	for name, c := range map[string]struct {
 		edits  []gitserver.Edit
 		reason string
@@ -70,7 +70,7 @@ func TestABrokenCommitIsRefusedAndTheLastGoodOneStays(t *testing.T) {
 
 // Each failure of a remote has its own reason. The gateway keeps the last good commit, and the agent
 // recovers by itself.
-func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
+func TestBrokenRemoteRecovers(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	last := p.repo.Commit("first", site()...)
 	p.start()
@@ -108,7 +108,7 @@ func TestABrokenRemoteIsNamedAndTheAgentGoesOnWhenItIsMended(t *testing.T) {
 	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }
 
-func TestAServerThatGoesAwayIsWaitedForAndTheDataPlaneStays(t *testing.T) {
+func TestGitOutage(t *testing.T) {
 	p := newPlant(t)
 	head := p.repo.Commit("first", site()...)
 	p.start()
@@ -193,7 +193,7 @@ func eachDir(t *testing.T, dir string, do func(dir string) error) {
 }
 
 // F14: Kills the real process at many points of a large sync.
-func TestASyncThatIsKilledAtAnyPointIsFinishedByTheNextStart(t *testing.T) {
+func TestKilledSyncIsFinished(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	var many, changed []gitserver.Edit
 	for i := range 400 {
@@ -259,7 +259,7 @@ func (p *plant) awaitJournal(target string) {
 
 // The next start recovers from a crash even if git is unavailable. Otherwise the gateway may read files of
 // two commits.
-func TestACrashIsSettledAlsoWhereGitIsAway(t *testing.T) {
+func TestCrashRecoveryWithoutGit(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	edits := func(n int) []gitserver.Edit {
 		var list []gitserver.Edit
@@ -292,7 +292,7 @@ func TestACrashIsSettledAlsoWhereGitIsAway(t *testing.T) {
 	p.checkManifest(s.Commit)
 }
 
-func TestSIGTERMInTheMiddleLeavesOneCommitOrTheOther(t *testing.T) {
+func TestSIGTERMDuringSync(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -307,7 +307,7 @@ func TestSIGTERMInTheMiddleLeavesOneCommitOrTheOther(t *testing.T) {
 	p.checkManifest(first)
 }
 
-func TestASecondAgentOnTheSameDataDirectoryEndsAtOnceAndNamesTheFirst(t *testing.T) {
+func TestSecondAgentIsRefused(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	head := p.repo.Commit("first", site()...)
 	p.start()
@@ -347,7 +347,7 @@ func TestAmbiguousAndHostileRefsAreRefused(t *testing.T) {
 	p.synced(first)
 }
 
-func TestABrokenGatewaySyncKeepsTheLastGoodOneInForce(t *testing.T) {
+func TestBrokenGatewaySyncKeepsLastGood(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start()

@@ -35,7 +35,7 @@ func stamped(n int) []gitserver.Edit {
 
 // INV5: The commit in /state is never ahead of the disk. While dozens of commits are delivered, no reader
 // ever sees a partial or missing file.
-func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
+func TestStatusNeverAheadOfDisk(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("0", site(stamped(0)...)...)
 	numbers := sync.Map{} // commit → number
@@ -113,7 +113,7 @@ func TestTheStatusIsNeverAheadOfTheDiskAndNoFileIsEverTorn(t *testing.T) {
 }
 
 // F13: A full disk stops a sync without damage. The agent continues by itself once there is room.
-func TestAFullDiskKeepsTheLastGoodCommitAndTheAgentGoesOnWhenThereIsRoom(t *testing.T) {
+func TestFullDiskRecovers(t *testing.T) {
 	p := newPlant(t, withoutGateway, func(p *plant, _ *simulator.Options) {
 		if err := syscall.Mount("tmpfs", p.data, "tmpfs", 0, "size=2m,nr_inodes=600"); errors.Is(err, syscall.EPERM) {
 			p.t.Skip("mounting a small file system needs root")

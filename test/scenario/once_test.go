@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestOnceEndsWithTheOutcomeInItsExitCode(t *testing.T) {
+func TestOnceExitCode(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.spec.ref = "nowhere"
@@ -114,7 +114,7 @@ func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
 }
 
 // If the cache of a synced gateway is lost, the agent fetches only trees and changed files.
-func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
+func TestLostCacheRefetch(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", append(site(), gitserver.Write(inGit+"projects/line/big.txt", strings.Repeat("not again\n", 1<<16)+time.Now().String()))...)
 	code, out := p.once()
@@ -129,7 +129,7 @@ func TestALostCacheIsMadeUpForWithTreesAndChangedFiles(t *testing.T) {
 }
 
 // One run validates, writes files and scans. If the scan fails, the next run repeats it.
-func TestOnceWithAGatewayScansItAndOwesWhatFailed(t *testing.T) {
+func TestOnceWithGateway(t *testing.T) {
 	const scan = "POST /data/api/v1/scan/projects"
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)

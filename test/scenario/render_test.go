@@ -88,7 +88,7 @@ func (p *plant) expect(name, site, area string) {
 	p.checkForeign()
 }
 
-func TestTwoGatewaysGetTheirOwnNamesAndValuesAndWriteNothingBack(t *testing.T) {
+func TestTwoGateways(t *testing.T) {
 	one, two := newLines(t)
 	const name = "{\n  \"systemName\": \"dev\",\n  \"x\": 1.0\n}"
 	edits := append(line(t, "line-1"), line(t, "line-2")...)

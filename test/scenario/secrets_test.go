@@ -18,7 +18,7 @@ import (
 )
 
 // C7: With secrets in every place that can hold one, no output of the agent contains any of them.
-func TestNoSecretIsEverSaid(t *testing.T) {
+func TestNoSecretIsLogged(t *testing.T) {
 	const gitToken, urlToken, apiKey = "S3CR3T-1-git-token", "S3CR3T-2-in-the-url", "S3CR3T-3-gateway-key"
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Token = "stoker:" + apiKey })
 	p.secret("git/token", gitToken)

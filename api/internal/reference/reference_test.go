@@ -67,7 +67,7 @@ func TestEveryFieldAndAnnotationIsExplained(t *testing.T) {
 	}
 }
 
-func TestReferenceOfAFolderWithoutTheTypesIsAnError(t *testing.T) {
+func TestReferenceWithoutTypes(t *testing.T) {
 	assert.ErrorContains(t, run([]string{filepath.Join(t.TempDir(), "x")}, t.TempDir()), "GatewaySync")
 	assert.ErrorContains(t, run(nil, types), "one argument")
 }

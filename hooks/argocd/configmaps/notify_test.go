@@ -39,7 +39,7 @@ func filled(t *testing.T, text string, app map[string]any) string {
 	return b.String()
 }
 
-func TestTheNotificationIsAHintThatTheReceiverUnderstands(t *testing.T) {
+func TestNotificationReachesReceiver(t *testing.T) {
 	var n struct {
 		Webhook struct {
 			Stoker struct{ Method, Path, Body string }
@@ -63,7 +63,7 @@ func TestTheNotificationIsAHintThatTheReceiverUnderstands(t *testing.T) {
 	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "no ref: what Argo CD synced is a commit of another repository")
 }
 
-func TestTheNotificationIsSentOncePerSyncThatSucceeded(t *testing.T) {
+func TestNotificationOncePerSync(t *testing.T) {
 	var conditions []struct {
 		When, OncePer string
 		Send          []string
@@ -84,7 +84,7 @@ func TestTheNotificationIsSentOncePerSyncThatSucceeded(t *testing.T) {
 }
 
 // The ConfigMaps in Argo CD's manifests exist with or without a namespace, and with or without data.
-func TestTheComponentAddsToTheConfigMapsOfAnInstallation(t *testing.T) {
+func TestComponentMergesConfigMaps(t *testing.T) {
 	for _, metadata := range []string{"{name: NAME}", "{name: NAME, namespace: argocd}"} {
 		files := filesys.MakeFsInMemory()
 		patches, err := render(os.DirFS(scripts))

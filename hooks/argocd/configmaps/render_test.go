@@ -28,7 +28,7 @@ func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
 }
 
 // Argo CD must run exactly the files that the tests cover, byte for byte.
-func TestTheConfigMapHoldsEveryScriptAsItIs(t *testing.T) {
+func TestConfigMapHoldsScripts(t *testing.T) {
 	patches, err := render(os.DirFS(scripts))
 	require.NoError(t, err)
 	var cm struct{ Data map[string]string }

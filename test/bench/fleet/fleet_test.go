@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // The intervals are unusually short and the git server is polled constantly. This reveals agents that
 // send requests to the API server because time passes or because the lead polls git.
-func TestAnIdleFleetOfFiftyWritesNothingButItsLeadsLockAndConfirmation(t *testing.T) {
+func TestIdleFleetWrites(t *testing.T) {
 	const agents, idle = 50, 20 * time.Second
 	cluster := kubetest.Control(t)
 	require.NoError(t, install(t.Context(), cluster))
@@ -106,7 +106,7 @@ func writers(c counts) map[string]int {
 	return all
 }
 
-func TestAFleetIsMeasuredFromEndToEndAndLeavesNothing(t *testing.T) {
+func TestFleetBench(t *testing.T) {
 	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
@@ -154,7 +154,7 @@ func TestRequestsAreNamedAsARoleNamesThem(t *testing.T) {
 	}
 }
 
-func TestAGoalIsMissedWhereTheFiguresSaySo(t *testing.T) {
+func TestMissedGoals(t *testing.T) {
 	plain := func(agents, perFollower, statuses, looks int) result {
 		r := result{size: size{1, agents}}
 		w := window{took: 10 * time.Second, verified: time.Second, each: map[*agent]counts{}, leads: map[*agent]bool{}}

@@ -21,7 +21,7 @@ func cache(t *testing.T) *Cache {
 	return c
 }
 
-func TestABuildIsMadeOnceForAllWhoWantIt(t *testing.T) {
+func TestConcurrentBuildsAreShared(t *testing.T) {
 	c := cache(t)
 	var made atomic.Int32
 	var all sync.WaitGroup
@@ -53,7 +53,7 @@ func TestAFailedBuildIsMadeAgain(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(dir, "half"))
 }
 
-func TestWhoWaitsForABuildSaysSoAndGivesUpWithItsContext(t *testing.T) {
+func TestWaitForBuild(t *testing.T) {
 	var said strings.Builder
 	c := cache(t)
 	c.Say = &said
@@ -67,7 +67,7 @@ func TestWhoWaitsForABuildSaysSoAndGivesUpWithItsContext(t *testing.T) {
 	assert.Equal(t, "waiting for x-key, which another process is building …\n", said.String())
 }
 
-func TestABuildThatNobodyUsedForLongMakesWay(t *testing.T) {
+func TestOldBuildsAreRemoved(t *testing.T) {
 	c := cache(t)
 	fill := func(string) error { return nil }
 	old, err := c.once(context.Background(), "x", "old", fill)
@@ -89,7 +89,7 @@ func TestABuildThatNobodyUsedForLongMakesWay(t *testing.T) {
 	assert.DirExists(t, other, "it is another thing")
 }
 
-func TestTheDefaultVersionIsThatOfTheModuleFile(t *testing.T) {
+func TestDefaultVersion(t *testing.T) {
 	c := cache(t)
 	for version, file := range kubernetesMods {
 		mod, err := os.ReadFile(filepath.Join(c.Module, "test", "cluster", "kubernetes", file))
@@ -107,7 +107,7 @@ func TestTheDefaultVersionIsThatOfTheModuleFile(t *testing.T) {
 	assert.ErrorContains(t, err, `there are ["v1.34.4" "v1.37.1"]`)
 }
 
-func TestTheKeyOfABuildChangesWithWhatGoesIntoIt(t *testing.T) {
+func TestBuildKey(t *testing.T) {
 	c := cache(t)
 	file := filepath.Join(t.TempDir(), "go.sum")
 	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))

@@ -124,7 +124,7 @@ func TestAnImageHoldsItsFilesUnderItsName(t *testing.T) {
 	assert.True(t, bytes.Equal(archive, same), "the same files give the same bytes")
 }
 
-func TestAnImageNeedsANameAndFilesThatAreThere(t *testing.T) {
+func TestInvalidImage(t *testing.T) {
 	to := filepath.Join(t.TempDir(), "image.tar")
 	for _, ref := range []string{"", "agent", "registry.local:5000/agent", "registry.local/:dev", "agent:"} {
 		assert.ErrorContains(t, image.Write(to, image.Image{Ref: ref}), "want a name and a tag", ref)

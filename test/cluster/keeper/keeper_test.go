@@ -80,7 +80,7 @@ func TestAControlPlaneThatStaysEndsByDown(t *testing.T) {
 	assert.ErrorContains(t, err, "does it run?")
 }
 
-func TestAClusterThatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestFailedStartCleansUp(t *testing.T) {
 	t.Parallel()
 	c := controlConfig(t)
 	c.APIServer = []string{"--no-such-flag"}
@@ -112,7 +112,7 @@ func noted(t *testing.T, notes string) []string {
 	return strings.Split(strings.TrimSpace(string(content)), "\n")
 }
 
-func TestAClusterOfKindIsDeletedAtItsEnd(t *testing.T) {
+func TestKindClusterIsDeleted(t *testing.T) {
 	t.Parallel()
 	c, notes := kindConfig(t)
 	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
@@ -129,7 +129,7 @@ func TestAClusterOfKindIsDeletedAtItsEnd(t *testing.T) {
 	assert.Equal(t, append(before, deleted), noted(t, notes))
 }
 
-func TestAClusterOfKindWhoseKeeperWasKilledIsDeletedByDown(t *testing.T) {
+func TestKindClusterWithKilledKeeper(t *testing.T) {
 	t.Parallel()
 	c, notes := kindConfig(t)
 	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
@@ -154,7 +154,7 @@ func killKeeper(t *testing.T, c keeper.Config) {
 	require.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
 }
 
-func TestAClusterOfKindIsDeletedWhenItsStarterIsKilled(t *testing.T) {
+func TestKindClusterWithKilledStarter(t *testing.T) {
 	t.Parallel()
 	c, notes := kindConfig(t)
 	holdAndKill(t, c)
@@ -162,7 +162,7 @@ func TestAClusterOfKindIsDeletedWhenItsStarterIsKilled(t *testing.T) {
 	assert.Len(t, noted(t, notes), 3)
 }
 
-func TestAControlPlaneEndsWhenItsStarterIsKilled(t *testing.T) {
+func TestControlPlaneWithKilledStarter(t *testing.T) {
 	t.Parallel()
 	c := controlConfig(t)
 	holdAndKill(t, c)

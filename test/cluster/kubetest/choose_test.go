@@ -23,7 +23,7 @@ func script(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-func TestKindIsUsedOnlyWhereDaemonAndNodeImageAreThere(t *testing.T) {
+func TestKindNeedsDaemonAndImage(t *testing.T) {
 	const daemon = `[ "$1" = info ] && echo 28.2.2 && exit; `
 	const image = `[ "$1 $2" = "image inspect" ] && [ "$5" = kindest/node:v1 ] && echo sha256:1 && exit; `
 	for name, c := range map[string]struct{ docker, refused string }{

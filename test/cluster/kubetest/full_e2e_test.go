@@ -95,7 +95,7 @@ spec:
 	return strings.TrimSpace(string(said))
 }
 
-func TestAStatefulSetKeepsItsVolumesAndItsNames(t *testing.T) {
+func TestStatefulSetKeepsVolumes(t *testing.T) {
 	c := kubetest.Full(t, 2)
 	c.ProgramImage(t, "./test/gateway", image.Image{Ref: "registry.local/kubetest-gateway:dev", User: "2003"})
 	namespace := c.Namespace(t)

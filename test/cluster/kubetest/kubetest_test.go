@@ -51,7 +51,7 @@ func getWithin(t *testing.T, within time.Duration, c *kubetest.Cluster, namespac
 	return client.Resource(gatewaySyncs).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-func TestObjectsOfTheProjectsKindsAreCreatedAndRead(t *testing.T) {
+func TestProjectKinds(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Control(t)
 	first, second := c.Namespace(t), c.Namespace(t)
@@ -108,7 +108,7 @@ func TestOwnersCollectWhatTheyOwn(t *testing.T) {
 	assert.Less(t, time.Since(began), 35*time.Second, "the kinds were there before the controllers, which else may notice after 40 s")
 }
 
-func TestAControlPlaneComesBackWithWhatItHad(t *testing.T) {
+func TestControlPlaneRestart(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Control(t, kubetest.Private())
 	namespace := c.Namespace(t)
@@ -131,7 +131,7 @@ func TestAControlPlaneComesBackWithWhatItHad(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAPausedAPIServerAnswersWhenItGoesOn(t *testing.T) {
+func TestPausedAPIServer(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
 	client := c.Client(t)
@@ -148,7 +148,7 @@ func TestAPausedAPIServerAnswersWhenItGoesOn(t *testing.T) {
 	assert.True(t, apierrors.IsNotFound(err), "the kinds are served: %v", err)
 }
 
-func TestControlPlanesSideBySideDoNotKnowEachOther(t *testing.T) {
+func TestControlPlanesAreIsolated(t *testing.T) {
 	t.Parallel()
 	shared, private := kubetest.Control(t), kubetest.Control(t, kubetest.Private())
 	assert.NotEqual(t, shared.RESTConfig().Host, private.RESTConfig().Host)

@@ -77,7 +77,7 @@ func TestAVolumeStaysBelowItsNode(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsTold(t *testing.T) {
+func TestMissingPrograms(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	err := Install(t.Context(), io.Discard)
 	if os.Geteuid() != 0 {

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/cluster/pki"
 )
 
-func TestServersAndClientsOfOneAuthorityTrustEachOther(t *testing.T) {
+func TestAuthorityTrust(t *testing.T) {
 	own, err := pki.NewAuthority("own")
 	require.NoError(t, err)
 	other, err := pki.NewAuthority("other")

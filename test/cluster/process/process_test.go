@@ -71,7 +71,7 @@ func lives(t *testing.T, pid int) bool {
 	return state[0] != 'Z' && state[0] != 'X'
 }
 
-func TestProgramsEndWithAKilledInterruptedOrPanickingStarter(t *testing.T) {
+func TestProgramsEndWithStarter(t *testing.T) {
 	for _, how := range []string{"kill", "interrupt", "panic"} {
 		t.Run(how, func(t *testing.T) {
 			holder := exec.Command(os.Args[0])
@@ -146,7 +146,7 @@ func TestAProgramThatDoesNotListenIsKilled(t *testing.T) {
 	assert.False(t, lives(t, pid))
 }
 
-func TestWaitSaysWhyNothingComes(t *testing.T) {
+func TestWaitErrors(t *testing.T) {
 	g := group(t)
 	require.NoError(t, g.Start(Program{Name: "short", Path: "/bin/sh", Args: []string{"-c", "echo no such flag; exit 3"}}))
 	notReady := func(context.Context) error { return errors.New("not ready") }
@@ -164,7 +164,7 @@ func TestWaitSaysWhyNothingComes(t *testing.T) {
 	assert.ErrorContains(t, err, "not ready")
 }
 
-func TestAKeptPortIsForThoseWhoAskForIt(t *testing.T) {
+func TestReservedPort(t *testing.T) {
 	var ports Ports
 	defer func() { assert.NoError(t, ports.Close()) }()
 	first, err := ports.Keep()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestADirectoryOfADeadOwnerIsSweptAndThatOfALivingOneIsNot(t *testing.T) {
+func TestSweepDeadOwners(t *testing.T) {
 	parent := t.TempDir()
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), ownVariable+"="+parent)
@@ -95,7 +95,7 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 }
 
 // Simulates packages whose tests start and end clusters concurrently.
-func TestOneThatEndsWhileAnotherStartsIsNoFailureOfEither(t *testing.T) {
+func TestConcurrentStartAndEnd(t *testing.T) {
 	parent := t.TempDir()
 	var all sync.WaitGroup
 	for range 6 {

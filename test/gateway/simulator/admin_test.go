@@ -23,7 +23,7 @@ func (b bench) adminOK(method, path, body string) map[string]any {
 	return doc
 }
 
-func TestFaultsOfRoutesAreInForceAsOftenAsAsked(t *testing.T) {
+func TestRouteFaults(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.adminOK("POST", "/faults", `{"route":"GET /data/api/v1/gateway-info","status":500,"times":2,"delay":"1ms"}`)
 	var got []int

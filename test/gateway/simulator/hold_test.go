@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAGatewayThatIsDownRefusesConnectionsAndKeepsItsPort(t *testing.T) {
+func TestStoppedGatewayKeepsPort(t *testing.T) {
 	g, err := Start(Options{Data: t.TempDir()})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, g.Close()) }()

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestProjectsAreScannedByATimerAsOftenAsItIsDue(t *testing.T) {
+func TestProjectScanTimer(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	b.put(viewDir+"/view.json", `{"v":2}`)
 	before := b.Loaded(viewDir)
@@ -38,7 +38,7 @@ func TestTheTimerRunsInRealTimeToo(t *testing.T) {
 	require.Eventually(t, func() bool { return b.TimedScans() > 1 }, bound, time.Millisecond)
 }
 
-func TestTheTimerLeavesATurnOutWhileTheLockIsHeld(t *testing.T) {
+func TestTimerSkipsWhileLocked(t *testing.T) {
 	for _, ignores := range []bool{false, true} {
 		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TimerIgnoresLock: ignores}})
 		require.NoError(t, b.HoldLock("projects", "somebody", time.Hour))

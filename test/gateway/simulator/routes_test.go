@@ -149,7 +149,7 @@ func fits(t *testing.T, at string, want, got any) {
 }
 
 // Routes that are sometimes claimed but do not exist.
-func TestRoutesThatNobodyHasAreRefused(t *testing.T) {
+func TestUnknownRoutes(t *testing.T) {
 	b := start(t, simulator.Options{})
 	for _, path := range []string{"/data/api/v1/status", "/data/api/v1/modes", "/data/api/v2/designers", "/data/api/v1/scan/tags", "/data/project-scan-endpoint/scan"} {
 		status, body := b.ask("GET", path, "")
@@ -169,7 +169,7 @@ func TestOpenAPINeedsAToken(t *testing.T) {
 	}
 }
 
-func TestErrorsAreHTMLOrJSON(t *testing.T) {
+func TestErrorFormats(t *testing.T) {
 	b := start(t, simulator.Options{})
 	_, body := b.send("GET", b.URL()+"/data/api/v1/gateway-info", "")
 	assert.Contains(t, body, "<th>STATUS:</th><td>401</td>")

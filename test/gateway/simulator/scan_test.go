@@ -56,7 +56,7 @@ func TestFilesCountOnlyAfterAScan(t *testing.T) {
 
 // A scan during a write reads the torn file. The resource loaded before stays, and the log reports the
 // error.
-func TestTornWritesAreLoadErrorsAndKeepWhatWasLoaded(t *testing.T) {
+func TestTornWritesAreLoadErrors(t *testing.T) {
 	for name, harm := range map[string]func(b bench){
 		"half a data file":     func(b bench) { b.put(viewDir+"/view.json", `{"v":`) },
 		"missing listed file":  func(b bench) { require.NoError(b.t, os.Remove(filepath.Join(b.dir, viewDir, "view.json"))) },
@@ -106,7 +106,7 @@ func TestWriteBackCanBeSwitchedOff(t *testing.T) {
 	assert.Len(t, blobs, 1, "the one of the seed")
 }
 
-func TestConfigScanSignsOnlyWhereToldToAndNeverExternal(t *testing.T) {
+func TestConfigScanSigning(t *testing.T) {
 	for _, sign := range []bool{false, true} {
 		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: sign}})
 		for _, c := range []string{"core", "external"} {
@@ -163,7 +163,7 @@ func scanOf(t *testing.T, body string) scanAnswer {
 	return a
 }
 
-func TestStrictRefusesParametersAndBodiesOnTheScanRoutes(t *testing.T) {
+func TestStrictScanRoutes(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		b := start(t, simulator.Options{Strict: strict})
 		want := map[bool]int{false: 200, true: 400}[strict]
@@ -178,7 +178,7 @@ func TestStrictRefusesParametersAndBodiesOnTheScanRoutes(t *testing.T) {
 	}
 }
 
-func TestLockAnswersAsTheDocumentSays(t *testing.T) {
+func TestScanLock(t *testing.T) {
 	b := start(t, simulator.Options{})
 	status, _ := b.ask("GET", lockPath, "")
 	assert.Equal(t, 204, status)
@@ -200,7 +200,7 @@ func TestLockAnswersAsTheDocumentSays(t *testing.T) {
 	assert.Equal(t, 404, status)
 }
 
-func TestDesignerSaveWritesSignedFilesThatAreLoadedAtOnce(t *testing.T) {
+func TestDesignerSave(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	id, err := b.OpenDesigner("ann", "P")
 	require.NoError(t, err)

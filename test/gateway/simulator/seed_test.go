@@ -28,7 +28,7 @@ func TestEmptyDirectoryIsSeededAndTheGatewayRuns(t *testing.T) {
 }
 
 // A lock file of the agent in an unseeded directory would fault a real gateway like this.
-func TestDirectoryThatIsNeitherEmptyNorSeededFaultsAndIsLeftAlone(t *testing.T) {
+func TestUnseededDirectoryFaults(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o644))
 	b := start(t, simulator.Options{Data: dir})
@@ -63,7 +63,7 @@ func TestSecondStartKeepsTheDirectory(t *testing.T) {
 	assert.Equal(t, 200, status)
 }
 
-func TestCanariesFailForEveryFileThatIsTheGatewaysOwn(t *testing.T) {
+func TestCanaries(t *testing.T) {
 	for name, harm := range map[string]func(b bench) error{
 		"config/ignition/tags/valueStore.idb":            func(b bench) error { return os.Remove(filepath.Join(b.dir, "config/ignition/tags/valueStore.idb")) },
 		"config/local/ignition/keystore/metro-keystore.": func(b bench) error { return os.RemoveAll(filepath.Join(b.dir, "config/local")) },

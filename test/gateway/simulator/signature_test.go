@@ -93,7 +93,7 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 }
 
 // The write-back must not change the tree of a real gateway, because the simulator accepts its signatures.
-func TestRealTreeIsLoadedAndLeftAsItIs(t *testing.T) {
+func TestRealTree(t *testing.T) {
 	root := open(t, trees.Gateway83(t))
 	dir := t.TempDir()
 	copyTree(t, root, dir)

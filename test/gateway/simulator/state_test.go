@@ -37,7 +37,7 @@ func TestEachStateAnswersInItsWay(t *testing.T) {
 	require.Error(t, b.SetState("ASLEEP"))
 }
 
-func TestGatewayThatIsDownRefusesConnectionsAndComesBackAtItsAddress(t *testing.T) {
+func TestGatewayRestartKeepsAddress(t *testing.T) {
 	b := start(t, simulator.Options{Down: true})
 	resp, err := b.http.Get(b.URL() + "/StatusPing")
 	if err == nil {
@@ -60,7 +60,7 @@ func TestRestartGoesThroughStartingAndReadsTheDisk(t *testing.T) {
 	assert.NotNil(t, b.Loaded("projects/P"))
 }
 
-func TestStartStopsInCommissioningUntilSomebodyFinishesIt(t *testing.T) {
+func TestCommissioning(t *testing.T) {
 	b := start(t, simulator.Options{Commissioning: true})
 	assert.Equal(t, "COMMISSIONING", b.state())
 	status, body := b.admin("POST", "/state", `{"state":"RUNNING"}`)
@@ -68,7 +68,7 @@ func TestStartStopsInCommissioningUntilSomebodyFinishesIt(t *testing.T) {
 	assert.Equal(t, "RUNNING", b.state())
 }
 
-func TestStartFaultsOnADirectoryThatARealGatewayCannotStartFrom(t *testing.T) {
+func TestInvalidDirectoryFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm func(b bench)
 		mode string

@@ -18,7 +18,7 @@ not JSON, with "listening" in it
 {"level":"INFO","msg":"listening","for":"metrics","address":"127.0.0.1:4002"}
 `
 
-func TestAnAddressIsReadHoweverTheLogIsCut(t *testing.T) {
+func TestAddressFromLogChunks(t *testing.T) {
 	for size := 1; size <= len(said); size++ {
 		log := &output.Log{Most: 10}
 		for rest := said; rest != ""; {
