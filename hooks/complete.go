@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // patience is how long completion waits for the API server.
@@ -26,7 +26,7 @@ func (c *cli) completions(root *cobra.Command) error {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = c.completeArgs
 		}
-		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": verb.Senders} {
+		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": request.Senders} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}
@@ -102,7 +102,7 @@ func refs(gs *v1alpha1.GatewaySync) []string {
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
-		list = append(list, described(verb.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+		list = append(list, described(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
 	}
 	return list
 }

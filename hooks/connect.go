@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // within is the time limit of a command that queries the API server and does not wait for gateways.
@@ -44,7 +44,7 @@ func (c *cli) connect() (place, error) {
 	return place{clients, namespace, !c.live}, nil
 }
 
-func (p place) setter() *verb.Setter { return verb.NewSetter(p.Dynamic, p.Now) }
+func (p place) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now) }
 
 // persist retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
 // the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
@@ -84,8 +84,8 @@ func (p place) explain(name string, err error) error {
 		return nil
 	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
 		return fmt.Errorf("the cluster does not serve GatewaySyncs: install the chart or its custom resource definitions: %w", err)
-	case errors.Is(err, verb.ErrReplaced):
-		return fmt.Errorf("GatewaySync %s in namespace %s: %w: run the command again", name, p.namespace, verb.ErrReplaced)
+	case errors.Is(err, request.ErrReplaced):
+		return fmt.Errorf("GatewaySync %s in namespace %s: %w: run the command again", name, p.namespace, request.ErrReplaced)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no GatewaySync %s in namespace %s: list all with 'stoker get -A', choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsForbidden(err) && p.namespace == "":

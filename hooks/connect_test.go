@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // kubeconfigOf writes a kubeconfig for an API server that needs no credentials.
@@ -123,7 +123,7 @@ func TestExitCodeOfErrors(t *testing.T) {
 		"too many requests": {apierrors.NewTooManyRequests("later", 1), exitAgain},
 		"forbidden":         {apierrors.NewForbidden(kind, "line", errors.New("no")), exitForbidden},
 		"not found":         {apierrors.NewNotFound(kind, "line"), exitFailed},
-		"invalid ref":       {verb.Request{Ref: "a b"}.Check(), exitUsage},
+		"invalid ref":       {request.Request{Ref: "a b"}.Check(), exitUsage},
 		"timeout":           {context.DeadlineExceeded, exitTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,10 +137,10 @@ func TestTimeoutEmptyRestarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &watcher{name: "line"}
-		none := verb.Verdict{Phase: verb.Progressing, Reason: v1alpha1.ReasonNoGateways}
-		some := verb.Verdict{Phase: verb.Progressing, Reason: v1alpha1.ReasonProgressing}
+		none := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonNoGateways}
+		some := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonProgressing}
 		for i, look := range []struct {
-			v     verb.Verdict
+			v     request.Verdict
 			ended bool
 		}{{none, false}, {some, false}, {none, false}, {none, false}, {none, true}} {
 			ended, err := w.ended(look.v, &limits{empty: time.Minute})

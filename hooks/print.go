@@ -16,7 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 func terminal(w io.Writer) bool {
@@ -137,9 +137,9 @@ func at(ref, commit string) string {
 	case commit == "":
 		return ref
 	case strings.HasPrefix(commit, ref):
-		return verb.Short(commit)
+		return request.Short(commit)
 	}
-	return ref + " at " + verb.Short(commit)
+	return ref + " at " + request.Short(commit)
 }
 
 // counted returns a number with its noun, such as "2 files".

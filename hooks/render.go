@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 const (
@@ -240,7 +240,7 @@ func files(changes *plan.Changes, sizes map[string]int64) result {
 			source = changes.Mappings[f.Origin].Source
 		}
 		list = append(list, renderedFile{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
-		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), verb.Short(f.ID.String()), source})
+		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source})
 		r.names = append(r.names, f.Path)
 	}
 	r.data = list

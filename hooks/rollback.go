@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // goesBack is printed for a rollback. A rollback that changes nothing prints its message instead.
@@ -49,7 +49,7 @@ prints the reason, and exits with 0.`,
 	to := f.String("to", "", "commit of the history, seven digits or more (default: the last good commit)")
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		failed := ""
-		if err := verb.CheckTo(*to); err != nil { // before anything else happens
+		if err := request.CheckTo(*to); err != nil { // before anything else happens
 			return err
 		}
 		if *ifNeeded {
@@ -62,10 +62,10 @@ prints the reason, and exits with 0.`,
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (verb.Answer, error) {
+		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
-				if !errors.Is(err, verb.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
+				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
 					return answer, err
 				}
 			}
@@ -76,7 +76,7 @@ prints the reason, and exits with 0.`,
 
 // needed finds out whether the desired commit itself fails, and returns it. If not, it prints why.
 func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
-	if err := (verb.Request{By: a.by, ID: a.id}).Check(); err != nil {
+	if err := (request.Request{By: a.by, ID: a.id}).Check(); err != nil {
 		return false, "", err
 	}
 	p, err := a.connect()
@@ -93,21 +93,21 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return not("%s", p.explain(name, err))
 	case err != nil:
 		return false, "", p.explain(name, err)
-	case verb.Taken(gs, a.by, a.id):
-		if v := verb.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
+	case request.Taken(gs, a.by, a.id):
+		if v := request.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
 			return not("request %s rolled back before, and another ref is desired by now", a.id)
 		}
 		return true, "", nil // a repeated Job gets the same answer
 	case gs.Status.LastGood == nil:
-		return not("%s", verb.ErrNothingGood)
+		return not("%s", request.ErrNothingGood)
 	}
 	// The failure may be fixed in git by now, or not be reported yet.
-	before := verb.Read(gs, "", nil, p.Now())
+	before := request.Read(gs, "", nil, p.Now())
 	if err := p.persist(ctx, func(ctx context.Context) error {
-		_, err := p.setter().Ask(ctx, p.namespace, name, verb.Request{By: a.by})
+		_, err := p.setter().Ask(ctx, p.namespace, name, request.Request{By: a.by})
 		return err
 	}); err != nil {
-		if bad, ok := errors.AsType[*verb.InvalidError](err); ok { // the desired ref is not valid
+		if bad, ok := errors.AsType[*request.InvalidError](err); ok { // the desired ref is not valid
 			return not("%s", bad)
 		}
 		return false, "", p.explain(name, err)
@@ -118,9 +118,9 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return false, "", fmt.Errorf("interrupted, nothing was rolled back: %s", v.Message)
 	case err != nil:
 		return false, "", p.explain(name, err)
-	case v.Phase == verb.Succeeded:
+	case v.Phase == request.Succeeded:
 		return not("%s", v.Message)
-	case v.Phase != verb.Failed:
+	case v.Phase != request.Failed:
 		return not("no verdict within %s: %s", within, v.Message)
 	case !ofCommit(v):
 		return not("it is not the commit that fails: %s: %s", v.Reason, v.Message)
@@ -132,11 +132,11 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 //
 // A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
 // still the same and a gateway blames it.
-func (a *asking) verdict(ctx context.Context, p place, name string, before verb.Verdict, within time.Duration) (verb.Verdict, error) {
+func (a *asking) verdict(ctx context.Context, p place, name string, before request.Verdict, within time.Duration) (request.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	w := &watcher{cli: a.cli, place: p, name: name}
-	last := verb.Verdict{Message: "the API server does not answer"}
+	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
 		looking := waiting
 		if n == 0 {
@@ -150,10 +150,10 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 		case ctx.Err() == nil && !kube.Passing(err):
 			return last, err
 		}
-		if late(before) && ofCommit(before) && v.Phase == verb.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
+		if late(before) && ofCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
 			return before, nil
 		}
-		if v.Phase == verb.Succeeded || v.Phase == verb.Paused || v.Phase == verb.Failed && !undecided(v) {
+		if v.Phase == request.Succeeded || v.Phase == request.Paused || v.Phase == request.Failed && !undecided(v) {
 			return v, nil
 		}
 		if !backoff.Wait(waiting, interval(n)) {
@@ -167,23 +167,23 @@ func (a *asking) verdict(ctx context.Context, p place, name string, before verb.
 }
 
 // late reports whether the failure is an expired progress deadline.
-func late(v verb.Verdict) bool {
-	return v.Phase == verb.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
+func late(v request.Verdict) bool {
+	return v.Phase == request.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
 }
 
 // undecided reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
-func undecided(v verb.Verdict) bool {
+func undecided(v request.Verdict) bool {
 	return !ofCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
 }
 
 // ofCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
 // Failures before they have the commit (the ref, the git server, the spec) are not caused by it.
-func ofCommit(v verb.Verdict) bool {
+func ofCommit(v request.Verdict) bool {
 	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
 		return slices.ContainsFunc(v.Behind, brought)
 	}
-	failed := slices.DeleteFunc(slices.Clone(v.Behind), func(b verb.Behind) bool { return !b.Fails() })
-	i := slices.IndexFunc(failed, func(b verb.Behind) bool { return b.Reason == v.Reason })
+	failed := slices.DeleteFunc(slices.Clone(v.Behind), func(b request.Behind) bool { return !b.Fails() })
+	i := slices.IndexFunc(failed, func(b request.Behind) bool { return b.Reason == v.Reason })
 	switch {
 	case i < 0 || v.Gateways.Failed == 0:
 		return false
@@ -195,7 +195,7 @@ func ofCommit(v verb.Verdict) bool {
 
 // brought reports whether a gateway rejects the content of the commit. UnsupportedRepository is not in the list, because the
 // login page of a git server looks like it.
-func brought(b verb.Behind) bool {
+func brought(b request.Behind) bool {
 	switch b.Reason {
 	case v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonPatchFailed, v1alpha1.ReasonConfigSyntaxError, v1alpha1.ReasonSourceMissing,
 		v1alpha1.ReasonUnsafePath, v1alpha1.ReasonPathCollision, v1alpha1.ReasonLimitExceeded, v1alpha1.ReasonLFSPointer,

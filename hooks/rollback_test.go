@@ -13,16 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status/statustest"
-	"stoker.io/stoker/internal/verb"
 )
 
 // A failure caused by gateways, operators or git would hit the previous commit too, so no rollback happens.
 func TestRollbackIfNeeded(t *testing.T) {
-	v := func(reason v1alpha1.Reason, failed int, rows ...v1alpha1.Reason) verb.Verdict {
-		v := verb.Verdict{Phase: verb.Failed, Reason: reason, Gateways: verb.Count{Failed: failed}}
+	v := func(reason v1alpha1.Reason, failed int, rows ...v1alpha1.Reason) request.Verdict {
+		v := request.Verdict{Phase: request.Failed, Reason: reason, Gateways: request.Count{Failed: failed}}
 		for _, r := range rows {
-			v.Behind = append(v.Behind, verb.Behind{Reason: r})
+			v.Behind = append(v.Behind, request.Behind{Reason: r})
 		}
 		return v
 	}
@@ -35,7 +35,7 @@ func TestRollbackIfNeeded(t *testing.T) {
 		login      = v1alpha1.ReasonUnsupportedRepository
 	)
 	for name, c := range map[string]struct {
-		v               verb.Verdict
+		v               request.Verdict
 		want, undecided bool
 	}{
 		"a file that is no JSON":                      {v(broken, 1, broken), true, false},

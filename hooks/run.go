@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // Exit codes. Those that the agent has too mean the same there.
@@ -74,16 +74,16 @@ func codeOf(ctx context.Context, err error) int {
 	if own, ok := errors.AsType[*outcomeError](err); ok {
 		return own.code
 	}
-	_, invalid := errors.AsType[*verb.InvalidError](err)
+	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
 	// Other clients wrote the object at each of many attempts, or it was deleted and created again.
-	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err), errors.Is(err, verb.ErrReplaced):
+	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
 		return exitAgain
 	case invalid:
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return exitForbidden
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded), errors.Is(err, verb.ErrTooEarly):
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded), errors.Is(err, request.ErrTooEarly):
 		return exitTimeout
 	}
 	return exitFailed

@@ -11,7 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/application"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // asking holds what the commands that write requests share.
@@ -35,7 +35,7 @@ func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []
 // sends adds the flags of a request with a sender.
 func (a *asking) sends(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(verb.Senders, ", "))
+	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(request.Senders, ", "))
 	f.StringVar(&a.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
 	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
 	a.limits = waitFlags(command)
@@ -90,8 +90,8 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		case ref == "":
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, name, "is to run "+ref, func(ctx context.Context, p place) (verb.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, name, verb.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
+		return got.ask(ctx, name, "is to run "+ref, func(ctx context.Context, p place) (request.Answer, error) {
+			return p.setter().Ask(ctx, p.namespace, name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
 	a.sends(command)
@@ -133,7 +133,7 @@ func idOf(job application.Job, found application.Sync) string {
 		id += fmt.Sprintf("/%d", found.Started.Unix())
 	}
 	if made.Revision == "" {
-		id += "/" + verb.Short(found.Commit)
+		id += "/" + request.Short(found.Commit)
 	}
 	return id
 }
@@ -167,8 +167,8 @@ It approves no other commit.`,
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
-		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (verb.Answer, error) {
-			answer, err := p.setter().Ask(ctx, p.namespace, args[0], verb.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
+		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (request.Answer, error) {
+			answer, err := p.setter().Ask(ctx, p.namespace, args[0], request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
@@ -192,7 +192,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 		Args: cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p place) (verb.Answer, error) {
+		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p place) (request.Answer, error) {
 			return p.setter().Pause(ctx, p.namespace, args[0], true)
 		})
 	})
@@ -207,7 +207,7 @@ func (c *cli) resume() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p place) (verb.Answer, error) {
+		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p place) (request.Answer, error) {
 			answer, err := p.setter().Pause(ctx, p.namespace, args[0], false)
 			if err == nil && answer.GatewaySync.Spec.Paused {
 				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
@@ -219,19 +219,19 @@ func (c *cli) resume() *cobra.Command {
 }
 
 // ask carries out a request, prints the answer, and waits if the flags say so.
-func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, place) (verb.Answer, error)) error {
+func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, place) (request.Answer, error)) error {
 	p, err := a.connect()
 	if err != nil {
 		return err
 	}
-	var answer verb.Answer
+	var answer request.Answer
 	if err := p.persist(ctx, func(ctx context.Context) (err error) {
 		answer, err = ask(ctx, p)
 		return err
 	}); err != nil {
 		return p.explainAsked(name, err)
 	}
-	if answer.Outcome == verb.Superseded {
+	if answer.Outcome == request.Superseded {
 		return outcome(exitSuperseded, "%s", answer.Message)
 	}
 	d, err := v1alpha1.DesiredRef(answer.GatewaySync, "")
@@ -245,11 +245,11 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	if err := a.print(*a.output, result{
 		table: func(w io.Writer) {
 			line := full + " " + done
-			if answer.Outcome == verb.Unchanged && answer.Message != "" && done == goesBack {
+			if answer.Outcome == request.Unchanged && answer.Message != "" && done == goesBack {
 				line = full + " unchanged (" + answer.Message + ")"
 			} else if answer.Message != "" {
 				line += " (" + answer.Message + ")"
-			} else if answer.Outcome == verb.Unchanged {
+			} else if answer.Outcome == request.Unchanged {
 				line += " (no change)"
 			}
 			fmt.Fprintln(w, clean(line))

@@ -15,7 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // resourceName returns the name of an object in the form of kubectl.
@@ -142,23 +142,23 @@ func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any)
 			ready, message = string(c.Status), c.Message
 		}
 		gateways := gs.Status.GatewaysReady
-		if since, left := verb.Left(gs, seen.of(gs), seen.now); left && ready == string(metav1.ConditionTrue) {
+		if since, left := request.Left(gs, seen.of(gs), seen.now); left && ready == string(metav1.ConditionTrue) {
 			_, all, _ := strings.Cut(gateways, "/")
-			ready, message, gateways = string(metav1.ConditionUnknown), verb.Unconfirmed(since), "0/"+all
+			ready, message, gateways = string(metav1.ConditionUnknown), request.Unconfirmed(since), "0/"+all
 		}
 		confirmed := ""
 		if at := gs.Status.ConfirmedAt; at != nil {
 			confirmed = age(at.Time)
 		}
-		v := verb.Read(gs, "", seen.of(gs), seen.now)
+		v := request.Read(gs, "", seen.of(gs), seen.now)
 		ref, commit := v.Ref, v.Commit
 		if t := gs.Status.Target; commit == "" && t != nil && t.Ref == ref {
 			commit = t.Commit
 		}
 		if v1alpha1.IsCommit(ref) {
-			ref = verb.Short(ref)
+			ref = request.Short(ref)
 		}
-		line := []string{gs.Name, ref, verb.Short(commit), gateways, ready, confirmed, age(gs.CreationTimestamp.Time), cut(message)}
+		line := []string{gs.Name, ref, request.Short(commit), gateways, ready, confirmed, age(gs.CreationTimestamp.Time), cut(message)}
 		if namespaces {
 			line = append([]string{gs.Namespace}, line...)
 		}
@@ -192,7 +192,7 @@ As JSON or YAML, the output is the result that wait returns: phase, ref, commit,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), maxLook)
 		defer cancel()
-		v, err := verb.Look(ctx, p.Clients, gs, "")
+		v, err := request.Look(ctx, p.Clients, gs, "")
 		if err != nil {
 			fmt.Fprintln(c.talk, clean(err.Error()))
 		}
@@ -203,7 +203,7 @@ As JSON or YAML, the output is the result that wait returns: phase, ref, commit,
 }
 
 // describe prints a GatewaySync and its verdict.
-func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
+func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	line := func(what, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-12s %s\n", what+":", oneLine(value))
@@ -224,7 +224,7 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 	} else {
 		line("Ready", "Unknown: neither an agent nor the injector has looked at it yet")
 	}
-	if v.Phase == verb.Failed && v.Message != "" {
+	if v.Phase == request.Failed && v.Message != "" {
 		line("Failed", v.Message)
 	}
 	if g := gs.Status.LastGood; g != nil {
@@ -244,26 +244,26 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v verb.Verdict) {
 		if reason == string(g.SyncStatus) {
 			reason = ""
 		}
-		lines = append(lines, []string{g.Name, string(g.SyncStatus), reason, verb.Short(g.SyncedCommit), g.Profile, drift, g.PodName, cut(g.Message)})
+		lines = append(lines, []string{g.Name, string(g.SyncStatus), reason, request.Short(g.SyncedCommit), g.Profile, drift, g.PodName, cut(g.Message)})
 	}
 	rows(w, []string{"GATEWAY", "STATUS", "REASON", "COMMIT", "PROFILE", "DRIFT", "POD", "MESSAGE"}, lines)
 }
 
 // origin returns who requested the ref, or "" if it comes from the spec.
 func origin(gs *v1alpha1.GatewaySync, ref string) string {
-	from, commit := verb.Origin(gs, ref), gs.RequestedCommit()
+	from, commit := request.Origin(gs, ref), gs.RequestedCommit()
 	if from == "spec.git.ref" {
 		return ""
 	}
 	s := " (" + from
 	if commit != "" {
-		s += ", at " + verb.Short(commit) + " only"
+		s += ", at " + request.Short(commit) + " only"
 	}
 	if ref != gs.Spec.Git.Ref {
 		s += "; spec.git.ref is " + gs.Spec.Git.Ref
 	}
 	if unless := gs.RequestedUnless(); unless != "" {
-		s += fmt.Sprintf(", until it moves on from %s", verb.Short(unless))
+		s += fmt.Sprintf(", until it moves on from %s", request.Short(unless))
 	}
 	return s + ")"
 }
@@ -299,9 +299,9 @@ func (c *cli) history() *cobra.Command {
 		for _, h := range list {
 			ref := h.Ref
 			if ref == h.Commit { // of a rollback
-				ref = verb.Short(ref)
+				ref = request.Short(ref)
 			}
-			lines = append(lines, []string{h.At.UTC().Format(time.RFC3339), ref, verb.Short(h.Commit), age(h.At.Time)})
+			lines = append(lines, []string{h.At.UTC().Format(time.RFC3339), ref, request.Short(h.Commit), age(h.At.Time)})
 			r.names = append(r.names, h.Commit)
 		}
 		r.table = func(w io.Writer) { rows(w, []string{"SINCE", "REF", "COMMIT", "AGE"}, lines) }

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // limits holds the flags of a wait.
@@ -118,7 +118,7 @@ type watcher struct {
 }
 
 // heldOff returns spec.git.ref while a rollback is in force, and "" otherwise.
-func heldOff(gs *v1alpha1.GatewaySync, v verb.Verdict) string {
+func heldOff(gs *v1alpha1.GatewaySync, v request.Verdict) string {
 	if gs.RequestedUnless() == "" || v.Ref == gs.Spec.Git.Ref || v.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
 	}
@@ -127,14 +127,14 @@ func heldOff(gs *v1alpha1.GatewaySync, v verb.Verdict) string {
 
 // await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
 // returns the last verdict. The error says how the wait ended unless the gateways got there.
-func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (verb.Verdict, error) {
+func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (request.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
-		return verb.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
+		return request.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
 	w := &watcher{cli: c, place: p, name: name, ref: ref, commit: commit}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	last := verb.Verdict{Message: "the status of GatewaySync " + name + " was not read yet"}
+	last := request.Verdict{Message: "the status of GatewaySync " + name + " was not read yet"}
 	for n := 0; ; n++ {
 		looking := waiting
 		if n == 0 { // even the shortest wait reports where the gateways stand
@@ -171,23 +171,23 @@ func interval(n int) time.Duration {
 const maxLook = 10 * time.Second
 
 // look returns the current verdict.
-func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
+func (w *watcher) look(ctx context.Context) (request.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxLook)
 	defer cancel()
 	gs, err := kube.GatewaySyncs(w.Dynamic, w.namespace).Get(ctx, w.name)
 	if err != nil {
-		return verb.Verdict{}, err
+		return request.Verdict{}, err
 	}
 	if w.uid != "" && gs.UID != w.uid {
-		return verb.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and recreated", w.name)
+		return request.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and recreated", w.name)
 	}
 	w.uid = gs.UID
-	v, err := verb.Look(ctx, w.Clients, gs, w.ref)
-	if w.lapses != "" && v.Phase == verb.Overtaken && v.Ref == w.lapses { // the spec's ref has moved on, which ended the rollback
+	v, err := request.Look(ctx, w.Clients, gs, w.ref)
+	if w.lapses != "" && v.Phase == request.Overtaken && v.Ref == w.lapses { // the spec's ref has moved on, which ended the rollback
 		w.ref, w.lapses = v.Ref, ""
-		v, err = verb.Look(ctx, w.Clients, gs, w.ref)
+		v, err = request.Look(ctx, w.Clients, gs, w.ref)
 	}
-	v = verb.At(gs, v, w.commit)
+	v = request.At(gs, v, w.commit)
 	if err != nil && !w.blind && ctx.Err() == nil {
 		fmt.Fprintln(w.talk, clean(err.Error()))
 		w.blind = true
@@ -200,24 +200,24 @@ func (w *watcher) look(ctx context.Context) (verb.Verdict, error) {
 }
 
 // ended reports whether a verdict ends the wait, and with which error.
-func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
-	if v.Reason != v1alpha1.ReasonNoGateways || v.Phase != verb.Progressing {
+func (w *watcher) ended(v request.Verdict, l *limits) (bool, error) {
+	if v.Reason != v1alpha1.ReasonNoGateways || v.Phase != request.Progressing {
 		w.empty = time.Time{}
 	} else if w.empty.IsZero() {
 		w.empty = time.Now()
 	}
 	switch v.Phase {
-	case verb.Succeeded:
+	case request.Succeeded:
 		if l.noRollback && w.heldOff != "" {
 			return true, outcome(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, w.heldOff, verb.Short(v.Ref), w.name, w.heldOff, help(v1alpha1.ReasonRolledBack))
+				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.name, w.heldOff, help(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
-	case verb.Overtaken:
+	case request.Overtaken:
 		return true, outcome(exitSuperseded, "superseded: %s", v.Message)
-	case verb.Paused:
+	case request.Paused:
 		return true, outcome(exitHeld, "%s", pausedMessage(v))
-	case verb.Failed:
+	case request.Failed:
 		code := exitFailed
 		if v.Reason == v1alpha1.ReasonRefNotAllowed {
 			code = exitForbidden
@@ -231,7 +231,7 @@ func (w *watcher) ended(v verb.Verdict, l *limits) (bool, error) {
 }
 
 // pausedMessage says what is paused, and what to do.
-func pausedMessage(v verb.Verdict) string {
+func pausedMessage(v request.Verdict) string {
 	switch v.Reason {
 	case v1alpha1.ReasonPaused:
 		return fmt.Sprintf("%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
@@ -245,13 +245,13 @@ func (w *watcher) none(after time.Duration) error {
 }
 
 // late returns the error of a wait that timed out.
-func (w *watcher) late(v verb.Verdict, l *limits) error {
+func (w *watcher) late(v request.Verdict, l *limits) error {
 	switch {
 	case v.Phase == "":
 		return outcome(exitTimeout, "the status of GatewaySync %s could not be read within %s", w.name, l.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return w.none(l.timeout)
-	case v.Phase == verb.Held:
+	case v.Phase == request.Held:
 		return outcome(exitHeld, "held after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))
 	}
 	return outcome(exitTimeout, "not done after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))
@@ -260,7 +260,7 @@ func (w *watcher) late(v verb.Verdict, l *limits) error {
 const maxOthers = 20
 
 // others lists the gateways that are behind, one per line, if there are several.
-func others(v verb.Verdict) string {
+func others(v request.Verdict) string {
 	if len(v.Behind) < 2 {
 		return ""
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 func action(t testing.TB, name string) *script {
@@ -81,13 +81,13 @@ func at(t testing.TB, gs *v1alpha1.GatewaySync) time.Time {
 }
 
 // asked makes the same change with the verbs.
-func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*verb.Setter) (verb.Answer, error)) (*v1alpha1.GatewaySync, verb.Answer, error) {
+func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*request.Setter) (request.Answer, error)) (*v1alpha1.GatewaySync, request.Answer, error) {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: object(t, gs)}
 	u.SetAPIVersion("stoker.io/v1alpha1")
 	u.SetKind("GatewaySync")
 	client := fake.NewSimpleDynamicClient(runtime.NewScheme(), u)
-	answer, err := do(verb.NewSetter(client, func() time.Time { return at(t, gs) }))
+	answer, err := do(request.NewSetter(client, func() time.Time { return at(t, gs) }))
 	return answer.GatewaySync, answer, err
 }
 
@@ -98,12 +98,12 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 	for seed := range uint64(400) {
 		gs := dice{rand.New(rand.NewPCG(seed, 8))}.gatewaySync()
 		after, err := rollback.click(t, gs)
-		want, answer, wantErr := asked(t, gs, func(s *verb.Setter) (verb.Answer, error) {
+		want, answer, wantErr := asked(t, gs, func(s *request.Setter) (request.Answer, error) {
 			return s.Rollback(t.Context(), "plant", "site", "", "argocd", "")
 		})
 		offered := !offers(t, discovery, gs)["rollback"].Disabled
 		if wantErr == nil {
-			require.Equal(t, answer.Outcome == verb.Set, offered, "seed %d: it is offered if it does something", seed)
+			require.Equal(t, answer.Outcome == request.Set, offered, "seed %d: it is offered if it does something", seed)
 		}
 		if wantErr != nil {
 			require.Error(t, err, "seed %d: the command line says %v", seed, wantErr)
@@ -113,7 +113,7 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 		require.NoError(t, err, "seed %d", seed)
 		require.Equal(t, notes(want), notes(after), "seed %d", seed)
 		seen[string(answer.Outcome)]++
-		if answer.Outcome == verb.Set {
+		if answer.Outcome == request.Set {
 			d, err := v1alpha1.DesiredRef(after, "")
 			require.NoError(t, err)
 			require.Equal(t, gs.Status.LastGood.Commit, d.Ref, "seed %d: the request is in force", seed)
@@ -126,12 +126,12 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 
 func TestActionsMatchCLI(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(*verb.Setter) (verb.Answer, error){
-		"force-sync": func(s *verb.Setter) (verb.Answer, error) {
-			return s.Ask(t.Context(), "plant", "site", verb.Request{By: "argocd", Force: true})
+	for name, do := range map[string]func(*request.Setter) (request.Answer, error){
+		"force-sync": func(s *request.Setter) (request.Answer, error) {
+			return s.Ask(t.Context(), "plant", "site", request.Request{By: "argocd", Force: true})
 		},
-		"pause":  func(s *verb.Setter) (verb.Answer, error) { return s.Pause(t.Context(), "plant", "site", true) },
-		"resume": func(s *verb.Setter) (verb.Answer, error) { return s.Pause(t.Context(), "plant", "site", false) },
+		"pause":  func(s *request.Setter) (request.Answer, error) { return s.Pause(t.Context(), "plant", "site", true) },
+		"resume": func(s *request.Setter) (request.Answer, error) { return s.Pause(t.Context(), "plant", "site", false) },
 	} {
 		script := action(t, name)
 		for seed := range uint64(80) {

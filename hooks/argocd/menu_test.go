@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // fleets lists the fleets of the test data, each with the actions that are offered and the actions that the test runs.
@@ -37,15 +37,15 @@ var fleets = []struct {
 }
 
 func asksForV2(s *scene) {
-	s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", request),
-		v1alpha1.AnnotationRequestedAt, request, v1alpha1.AnnotationRequestedBy, "kargo")
+	s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt),
+		v1alpha1.AnnotationRequestedAt, requestedAt, v1alpha1.AnnotationRequestedBy, "kargo")
 }
 
 // rolledBack plays a fleet that runs well after a rollback, while main is still at the bad commit.
 func rolledBack(s *scene) {
 	badCommit(s)
-	s.asks(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", request),
-		v1alpha1.AnnotationRequestedUnless, commitB, v1alpha1.AnnotationRequestedAt, request)
+	s.asks(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", requestedAt),
+		v1alpha1.AnnotationRequestedUnless, commitB, v1alpha1.AnnotationRequestedAt, requestedAt)
 	s.looks(commitA, nil)
 	s.takes(0)
 	s.takes(1)
@@ -108,12 +108,12 @@ func TestActionTestdata(t *testing.T) {
 		tests.DiscoveryTests = append(tests.DiscoveryTests, row)
 		for _, name := range f.run {
 			output := "testdata/" + f.file + "_" + name + ".yaml"
-			after, _, err := asked(t, s.GatewaySync, func(v *verb.Setter) (verb.Answer, error) {
+			after, _, err := asked(t, s.GatewaySync, func(v *request.Setter) (request.Answer, error) {
 				switch name {
 				case "rollback":
 					return v.Rollback(t.Context(), "plant", "site", "", "argocd", "")
 				case "force-sync":
-					return v.Ask(t.Context(), "plant", "site", verb.Request{By: "argocd", Force: true})
+					return v.Ask(t.Context(), "plant", "site", request.Request{By: "argocd", Force: true})
 				}
 				return v.Pause(t.Context(), "plant", "site", name == "pause")
 			})

@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
-	"stoker.io/stoker/internal/verb"
 )
 
 var update = flag.Bool("update", false, "write testdata and the two files of tests")
 
-const request = "2026-01-02T12:00:00.000000001Z"
+const requestedAt = "2026-01-02T12:00:00.000000001Z"
 
 // statuses lists fleets in every state that matters to Argo CD, with the expected health. The modules test/argocd and
 // test/argocd/v3 run those with a file.
@@ -42,19 +42,19 @@ var statuses = []struct {
 		s.write()
 	}},
 	{"looked_for_git_away", "Progressing", "GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
 	{"looked_for_git_stays_away", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 		s.after(11 * time.Minute)
 		s.write()
 	}},
 	{"synced_request", "Healthy", "all 2 gateways run v2 at bbbbbbb", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", request), v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.looks(commitB, nil)
 		s.takes(0)
 		s.takes(1)
@@ -74,10 +74,10 @@ var statuses = []struct {
 		s.asks(v1alpha1.AnnotationRequestedRef, "v2")
 	}},
 	{"request_again_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"request_not_handled", "Progressing", "0 of 2 gateways run main at aaaaaaa; line-0: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.looks(commitA, nil)
 		s.write()
 	}},
@@ -96,7 +96,7 @@ var statuses = []struct {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"agents_away", "Progressing", "AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) { s.end(); s.write() }},
 	{"agents_away_as_the_injector_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
@@ -171,7 +171,7 @@ var statuses = []struct {
 	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
 		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"approval_needed", "Suspended", "ApprovalNeeded: 1 of 2 gateways run main at bbbbbbb; line-1: approve it", held(v1alpha1.ReasonApprovalNeeded, "approve it")},
 	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
@@ -203,7 +203,7 @@ var statuses = []struct {
 		s.write()
 	}},
 	{"paused_request_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, request)
+		s.asks(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"profile_paused", "Healthy", "1 of 2 gateways run main at bbbbbbb; line-1: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
 	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
@@ -275,8 +275,8 @@ func TestHealthOfEveryOutcome(t *testing.T) {
 	script := load(t, "health.lua")
 	for seed := range uint64(3000) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
-		v := verb.Read(gs, "", nil, noon)
-		want := map[verb.Phase]string{verb.Succeeded: "Healthy", verb.Paused: "Healthy", verb.Held: "Suspended", verb.Failed: "Degraded"}[v.Phase]
+		v := request.Read(gs, "", nil, noon)
+		want := map[request.Phase]string{request.Succeeded: "Healthy", request.Paused: "Healthy", request.Held: "Suspended", request.Failed: "Degraded"}[v.Phase]
 		if want == "" || !gs.Answered() { // only the command line knows which requests are not valid
 			want = "Progressing"
 		}

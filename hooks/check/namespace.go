@@ -15,7 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // namespace checks the gateways of a namespace.
@@ -47,11 +47,11 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 
 // sync reports the verdict on one GatewaySync.
 func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
-	v, _ := verb.Look(ctx, l.Clients, gs, "") // without the right to read SyncReports, failures show later
+	v, _ := request.Look(ctx, l.Clients, gs, "") // without the right to read SyncReports, failures show later
 	switch v.Phase {
-	case verb.Succeeded:
+	case request.Succeeded:
 		return syncs.because(OK, v.Reason, gs.Name+": "+v.Message)
-	case verb.Failed:
+	case request.Failed:
 		return syncs.because(Failed, v.Reason, gs.Name+": "+v.Message)
 	}
 	return syncs.because(Warning, v.Reason, gs.Name+": "+v.Message)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/program"
@@ -66,13 +66,13 @@ func (a *application) hook(phase string) error {
 func (a *application) sync() error {
 	a.t.Helper()
 	a.syncs++
-	var v verb.Verdict
+	var v request.Verdict
 	a.Eventually("the wave ends", func() bool {
-		v = verb.Read(a.GatewaySync(), "", nil, time.Now())
-		return v.Phase != verb.Progressing
+		v = request.Read(a.GatewaySync(), "", nil, time.Now())
+		return v.Phase != request.Progressing
 	})
 	var err error
-	if v.Phase != verb.Succeeded {
+	if v.Phase != request.Succeeded {
 		err = errors.New(v.Message)
 	} else if a.hooks["PostSync"] != nil {
 		err = a.hook("PostSync")
@@ -116,6 +116,6 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, verb.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+verb.Short(broken), "all that is left is the message")
+	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "all that is left is the message")
 	l.titles("first")
 }

@@ -20,7 +20,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
@@ -259,7 +259,7 @@ func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 	// The promotion changes git first and then requests. A manual request stays in force while the spec does not change; a
 	// promotion to the ref of the spec must end it.
 	for range 2 {
-		_, err := verb.NewSetter(l.Kube.Dynamic, nil).Ask(t.Context(), l.Namespace, l.Name, verb.Request{Ref: "1.10", By: "cli"})
+		_, err := request.NewSetter(l.Kube.Dynamic, nil).Ask(t.Context(), l.Namespace, l.Name, request.Request{Ref: "1.10", By: "cli"})
 		require.NoError(t, err)
 		l.Converges("second", second)
 		p := l.promotion("v1.0.0")
@@ -329,7 +329,7 @@ func TestNumericRefIsRejected(t *testing.T) {
 	p := l.promotion("1.10")
 	body, err := json.Marshal(map[string]any{"source": "kargo", "id": p.name, "ref": 1.1})
 	require.NoError(t, err)
-	status, _, _, err := request(t.Context(), map[string]any{
+	status, _, _, err := httpStep(t.Context(), map[string]any{
 		"method": "POST", "url": l.receiver.URL + "/webhook/" + l.Namespace + "/" + l.Name, "body": string(body),
 		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + door.Token}},
 		"successExpression": p.steps[4].Config["successExpression"], "failureExpression": "response.status >= 300", "errorExpression": "response.body.message",

@@ -16,8 +16,8 @@ import (
 
 const maxResponse = 2 << 20
 
-// request implements the http step: it sends one request and evaluates the expressions on the response.
-func request(ctx context.Context, config map[string]any) (status string, out map[string]any, again time.Duration, err error) {
+// httpStep implements the http step: it sends one request and evaluates the expressions on the response.
+func httpStep(ctx context.Context, config map[string]any) (status string, out map[string]any, again time.Duration, err error) {
 	env, code, err := send(ctx, config)
 	if err != nil {
 		return errored, nil, 0, err

@@ -423,7 +423,7 @@ func (p *promotion) step(ctx context.Context, s step, config map[string]any) (st
 	}
 	switch {
 	case s.Uses == "http":
-		status, out, again, err = request(ctx, config)
+		status, out, again, err = httpStep(ctx, config)
 	case s.Uses == "fail":
 		err = &terminalError{fmt.Errorf("failed with message: %v", config["message"])}
 	case p.others[s.Uses] != nil:

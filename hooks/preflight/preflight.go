@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // Asked describes what to check.
@@ -166,7 +166,7 @@ func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolu
 	if err != nil {
 		return refused(err)
 	}
-	request, err := l.desire(all)
+	asked, err := l.desire(all)
 	if err != nil {
 		return refused(err)
 	}
@@ -177,7 +177,7 @@ func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolu
 	if err := l.want.CheckCommit(at.Commit.String()); err != nil {
 		return refused(err)
 	}
-	if request {
+	if asked {
 		if err := from.Allowed(ctx, all, l.GatewaySync.Spec.Git.RequestableRefs(), at); err != nil {
 			return refused(err)
 		}
@@ -187,7 +187,7 @@ func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolu
 }
 
 // desire sets the ref to check, and reports whether it is requested.
-func (l *look) desire(all *repo.Refs) (request bool, err error) {
+func (l *look) desire(all *repo.Refs) (requested bool, err error) {
 	gs := l.GatewaySync
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err == nil && want.ResolveSpec {
@@ -204,12 +204,12 @@ func (l *look) desire(all *repo.Refs) (request bool, err error) {
 	case held && l.Coming:
 		// The sync brings the ref that the rollback holds off. Checking the commit of the rollback would let a sync pass that
 		// brings the broken commit again.
-		l.warn("a rollback to %s is in force; checked %s, which the rollback holds back", verb.Short(want.Ref), gs.Spec.Git.Ref)
+		l.warn("a rollback to %s is in force; checked %s, which the rollback holds back", request.Short(want.Ref), gs.Spec.Git.Ref)
 		l.r.Ref = gs.Spec.Git.Ref
 		return false, err
 	case held:
 		// It is unknown what the sync brings: the spec in the cluster may be the one that it is about to fix.
-		l.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", verb.Short(want.Ref), gs.Spec.Git.Ref)
+		l.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", request.Short(want.Ref), gs.Spec.Git.Ref)
 	}
 	l.want = want
 	return want.Override, err

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
-	"stoker.io/stoker/internal/verb"
 )
 
 const (
@@ -47,11 +47,11 @@ func newLone(t testing.TB) *lone {
 }
 
 // look returns the phase that Argo CD and waiting callers see.
-func (l *lone) look() verb.Phase { return verb.Read(l.gs, "", nil, l.now).Phase }
+func (l *lone) look() request.Phase { return request.Read(l.gs, "", nil, l.now).Phase }
 
 // passes advances the time by d, calls write every ten seconds, and counts the phases.
-func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {
-	told := map[verb.Phase]int{}
+func (l *lone) passes(d time.Duration, write func()) map[request.Phase]int {
+	told := map[request.Phase]int{}
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
 		write()
 		told[l.look()]++
@@ -60,7 +60,7 @@ func (l *lone) passes(d time.Duration, write func()) map[verb.Phase]int {
 }
 
 // leads advances the time by d while the agent leads.
-func (l *lone) leads(d time.Duration) map[verb.Phase]int {
+func (l *lone) leads(d time.Duration) map[request.Phase]int {
 	return l.passes(d, func() {
 		desired, err := v1alpha1.DesiredRef(l.gs, "")
 		assert.NoError(l, err)
@@ -70,7 +70,7 @@ func (l *lone) leads(d time.Duration) map[verb.Phase]int {
 }
 
 // away advances the time by d while only the reconciler writes the status.
-func (l *lone) away(d time.Duration, there podsThere) map[verb.Phase]int {
+func (l *lone) away(d time.Duration, there podsThere) map[request.Phase]int {
 	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
 }
 
@@ -94,9 +94,9 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 			}
 			switch over := v1alpha1.DefaultProgressDeadline; {
 			case l.now.Sub(noon) <= over:
-				assert.Zero(t, told[verb.Failed], "%s: %s", name, began)
+				assert.Zero(t, told[request.Failed], "%s: %s", name, began)
 			case began >= over:
-				assert.Zero(t, told[verb.Progressing], "%s: %s: it is told once and for all", name, began)
+				assert.Zero(t, told[request.Progressing], "%s: %s: it is told once and for all", name, began)
 			}
 		}
 	}
@@ -105,10 +105,10 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 func TestEachLongAbsenceIsReported(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
-		assert.Zero(t, l.leads(time.Minute)[verb.Failed], "who was away for so long has time again")
+		assert.Zero(t, l.leads(time.Minute)[request.Failed], "who was away for so long has time again")
 		told := l.away(30*time.Minute, pod())
-		assert.NotZero(t, told[verb.Failed])
-		assert.LessOrEqual(t, told[verb.Progressing], 60, "ten minutes at most")
+		assert.NotZero(t, told[request.Failed])
+		assert.LessOrEqual(t, told[request.Progressing], 60, "ten minutes at most")
 	}
 }
 
@@ -119,13 +119,13 @@ func TestNewCommitNewDeadline(t *testing.T) {
 		l.leads(time.Minute)
 		l.away(4*time.Minute, pod())
 	}
-	assert.Equal(t, verb.Failed, l.look())
+	assert.Equal(t, request.Failed, l.look())
 	l.seen.Target.Commit, l.seen.Target.Revision = newer, 3
-	assert.Zero(t, l.leads(time.Minute)[verb.Failed])
-	assert.Zero(t, l.away(4*time.Minute, pod())[verb.Failed])
+	assert.Zero(t, l.leads(time.Minute)[request.Failed])
+	assert.Zero(t, l.away(4*time.Minute, pod())[request.Failed])
 	l.leads(time.Minute)
 	l.away(5*time.Minute, pod())
-	assert.Equal(t, verb.Failed, l.look())
+	assert.Equal(t, request.Failed, l.look())
 }
 
 func TestRepeatedRequestWaitsOnce(t *testing.T) {
@@ -135,7 +135,7 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 			l.leads(time.Minute)
 			l.away(4*time.Minute, pod())
 		}
-		assert.Equal(t, verb.Failed, l.look(), name)
+		assert.Equal(t, request.Failed, l.look(), name)
 		l.gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
 		if answers {
 			l.seen.Ref.Answered, l.seen.Target.RequestedAt = "t2", "t2"
@@ -149,9 +149,9 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 			}
 			switch {
 			case began < 5*time.Minute:
-				assert.Zero(t, told[verb.Failed], "%s: %s", name, began)
+				assert.Zero(t, told[request.Failed], "%s: %s", name, began)
 			case began >= 15*time.Minute:
-				assert.Zero(t, told[verb.Progressing], "%s: %s", name, began)
+				assert.Zero(t, told[request.Progressing], "%s: %s", name, began)
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"])
 	assert.Equal(t, "True/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Stalled"])
 	assert.Equal(t, "not done within 10m0s: AgentsAway: no agent leads; the pods of its gateways are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
-	assert.Equal(t, verb.Failed, l.look())
+	assert.Equal(t, request.Failed, l.look())
 	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
 	l.leads(10 * time.Second)
 	assert.Equal(t, "False/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"], "that it was started again is no work")
@@ -180,7 +180,7 @@ func TestSpecChangeWithoutAgents(t *testing.T) {
 	l.leads(time.Minute)
 	l.away(time.Minute, pod())
 	l.gs.Spec.Git.Ref, l.gs.Generation = "v2", 2
-	assert.Zero(t, l.away(9*time.Minute, pod())[verb.Failed])
+	assert.Zero(t, l.away(9*time.Minute, pod())[request.Failed])
 	l.away(2*time.Minute, pod())
-	assert.Equal(t, verb.Failed, l.look())
+	assert.Equal(t, request.Failed, l.look())
 }

@@ -9,14 +9,14 @@ import (
 	"sync"
 	"time"
 
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // Joiner is a Decider that can merge with another one, so that the requests of both become one.
 type Joiner interface {
-	verb.Decider
+	request.Decider
 	// Join returns a Decider for both, or false if they cannot be merged.
-	Join(other verb.Decider) (both verb.Decider, ok bool)
+	Join(other request.Decider) (both request.Decider, ok bool)
 	// Lasting reports whether the request may be carried out late, because it cannot override a later request.
 	Lasting() bool
 }
@@ -27,7 +27,7 @@ type Key struct{ Namespace, Name string }
 // Config configures a Queue. Zero fields get defaults.
 type Config struct {
 	// Do carries out one request. Its context ends after Within.
-	Do func(context.Context, Key, verb.Request) (verb.Answer, error)
+	Do func(context.Context, Key, request.Request) (request.Answer, error)
 	// Within limits a request. For a ref, the time starts when the request arrives.
 	Within time.Duration
 	// Pace is the minimum time between two poll requests for one object. It doubles up to MaxPace while more arrive, so that a
@@ -66,17 +66,17 @@ type Queue struct {
 // object is the state of an object with recent requests.
 type object struct {
 	waiting []*batch
-	last    verb.Request // the last one for a ref
+	last    request.Request // the last one for a ref
 	running bool
 	woken   chan struct{}
 }
 
 // batch is one request, or several equal ones.
 type batch struct {
-	request verb.Request
+	request request.Request
 	until   time.Time // latest deadline of the callers
 	done    chan struct{}
-	answer  verb.Answer
+	answer  request.Answer
 	err     error
 }
 
@@ -97,13 +97,13 @@ func either[T comparable](value, otherwise T) T {
 }
 
 // hint reports whether a request only asks for a poll of git.
-func hint(r verb.Request) bool { return r.Ref == "" && !r.Force }
+func hint(r request.Request) bool { return r.Ref == "" && !r.Force }
 
 // ordered reports whether the ids of its sender have an order.
-func ordered(r verb.Request) bool { return verb.Ordered(r.By, r.ID) }
+func ordered(r request.Request) bool { return request.Ordered(r.By, r.ID) }
 
 // paced reports whether a request may only cause a poll of git: a hint, or the same ref again.
-func (o *object) paced(r verb.Request) bool { return hint(r) || r == o.last && r.ID == "" }
+func (o *object) paced(r request.Request) bool { return hint(r) || r == o.last && r.ID == "" }
 
 // lasting reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error
 // and may have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
@@ -114,26 +114,26 @@ func (b *batch) lasting() bool {
 
 // Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After the deadline
 // of ctx a request for a ref is dropped. The error is one of this package, that of Do, or the context's.
-func (q *Queue) Ask(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
+func (q *Queue) Ask(ctx context.Context, key Key, r request.Request) (request.Answer, error) {
 	until := time.Now().Add(q.Within)
 	if end, ok := ctx.Deadline(); ok && end.Before(until) {
 		until = end
 	}
 	b, err := q.enter(key, r, until)
 	if err != nil {
-		return verb.Answer{}, err
+		return request.Answer{}, err
 	}
 	select {
 	case <-b.done:
 		return b.answer, b.err
 	case <-ctx.Done():
-		return verb.Answer{}, ctx.Err()
+		return request.Answer{}, ctx.Err()
 	}
 }
 
 // enter adds a request to a waiting batch that it can join, or makes a new one. It does not join the batch that is being
 // carried out, whose view of the object may be older than the request.
-func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) {
+func (q *Queue) enter(key Key, r request.Request, until time.Time) (*batch, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -171,7 +171,7 @@ func (q *Queue) enter(key Key, r verb.Request, until time.Time) (*batch, error) 
 
 // takes merges r into the batch if both Deciders can be joined. The merged request has no id, because a repeat of one part is
 // not a repeat of the whole.
-func (b *batch) takes(r verb.Request) bool {
+func (b *batch) takes(r request.Request) bool {
 	j, ok := b.request.Decider.(Joiner)
 	if !ok || r.Decider == nil || r.UID != b.request.UID {
 		return false
@@ -186,7 +186,7 @@ func (b *batch) takes(r verb.Request) bool {
 // joins returns the batch that r joins, or nil. All hints for one object are equal except for their sender. A merged hint has
 // no id, so that a repeated part does not make the whole a repeat. A hint with an ordered id stays alone, because its sender
 // may ask later whether this id was carried out. Two requests for a ref merge only if no other ref was requested in between.
-func (o *object) joins(r verb.Request) *batch {
+func (o *object) joins(r request.Request) *batch {
 	if !hint(r) {
 		for _, b := range slices.Backward(o.waiting) {
 			if !hint(b.request) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // book records what the queue carries out, and when.
@@ -29,11 +29,11 @@ type book struct {
 
 type page struct {
 	key   Key
-	r     verb.Request
+	r     request.Request
 	began time.Time
 }
 
-func (b *book) do(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
+func (b *book) do(ctx context.Context, key Key, r request.Request) (request.Answer, error) {
 	b.mu.Lock()
 	b.pages = append(b.pages, page{key, r, time.Now()})
 	n, took, fails := len(b.pages), b.took, b.fails
@@ -41,9 +41,9 @@ func (b *book) do(ctx context.Context, key Key, r verb.Request) (verb.Answer, er
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
-		return verb.Answer{}, ctx.Err()
+		return request.Answer{}, ctx.Err()
 	}
-	return verb.Answer{Outcome: verb.Set, At: fmt.Sprint(n)}, fails
+	return request.Answer{Outcome: request.Set, At: fmt.Sprint(n)}, fails
 }
 
 func (b *book) page(n int) page {
@@ -52,7 +52,7 @@ func (b *book) page(n int) page {
 	return b.pages[n-1]
 }
 
-func (b *book) requests() (list []verb.Request) {
+func (b *book) requests() (list []request.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.pages {
@@ -63,7 +63,7 @@ func (b *book) requests() (list []verb.Request) {
 
 var plant = Key{"plant", "line"}
 
-func pushed(id string) verb.Request { return verb.Request{By: "github", ID: id} }
+func pushed(id string) request.Request { return request.Request{By: "github", ID: id} }
 
 func TestHintsDuringWorkAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestHintsDuringWorkAreCoalesced(t *testing.T) {
 		}
 		all.Wait()
 		q.Close()
-		assert.Equal(t, []verb.Request{pushed("0"), {By: "github"}}, b.requests(), "one at once, one for all others, which has no id that could be a repeat")
+		assert.Equal(t, []request.Request{pushed("0"), {By: "github"}}, b.requests(), "one at once, one for all others, which has no id that could be a repeat")
 		assert.GreaterOrEqual(t, b.pages[1].began.Sub(b.pages[0].began), q.Pace)
 	})
 }
@@ -126,23 +126,23 @@ func TestRefRequestsKeepOrder(t *testing.T) {
 		_, err := q.Ask(t.Context(), plant, pushed("a"))
 		require.NoError(t, err)
 		var all sync.WaitGroup
-		ask := func(r verb.Request) {
+		ask := func(r request.Request) {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
 			synctest.Wait()
 		}
-		v := func(ref string) verb.Request { return verb.Request{By: "kargo", Ref: ref} }
+		v := func(ref string) request.Request { return request.Request{By: "kargo", Ref: ref} }
 		began := time.Now()
 		ask(pushed("b"))
 		for _, ref := range []string{"v1", "v2", "v2", "v3", "v2"} {
 			ask(v(ref))
 		}
-		ask(verb.Request{By: "cli", Force: true})
+		ask(request.Request{By: "cli", Force: true})
 		for len(b.requests()) < 6 {
 			time.Sleep(time.Millisecond)
 		}
 		assert.Less(t, time.Since(began), time.Second)
 		all.Wait()
-		assert.Equal(t, []verb.Request{pushed("a"), v("v1"), v("v2"), v("v3"), v("v2"), {By: "cli", Force: true}, pushed("b")}, b.requests())
+		assert.Equal(t, []request.Request{pushed("a"), v("v1"), v("v2"), v("v3"), v("v2"), {By: "cli", Force: true}, pushed("b")}, b.requests())
 		q.Close()
 	})
 }
@@ -154,22 +154,22 @@ func TestOrderedHintKeepsPlace(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, Waiting: 3})
 		var all sync.WaitGroup
-		ask := func(r verb.Request) {
+		ask := func(r request.Request) {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
 			synctest.Wait()
 		}
-		promoted := func(n int) verb.Request {
-			return verb.Request{By: "kargo", ID: fmt.Sprintf("test.01hz%022d.abcdef0", n)}
+		promoted := func(n int) request.Request {
+			return request.Request{By: "kargo", ID: fmt.Sprintf("test.01hz%022d.abcdef0", n)}
 		}
 		ask(pushed("a")) // in progress
-		for _, r := range []verb.Request{pushed("b"), promoted(1), pushed("c"), promoted(2), promoted(1)} {
+		for _, r := range []request.Request{pushed("b"), promoted(1), pushed("c"), promoted(2), promoted(1)} {
 			ask(r)
 		}
 		_, err := q.Ask(t.Context(), plant, promoted(3))
 		assert.ErrorIs(t, err, ErrCrowded, "so many, and no more")
 		ask(pushed("d"))
 		all.Wait()
-		assert.Equal(t, []verb.Request{pushed("a"), {By: "github"}, promoted(1), promoted(2)}, b.requests())
+		assert.Equal(t, []request.Request{pushed("a"), {By: "github"}, promoted(1), promoted(2)}, b.requests())
 		q.Close()
 	})
 }
@@ -180,12 +180,12 @@ func TestRequestsForReplacedObject(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do})
 		var all sync.WaitGroup
-		of := func(uid types.UID, r verb.Request) verb.Request { r.UID = uid; return r }
-		tag := func(uid types.UID, n string) verb.Request {
-			return of(uid, verb.Request{By: "gitea", Ref: "v" + n, Follows: true, Decider: &numbers{n}})
+		of := func(uid types.UID, r request.Request) request.Request { r.UID = uid; return r }
+		tag := func(uid types.UID, n string) request.Request {
+			return of(uid, request.Request{By: "gitea", Ref: "v" + n, Follows: true, Decider: &numbers{n}})
 		}
-		v := verb.Request{By: "cli", Ref: "v9"}
-		asked := []verb.Request{of("old", pushed("a")), of("old", v), of("new", v), tag("old", "2"), tag("new", "4"), of("old", pushed("b")), of("new", pushed("c"))}
+		v := request.Request{By: "cli", Ref: "v9"}
+		asked := []request.Request{of("old", pushed("a")), of("old", v), of("new", v), tag("old", "2"), tag("new", "4"), of("old", pushed("b")), of("new", pushed("c"))}
 		for _, r := range asked {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
 			synctest.Wait()
@@ -201,11 +201,11 @@ type numbers struct{ list string }
 
 func (n *numbers) Lasting() bool { return n.list != "odd" }
 
-func (n *numbers) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
-	return verb.Request{}, n.list, nil
+func (n *numbers) Decide(*v1alpha1.GatewaySync) (request.Request, string, error) {
+	return request.Request{}, n.list, nil
 }
 
-func (n *numbers) Join(other verb.Decider) (verb.Decider, bool) {
+func (n *numbers) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*numbers)
 	if !ok || o.list == "odd" {
 		return nil, false
@@ -218,12 +218,12 @@ func TestEqualRequestsAreCoalesced(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, Waiting: 5})
 		var all sync.WaitGroup
-		ask := func(r verb.Request) {
+		ask := func(r request.Request) {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
 			synctest.Wait()
 		}
-		tag := func(id, n string) verb.Request {
-			return verb.Request{By: "gitea", Ref: "v" + n, ID: id, Follows: true, Decider: &numbers{n}}
+		tag := func(id, n string) request.Request {
+			return request.Request{By: "gitea", Ref: "v" + n, ID: id, Follows: true, Decider: &numbers{n}}
 		}
 		ask(tag("a", "1")) // in progress, and not joinable
 		for n := range 40 {
@@ -231,10 +231,10 @@ func TestEqualRequestsAreCoalesced(t *testing.T) {
 		}
 		ask(pushed("h"))
 		ask(tag("c", "3"))
-		ask(verb.Request{By: "kargo", Ref: "main", ID: "p"})
+		ask(request.Request{By: "kargo", Ref: "main", ID: "p"})
 		ask(tag("d", "4"))
 		ask(tag("e", "odd"))
-		_, err := q.Ask(t.Context(), plant, verb.Request{By: "kargo", Ref: "more", ID: "q"})
+		_, err := q.Ask(t.Context(), plant, request.Request{By: "kargo", Ref: "more", ID: "q"})
 		assert.ErrorIs(t, err, ErrCrowded)
 		all.Wait()
 		q.Close()
@@ -255,7 +255,7 @@ func TestRepeatedRefIsAHint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})
-		v1, v2 := verb.Request{By: "generic", Ref: "v1"}, verb.Request{By: "generic", Ref: "v2"}
+		v1, v2 := request.Request{By: "generic", Ref: "v1"}, request.Request{By: "generic", Ref: "v2"}
 		for range 1000 {
 			go func() { _, _ = q.Ask(t.Context(), plant, v1) }()
 			time.Sleep(time.Millisecond)
@@ -287,12 +287,12 @@ func TestQueueLimits(t *testing.T) {
 		assert.ErrorIs(t, err, ErrFull)
 		for i := range 2 {
 			all.Go(func() {
-				_, err := q.Ask(t.Context(), Key{"plant", "0"}, verb.Request{Ref: fmt.Sprint(i)})
+				_, err := q.Ask(t.Context(), Key{"plant", "0"}, request.Request{Ref: fmt.Sprint(i)})
 				assert.NoError(t, err)
 			})
 		}
 		synctest.Wait()
-		_, err = q.Ask(t.Context(), Key{"plant", "0"}, verb.Request{Ref: "more"})
+		_, err = q.Ask(t.Context(), Key{"plant", "0"}, request.Request{Ref: "more"})
 		assert.ErrorIs(t, err, ErrCrowded)
 		all.Go(func() { _, err := q.Ask(t.Context(), Key{"plant", "0"}, pushed("hint")); assert.NoError(t, err) })
 		all.Wait()
@@ -310,14 +310,14 @@ func TestAbandonedHintIsCarriedOut(t *testing.T) {
 		require.NoError(t, err)
 		ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer leave()
-		_, err = q.Ask(ctx, plant, verb.Request{Ref: "v1"})
+		_, err = q.Ask(ctx, plant, request.Request{Ref: "v1"})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		_, err = q.Ask(ctx, plant, pushed("b"))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		began := time.Now()
 		q.Close() // carries out delayed requests immediately
 		assert.Less(t, time.Since(began), time.Second)
-		assert.Equal(t, []verb.Request{pushed("a"), {Ref: "v1"}, pushed("b")}, b.requests())
+		assert.Equal(t, []request.Request{pushed("a"), {Ref: "v1"}, pushed("b")}, b.requests())
 		_, err = q.Ask(t.Context(), plant, pushed("c"))
 		assert.ErrorIs(t, err, ErrClosed)
 		q.Close()
@@ -331,21 +331,21 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 		began := time.Now()
 		var mu sync.Mutex
 		var written []string
-		q := New(Config{Do: func(ctx context.Context, key Key, r verb.Request) (verb.Answer, error) {
+		q := New(Config{Do: func(ctx context.Context, key Key, r request.Request) (request.Answer, error) {
 			if wait := 15*time.Second - time.Since(began); wait > 0 {
 				select {
 				case <-ctx.Done():
-					return verb.Answer{}, ctx.Err()
+					return request.Answer{}, ctx.Err()
 				case <-time.After(wait):
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			written = append(written, key.Name+" "+r.ID)
-			return verb.Answer{Outcome: verb.Set}, nil
+			return request.Answer{Outcome: request.Set}, nil
 		}})
 		var all sync.WaitGroup
-		ask := func(name string, r verb.Request) {
+		ask := func(name string, r request.Request) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 				defer cancel()
@@ -356,14 +356,14 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 			synctest.Wait()
 		}
 		for i := range 3 {
-			ask("line", verb.Request{Ref: fmt.Sprint("v1.", i), By: "generic", ID: fmt.Sprint("build-", i)})
+			ask("line", request.Request{Ref: fmt.Sprint("v1.", i), By: "generic", ID: fmt.Sprint("build-", i)})
 		}
-		ask("line", verb.Request{By: "cli", ID: "forced", Force: true})
-		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "tag", Follows: true, Decider: &numbers{"2"}})
-		ask("line", verb.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"odd"}})
+		ask("line", request.Request{By: "cli", ID: "forced", Force: true})
+		ask("line", request.Request{Ref: "v1", By: "gitea", ID: "tag", Follows: true, Decider: &numbers{"2"}})
+		ask("line", request.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"odd"}})
 		ask("line", pushed("push"))
 		for i := range 20 { // more than the queue works on at once
-			ask(fmt.Sprint("cell-", i), verb.Request{Ref: "v1", By: "generic", ID: fmt.Sprint("build-", i)})
+			ask(fmt.Sprint("cell-", i), request.Request{Ref: "v1", By: "generic", ID: fmt.Sprint("build-", i)})
 		}
 		all.Wait()
 		time.Sleep(time.Minute)
@@ -371,9 +371,9 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 		assert.Equal(t, []string{"line tag", "line push"}, written, "what does no harm late is carried out")
 		mu.Unlock()
 
-		answer, err := q.Ask(t.Context(), plant, verb.Request{Ref: "v2", By: "generic", ID: "build-9"})
+		answer, err := q.Ask(t.Context(), plant, request.Request{Ref: "v2", By: "generic", ID: "build-9"})
 		require.NoError(t, err)
-		assert.Equal(t, verb.Set, answer.Outcome)
+		assert.Equal(t, request.Set, answer.Outcome)
 		q.Close()
 	})
 }
@@ -386,7 +386,7 @@ func TestNoWriteAfterDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		began := time.Now()
-		_, err := q.Ask(ctx, plant, verb.Request{Ref: "v1"})
+		_, err := q.Ask(ctx, plant, request.Request{Ref: "v1"})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 2*time.Second, time.Since(began))
 		q.Close()
@@ -394,10 +394,10 @@ func TestNoWriteAfterDeadline(t *testing.T) {
 
 		ctx, leave := context.WithCancel(t.Context())
 		leave() // the caller disconnected and got no answer
-		_, err = New(Config{Do: b.do}).Ask(ctx, plant, verb.Request{Ref: "v2"})
+		_, err = New(Config{Do: b.do}).Ask(ctx, plant, request.Request{Ref: "v2"})
 		assert.ErrorIs(t, err, context.Canceled)
 		synctest.Wait()
-		assert.Equal(t, []verb.Request{{Ref: "v1"}, {Ref: "v2"}}, b.requests())
+		assert.Equal(t, []request.Request{{Ref: "v1"}, {Ref: "v2"}}, b.requests())
 		time.Sleep(time.Minute)
 	})
 }
@@ -415,7 +415,7 @@ func TestFailureReachesAllCallers(t *testing.T) {
 		assert.LessOrEqual(t, len(b.requests()), 2)
 		b.fails, b.took = nil, time.Hour
 		began := time.Now()
-		_, err := q.Ask(t.Context(), plant, verb.Request{Ref: "v1"})
+		_, err := q.Ask(t.Context(), plant, request.Request{Ref: "v1"})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, time.Second, time.Since(began))
 		q.Close()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/sender"
 )
 
@@ -142,7 +142,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	all.Wait()
 
 	results := []string{"accepted", "repeated", "ignored", "pong", "superseded", "invalid", "refused", "unknown", "toolarge", "busy", "failed",
-		string(verb.Progressing), string(verb.Succeeded), string(verb.Failed), string(verb.Overtaken), "read", "missing", "forbidden"}
+		string(request.Progressing), string(request.Succeeded), string(request.Failed), string(request.Overtaken), "read", "missing", "forbidden"}
 	closed := map[string][]string{
 		"source": {unknown, sender.GitHub, sender.GitLab, sender.Gitea, sender.Bitbucket, sender.AzureDevOps, sender.ArgoCD, sender.Kargo, sender.Generic},
 		"result": results, "version": {"test"},

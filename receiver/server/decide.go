@@ -9,7 +9,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/sender"
 )
 
@@ -39,7 +39,7 @@ const together = 1000
 
 // Join merges two deliveries of the same sender about the same repository. A push of many tags causes one delivery for each,
 // and the highest version is wanted.
-func (d *delivery) Join(other verb.Decider) (verb.Decider, bool) {
+func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*delivery)
 	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > together {
 		return nil, false
@@ -52,15 +52,15 @@ func (d *delivery) Join(other verb.Decider) (verb.Decider, bool) {
 // Lasting implements queue.Joiner. A followed tag must not be lost: polling does not find it, and few git hosts send it again.
 func (d *delivery) Lasting() bool { return d.lasting }
 
-// Decide implements verb.Decider.
-func (d *delivery) Decide(gs *v1alpha1.GatewaySync) (verb.Request, string, error) {
+// Decide implements request.Decider.
+func (d *delivery) Decide(gs *v1alpha1.GatewaySync) (request.Request, string, error) {
 	return decide(gs, d.Request, d.own)
 }
 
 // decide returns the request that a delivery makes to a GatewaySync, or why it makes none. own reports whether the sender knows
 // the secret of the GatewaySync itself. It is pure.
-func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Request, why string, err error) {
-	ask = verb.Request{By: r.Sender, ID: r.ID}
+func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask request.Request, why string, err error) {
+	ask = request.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
 	case sender.Ask:
 		ref, commit, found, err := r.Choose(gs.Spec.Git)
@@ -81,7 +81,7 @@ func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask verb.Requ
 }
 
 // moved decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
-func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask verb.Request) (verb.Request, string, error) {
+func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
 	ours := false
 	for _, repository := range r.Repositories {
 		ours = ours || repository.Is(gs.Spec.Git.Repo)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/sender"
 )
 
@@ -120,7 +120,7 @@ func TestWhatAPushComesTo(t *testing.T) {
 				if got == "" {
 					got = "hint"
 				}
-				assert.Equal(t, verb.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
+				assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
 				require.NoError(t, ask.Check())
 			}
 			if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push

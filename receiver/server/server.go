@@ -18,9 +18,9 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/internal/serve"
-	"stoker.io/stoker/internal/verb"
 	"stoker.io/stoker/receiver/credential"
 	"stoker.io/stoker/receiver/gate"
 	"stoker.io/stoker/receiver/lookup"
@@ -66,7 +66,7 @@ type Server struct {
 	bodies  *gate.Bodies
 	queue   *queue.Queue
 	looks   *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
-	setter  *verb.Setter
+	setter  *request.Setter
 	asking  kube.Clients
 	status  kube.Clients
 	waiting chan struct{} // a slot for each answer that is held back
@@ -91,7 +91,7 @@ func New(c Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	s.setter = verb.NewSetter(s.asking.Dynamic, s.asking.Clock.Now)
+	s.setter = request.NewSetter(s.asking.Dynamic, s.asking.Clock.Now)
 	s.vault = vault.New(vault.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Named: s.named, Read: c.Metrics.SecretRead})
 	s.queue, s.looks = queue.New(queue.Config{Do: s.safely(s.carryOut)}), queue.New(queue.Config{Do: s.safely(s.read)})
 	var err error
@@ -175,8 +175,8 @@ func (s *Server) net(serve http.HandlerFunc) http.HandlerFunc {
 }
 
 // safely recovers from a panic of a queued request and counts it.
-func (s *Server) safely(do func(context.Context, queue.Key, verb.Request) (verb.Answer, error)) func(context.Context, queue.Key, verb.Request) (verb.Answer, error) {
-	return func(ctx context.Context, key queue.Key, r verb.Request) (answer verb.Answer, err error) {
+func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (request.Answer, error)) func(context.Context, queue.Key, request.Request) (request.Answer, error) {
+	return func(ctx context.Context, key queue.Key, r request.Request) (answer request.Answer, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
@@ -189,27 +189,27 @@ func (s *Server) safely(do func(context.Context, queue.Key, verb.Request) (verb.
 }
 
 // carryOut writes a request.
-func (s *Server) carryOut(ctx context.Context, key queue.Key, r verb.Request) (verb.Answer, error) {
-	answer, err := persist(ctx, func() (verb.Answer, error) { return s.setter.Ask(ctx, key.Namespace, key.Name, r) })
-	if err == nil && answer.Outcome == verb.Set {
+func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
+	answer, err := persist(ctx, func() (request.Answer, error) { return s.setter.Ask(ctx, key.Namespace, key.Name, r) })
+	if err == nil && answer.Outcome == request.Set {
 		s.Log.Info("request", "did", "written", "namespace", key.Namespace, "gatewaysync", key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID)
 	}
 	return answer, err
 }
 
 // read reads a GatewaySync.
-func (s *Server) read(ctx context.Context, key queue.Key, r verb.Request) (verb.Answer, error) {
-	return persist(ctx, func() (verb.Answer, error) {
+func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
+	return persist(ctx, func() (request.Answer, error) {
 		gs, err := kube.GatewaySyncs(s.asking.Dynamic, key.Namespace).Get(ctx, key.Name)
 		if err == nil {
-			err = verb.Replaced(gs, r.UID)
+			err = request.Replaced(gs, r.UID)
 		}
-		return verb.Answer{GatewaySync: gs}, err
+		return request.Answer{GatewaySync: gs}, err
 	})
 }
 
 // persist retries do while the API server does not answer, until ctx ends.
-func persist(ctx context.Context, do func() (verb.Answer, error)) (verb.Answer, error) {
+func persist(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()
 		if err == nil || !passing(err) {
@@ -223,7 +223,7 @@ func persist(ctx context.Context, do func() (verb.Answer, error)) (verb.Answer, 
 
 // passing reports whether a retry may help, because the API server did not answer or could not.
 func passing(err error) bool {
-	if _, ok := errors.AsType[*verb.InvalidError](err); ok {
+	if _, ok := errors.AsType[*request.InvalidError](err); ok {
 		return false
 	}
 	if _, ok := errors.AsType[*sender.InvalidError](err); ok || errors.Is(err, errHintsOnly) {

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 const (
@@ -35,11 +35,11 @@ const (
 // Status is the answer to GET /status.
 type Status struct {
 	// Phase is Progressing, Succeeded, Failed or Superseded.
-	Phase verb.Phase `json:"phase"`
+	Phase request.Phase `json:"phase"`
 	// Ref is the desired ref, and Commit its commit, or "" while it is unknown.
 	Ref      string          `json:"ref"`
 	Commit   string          `json:"commit"`
-	Gateways verb.Count      `json:"gateways"`
+	Gateways request.Count   `json:"gateways"`
 	Reason   v1alpha1.Reason `json:"reason,omitempty"`
 	Message  string          `json:"message"`
 }
@@ -124,7 +124,7 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 		return s.look(ctx, seen, q)
 	}
 	status, err := look()
-	if q.wait == 0 || err != nil || status.Phase != verb.Progressing {
+	if q.wait == 0 || err != nil || status.Phase != request.Progressing {
 		return status, err
 	}
 	select {
@@ -140,7 +140,7 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 			continue
 		}
 		version, looked = is.ResourceVersion, time.Now()
-		if now, err := look(); err != nil || now.Phase != verb.Progressing {
+		if now, err := look(); err != nil || now.Phase != request.Progressing {
 			return now, err
 		} else {
 			status = now
@@ -154,19 +154,19 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
 	gs, err := kube.GatewaySyncs(s.status.Dynamic, seen.Namespace).Get(ctx, seen.Name)
 	if err == nil {
-		err = verb.Replaced(gs, seen.UID)
+		err = request.Replaced(gs, seen.UID)
 	}
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return Status{Phase: verb.Failed, Ref: q.ref, Message: bad.Error()}, nil
+		return Status{Phase: request.Failed, Ref: q.ref, Message: bad.Error()}, nil
 	}
 	if err != nil {
 		return Status{}, err
 	}
-	v, err := verb.Look(ctx, s.status, gs, q.ref)
+	v, err := request.Look(ctx, s.status, gs, q.ref)
 	if err != nil {
 		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
-	return conclude(gs, verb.At(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
+	return conclude(gs, request.At(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
 }
 
 // ahead is how far a recorded time may be in the future: the API server's clock is known to within a few seconds.
@@ -199,23 +199,23 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 
 // conclude converts a verdict to an answer that becomes final at some time, because a polling caller may have no deadline of
 // its own. It is pure.
-func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time) Status {
+func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
 	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
-	if st.Phase == verb.Held || st.Phase == verb.Paused {
-		st.Phase = verb.Progressing
+	if st.Phase == request.Held || st.Phase == request.Paused {
+		st.Phase = request.Progressing
 	}
-	if st.Phase != verb.Overtaken && verb.NotTaken(gs, id) {
-		st.Phase, st.Reason = verb.Failed, ""
+	if st.Phase != request.Overtaken && request.NotTaken(gs, id) {
+		st.Phase, st.Reason = request.Failed, ""
 		st.Message = fmt.Sprintf("request %.100s was never taken: POST it to /webhook first, and read the answer", id)
 		return st
 	}
-	if st.Phase != verb.Progressing {
+	if st.Phase != request.Progressing {
 		return st
 	}
 	since := asked(gs, now)
 	if v.Reason == v1alpha1.ReasonNoGateways {
 		if now.Sub(since) >= emptyAfter {
-			st.Phase = verb.Failed
+			st.Phase = request.Failed
 			st.Message = "nothing runs " + st.Ref + ": " + v1alpha1.NoGateways(gs.Name)
 		}
 		return st
@@ -233,7 +233,7 @@ func conclude(gs *v1alpha1.GatewaySync, v verb.Verdict, id string, now time.Time
 		deadline = v1alpha1.DefaultProgressDeadline
 	}
 	if now.Sub(since) >= deadline {
-		st.Phase, st.Reason = verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded
+		st.Phase, st.Reason = request.Failed, v1alpha1.ReasonProgressDeadlineExceeded
 		st.Message = fmt.Sprintf("not done within spec.progressDeadline (%s): %s", deadline, v.Message)
 	}
 	return st

@@ -14,7 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 const commit = "1111111111111111111111111111111111111111"
@@ -49,22 +49,22 @@ func TestStatusOfRequestedRef(t *testing.T) {
 	for range 2 {
 		got := w.status("plant", "v1", id)
 		require.Equal(t, http.StatusOK, got.Code, got.Raw)
-		assert.Equal(t, verb.Progressing, got.S.Phase)
+		assert.Equal(t, request.Progressing, got.S.Phase)
 		assert.Equal(t, "v1", got.S.Ref)
 		assert.NotEmpty(t, got.S.Message)
 		w.start()
 	}
 	w.lead("plant", synced)
 	got := w.status("plant", "v1", id)
-	assert.Equal(t, Status{Phase: verb.Succeeded, Ref: "v1", Commit: commit, Gateways: verb.Count{Total: 1, Synced: 1}, Reason: v1alpha1.ReasonSynced,
+	assert.Equal(t, Status{Phase: request.Succeeded, Ref: "v1", Commit: commit, Gateways: request.Count{Total: 1, Synced: 1}, Reason: v1alpha1.ReasonSynced,
 		Message: "gw-0 runs v1 at 1111111"}, got.S)
-	assert.Equal(t, verb.Succeeded, w.status("plant", "", "").S.Phase)
+	assert.Equal(t, request.Succeeded, w.status("plant", "", "").S.Phase)
 
-	assert.Equal(t, verb.Overtaken, w.status("plant", "v0", "").S.Phase, "somebody asks for another ref now")
+	assert.Equal(t, request.Overtaken, w.status("plant", "v0", "").S.Phase, "somebody asks for another ref now")
 	got = w.status("plant", "v1", "test.01hz0000000000000000000009.abcdef0")
-	assert.Equal(t, verb.Failed, got.S.Phase)
+	assert.Equal(t, request.Failed, got.S.Phase)
 	assert.Contains(t, got.S.Message, "never taken")
-	assert.Equal(t, verb.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref is where it wanted to be")
+	assert.Equal(t, request.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref is where it wanted to be")
 
 	for _, query := range []string{"?ref=%zz", "?ref=a&ref=b", "?id=" + longText} {
 		got := w.send(http.MethodGet, "/status/"+w.ns+"/plant"+query, "", bearer(ownSecret))
@@ -79,16 +79,16 @@ func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 	w := newWorld(t, plant)
 	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, `{"app":{"metadata":{"annotations":{"git.ref":"main"}}}}`, ``} {
 		w.lead("plant", synced)
-		require.Equal(t, verb.Succeeded, w.status("plant", "main", "").S.Phase)
+		require.Equal(t, request.Succeeded, w.status("plant", "main", "").S.Phase)
 		was := w.gs("plant").Annotations
 		got := w.post("plant", body, bearer(ownSecret))
 		require.Equal(t, "accepted", got.A.Result, got.Raw)
 		assert.NotEqual(t, was[v1alpha1.AnnotationRequestedAt], got.A.RequestedAt)
 		assert.NotContains(t, w.gs("plant").Annotations, v1alpha1.AnnotationRequestedRef, "it is a hint")
-		assert.Equal(t, verb.Progressing, w.status("plant", "main", "").S.Phase, body)
+		assert.Equal(t, request.Progressing, w.status("plant", "main", "").S.Phase, body)
 	}
 	w.lead("plant", synced)
-	assert.Equal(t, verb.Succeeded, w.status("plant", "main", "").S.Phase)
+	assert.Equal(t, request.Succeeded, w.status("plant", "main", "").S.Phase)
 	for i, result := range []string{"accepted", "repeated"} {
 		assert.Equal(t, result, w.post("plant", `{"ref":"main","id":"build-1"}`, bearer(ownSecret)).A.Result, i)
 	}
@@ -99,13 +99,13 @@ func TestAFleetWithoutALeadIsNotDone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	w.lead("plant", synced)
-	require.Equal(t, verb.Succeeded, w.status("plant", "", "").S.Phase)
+	require.Equal(t, request.Succeeded, w.status("plant", "", "").S.Phase)
 	require.NoError(t, kube.SyncTargets(w.admin.Dynamic, w.ns).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
 	got := w.status("plant", "", "")
-	assert.Equal(t, verb.Progressing, got.S.Phase)
+	assert.Equal(t, request.Progressing, got.S.Phase)
 	assert.Equal(t, v1alpha1.ReasonAgentsAway, got.S.Reason)
 	assert.Contains(t, got.S.Message, "no agent leads since ")
-	assert.Equal(t, verb.Count{Total: 1}, got.S.Gateways)
+	assert.Equal(t, request.Count{Total: 1}, got.S.Gateways)
 }
 
 var longText = strings.Repeat("x", maxQuery+1)
@@ -129,7 +129,7 @@ func TestAPIServerRequestTime(t *testing.T) {
 		gs.CreationTimestamp = metav1.NewTime(gs.CreationTimestamp.Add(-24 * time.Hour))
 		since := asked(gs, time.Now())
 		assert.WithinDuration(t, time.Now(), since, liveness, at)
-		assert.Equal(t, verb.Progressing, w.status("plant", "v1", "").S.Phase, at)
+		assert.Equal(t, request.Progressing, w.status("plant", "v1", "").S.Phase, at)
 	}
 }
 
@@ -142,58 +142,58 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: now.Add(-ago).Format(time.RFC3339Nano)}
 		return gs
 	}
-	working := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonProgressing, Message: "0 of 1"}
-	empty := verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonNoGateways, Message: "no gateway"}
-	paused := verb.Verdict{Phase: verb.Paused, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
+	working := request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonProgressing, Message: "0 of 1"}
+	empty := request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonNoGateways, Message: "no gateway"}
+	paused := request.Verdict{Phase: request.Paused, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
 	for _, c := range []struct {
 		name   string
-		v      verb.Verdict
+		v      request.Verdict
 		ago    time.Duration
 		change func(*v1alpha1.GatewaySync)
-		want   verb.Phase
+		want   request.Phase
 		reason v1alpha1.Reason
 	}{
-		{"it is under way", working, 9 * time.Minute, nil, verb.Progressing, v1alpha1.ReasonProgressing},
-		{"it takes too long", working, 10 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"it may take longer", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, verb.Progressing, v1alpha1.ReasonProgressing},
+		{"it is under way", working, 9 * time.Minute, nil, request.Progressing, v1alpha1.ReasonProgressing},
+		{"it takes too long", working, 10 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"it may take longer", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, request.Progressing, v1alpha1.ReasonProgressing},
 		{"something new has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
-		}, verb.Progressing, v1alpha1.ReasonProgressing},
-		{"agents come and go", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
+		}, request.Progressing, v1alpha1.ReasonProgressing},
+		{"agents come and go", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{
 				{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))},
 				{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Minute))},
 			}
-		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"nothing is under way", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
-		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a person paused it", paused, time.Minute, nil, verb.Progressing, v1alpha1.ReasonPaused},
-		{"nobody lets it go on", paused, 11 * time.Minute, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"gateways may come with it", empty, 59 * time.Second, nil, verb.Progressing, v1alpha1.ReasonNoGateways},
-		{"no gateways come", empty, time.Minute, nil, verb.Failed, v1alpha1.ReasonNoGateways},
-		{"a time that is none", working, 0, func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "noon" }, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"whoever asked has a clock that is behind", working, 20 * time.Hour, written(now.Add(-time.Minute)), verb.Progressing, v1alpha1.ReasonProgressing},
-		{"and then it takes too long", working, 20 * time.Hour, written(now.Add(-10 * time.Minute)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"whoever asked has a clock that is ahead", working, -1000 * time.Hour, written(now.Add(-time.Minute)), verb.Progressing, v1alpha1.ReasonProgressing},
-		{"and that ends, too", working, -1000 * time.Hour, written(now.Add(-10 * time.Minute)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a time that is yet to come, and nobody knows better", working, -1000 * time.Hour, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"a person paused it", paused, time.Minute, nil, request.Progressing, v1alpha1.ReasonPaused},
+		{"nobody lets it go on", paused, 11 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"gateways may come with it", empty, 59 * time.Second, nil, request.Progressing, v1alpha1.ReasonNoGateways},
+		{"no gateways come", empty, time.Minute, nil, request.Failed, v1alpha1.ReasonNoGateways},
+		{"a time that is none", working, 0, func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "noon" }, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"whoever asked has a clock that is behind", working, 20 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"and then it takes too long", working, 20 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"whoever asked has a clock that is ahead", working, -1000 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"and that ends, too", working, -1000 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"a time that is yet to come, and nobody knows better", working, -1000 * time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"others wrote something else a moment ago", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) {
 			written(now.Add(-10 * time.Minute))(gs)
 			gs.ManagedFields = append(gs.ManagedFields, metav1.ManagedFieldsEntry{Time: &metav1.Time{Time: now}, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}, metav1.ManagedFieldsEntry{})
-		}, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"two have written it, the last of them a minute ago", working, 20 * time.Hour, func(gs *v1alpha1.GatewaySync) {
 			written(now.Add(-time.Minute))(gs)
 			last := gs.ManagedFields
 			written(now.Add(-time.Hour))(gs) // the order of the entries must not matter
 			gs.ManagedFields = append(last, gs.ManagedFields...)
-		}, verb.Progressing, v1alpha1.ReasonProgressing},
-		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), verb.Progressing, v1alpha1.ReasonProgressing},
-		{"the agents left a moment ago", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, verb.Progressing, v1alpha1.ReasonAgentsAway},
-		{"the agents stay away", verb.Verdict{Phase: verb.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, verb.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"done is done", verb.Verdict{Phase: verb.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, verb.Succeeded, v1alpha1.ReasonSynced},
-		{"overtaken is overtaken", verb.Verdict{Phase: verb.Overtaken}, time.Hour, nil, verb.Overtaken, ""},
+		}, request.Progressing, v1alpha1.ReasonProgressing},
+		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"the agents left a moment ago", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, request.Progressing, v1alpha1.ReasonAgentsAway},
+		{"the agents stay away", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"done is done", request.Verdict{Phase: request.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, request.Succeeded, v1alpha1.ReasonSynced},
+		{"overtaken is overtaken", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
 	} {
 		gs := asked(c.ago)
 		if c.change != nil {
@@ -227,8 +227,8 @@ func FuzzStatusQuery(f *testing.F) {
 		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
 			t.Fatalf("%q: %q %q", raw, ref, id)
 		}
-		st := conclude(gs, verb.At(gs, verb.Read(gs, q.ref, nil, time.Unix(0, 0)), q.commit), q.id, time.Unix(0, 0))
-		if ref != "" && ref != "main" && st.Phase != verb.Overtaken || st.Phase == verb.Succeeded {
+		st := conclude(gs, request.At(gs, request.Read(gs, q.ref, nil, time.Unix(0, 0)), q.commit), q.id, time.Unix(0, 0))
+		if ref != "" && ref != "main" && st.Phase != request.Overtaken || st.Phase == request.Succeeded {
 			t.Fatalf("%q: %+v", raw, st)
 		}
 	})
@@ -246,16 +246,16 @@ func TestARequestForARefAtACommit(t *testing.T) {
 	ask := func(query string) said {
 		return w.send(http.MethodGet, "/status/"+w.ns+"/plant?"+query, "", bearer(ownSecret))
 	}
-	assert.Equal(t, verb.Progressing, ask("commit="+commit+"&id="+id).S.Phase)
+	assert.Equal(t, request.Progressing, ask("commit="+commit+"&id="+id).S.Phase)
 	w.lead("plant", synced)
-	assert.Equal(t, verb.Succeeded, ask("commit="+commit+"&id="+id).S.Phase)
-	assert.Equal(t, verb.Succeeded, ask("ref=v1&id="+id).S.Phase)
+	assert.Equal(t, request.Succeeded, ask("commit="+commit+"&id="+id).S.Phase)
+	assert.Equal(t, request.Succeeded, ask("ref=v1&id="+id).S.Phase)
 
 	got := ask("commit=" + other)
-	assert.Equal(t, verb.Overtaken, got.S.Phase, "another commit under the same name is not what was asked for")
+	assert.Equal(t, request.Overtaken, got.S.Phase, "another commit under the same name is not what was asked for")
 	assert.Contains(t, got.S.Message, "requested by kargo for project ignition, stage test, freight abcdef0, by ann")
 	require.Equal(t, http.StatusAccepted, w.post("plant", strings.NewReplacer(commit, other, "0002.", "0003.").Replace(body), bearer(ownSecret)).Code)
-	assert.Equal(t, verb.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
+	assert.Equal(t, request.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
 	assert.Equal(t, http.StatusUnauthorized, w.post("plant", body, bearer(installSecret)).Code)
 	for _, query := range []string{"commit=1111111", "commit=" + commit + "&commit=" + commit, "wait=1", "wait=-1s", "wait=11s", "wait=1s&wait=1s"} {
 		assert.Equal(t, http.StatusBadRequest, ask(query).Code, query)
@@ -271,14 +271,14 @@ func TestAnAnswerIsHeldBackUntilTheEnd(t *testing.T) {
 		return w.send(http.MethodGet, "/status/"+w.ns+"/plant?ref=v1&wait="+wait, "", bearer(ownSecret))
 	}
 	t.Run("it is over", func(t *testing.T) {
-		assert.Equal(t, verb.Progressing, ask("100ms").S.Phase)
+		assert.Equal(t, request.Progressing, ask("100ms").S.Phase)
 	})
 	t.Run("too many wait", func(t *testing.T) {
 		for range maxWaiting {
 			w.server.waiting <- struct{}{}
 		}
 		began := time.Now()
-		assert.Equal(t, verb.Progressing, ask("10s").S.Phase)
+		assert.Equal(t, request.Progressing, ask("10s").S.Phase)
 		assert.Less(t, time.Since(began), 10*time.Second)
 		for range maxWaiting {
 			<-w.server.waiting
@@ -289,7 +289,7 @@ func TestAnAnswerIsHeldBackUntilTheEnd(t *testing.T) {
 		go func() { answers <- ask("10s") }()
 		require.Eventually(t, func() bool { return len(w.server.waiting) == 1 }, liveness, time.Millisecond)
 		w.lead("plant", synced)
-		assert.Equal(t, verb.Succeeded, (<-answers).S.Phase)
+		assert.Equal(t, request.Succeeded, (<-answers).S.Phase)
 		assert.Empty(t, w.server.waiting)
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 )
 
 // withV and withoutV match a tag that ends in a version, with an optional prefix before it.
@@ -57,7 +57,7 @@ func below(gs *v1alpha1.GatewaySync, tag string) string {
 
 // past returns the tags and branches that ran, or that were requested because they are followed.
 func past(gs *v1alpha1.GatewaySync) []string {
-	refs := verb.Followed(gs)
+	refs := request.Followed(gs)
 	if g := gs.Status.LastGood; g != nil {
 		refs = append(refs, g.Ref)
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/queue"
 	"stoker.io/stoker/receiver/sender"
 )
@@ -75,12 +75,12 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 
 // now reads the current GatewaySync. The queue merges a burst into a few reads.
 func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (*v1alpha1.GatewaySync, error) {
-	got, err := s.looks.Ask(ctx, key, verb.Request{UID: uid})
+	got, err := s.looks.Ask(ctx, key, request.Request{UID: uid})
 	return got.GatewaySync, err
 }
 
 // ask queues a request and answers with its outcome. "Accepted" means that the API server has stored it.
-func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, ask verb.Request) string {
+func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, ask request.Request) string {
 	got, err := s.queue.Ask(ctx, key, ask)
 	if err != nil {
 		return s.failed(w, key, err)
@@ -88,12 +88,12 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 	a := answer{Ref: got.Ref, RequestedAt: got.At, Message: got.Message}
 	code := http.StatusAccepted
 	switch got.Outcome {
-	case verb.Superseded:
+	case request.Superseded:
 		code, a.Result = http.StatusConflict, "superseded"
-	case verb.Ignored:
+	case request.Ignored:
 		say(w, code, "ignored", got.Message)
 		return "ignored"
-	case verb.Unchanged:
+	case request.Unchanged:
 		a.Result = "repeated"
 	default:
 		a.Result = "accepted"
@@ -111,7 +111,7 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 
 // failed answers a request that was not carried out.
 func (s *Server) failed(w http.ResponseWriter, key queue.Key, err error) string {
-	_, invalid := errors.AsType[*verb.InvalidError](err)
+	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
 	case invalid:
 		say(w, http.StatusBadRequest, "invalid", err.Error())

@@ -18,7 +18,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/queue"
 	"stoker.io/stoker/receiver/sender"
 )
@@ -69,7 +69,7 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "R3: never a ref of the body")
 	assert.EqualValues(t, 1, gs.Generation)
 	for _, m := range gs.ManagedFields {
-		assert.Contains(t, []string{"kubetest", verb.FieldManager}, m.Manager)
+		assert.Contains(t, []string{"kubetest", request.FieldManager}, m.Manager)
 	}
 
 	again := w.post("plant", body, gitHub(ownSecret, "d1", body))
@@ -184,7 +184,7 @@ func TestFollowNewerTags(t *testing.T) {
 	})
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.0").A.Result)
 	w.lead("tagged", func(gs *v1alpha1.GatewaySync) { gs.Status.ObservedGeneration = gs.Generation })
-	_, err := verb.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "cli", "")
+	_, err := request.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "cli", "")
 	require.NoError(t, err)
 	w.sees("tagged")
 	release = strings.Replace(release, "v1.11.0", "v1.12.0", 1)
@@ -267,7 +267,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	ask, why, err := both.Decide(follows("main"))
 	require.NoError(t, err)
 	assert.Empty(t, why)
-	assert.Equal(t, verb.Request{Ref: "v1.10.0", By: "gitea", Follows: true}, ask)
+	assert.Equal(t, request.Request{Ref: "v1.10.0", By: "gitea", Follows: true}, ask)
 	assert.Equal(t, of("v1.0.0", nil), first, "it stays as it was")
 	for name, change := range map[string]func(*delivery){
 		"another sender": func(d *delivery) { d.Sender = sender.GitHub },
@@ -287,7 +287,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 
 type careless struct{}
 
-func (careless) Decide(*v1alpha1.GatewaySync) (verb.Request, string, error) {
+func (careless) Decide(*v1alpha1.GatewaySync) (request.Request, string, error) {
 	panic("nobody has thought of this")
 }
 
@@ -296,7 +296,7 @@ func TestPanicCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	key := queue.Key{Namespace: w.ns, Name: "plant"}
-	_, err := w.server.queue.Ask(t.Context(), key, verb.Request{By: "github", Ref: "v1", Decider: careless{}})
+	_, err := w.server.queue.Ask(t.Context(), key, request.Request{By: "github", Ref: "v1", Decider: careless{}})
 	require.ErrorIs(t, err, errUnthought)
 	assert.Equal(t, 1.0, w.counted("stoker_webhook_panics_total"))
 	assert.Contains(t, w.log.String(), "please report it")

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
@@ -183,7 +183,7 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 // Ask requests a poll of git, so that the test does not wait for the next one.
 func (w *workplace) Ask() {
 	w.t.Helper()
-	_, err := verb.NewSetter(w.Kube.Dynamic, nil).Ask(w.t.Context(), w.Namespace, w.Name, verb.Request{By: "cli"})
+	_, err := request.NewSetter(w.Kube.Dynamic, nil).Ask(w.t.Context(), w.Namespace, w.Name, request.Request{By: "cli"})
 	require.NoError(w.t, err)
 }
 

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
@@ -240,7 +240,7 @@ func TestExampleServices(t *testing.T) {
 
 	was := e.files(gateways["bottling"])
 	second := e.Commit("types of glass", gitserver.Write("services/glass/udts/Ovens/udts.json", "[]\n"))
-	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // without waiting for a poll
+	_, err := request.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, request.Request{By: "cli"}) // without waiting for a poll
 	require.NoError(t, err)
 	e.run(second)
 	assert.Equal(t, "[]\n", e.files(gateways["glass"])[udts+"/Ovens/udts.json"])
@@ -275,7 +275,7 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 		was[name] = e.files(g)
 	}
 	second := e.Commit("more nozzles", gitserver.Write("areas/filling/"+tags, "[]\n"))
-	_, err := verb.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, verb.Request{By: "cli"}) // without waiting for a poll
+	_, err := request.NewSetter(e.Kube.Dynamic, nil).Ask(t.Context(), e.Namespace, e.Name, request.Request{By: "cli"}) // without waiting for a poll
 	require.NoError(t, err)
 	e.run(second)
 	was["filling"][tags] = "[]\n"

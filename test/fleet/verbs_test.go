@@ -17,7 +17,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/verb"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/program"
@@ -167,7 +167,7 @@ func TestRepeatedHookJobs(t *testing.T) {
 	who.types(3, "wait", "site", "--timeout", "4s")
 	p.Eventually("the other gateway moves", func() bool { return lead.Title() == "second" })
 	p.Eventually("it is told who is behind", func() bool {
-		v, err := verb.Look(t.Context(), p.Kube, p.GatewaySync(), "")
+		v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 		require.NoError(t, err)
 		return v.Ref == "refs/heads/main" && len(v.Behind) == 1 && v.Behind[0].Name == behind.Name
 	})
@@ -209,9 +209,9 @@ func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
 				return !slices.ContainsFunc(p.Gateways(), func(g *plant.Gateway) bool { return !g.Agent.Ended() })
 			})
 			p.Eventually("it is seen that no agent leads", func() bool {
-				v, err := verb.Look(t.Context(), p.Kube, p.GatewaySync(), "")
+				v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 				require.NoError(t, err)
-				return v.Phase == verb.Progressing && v.Reason == v1alpha1.ReasonAgentsAway
+				return v.Phase == request.Progressing && v.Reason == v1alpha1.ReasonAgentsAway
 			})
 			assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), "no agent leads")
 			assert.NotContains(t, who.types(0, "get", "site"), "2/2")

@@ -15,7 +15,7 @@ var floors = [][]string{
 	{"api/v1alpha1"},
 	{"internal/backoff"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon"},
-	{"internal/verb", "internal/status"},
+	{"internal/request", "internal/status"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
 	{"agent/plan"},

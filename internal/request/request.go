@@ -1,6 +1,6 @@
-// Package verb carries out requests to a GatewaySync for the command line and all other senders: which annotations express a
+// Package request carries out requests to a GatewaySync for the command line and all other senders: which annotations express a
 // request, how they are written, and how far the gateways are with it. It prints nothing.
-package verb
+package request
 
 import (
 	"errors"
