@@ -24,11 +24,11 @@ func document(t *testing.T, name string) string {
 
 func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
 	var s settings
-	reference.Flags(t, "../docs/agent.md", s.flags(io.Discard))
+	reference.Flags(t, "../docs/reference/agent.md", s.flags(io.Discard))
 }
 
 func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
-	rows := reference.Rows(document(t, "agent.md"), 3)
+	rows := reference.Rows(document(t, "reference/agent.md"), 3)
 	comment, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	var e environment
@@ -36,7 +36,7 @@ func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
 	for _, v := range e.variables() {
 		names = append(names, v.name)
 		row, ok := rows[v.name]
-		if assert.True(t, ok, "docs/agent.md does not list %s", v.name) {
+		if assert.True(t, ok, "docs/reference/agent.md does not list %s", v.name) {
 			assert.Equal(t, v.required, row[0] == "required", v.name)
 		}
 		assert.Contains(t, string(comment), v.name, "the package comment lists them all")
@@ -44,7 +44,7 @@ func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
 	variable := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
 	for name := range rows {
 		if variable.MatchString(name) {
-			assert.Contains(t, names, name, "docs/agent.md lists a variable that is not there")
+			assert.Contains(t, names, name, "docs/reference/agent.md lists a variable that is not there")
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestTheReferenceListsEveryMetric(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics.NewAgent(reg, "v", "n", "s", "g")
 	metrics.NewFleet(reg, "n", "s")
-	reference.Metrics(t, "../docs/agent.md", reg)
+	reference.Metrics(t, "../docs/reference/agent.md", reg)
 }
 
 func TestTroubleshootingCoversEveryReason(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTroubleshootingCoversEveryReason(t *testing.T) {
 	for _, r := range v1alpha1.Reasons {
 		classes[string(r.Class)] = true
 	}
-	for line := range strings.Lines(document(t, "troubleshooting.md")) {
+	for line := range strings.Lines(document(t, "how-to/troubleshooting.md")) {
 		if c, ok := strings.CutPrefix(line, "## "); ok {
 			class = strings.TrimSpace(c)
 		}
@@ -72,14 +72,14 @@ func TestTroubleshootingCoversEveryReason(t *testing.T) {
 		}
 	}
 	for _, r := range v1alpha1.Reasons {
-		assert.Equal(t, string(r.Class), sections[string(r.Reason)], "docs/troubleshooting.md: ### %s", r.Reason)
+		assert.Equal(t, string(r.Class), sections[string(r.Reason)], "docs/how-to/troubleshooting.md: ### %s", r.Reason)
 		delete(sections, string(r.Reason))
 	}
-	assert.Empty(t, sections, "docs/troubleshooting.md has sections for reasons that are not there")
+	assert.Empty(t, sections, "docs/how-to/troubleshooting.md has sections for reasons that are not there")
 }
 
 func TestExitCodesAreThoseOfTheReference(t *testing.T) {
-	rows := document(t, "agent.md")
+	rows := document(t, "reference/agent.md")
 	for _, code := range []int{exitDone, exitFailed, exitUsage, exitTimeout, exitHeld} {
 		assert.True(t, slices.ContainsFunc(strings.Split(rows, "\n"), func(l string) bool {
 			return strings.HasPrefix(l, "| "+string(rune('0'+code))+" |")

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/agent/connect"
 )
 
-// environment is the configuration of a sidecar, written by the injector. docs/agent.md lists the variables; a test
+// environment is the configuration of a sidecar, written by the injector. docs/reference/agent.md lists the variables; a test
 // compares.
 type environment struct {
 	PodName, PodNamespace, PodUID string

@@ -19,7 +19,7 @@
 //	PODINFO_DIR                              labels and annotations of the pod, as the downward API writes them
 //	GATEWAY_MOUNTS                           paths below the data directory that the agent leaves alone, as ["PATH","PATH"]
 //
-// docs/agent.md is the reference of its flags, environment, HTTP routes and exit codes.
+// docs/reference/agent.md is the reference of its flags, environment, HTTP routes and exit codes.
 package main
 
 import (

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// settings is the configuration of the agent. docs/agent.md lists the flags; a test compares.
+// settings is the configuration of the agent. docs/reference/agent.md lists the flags; a test compares.
 type settings struct {
 	// Sidecar reports whether the agent runs in a gateway's pod, and Env is its environment. Kubeconfig, if set, replaces the
 	// pod's service account.
@@ -51,7 +51,7 @@ type settings struct {
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f := daemon.Flags("agent", out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
 		"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
-		"  agent                                      in a gateway's pod, told by its environment: docs/agent.md\n"+
+		"  agent                                      in a gateway's pod, told by its environment: docs/reference/agent.md\n"+
 		"  agent lost-and-found list|show|restore     what syncs replaced and git does not have",
 		"Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.")
 	l := plan.DefaultLimits

@@ -44,7 +44,7 @@ func TestArgoCDPageCommands(t *testing.T) {
 	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl")}, "KUBECONFIG="+cluster.Kubeconfig())
 
 	likeArgoCD(t, cluster)
-	for c := range lines.Of("docs/argocd.md") {
+	for c := range lines.Of("docs/how-to/argocd.md") {
 		shell.Type(t, c.Text)
 	}
 	health, err := cluster.Client(t).CoreV1().ConfigMaps("argocd").Get(t.Context(), "argocd-cm", metav1.GetOptions{})
@@ -82,7 +82,7 @@ func TestMigrationPageCommands(t *testing.T) {
 	require.NoError(t, err)
 	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+cluster.Kubeconfig())
-	for c := range lines.Of("docs/migration.md") {
+	for c := range lines.Of("docs/how-to/migration.md") {
 		said := shell.Type(t, c.Text)
 		switch c.Text {
 		case "stoker migrate -A":
@@ -92,7 +92,7 @@ func TestMigrationPageCommands(t *testing.T) {
 			assert.Empty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"))
 		}
 	}
-	for c := range lines.Of("docs/cli.md") {
+	for c := range lines.Of("docs/reference/cli.md") {
 		assert.NotContains(t, shell.Type(t, c.Text), "finalizer")
 	}
 	assert.Contains(t, shell.Type(t, "stoker migrate -A --output json"), "[]\n")

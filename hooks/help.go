@@ -49,7 +49,7 @@ const project = "https://github.com/stoker-io/stoker/blob/"
 
 var released = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
 
-// manual returns the address of a document, such as docs/troubleshooting.md#paused, in the version of this binary.
+// manual returns the address of a document, such as docs/how-to/troubleshooting.md#paused, in the version of this binary.
 func manual(document string) string {
 	if m := released.FindStringSubmatch(version); m != nil {
 		return project + "v" + m[1] + "/" + document
@@ -61,7 +61,7 @@ func manual(document string) string {
 func help(reason v1alpha1.Reason) string {
 	for _, r := range v1alpha1.Reasons {
 		if r.Reason == reason {
-			return "\nWhat to do: " + manual("docs/troubleshooting.md#"+strings.ToLower(string(reason)))
+			return "\nWhat to do: " + manual("docs/how-to/troubleshooting.md#"+strings.ToLower(string(reason)))
 		}
 	}
 	return ""

@@ -2,7 +2,7 @@
 // reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs of
 // Argo CD run the same program, which gave the folder its name.
 //
-// A test generates docs/cli.md, the reference of the commands, from their definitions.
+// A test generates docs/reference/cli.md, the reference of the commands, from their definitions.
 package main
 
 import (

@@ -20,9 +20,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md")
+var update = flag.Bool("update", false, "write docs/reference/cli.md")
 
-const reference = "../docs/cli.md"
+const reference = "../docs/reference/cli.md"
 
 const head = `# The command line
 
@@ -167,7 +167,7 @@ func TestCommandsHaveShortTextAndExample(t *testing.T) {
 
 // No test runs commands that the documents mention in prose. They and their flags must exist.
 func TestCommandsInDocumentsExist(t *testing.T) {
-	pages, err := filepath.Glob("../docs/*.md")
+	pages, err := filepath.Glob("../docs/*/*.md")
 	require.NoError(t, err)
 	more, err := filepath.Glob("../examples/*/README.md")
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 
 // A failed wait links to the section of its reason.
 func TestReasonsHaveTroubleshootingAnchors(t *testing.T) {
-	doc, err := os.ReadFile("../docs/troubleshooting.md")
+	doc, err := os.ReadFile("../docs/how-to/troubleshooting.md")
 	require.NoError(t, err)
 	for _, r := range v1alpha1.Reasons {
 		assert.Contains(t, string(doc), "\n### "+string(r.Reason)+"\n")
@@ -207,7 +207,7 @@ func TestHelpLinksNameTheVersion(t *testing.T) {
 	for v, want := range map[string]string{"1.2.3": "v1.2.3", "v1.2.3": "v1.2.3", "dev": "main", "v1.2.3-4-gabcdef0": "main", "v1.2.3-dirty": "main", "1234567": "main"} {
 		t.Run(v, func(t *testing.T) {
 			version = v
-			assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/troubleshooting.md#paused", help(v1alpha1.ReasonPaused))
+			assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/how-to/troubleshooting.md#paused", help(v1alpha1.ReasonPaused))
 		})
 	}
 }

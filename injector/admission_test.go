@@ -126,7 +126,7 @@ func TestRequireAnnotation(t *testing.T) {
 	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation it starts without an agent")
 }
 
-// A label that disables injection overrides the annotation. docs/pods.md documents this, and an Event reports it.
+// A label that disables injection overrides the annotation. docs/how-to/pods.md documents this, and an Event reports it.
 func TestInjectionLabelOverridesRequire(t *testing.T) {
 	w := newWorld(t)
 	w.install(w.start())

@@ -40,7 +40,7 @@ func added(t *testing.T, c podcase.Case) (agent corev1.Container, volumes []core
 
 // The injector must set only variables that the agent documents, and all required ones.
 func TestAgentEnvironmentIsDocumented(t *testing.T) {
-	_, section, _ := strings.Cut(readFile(t, "../docs/agent.md"), "\n### Environment\n")
+	_, section, _ := strings.Cut(readFile(t, "../docs/reference/agent.md"), "\n### Environment\n")
 	section, _, _ = strings.Cut(section, "\n### ")
 	rows := reference.Rows(section, 2)
 	require.NotEmpty(t, rows)
@@ -52,7 +52,7 @@ func TestAgentEnvironmentIsDocumented(t *testing.T) {
 			for _, v := range agent.Env {
 				own[v.Name], written[v.Name] = true, true
 				if !strings.HasPrefix(v.Name, "STOKER_SUBPATH_") { // referenced by a subPathExpr of the pod
-					assert.Contains(t, rows, v.Name, "docs/agent.md does not list it")
+					assert.Contains(t, rows, v.Name, "docs/reference/agent.md does not list it")
 				}
 			}
 			for name, row := range rows {

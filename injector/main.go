@@ -1,7 +1,7 @@
 // Command injector adds the agent to gateway pods. It is a mutating admission webhook. One replica at a time also runs the reconciler,
 // which does what admission cannot do.
 //
-// docs/injector.md is the reference of its flags, routes, rights and metrics.
+// docs/reference/injector.md is the reference of its flags, routes, rights and metrics.
 package main
 
 import (

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// settings are the flags and the environment of the injector. docs/injector.md lists them, and a test compares both.
+// settings are the flags and the environment of the injector. docs/reference/injector.md lists them, and a test compares both.
 type settings struct {
 	daemon.Settings
 

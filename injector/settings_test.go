@@ -110,18 +110,18 @@ func TestShippedWebhookConfiguration(t *testing.T) {
 
 func TestReferenceOfFlags(t *testing.T) {
 	var s settings
-	reference.Flags(t, "../docs/injector.md", s.flags(io.Discard))
+	reference.Flags(t, "../docs/reference/injector.md", s.flags(io.Discard))
 }
 
 func TestReferenceOfMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics.NewInjector(reg, "v")
-	reference.Metrics(t, "../docs/injector.md", reg)
+	reference.Metrics(t, "../docs/reference/injector.md", reg)
 }
 
 // The page about pods must link every reason against injection, and list every annotation.
 func TestPodsPageNamesReasonsAndAnnotations(t *testing.T) {
-	page := readFile(t, "../docs/pods.md")
+	page := readFile(t, "../docs/how-to/pods.md")
 	for _, r := range v1alpha1.Reasons {
 		if r.Class == v1alpha1.ClassNotInjected {
 			assert.Contains(t, page, "["+string(r.Reason)+"](troubleshooting.md#"+strings.ToLower(string(r.Reason))+")")

@@ -32,7 +32,7 @@ func TestTheCommandsOfThePageRun(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl")
 	}
-	page, err := os.ReadFile("../docs/webhooks.md")
+	page, err := os.ReadFile("../docs/how-to/webhooks.md")
 	require.NoError(t, err)
 	script := []string{"set -eu"}
 	for typed := range strings.Lines(string(page)) {

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// example is a section of docs/templates.md that the test can run.
+// example is a section of docs/how-to/templates.md that the test can run.
 type example struct {
 	profile, annotations string
 	git, gateway         map[string]string
@@ -64,7 +64,7 @@ func (e *example) add(info, block string) {
 }
 
 func TestDocumentedExamples(t *testing.T) {
-	raw, err := os.ReadFile("../../docs/templates.md")
+	raw, err := os.ReadFile("../../docs/how-to/templates.md")
 	require.NoError(t, err)
 	found := examples(string(raw))
 	require.GreaterOrEqual(t, len(found), 6)

@@ -3,7 +3,7 @@
 // The gateways of a pair copy core, the deployment modes and the projects from the node with config access to the other
 // one, which is on standby. The agent of the standby node writes only what the pair does not copy, and compares the
 // content of the rest. It adopts copied files that equal git into the manifest, so that the manifest is right after a
-// failover. docs/redundancy.md has the details.
+// failover. docs/how-to/redundancy.md has the details.
 //
 // The manifest of a node that takes over does not tell what is on its disk: the pair has copied files, perhaps of a
 // commit that this agent never saw. So a note records the node's place. The first plan with config access compares

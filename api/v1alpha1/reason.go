@@ -1,7 +1,7 @@
 package v1alpha1
 
 // Reason is the enumerated "why" of an outcome. The same word is the reason of a condition and of an event, the label
-// of a metric, what the command line prints, and the anchor in docs/troubleshooting.md.
+// of a metric, what the command line prints, and the anchor in docs/how-to/troubleshooting.md.
 type Reason string
 
 // Class says what happens next after an outcome.

@@ -14,7 +14,7 @@ import (
 )
 
 //go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 object crd:headerFile=crd-header.yaml paths=. output:crd:dir=../../charts/stoker/files/crds
-//go:generate go run ../internal/reference ../../docs/gatewaysync.md
+//go:generate go run ../internal/reference ../../docs/reference/gatewaysync.md
 
 // Kind is the kind of the one object that people write.
 const Kind = "GatewaySync"

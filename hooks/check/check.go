@@ -24,7 +24,7 @@ const (
 	Unknown State = "unknown"
 )
 
-// Topic is the subject of a check. docs/troubleshooting.md has a heading for each, with the prefix "check ".
+// Topic is the subject of a check. docs/how-to/troubleshooting.md has a heading for each, with the prefix "check ".
 type Topic string
 
 // Topics lists all topics in the order of the output.
@@ -54,7 +54,7 @@ type Finding struct {
 	ReadOn string `json:"readOn"`
 }
 
-const page = "docs/troubleshooting.md#"
+const page = "docs/how-to/troubleshooting.md#"
 
 // on returns a finding about the topic.
 func (t Topic) on(s State, message string) Finding {

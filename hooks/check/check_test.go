@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
 func TestTopicsHaveTroubleshootingHeadings(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/troubleshooting.md")
+	doc, err := os.ReadFile("../../docs/how-to/troubleshooting.md")
 	require.NoError(t, err)
 	for _, topic := range Topics {
 		assert.Contains(t, string(doc), "\n### check "+string(topic)+"\n")
@@ -48,7 +48,7 @@ func look(t *testing.T, l Looker) map[Topic]string {
 	t.Helper()
 	list, err := l.Look(t.Context())
 	require.NoError(t, err)
-	doc, err := os.ReadFile("../../docs/troubleshooting.md")
+	doc, err := os.ReadFile("../../docs/how-to/troubleshooting.md")
 	require.NoError(t, err)
 	headings := strings.ReplaceAll(strings.ToLower(string(doc)), "### check ", "### check-")
 	found := map[Topic]string{}

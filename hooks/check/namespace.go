@@ -104,7 +104,7 @@ func pod(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	case name == "" && len(found) > 1:
 		return pods.because(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not name one of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
 	case foreignAgent(p):
-		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/migration.md"), true
+		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/how-to/migration.md"), true
 	case !hasAgent(p):
 		return pods.because(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" requests an agent and has none: see the Events of the pod"), true
 	}

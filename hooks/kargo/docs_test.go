@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-const page = "../../docs/kargo.md"
+const page = "../../docs/how-to/kargo.md"
 
 // section returns the section under a heading, up to the next heading of the same or a higher level.
 func section(t *testing.T, heading string) string {
@@ -138,7 +138,7 @@ func TestTheDocumentsCommandsRun(t *testing.T) {
 		}
 		enter(c.Text)
 	}
-	for c := range lines.Of("docs/kargo.md") {
+	for c := range lines.Of("docs/how-to/kargo.md") {
 		if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
 			assert.Contains(t, typed, c.Text, "the example says the same")
 			continue

@@ -157,7 +157,7 @@ func (f Finder) kinds(ctx context.Context) (list []Action, err error) {
 			name := r.Name + "." + version.Group
 			if !ours {
 				list = append(list, Action{Do: ByHand, Object: "customresourcedefinition/" + name,
-					Why: "kind " + r.Kind + " belongs to an earlier product and has no reader: move its settings to a GatewaySync (docs/migration.md), then delete the definition and thereby its objects"})
+					Why: "kind " + r.Kind + " belongs to an earlier product and has no reader: move its settings to a GatewaySync (docs/how-to/migration.md), then delete the definition and thereby its objects"})
 			}
 			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") {
 				continue

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Paths in the agent's container. docs/pods.md lists them.
+// Paths in the agent's container. docs/how-to/pods.md lists them.
 const (
 	dataPath   = "/ignition-data"
 	repoPath   = "/repo"

@@ -118,7 +118,7 @@ func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 		return skip(v1alpha1.ReasonNotRequested, "the pod has no annotation %s: \"true\"", v1alpha1.AnnotationInject)
 	case Foreign(pod):
 		d := skip(v1alpha1.ReasonAlreadyInjected, "the pod already has a container %s of another program", Container)
-		d.Warnings = []string{fmt.Sprintf("container %s is not an agent of this version, because it has no variable POD_UID: remove it and the webhook that adds it (docs/migration.md)", Container)}
+		d.Warnings = []string{fmt.Sprintf("container %s is not an agent of this version, because it has no variable POD_UID: remove it and the webhook that adds it (docs/how-to/migration.md)", Container)}
 		return d
 	case Has(pod):
 		return skip(v1alpha1.ReasonAlreadyInjected, "the pod already has a container %s", Container)

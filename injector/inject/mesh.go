@@ -21,7 +21,7 @@ func (s *sidecar) warnMesh() {
 	}
 	for _, m := range meshes {
 		if there(m.redirect) && !there(m.proxy) {
-			s.warn("%s redirects connections to %s, which starts after the agent, so the gateway starts late: make the proxy a native sidecar (docs/pods.md, Service meshes)", m.redirect, m.proxy)
+			s.warn("%s redirects connections to %s, which starts after the agent, so the gateway starts late: make the proxy a native sidecar (docs/how-to/pods.md, Service meshes)", m.redirect, m.proxy)
 		}
 	}
 }

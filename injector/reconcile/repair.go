@@ -26,7 +26,7 @@ const quiet = 2 * time.Second
 // Why a pod that would be injected today has no agent, and why it is not evicted.
 const (
 	createdTooEarly = "the pod was created before its GatewaySync, or while no injector was available"
-	foreign         = "the container " + inject.Container + " of the pod is another program, because it has no variable POD_UID (docs/migration.md)"
+	foreign         = "the container " + inject.Container + " of the pod is another program, because it has no variable POD_UID (docs/how-to/migration.md)"
 	tooOldToEvict   = ", and the pod is too old to be evicted"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the table of conditions in docs/status.md")
+var update = flag.Bool("update", false, "write the table of conditions in docs/reference/status.md")
 
 func TestConditionsOfTheDocumentation(t *testing.T) {
-	const page, begin, end = "../../docs/status.md", "<!-- conditions: begin -->\n", "<!-- conditions: end -->\n"
+	const page, begin, end = "../../docs/reference/status.md", "<!-- conditions: begin -->\n", "<!-- conditions: end -->\n"
 	raw, err := os.ReadFile(page)
 	require.NoError(t, err)
 	before, rest, found := strings.Cut(string(raw), begin)

@@ -172,7 +172,7 @@ func TestWhatBecomesRightIsTakenUp(t *testing.T) {
 		v.settle()
 		assert.Equal(t, "S3CR3T", v.get())
 		v.set("other", nil)
-		time.Sleep(30 * time.Second) // the delay that docs/webhooks.md promises
+		time.Sleep(30 * time.Second) // the delay that docs/how-to/webhooks.md promises
 		assert.Equal(t, "other", v.get())
 		v.set("", errMissing)
 		time.Sleep(freshFor)

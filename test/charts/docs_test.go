@@ -99,26 +99,26 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 	t.Run("installed with Helm, operated, uninstalled", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
-		r.follows("docs/installation.md", "The images")
-		r.follows("docs/installation.md", "With Helm", "The first gateway", "What to decide", "The receiver")
+		r.follows("docs/how-to/installation.md", "The images")
+		r.follows("docs/how-to/installation.md", "With Helm", "The first gateway", "What to decide", "The receiver")
 		r.pushed("registry.example.com/stoker/", "ghcr.io/stoker-io/") // that chart was installed without a registry
 		r.enter("kubectl create namespace argocd")
 		r.enter("kubectl apply -f hooks/testdata/applications.yaml") // simulates a cluster with Argo CD
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			r.enter("kubectl --namespace argocd create configmap " + name + " --from-literal=theirs=kept")
 		}
-		r.follows("docs/installation.md", "With Argo CD", "Argo CD and Kargo")
+		r.follows("docs/how-to/installation.md", "With Argo CD", "Argo CD and Kargo")
 		for name, key := range map[string]string{"argocd-cm": `resource\.customizations\.health\.stoker\.io_GatewaySync`, "argocd-notifications-cm": `service\.webhook\.stoker`} {
 			r.enter("kubectl --namespace argocd get configmap " + name + " --output 'jsonpath={.data.theirs}' | grep --line-regexp kept")
 			r.enter("kubectl --namespace argocd get configmap " + name + " --output 'jsonpath={.data." + key + "}' | grep .")
 		}
 		r.enter("kubectl --namespace line create serviceaccount pipeline")
-		r.follows("docs/security.md")
-		r.follows("docs/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
+		r.follows("docs/internals/security.md")
+		r.follows("docs/how-to/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
 		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here
-		r.follows("docs/operations.md", "Certificates")
+		r.follows("docs/how-to/operations.md", "Certificates")
 		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert")
-		r.follows("docs/operations.md", "Uninstall")
+		r.follows("docs/how-to/operations.md", "Uninstall")
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			assert.JSONEq(t, `{"theirs": "kept"}`, r.Type(t, "kubectl --namespace argocd get configmap "+name+" --output 'jsonpath={.data}'"), "nothing of ours is left")
 		}
@@ -135,18 +135,18 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 	t.Run("installed with kustomize", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
-		r.follows("docs/installation.md", "With kustomize")
+		r.follows("docs/how-to/installation.md", "With kustomize")
 		r.follows("examples/kubernetes/README.md")
 	})
 	t.Run("over an older installation", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
 		r.enter("kubectl create --filename charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml")
-		r.follows("docs/migration.md", "Existing manifests")
+		r.follows("docs/how-to/migration.md", "Existing manifests")
 		r.enter("helm install stoker charts/stoker --namespace stoker-system --create-namespace")
 		r.enter("kubectl create namespace line")
 		r.enter("cp examples/kubernetes/gatewaysync.yaml .")
-		r.follows("docs/migration.md", "Gateways that are there already")
+		r.follows("docs/how-to/migration.md", "Gateways that are there already")
 	})
 }
 

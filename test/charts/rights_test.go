@@ -17,7 +17,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // C5: The golden files list every right of an installation, one per line. Changing a golden file changes
-// the rights of Stoker. docs/security.md has the reason for each line.
+// the rights of Stoker. docs/internals/security.md has the reason for each line.
 func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]values{
@@ -38,7 +38,7 @@ func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
 			}
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
-			assert.Equal(t, string(want), got, "after a look at docs/security.md: go test -update")
+			assert.Equal(t, string(want), got, "after a look at docs/internals/security.md: go test -update")
 		})
 	}
 }
@@ -176,7 +176,7 @@ func TestInjectorRightsPerNamespace(t *testing.T) {
 	assert.Equal(t, inCluster[2:], inNamespace[1:])
 }
 
-// The tables of docs/security.md list exactly the rights of the roles.
+// The tables of docs/internals/security.md list exactly the rights of the roles.
 func TestTheDocumentOfSecurityListsTheRights(t *testing.T) {
 	t.Parallel()
 	for heading, role := range map[string]string{"The agent": "ClusterRole/stoker-agent", "The receiver": "ClusterRole/stoker-receiver"} {
@@ -194,7 +194,7 @@ func TestTheDocumentOfSecurityListsTheRights(t *testing.T) {
 
 func documentedRights(t *testing.T, heading string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/security.md")
+	text, err := os.ReadFile("../../docs/internals/security.md")
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	require.True(t, found)

@@ -200,7 +200,7 @@ var injectorCases = []valueCase{
 	{"rbac.aggregateToDefaultRoles", false, nil, []want{
 		{"ClusterRole/stoker-view", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-view", gone, "true"},
 		{"ClusterRole/stoker-edit", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-edit", gone, "true"},
-		// Users bind these roles by name, as in docs/kargo.md.
+		// Users bind these roles by name, as in docs/how-to/kargo.md.
 		{"ClusterRole/stoker-view", "rules/0/verbs", []any{"get", "list", "watch"}, []any{"get", "list", "watch"}},
 		{"ClusterRole/stoker-edit", "rules/0/resources", []any{"gatewaysyncs"}, []any{"gatewaysyncs"}},
 		{"ClusterRole/stoker-setter", "kind", "ClusterRole", "ClusterRole"},

@@ -76,7 +76,7 @@ func TestMakeKnowsItsTargets(t *testing.T) {
 	}
 	lines := Open(t)
 	s := NewShell(t, Root(t), nil, "MAKEFLAGS=n")
-	for _, document := range []string{"README.md", "docs/performance.md"} {
+	for _, document := range []string{"README.md", "docs/internals/performance.md"} {
 		for c := range lines.Of(document) {
 			assert.Contains(t, s.Type(t, c.Text), "go ", c.Text)
 		}
@@ -90,7 +90,7 @@ func TestTheKeyIsOneForSSH(t *testing.T) {
 	}
 	lines := Open(t)
 	s := NewShell(t, t.TempDir(), nil)
-	for c := range lines.Of("docs/git.md") {
+	for c := range lines.Of("docs/how-to/git.md") {
 		s.Type(t, c.Text)
 	}
 	private, err := os.ReadFile(filepath.Join(s.Dir, "identity"))

@@ -99,7 +99,7 @@ func noted(text string) change {
 	}
 }
 
-// mayRead lets the receiver read a Secret of the plant, as described in docs/webhooks.md.
+// mayRead lets the receiver read a Secret of the plant, as described in docs/how-to/webhooks.md.
 func (p *plant) mayRead(secret string) {
 	p.t.Helper()
 	const name = "stoker-receiver-secrets"

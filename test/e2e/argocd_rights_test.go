@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// serverSide enables server-side apply and the matching diff, as described in docs/argocd.md.
+// serverSide enables server-side apply and the matching diff, as described in docs/how-to/argocd.md.
 func serverSide(u *unstructured.Unstructured) {
 	if u.GetKind() == "Application" {
 		u.SetAnnotations(map[string]string{"argocd.argoproj.io/compare-options": "ServerSideDiff=true"})

@@ -9,7 +9,7 @@ import (
 )
 
 // page is the document with the commands of these tests.
-const page = "docs/argocd.md"
+const page = "docs/how-to/argocd.md"
 
 // On this page the Application and its GatewaySync are called line, and the namespace plant.
 var (

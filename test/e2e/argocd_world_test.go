@@ -131,11 +131,11 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	// The token that the notifications send, as described in docs/webhooks.md.
+	// The token that the notifications send, as described in docs/how-to/webhooks.md.
 	if err := a.Secret(ctx, argocd.NotificationsSecret, map[string]string{"stoker-token": w.webhookToken}); err != nil {
 		return a, err
 	}
-	// Health and actions of a GatewaySync, and the notifications, as described in docs/argocd.md.
+	// Health and actions of a GatewaySync, and the notifications, as described in docs/how-to/argocd.md.
 	for _, name := range []string{argocd.ConfigMap, argocd.NotificationsConfigMap} {
 		if err := w.patchArgoCD(ctx, name); err != nil {
 			return a, err

@@ -20,13 +20,13 @@ import (
 )
 
 // The ledger assigns to this test the commands that need nodes. The Argo CD scenarios run the commands of
-// docs/argocd.md.
+// docs/how-to/argocd.md.
 func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	p := w.plantIn(t, w.NamespaceOf(t, "line"))
 	p.gatewaySync()
 	p.gateways(replicas(2))
 	shell := p.reader()
-	for _, page := range []string{"README.md", "docs/installation.md"} {
+	for _, page := range []string{"README.md", "docs/how-to/installation.md"} {
 		for c := range w.lines.Of(page) {
 			shell.Type(t, c.Text) // meanwhile the gateways start
 		}
@@ -36,7 +36,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	p.synced(p.head(), 2)
 	second := p.push("second")
 	p.synced(second, 2)
-	for c := range w.lines.Of("docs/operations.md") {
+	for c := range w.lines.Of("docs/how-to/operations.md") {
 		said := shell.Type(t, c.Text)
 		if strings.HasSuffix(c.Text, "/proxy/state") {
 			assert.Contains(t, said, second)
@@ -49,7 +49,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	said, err := git.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	var diffs []string
-	for c := range w.lines.Of("docs/cli.md") {
+	for c := range w.lines.Of("docs/reference/cli.md") {
 		switch {
 		case strings.Contains(c.Text, " /manifest/"): // a command of a Job
 			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can run: checked")
@@ -68,7 +68,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 			set(u, "v9", "spec", "git", "ref")
 		}
 	})
-	for c := range w.lines.Of("docs/troubleshooting.md") {
+	for c := range w.lines.Of("docs/how-to/troubleshooting.md") {
 		said := shell.Type(t, c.Text)
 		if strings.Contains(c.Text, "component=receiver") {
 			assert.Equal(t, 2, strings.Count(said, `"for":"webhook-addr"`), "each of its pods has a log: %s", said)

@@ -79,7 +79,7 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 		p.Converges("second", second)
 		seen := p.Watch()
 		person := terminal(t, p, t.TempDir())
-		for _, page := range []string{"docs/troubleshooting.md", "README.md"} {
+		for _, page := range []string{"docs/how-to/troubleshooting.md", "README.md"} {
 			for c := range lines.Of(page) {
 				person.Type(t, c.Text)
 			}
@@ -91,14 +91,14 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 	t.Run("by the references", func(t *testing.T) {
 		t.Parallel()
 		w := newWorkplace(t, cluster)
-		for c := range lines.Of("docs/cli.md") {
+		for c := range lines.Of("docs/reference/cli.md") {
 			w.types(c)
 		}
-		for c := range lines.Of("docs/kargo.md") {
+		for c := range lines.Of("docs/how-to/kargo.md") {
 			assert.Contains(t, w.person.Type(t, c.Text), "all 2 gateways run")
 		}
 		w.admin.Type(t, "kubectl config set-context --current --namespace plant")
-		for c := range lines.Of("docs/status.md") {
+		for c := range lines.Of("docs/reference/status.md") {
 			assert.Contains(t, w.admin.Type(t, c.Text), "line", c.Text)
 		}
 		w.receives(lines)
@@ -259,7 +259,7 @@ func (w *workplace) GatewayMessages() string {
 func (w *workplace) receives(lines *document.Lines) {
 	t := w.t
 	t.Helper()
-	const page = "docs/webhooks.md"
+	const page = "docs/how-to/webhooks.md"
 	curl, err := exec.LookPath("curl")
 	if err != nil {
 		for c := range lines.Of(page) {

@@ -32,7 +32,7 @@ func report(n int) map[string]any {
 }
 
 // BenchmarkKinds compares reports as a custom resource with reports as text in ConfigMaps. An iteration
-// writes one of fifty reports and ends when a watcher of all has received it. docs/design.md quotes the
+// writes one of fifty reports and ends when a watcher of all has received it. docs/internals/design.md quotes the
 // results.
 func BenchmarkKinds(b *testing.B) {
 	const reports = 50

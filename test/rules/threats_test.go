@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-const threatPage = "docs/threats.md"
+const threatPage = "docs/internals/threats.md"
 
 var (
 	threatRow = regexp.MustCompile(`(?m)^\| ([A-Z][0-9]+) \|`)

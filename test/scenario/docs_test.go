@@ -47,7 +47,7 @@ func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
 		p := newPlant(t)
 		first := p.repo.Commit("first", site()...)
 		p.saveSpec()
-		for c := range lines.Of("docs/agent.md") {
+		for c := range lines.Of("docs/reference/agent.md") {
 			p.terminal().Watch(t, c.Text, "Synced", first)
 		}
 		p.start()
@@ -61,7 +61,7 @@ func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
 		p.synced(p.repo.Commit("second", edits...))
 
 		person := p.terminal()
-		for c := range lines.Of("docs/troubleshooting.md") {
+		for c := range lines.Of("docs/how-to/troubleshooting.md") {
 			if _, err := exec.LookPath("curl"); err != nil {
 				t.Logf("no curl on this machine: %s", c.Text)
 				continue
@@ -69,7 +69,7 @@ func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
 			assert.Contains(t, person.Type(t, c.Text), `"Synced"`)
 		}
 		require.NoError(t, os.Symlink(p.data, filepath.Join(p.dir, "DIR")))
-		for c := range lines.Of("docs/lost-and-found.md") {
+		for c := range lines.Of("docs/reference/lost-and-found.md") {
 			person.Type(t, c.Text)
 		}
 		saved, err := os.ReadFile(filepath.Join(p.dir, "saved.json"))

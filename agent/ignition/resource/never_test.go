@@ -75,7 +75,7 @@ func BenchmarkNeverTouch(b *testing.B) {
 
 // The page states for each rule in which directories it holds.
 func TestNeverTouchDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/files.md")
+	page, err := os.ReadFile("../../../docs/reference/files.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "## Never touched\n")
 	section, _, _ = strings.Cut(section, "\n## ")

@@ -15,7 +15,7 @@ import (
 // rows returns the table rows of the page whose first cell is code.
 func rows(t *testing.T) [][]string {
 	t.Helper()
-	raw, err := os.ReadFile("../../../docs/templates.md")
+	raw, err := os.ReadFile("../../../docs/how-to/templates.md")
 	require.NoError(t, err)
 	var list [][]string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(raw), -1) {

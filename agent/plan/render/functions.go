@@ -11,7 +11,7 @@ import (
 )
 
 // functions returns the functions of templates beside and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
-// text/template. They depend only on their arguments, and those that make text account for it. docs/templates.md lists
+// text/template. They depend only on their arguments, and those that make text account for it. docs/how-to/templates.md lists
 // them; a test compares.
 func (m *meter) functions() template.FuncMap {
 	text := func(f func(string) string) func(string) (string, error) {

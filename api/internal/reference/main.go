@@ -1,4 +1,4 @@
-// Command reference writes docs/gatewaysync.md from the types of api/v1alpha1: the comments and markers that become
+// Command reference writes docs/reference/gatewaysync.md from the types of api/v1alpha1: the comments and markers that become
 // `kubectl explain` become the tables of the reference, too. `go generate ./api/...` runs it in the folder of the types.
 package main
 

@@ -14,7 +14,7 @@ import (
 
 const (
 	types = "../../v1alpha1"
-	docs  = "../../../docs/gatewaysync.md"
+	docs  = "../../../docs/reference/gatewaysync.md"
 )
 
 func TestReferenceIsWhatTheTypesSay(t *testing.T) {

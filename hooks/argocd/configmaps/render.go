@@ -37,7 +37,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 			[2]string{"resource.customizations.actions.stoker.io_GatewaySync", menu.String()},
 			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync", "jsonPointers:\n- /status\n"},
 		),
-		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents look at git at once; docs/webhooks.md says how to subscribe",
+		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents look at git at once; docs/how-to/webhooks.md says how to subscribe",
 			[2]string{"service.webhook.stoker", service},
 			[2]string{"template.stoker-sync", template},
 			[2]string{"trigger.on-stoker", trigger},

@@ -15,7 +15,7 @@ import (
 // argoCD is a release of Argo CD, and the nested module below test that requires it.
 type argoCD struct{ nested, module, version string }
 
-// argoCDs are the tested releases by major version: the oldest that docs/argocd.md supports, and the newest that
+// argoCDs are the tested releases by major version: the oldest that docs/how-to/argocd.md supports, and the newest that
 // builds.
 var argoCDs = map[string]argoCD{
 	"2": {nested: "argocd", module: "github.com/argoproj/argo-cd/v2", version: "2.14.21"},
