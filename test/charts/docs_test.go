@@ -37,10 +37,10 @@ func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader
 		require.NoError(t, os.Symlink(filepath.Join(cache.Module, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
-	// Building and pushing images needs docker and a registry. This docker only records its arguments.
+	// Building and pushing images needs docker and a registry, and kind needs docker. These two only record their arguments.
 	docker := filepath.Join(t.TempDir(), "docker")
 	program.Script(t, docker, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
-	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "docker": docker},
+	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "docker": docker, "kind": docker},
 		"KUBECONFIG="+c.Kubeconfig())
 	return r
 }
@@ -131,6 +131,16 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		r.enter("kubectl create namespace argocd")
 		r.follows("README.md")
 		r.pushed("registry.example.com/stoker/", "registry.example.com/stoker/")
+	})
+	t.Run("by the tutorial on kind", func(t *testing.T) {
+		t.Parallel()
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
+		r.follows("docs/start/kind.md")
+		recorded, err := os.ReadFile(r.images)
+		require.NoError(t, err)
+		for _, image := range strings.Fields(r.Type(t, "kubectl --namespace stoker-system get deployments --output 'jsonpath={.items[*].spec.template.spec.containers[*].image}'")) {
+			assert.Contains(t, string(recorded), "load docker-image "+image+" --name stoker\n")
+		}
 	})
 	t.Run("installed with kustomize", func(t *testing.T) {
 		t.Parallel()

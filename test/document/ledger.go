@@ -51,6 +51,10 @@ var Ledger = []Entry{
 	NewEntry("README.md", ``, byChart),
 	NewEntry("charts/stoker/README.md", ``, byChart),
 
+	NewEntry("docs/start/tutorial.md", ``, byMake),
+	NewEntry("docs/start/kind.md", `^stoker `, byFleet),
+	NewEntry("docs/start/kind.md", ``, byChart),
+	NewEntry("docs/how-to/rollback.md", ``, byFleet),
 	NewEntry("docs/reference/agent.md", ``, byAlone),
 	NewEntry("docs/how-to/argocd.md", `^kubectl logs |^argocd `, byNodes),
 	under("docs/how-to/argocd.md", "When a sync hangs or fails", byNodes),

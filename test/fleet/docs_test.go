@@ -84,9 +84,22 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 				person.Type(t, c.Text)
 			}
 		}
+		for c := range lines.Of("docs/start/kind.md") {
+			person.Type(t, c.Text)
+		}
 		p.Converges("second", second)
 		ran := slices.ContainsFunc(seen(), func(gs v1alpha1.GatewaySync) bool { return gs.Status.LastGood.Commit == p.First })
 		assert.True(t, ran, "v1.3.0 ran in between")
+
+		p.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
+		person.Type(t, "stoker sync line")
+		p.Eventually("the commit failed", func() bool {
+			outcome := p.Status().Outcome
+			return outcome != nil && outcome.Reason == v1alpha1.ReasonConfigSyntaxError
+		})
+		for c := range lines.Of("docs/how-to/rollback.md") {
+			person.Type(t, c.Text)
+		}
 	})
 	t.Run("by the references", func(t *testing.T) {
 		t.Parallel()

@@ -140,3 +140,26 @@ func TestLinkRulesCatchWhatTheyForbid(t *testing.T) {
 		assert.NotEmpty(t, check(bad), bad)
 	}
 }
+
+// The table names the versions that the tests use.
+func TestCompatibilityTable(t *testing.T) {
+	content := map[string]string{}
+	for _, f := range files(t) {
+		content[f.path] = string(f.content)
+	}
+	for _, source := range []struct{ row, file, pattern string }{
+		{"Kubernetes", "test/cluster/build/programs.go", `DefaultKubernetes = "v([0-9.]+)"`},
+		{"Kubernetes", "charts/stoker/Chart.yaml", `kubeVersion: ">=([0-9]+\.[0-9]+)`},
+		{"Ignition", "test/gateway/simulator/options.go", `&o\.Version: "([0-9.]+)"`},
+		{"Argo CD", "test/argocd/go.mod", `argo-cd/v2 v([0-9.]+)`},
+		{"Argo CD", "test/argocd/v3/go.mod", `argo-cd/v3 v([0-9.]+)`},
+		{"Helm", "test/charts/go.mod", `helm\.sh/helm/v3 v([0-9.]+)`},
+	} {
+		t.Run(source.row+" in "+source.file, func(t *testing.T) {
+			m := regexp.MustCompile(source.pattern).FindStringSubmatch(content[source.file])
+			if assert.NotNil(t, m, source.pattern) {
+				assert.Regexp(t, `(?m)^\| `+source.row+` \|.*\b`+regexp.QuoteMeta(m[1])+`\b`, content["docs/reference/compatibility.md"])
+			}
+		})
+	}
+}
